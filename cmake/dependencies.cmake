@@ -1,0 +1,107 @@
+# Where the few third-party pieces come from: the system's package, else the sources under DELTARELAY_DEPS_DIR.
+#
+#   hwy::hwy                      Google Highway, the only one the library itself needs
+#   GTest::gtest, GTest::gmock, GTest::gtest_main, GTest::gmock_main     tests
+#   CLI11::CLI11, nlohmann_json::nlohmann_json                           tools
+#
+# -DDELTARELAY_SYSTEM_DEPS=OFF skips the system's packages, which is how the tests of .deps are done.
+include_guard()
+option(DELTARELAY_SYSTEM_DEPS "Look for dependencies installed on the system before using DELTARELAY_DEPS_DIR" ON)
+mark_as_advanced(DELTARELAY_SYSTEM_DEPS)
+
+function(dr_missing what package)
+  message(
+    FATAL_ERROR
+      "${what} was not found: neither as a system package (Debian: apt-get install ${package}) nor as sources in "
+      "${DELTARELAY_DEPS_DIR} (scripts/fetch_deps.sh puts them there)")
+endfunction()
+
+# A static Highway of the handful of files the library uses, hidden like everything else in it.
+function(dr_hwy_from_sources dir)
+  add_library(dr_hwy STATIC ${dir}/hwy/aligned_allocator.cc ${dir}/hwy/per_target.cc ${dir}/hwy/targets.cc)
+  target_include_directories(dr_hwy SYSTEM PUBLIC $<BUILD_INTERFACE:${dir}>)
+  target_compile_definitions(dr_hwy PUBLIC HWY_STATIC_DEFINE)
+  target_compile_features(dr_hwy PUBLIC cxx_std_17)
+  set_target_properties(dr_hwy PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden
+                                          VISIBILITY_INLINES_HIDDEN ON)
+  add_library(hwy::hwy ALIAS dr_hwy)
+endfunction()
+
+function(dr_gtest_from_sources dir)
+  find_package(Threads REQUIRED)
+  foreach(name gtest gmock)
+    string(REPLACE "gtest" "googletest" part ${name})
+    string(REPLACE "gmock" "googlemock" part ${part})
+    add_library(dr_${name} STATIC ${dir}/${part}/src/${name}-all.cc)
+    target_include_directories(dr_${name} SYSTEM PUBLIC ${dir}/${part}/include PRIVATE ${dir}/${part})
+    target_compile_features(dr_${name} PUBLIC cxx_std_14)
+    target_link_libraries(dr_${name} PUBLIC Threads::Threads)
+    add_library(dr_${name}_main STATIC ${dir}/${part}/src/${name}_main.cc)
+    target_link_libraries(dr_${name}_main PUBLIC dr_${name})
+    add_library(GTest::${name} ALIAS dr_${name})
+    add_library(GTest::${name}_main ALIAS dr_${name}_main)
+  endforeach()
+  target_link_libraries(dr_gmock PUBLIC dr_gtest)
+endfunction()
+
+function(dr_headers_only target dir)
+  string(MAKE_C_IDENTIFIER "dr_${target}" name)
+  add_library(${name} INTERFACE)
+  target_include_directories(${name} SYSTEM INTERFACE ${dir})
+  add_library(${target} ALIAS ${name})
+endfunction()
+
+macro(dr_find what)
+  if(DELTARELAY_SYSTEM_DEPS)
+    find_package(${what} QUIET)
+  endif()
+endmacro()
+
+# Highway's packages differ in what they bring: a CMake package, a pkg-config file, or headers and a library alone.
+if(DELTARELAY_SYSTEM_DEPS AND NOT TARGET hwy::hwy)
+  find_package(hwy QUIET)
+  if(NOT TARGET hwy::hwy)
+    find_path(DELTARELAY_HWY_INCLUDE hwy/highway.h)
+    find_library(DELTARELAY_HWY_LIBRARY hwy)
+    mark_as_advanced(DELTARELAY_HWY_INCLUDE DELTARELAY_HWY_LIBRARY)
+    if(DELTARELAY_HWY_INCLUDE AND DELTARELAY_HWY_LIBRARY)
+      add_library(hwy::hwy UNKNOWN IMPORTED)
+      set_target_properties(
+        hwy::hwy PROPERTIES IMPORTED_LOCATION ${DELTARELAY_HWY_LIBRARY} INTERFACE_INCLUDE_DIRECTORIES
+                                                                        ${DELTARELAY_HWY_INCLUDE})
+    endif()
+  endif()
+endif()
+if(NOT TARGET hwy::hwy)
+  if(NOT EXISTS ${DELTARELAY_DEPS_DIR}/highway/hwy/highway.h)
+    dr_missing("Google Highway" libhwy-dev)
+  endif()
+  dr_hwy_from_sources(${DELTARELAY_DEPS_DIR}/highway)
+endif()
+
+if(DELTARELAY_BUILD_TESTS)
+  dr_find(GTest)
+  if(NOT TARGET GTest::gmock)
+    if(NOT EXISTS ${DELTARELAY_DEPS_DIR}/googletest/googletest/src/gtest-all.cc)
+      dr_missing(GoogleTest "libgtest-dev libgmock-dev")
+    endif()
+    dr_gtest_from_sources(${DELTARELAY_DEPS_DIR}/googletest)
+  endif()
+endif()
+
+if(DELTARELAY_BUILD_TOOLS)
+  dr_find(CLI11)
+  if(NOT TARGET CLI11::CLI11)
+    if(NOT EXISTS ${DELTARELAY_DEPS_DIR}/cli11/CLI/CLI.hpp)
+      dr_missing(CLI11 libcli11-dev)
+    endif()
+    dr_headers_only(CLI11::CLI11 ${DELTARELAY_DEPS_DIR}/cli11)
+  endif()
+  dr_find(nlohmann_json)
+  if(NOT TARGET nlohmann_json::nlohmann_json)
+    if(NOT EXISTS ${DELTARELAY_DEPS_DIR}/nlohmann_json/nlohmann/json.hpp)
+      dr_missing(nlohmann-json nlohmann-json3-dev)
+    endif()
+    dr_headers_only(nlohmann_json::nlohmann_json ${DELTARELAY_DEPS_DIR}/nlohmann_json)
+  endif()
+endif()

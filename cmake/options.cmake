@@ -1,0 +1,45 @@
+# Every option of the build, once, with its help. A project that embeds this one gets the library and nothing else.
+option(DELTARELAY_BUILD_TOOLS "Build the deltarelay command and the libraries beside it" ${PROJECT_IS_TOP_LEVEL})
+option(DELTARELAY_BUILD_TESTS "Build the tests (needs GoogleTest; brings the tools along)" ${PROJECT_IS_TOP_LEVEL})
+option(DELTARELAY_WERROR "Treat compiler warnings as errors" OFF)
+set(DELTARELAY_SANITIZE "" CACHE STRING "Sanitizers to build with: address (with undefined behaviour), thread, or empty")
+set_property(CACHE DELTARELAY_SANITIZE PROPERTY STRINGS "" address thread)
+set(DELTARELAY_DEPS_DIR "${PROJECT_SOURCE_DIR}/.deps" CACHE PATH
+    "Sources of dependencies for hosts without their packages (scripts/fetch_deps.sh fills it)")
+
+# The tests measure and drive the library through the tools, so they cannot be built without them.
+if(DELTARELAY_BUILD_TESTS AND NOT DELTARELAY_BUILD_TOOLS)
+  message(STATUS "DELTARELAY_BUILD_TESTS needs the tools: DELTARELAY_BUILD_TOOLS is turned on")
+  set(DELTARELAY_BUILD_TOOLS ON CACHE BOOL "Build the deltarelay command and the libraries beside it" FORCE)
+endif()
+
+if(PROJECT_IS_TOP_LEVEL)
+  if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+    set(CMAKE_BUILD_TYPE Release CACHE STRING "Release, RelWithDebInfo or Debug" FORCE)
+    set_property(CACHE CMAKE_BUILD_TYPE PROPERTY STRINGS Release RelWithDebInfo Debug)
+  endif()
+  set(CMAKE_EXPORT_COMPILE_COMMANDS ON)  # clang-tidy reads it
+  find_program(DELTARELAY_CCACHE ccache)
+  if(DELTARELAY_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+    set(CMAKE_C_COMPILER_LAUNCHER ${DELTARELAY_CCACHE})
+    set(CMAKE_CXX_COMPILER_LAUNCHER ${DELTARELAY_CCACHE})
+  endif()
+  if(NOT CMAKE_RUNTIME_OUTPUT_DIRECTORY)
+    set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+  endif()
+endif()
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_C_STANDARD 11)
+set(CMAKE_C_STANDARD_REQUIRED ON)
+set(CMAKE_C_EXTENSIONS OFF)
+
+# Sanitizers are a property of the whole build: an uninstrumented half hides races and gives false reports.
+if(DELTARELAY_SANITIZE STREQUAL "address")
+  add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g1 -UNDEBUG)
+  add_link_options(-fsanitize=address,undefined)
+elseif(DELTARELAY_SANITIZE STREQUAL "thread")
+  add_compile_options(-fsanitize=thread -fno-omit-frame-pointer -g1 -UNDEBUG)
+  add_link_options(-fsanitize=thread)
+elseif(NOT DELTARELAY_SANITIZE STREQUAL "")
+  message(FATAL_ERROR "DELTARELAY_SANITIZE: expected address, thread or nothing, found '${DELTARELAY_SANITIZE}'")
+endif()

@@ -1,0 +1,365 @@
+/* DeltaRelay: delta-rule linear attention (KDA and GDN) that keeps the whole machine busy on one long sequence.
+ *
+ * The life of a call:
+ *
+ *     dr_problem problem;  dr_problem_init(&problem);  ...what is asked: sizes, types, sequences...
+ *     dr_plan_create(&problem, NULL, &plan);           validates, chooses backend, segments and tiling
+ *     dr_plan_workspace_bytes(plan, &bytes);           scratch that the caller owns
+ *     dr_execute(plan, &tensors, workspace, bytes, NULL);   as often as wanted, on new pointers
+ *     dr_plan_destroy(plan);
+ *
+ * Per sequence and value head, with the state S of shape DK x DV and every token t in order:
+ *
+ *     S <- diag(exp(g_t)) S;   r = v_t - S^T k_t;   S <- S + beta_t k_t r^T;   o_t = scale * S^T q_t
+ *
+ * KDA has one gate per key channel (g_t is a vector of DK), GDN one per head (g_t is a number).
+ *
+ * Conventions
+ *   - Structures carry their size first (set by the dr_*_init functions); a field that is zero has its default. The one
+ *     field without a default is the layout of a state: [DV, DK] and [DK, DV] look alike when DK == DV.
+ *   - Enumerations are int32_t. Sizes are in bytes where the name says so, else in elements.
+ *   - A structure whose size is larger than the library knows (its caller has a newer header) is accepted while the bytes
+ *     beyond are zero. Structures that the library fills need their size set too.
+ *   - Every function that can fail returns a dr_status; dr_last_error() then says, for the calling thread, which argument
+ *     was wrong, what was expected and what was found. A call that fails has written nothing.
+ *   - The library prints nothing, changes no global state that affects results and reads no environment variable that does.
+ */
+#ifndef DELTARELAY_DELTARELAY_H_
+#define DELTARELAY_DELTARELAY_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(_WIN32)
+#define DR_API __declspec(dllimport)
+#elif defined(__GNUC__)
+#define DR_API __attribute__((visibility("default")))
+#else
+#define DR_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define DR_VERSION_MAJOR 0
+#define DR_VERSION_MINOR 1
+#define DR_VERSION_PATCH 0
+#define DR_VERSION (DR_VERSION_MAJOR * 10000 + DR_VERSION_MINOR * 100 + DR_VERSION_PATCH)
+
+/* ---- status ---------------------------------------------------------------------------------------------------- */
+
+typedef int32_t dr_status;
+enum {
+  DR_SUCCESS = 0,
+  DR_INVALID = 1,       /* the request contradicts itself or the contract: no backend could serve it */
+  DR_UNSUPPORTED = 2,   /* the request is valid, but the backend that was asked for (or every one) declines it */
+  DR_OUT_OF_MEMORY = 3, /* host memory for a plan could not be had */
+  DR_DEVICE_ERROR = 4,  /* the device reported an error */
+  DR_INTERNAL = 5       /* a defect of the library */
+};
+
+/* A short name such as "invalid". Never NULL. */
+DR_API const char* dr_status_string(dr_status status);
+/* The message of the last failure on this thread: argument, expected, found. Empty after a success. Never NULL. */
+DR_API const char* dr_last_error(void);
+/* Version of the library that is loaded, as DR_VERSION is of the header. */
+DR_API int32_t dr_version(void);
+/* Version, compiler, instruction sets and GPU architectures that were built in. Never NULL. */
+DR_API const char* dr_build_info(void);
+
+/* ---- what is asked --------------------------------------------------------------------------------------------- */
+
+enum { /* dr_problem.op */
+       DR_OP_KDA = 1,
+       DR_OP_GDN = 2
+       /* 3..15: further forward ops; 16..31: backward; 32..47: stages alone; 48..63: decode. Reserved. */
+};
+
+enum { /* element types; 0 is a default that depends on the field */
+       DR_FP32 = 1,
+       DR_BF16 = 2,
+       DR_FP16 = 3,
+       DR_INT32 = 4,
+       DR_INT64 = 5
+};
+
+enum {                           /* dr_problem.gate_form: how g is to be read; natural logarithm throughout */
+       DR_GATE_LOG = 0,          /* g is the log-decay, <= 0; -inf forgets exactly */
+       DR_GATE_LINEAR = 1,       /* g is the decay in [0, 1]; 0 forgets exactly */
+       DR_GATE_RAW_SOFTPLUS = 2, /* log-decay = -exp(a_log) * softplus(g + dt_bias) */
+       DR_GATE_RAW_BOUNDED = 3   /* log-decay = lower_bound * sigmoid(exp(a_log) * (g + dt_bias)) */
+};
+
+enum {                         /* dr_problem.beta_form */
+       DR_BETA_VALUE = 0,      /* the write strength itself */
+       DR_BETA_LOGIT = 1,      /* sigmoid(beta) */
+       DR_BETA_TWICE_LOGIT = 2 /* 2 * sigmoid(beta): negative eigenvalues */
+};
+
+enum {                           /* dr_state.layout; 0 is invalid on purpose */
+       DR_STATE_VALUE_MAJOR = 1, /* [slot, HV, DV, DK]: DK innermost, what serving engines keep */
+       DR_STATE_KEY_MAJOR = 2    /* [slot, HV, DK, DV]: DV innermost */
+};
+
+enum { /* dr_state.use */
+       DR_STATE_NONE = 0,
+       DR_STATE_ROWS = 1, /* row n belongs to sequence n (checkpoints: row r to checkpoint r) */
+       DR_STATE_SLOTS = 2 /* an index array names the slot; negative or null_index: read zero, write nothing */
+};
+
+enum { /* dr_problem.checkpoints: states inside a sequence, a side product that never moves the bits of the chain */
+       DR_CHECKPOINTS_NONE = 0,
+       DR_CHECKPOINTS_EVERY = 1, /* after n, 2n, ... tokens of each sequence (n = checkpoint_every) */
+       DR_CHECKPOINTS_LIST = 2,  /* after the token counts listed for each sequence */
+       DR_CHECKPOINTS_CHUNKS = 3 /* at the START of each 64-token chunk (what FLA calls h) */
+};
+
+/* Element strides of one tensor. 0 means contiguous in the order of the shape, outside the strides that are given. The
+ * innermost (feature) stride is 1. No element may have two indices. */
+typedef struct dr_strides {
+  int64_t token;
+  int64_t head;
+  int64_t sequence; /* batched problems only: distance between sequences */
+} dr_strides;
+
+/* A pool of states. The two inner axes are contiguous. */
+typedef struct dr_state {
+  int32_t use;            /* DR_STATE_NONE, _ROWS or _SLOTS */
+  int32_t layout;         /* required when used */
+  int32_t dtype;          /* default DR_FP32; arithmetic is fp32 inside whatever is stored */
+  int32_t index_dtype;    /* of the index array: DR_INT32 (default) or DR_INT64 */
+  int64_t num_slots;      /* states in the pool; default: one per sequence (or per checkpoint) */
+  int64_t stride_slot;    /* elements; default HV * DK * DV */
+  int64_t stride_head;    /* elements; default DK * DV */
+  int32_t has_null_index; /* nonzero: null_index below is a null slot too */
+  int32_t reserved;
+  int64_t null_index;
+} dr_state;
+
+typedef struct dr_problem {
+  uint32_t size; /* sizeof(dr_problem) */
+  int32_t op;    /* DR_OP_KDA or DR_OP_GDN */
+
+  /* Sequences. Packed: tensors have num_tokens rows, sequence n owns rows [seq_offsets[n], seq_offsets[n+1]); offsets start
+   * at 0, never decrease and end at or before num_tokens; rows after the last offset give zero outputs. seq_offsets is read
+   * during dr_plan_create only. When it is NULL (and seq_len is 0) the lengths are known only to dr_execute, which then
+   * needs dr_tensors.seq_offsets; num_tokens and num_seqs are upper bounds that fix workspace and tiling.
+   * Batched: seq_len > 0; tensors are [num_seqs, seq_len, ...], one sequence a row; num_tokens is 0 or num_seqs * seq_len.
+   * Lengths 0 and 1 are legal. */
+  int64_t num_seqs;
+  int64_t num_tokens;
+  int64_t seq_len;
+  const void* seq_offsets;   /* host memory, num_seqs + 1 entries */
+  int32_t seq_offsets_dtype; /* DR_INT32 (default) or DR_INT64; also of dr_tensors.seq_offsets */
+
+  int32_t heads_qk; /* HQK */
+  int32_t heads_v;  /* HV, a multiple of HQK: value head h reads query/key head h / (HV / HQK) */
+  int32_t dk;       /* key width, 1..256 */
+  int32_t dv;       /* value width, 1..256 */
+
+  int32_t dtype;      /* of q, k, v; default DR_FP32 */
+  int32_t dtype_o;    /* default: dtype */
+  int32_t dtype_gate; /* default: dtype */
+  int32_t dtype_beta; /* default: dtype */
+
+  int32_t gate_form;
+  int32_t beta_form;
+  int32_t l2norm;      /* nonzero: q and k are scaled by rsqrt(sum of squares + 1e-6) first */
+  int32_t scale_given; /* zero: scale is DK^-1/2 */
+  float scale;
+  float lower_bound; /* raw bounded gate: finite, < 0 */
+  float
+      gate_floor; /* log and linear gates: a promise that log-decays are >= this (< 0); lower ones are raised to it. 0: none */
+  int32_t alignment_bytes; /* promised of every tensor pointer; default 16; a power of two */
+
+  dr_strides stride_q, stride_k; /* [T, HQK, DK] */
+  dr_strides stride_v, stride_o; /* [T, HV, DV] */
+  dr_strides stride_g;           /* [T, HV, DK] (KDA) or [T, HV] (GDN) */
+  dr_strides stride_beta;        /* [T, HV] */
+
+  dr_state initial;
+  dr_state final;       /* may be the same memory as initial, slot for slot */
+  int32_t initial_mask; /* nonzero: dr_tensors.has_initial tells for each sequence whether its initial state counts */
+
+  int32_t checkpoints;
+  int64_t checkpoint_every; /* DR_CHECKPOINTS_EVERY: a multiple of 16 */
+  dr_state checkpoint; /* rows are in sequence order: EVERY has floor(len / n) for a sequence, CHUNKS ceil(len / 64),
+                               LIST what dr_tensors.checkpoint_offsets says */
+} dr_problem;
+
+/* Sets every field to zero and size to the size of the structure. */
+DR_API void dr_problem_init(dr_problem* problem);
+
+/* ---- devices: facts as data, so that a plan for an absent device can be made and read --------------------------- */
+
+enum { DR_DEVICE_CPU = 1, DR_DEVICE_CUDA = 2 };
+
+/* Stage costs at DK = DV = 128 in one mode: what one unit needs. Planning is in integer nanoseconds. */
+typedef struct dr_stage_costs {
+  int32_t chunk;         /* tokens a chunk */
+  int32_t emit_ns;       /* per chunk and head */
+  int32_t summarize_ns;  /* per chunk and head, M and B */
+  int32_t local_ns;      /* part of either that is repeated when value columns are spread over units */
+  int32_t carry_ns;      /* latency of one fold */
+  int32_t carry_unit_ns; /* one unit's time for one fold of one head */
+  int32_t split_ns;      /* extra launches and barriers of a split plan */
+  int32_t item_ns;       /* start-up of one work item */
+  int32_t emit_bytes;    /* memory traffic per chunk and head */
+  int32_t summarize_bytes;
+} dr_stage_costs;
+
+typedef struct dr_device {
+  uint32_t size;
+  int32_t kind;               /* DR_DEVICE_CPU or DR_DEVICE_CUDA */
+  char name[32];              /* "cpu", "h200", ... */
+  int32_t units;              /* threads of a CPU, multiprocessors of a GPU */
+  int32_t compute_capability; /* 90 for 9.0; 0 on a CPU */
+  int64_t l1_bytes;           /* per unit: L1 data cache, or shared memory */
+  int64_t l2_bytes;
+  int32_t bytes_per_ns; /* memory bandwidth in GB/s; 0: no memory term */
+  int32_t measured;     /* nonzero: the costs were measured on such a device, else they are estimates */
+  dr_stage_costs kda, gdn;
+} dr_device;
+
+DR_API void dr_device_init(dr_device* device);
+
+/* Known devices: 0 is this machine's CPU, then a table of GPUs. */
+DR_API int32_t dr_device_count(void);
+DR_API dr_status dr_device_get(int32_t index, dr_device* device);
+DR_API dr_status dr_device_find(const char* name, dr_device* device);
+
+/* ---- how it is to be done -------------------------------------------------------------------------------------- */
+
+enum {                        /* dr_options.segments */
+       DR_SEGMENTS_AUTO = 0,  /* the planner cuts where its model gains */
+       DR_SEGMENTS_OFF = 1,   /* every sequence whole */
+       DR_SEGMENTS_COUNT = 2, /* segment_value segments in every sequence that has so many chunks */
+       DR_SEGMENTS_LENGTH = 3 /* segments of segment_value tokens, a multiple of the chunk */
+};
+
+enum { /* dr_options.carry */
+       DR_CARRY_EXACT = 0,
+       DR_CARRY_TRUNCATED = 1 /* history under a stated log-decay is dropped; a backend may decline it */
+};
+
+/* Runs body(context, i) for every i in [0, count), on any threads, and returns when all are done. */
+typedef void (*dr_parallel_body)(void* context, int64_t i);
+typedef void (*dr_parallel_for)(void* pool, int64_t count, dr_parallel_body body, void* context);
+
+typedef struct dr_options {
+  uint32_t size;
+  int32_t segments;
+  int64_t segment_value;
+  const char* backend;     /* NULL: the first that accepts */
+  const char* isa;         /* cpu backend: an instruction set by name; NULL: the best one */
+  const char* policy;      /* NULL or "deltarelay"; or how another system would cut: "fla", "cula-sm100", ... */
+  const dr_device* device; /* NULL: this machine. A plan for another device can be read, not executed */
+  int32_t threads;         /* 0: as many as the device has units */
+  int32_t invariant;       /* nonzero: output bits of a sequence do not depend on the rest of the batch */
+  int32_t carry;
+  int32_t reserved;
+  const int32_t* columns; /* reference backend: only these value columns are computed, others are left as they are */
+  int32_t num_columns;
+  int32_t reserved2;
+  dr_parallel_for parallel_for; /* NULL: a pool of the library's own, made when first needed */
+  void* parallel_pool;
+} dr_options;
+
+DR_API void dr_options_init(dr_options* options);
+
+/* ---- plans ----------------------------------------------------------------------------------------------------- */
+
+/* Immutable; may be shared between threads; keeps no pointer into the problem or the options but parallel_pool. */
+typedef struct dr_plan dr_plan;
+
+DR_API dr_status dr_plan_create(const dr_problem* problem, const dr_options* options, dr_plan** plan);
+DR_API void dr_plan_destroy(dr_plan* plan); /* NULL is fine */
+DR_API dr_status dr_plan_workspace_bytes(const dr_plan* plan, size_t* bytes);
+
+typedef struct dr_plan_summary {
+  uint32_t size;
+  int32_t chunk;         /* tokens a chunk */
+  const char* backend;   /* lives as long as the library */
+  const char* isa;       /* of the cpu backend, else "" */
+  int64_t num_segments;  /* of all sequences; equals the number of non-empty sequences when nothing is cut */
+  int64_t max_segments;  /* of one sequence */
+  int64_t cut_sequences; /* sequences with more than one segment */
+  int32_t threads;
+  int32_t value_tiles;  /* work items one head's value columns are spread over */
+  int64_t grain;        /* invariant mode: chunks between absolute cuts; 0: not invariant; -1: infinite */
+  int64_t predicted_ns; /* by the cost model */
+  int64_t unsplit_ns;   /* by the same model, nothing cut */
+} dr_plan_summary;
+
+DR_API void dr_plan_summary_init(dr_plan_summary* summary);
+DR_API dr_status dr_plan_summarize(const dr_plan* plan, dr_plan_summary* summary);
+
+enum { /* dr_plan_describe format */
+       DR_DESCRIBE_TEXT =
+           0, /* words: what was chosen, what the rejected candidates would have cost, why others declined */
+       DR_DESCRIBE_JSON = 1,     /* everything the planner decided, with the modelled schedule beside the unsplit one */
+       DR_DESCRIBE_SIGNATURE = 2 /* one line: what fixes the bits of the result */
+};
+
+/* Writes at most `capacity` bytes including the final NUL; `needed` (may be NULL) receives the full size with NUL. A text
+ * that does not fit is cut and the call still succeeds, so a first call may pass (NULL, 0). */
+DR_API dr_status dr_plan_describe(const dr_plan* plan, int32_t format, char* text, size_t capacity, size_t* needed);
+
+/* ---- execution ------------------------------------------------------------------------------------------------- */
+
+/* Pointers of one execution, in the shapes, strides and types that the problem states. What the problem has no use for is
+ * NULL, but for a_log and dt_bias, which are then not looked at. A tensor without elements may be NULL. No two rows write
+ * the same slot, and no sequence reads a slot that another one writes. */
+typedef struct dr_tensors {
+  uint32_t size;
+  uint32_t reserved;
+  const void* q;        /* [T, HQK, DK] */
+  const void* k;        /* [T, HQK, DK] */
+  const void* v;        /* [T, HV, DV] */
+  const void* g;        /* [T, HV, DK] or [T, HV] */
+  const void* beta;     /* [T, HV] */
+  const float* a_log;   /* [HV]; raw gates; NULL in the bounded form: factor 1 */
+  const float* dt_bias; /* [HV, DK] (KDA) or [HV] (GDN); raw gates; NULL: no bias */
+  void* o;              /* [T, HV, DV] */
+
+  const void* initial;        /* state pool */
+  const void* initial_index;  /* [num_seqs], with DR_STATE_SLOTS */
+  const uint8_t* has_initial; /* [num_seqs], with initial_mask */
+  void* final;
+  const void* final_index;
+  void* checkpoint;
+  const void* checkpoint_index;      /* one per checkpoint row, with DR_STATE_SLOTS */
+  const int32_t* checkpoint_offsets; /* LIST: [num_seqs + 1], rows of sequence n are [offsets[n], offsets[n+1]) */
+  const int32_t*
+      checkpoint_positions; /* LIST: token counts, increasing in a sequence, multiples of 16, within its length */
+
+  const void* seq_offsets; /* only when the problem had none */
+  uint32_t* report;        /* may be NULL; set to 0, or to DR_REPORT_* bits when device-side values had to be clamped */
+} dr_tensors;
+
+enum { DR_REPORT_OFFSETS = 1, DR_REPORT_SLOTS = 2, DR_REPORT_CHECKPOINTS = 4 };
+
+DR_API void dr_tensors_init(dr_tensors* tensors);
+
+/* Runs the plan. Never allocates on behalf of the result, never keeps a pointer. `workspace` is 256-byte aligned, at least
+ * dr_plan_workspace_bytes, contents undefined before and after; one workspace per concurrent execution. `stream` is a
+ * cudaStream_t for GPU plans (the call then returns before the work is done) and must be NULL for CPU plans. */
+DR_API dr_status dr_execute(const dr_plan* plan, const dr_tensors* tensors, void* workspace, size_t workspace_bytes,
+                            void* stream);
+
+/* ---- backends -------------------------------------------------------------------------------------------------- */
+
+/* In order of preference; "reference", which accepts every valid problem, is last. */
+DR_API int32_t dr_backend_count(void);
+DR_API const char* dr_backend_name(int32_t index); /* NULL when out of range */
+/* Would this backend serve the problem? DR_SUCCESS, DR_UNSUPPORTED (dr_last_error has the reason) or DR_INVALID. */
+DR_API dr_status dr_backend_check(int32_t index, const dr_problem* problem, const dr_options* options);
+/* Instruction sets of the cpu backend that this machine has, best first. */
+DR_API int32_t dr_isa_count(void);
+DR_API const char* dr_isa_name(int32_t index); /* NULL when out of range */
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* DELTARELAY_DELTARELAY_H_ */

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Measures this machine's CPU: the cases of tests/cases/cpu-bench.txt, each checked against the reference before it is timed.
+#
+#   scripts/bench_cpu.sh [folder]     default: bench/results; writes <cpu>.json and <cpu>.md
+set -euo pipefail
+cd "$(dirname "$0")/.."
+folder=${1:-bench/results}
+./scripts/setup.sh build
+cmake --preset release >/dev/null
+cmake --build --preset release
+mkdir -p "$folder"
+measured=$(mktemp)
+trap 'rm -f "$measured"' EXIT
+build/release/bin/deltarelay bench tests/cases/cpu-bench.txt --json "$measured"
+
+name=$(python3 - "$measured" <<'PYTHON'
+import json, re, sys
+results = json.load(open(sys.argv[1], encoding="utf-8"))
+print(re.sub(r"[^a-z0-9]+", "-", (results["cpu"] or results["device"]).lower()).strip("-"))
+PYTHON
+)
+cp "$measured" "$folder/$name.json"
+{
+  echo "# CPU results: $name"
+  echo
+  echo "Written by \`scripts/bench_cpu.sh\`; the case lines and plans are in [$name.json]($name.json)."
+  echo
+  python3 scripts/results_table.py "$folder/$name.json"
+} >"$folder/$name.md"
+if [ "$folder" = bench/results ]; then python3 scripts/results_table.py --update README.md; fi
+echo "written: $folder/$name.json and $folder/$name.md"

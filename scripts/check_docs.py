@@ -1,0 +1,160 @@
+#!/usr/bin/env python3
+"""Do the documents tell the truth?
+
+    check_docs.py links                  relative links lead to files and headings that exist
+    check_docs.py results                generated tables equal what bench/results says
+    check_docs.py support <command>      docs/support.md and the README hold what `deltarelay support --markdown` prints
+    check_docs.py code --cc <c> --cxx <c++> --library <libdeltarelay.so>
+                                         C and C++ programs in the documents compile, run and end with 0
+"""
+
+import argparse
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+import results_table
+
+ROOT = results_table.ROOT
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
+SUPPORT_BEGIN, SUPPORT_END = "<!-- support matrix -->\n", "<!-- end of support matrix -->"
+
+
+def documents() -> list[pathlib.Path]:
+    return sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("bench/**/*.md")])
+
+
+def name_of(document: pathlib.Path) -> str:
+    return document.relative_to(ROOT).as_posix()
+
+
+def anchors(document: pathlib.Path) -> set[str]:
+    """The names GitHub gives to headings."""
+    headings = re.findall(r"^#+\s+(.*?)\s*$", FENCE.sub("", document.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def check_links() -> list[str]:
+    problems = []
+    for document in documents():
+        for link in LINK.findall(FENCE.sub("", document.read_text(encoding="utf-8"))):
+            if re.match(r"[a-z]+:", link):
+                continue
+            path, _, anchor = link.partition("#")
+            target = (document.parent / path).resolve() if path else document
+            if not target.exists():
+                problems.append(f"{name_of(document)}: link to '{link}', which does not exist")
+            elif anchor and target.suffix == ".md" and anchor not in anchors(target):
+                problems.append(f"{name_of(document)}: link to '{link}', which has no such heading")
+    return problems
+
+
+def check_results() -> list[str]:
+    problems = []
+    for document in documents():
+        text = document.read_text(encoding="utf-8")
+        if results_table.regenerate(text) != text:
+            problems.append(
+                f"{name_of(document)}: a table differs from its results file; "
+                f"scripts/results_table.py --update {name_of(document)} makes it anew"
+            )
+    for results in sorted(ROOT.glob("bench/results/*.json")):
+        table = results.with_suffix(".md")
+        expected = results_table.results_table(results_table.load(name_of(results)))
+        if not table.exists() or expected not in table.read_text(encoding="utf-8"):
+            problems.append(f"{name_of(table)}: differs from {name_of(results)}; scripts/bench_cpu.sh writes both")
+    return problems
+
+
+def check_support(command: str) -> list[str]:
+    printed = subprocess.run([command, "support", "--markdown"], capture_output=True, text=True, check=True).stdout
+    if printed.count("|") < 10:
+        return [f"{command} support --markdown: expected a table, found:\n{printed}"]
+    problems = []
+    for document in (ROOT / "README.md", ROOT / "docs" / "support.md"):
+        text = document.read_text(encoding="utf-8")
+        held = text.partition(SUPPORT_BEGIN)[2].partition(SUPPORT_END)[0]
+        if held.strip() != printed.strip():
+            problems.append(
+                f"{name_of(document)}: the support matrix differs from what the command prints; "
+                f"scripts/check_docs.py support <command> --update writes it"
+            )
+    return problems
+
+
+def update_support(command: str) -> None:
+    printed = subprocess.run([command, "support", "--markdown"], capture_output=True, text=True, check=True).stdout
+    for document in (ROOT / "README.md", ROOT / "docs" / "support.md"):
+        before, begin, rest = document.read_text(encoding="utf-8").partition(SUPPORT_BEGIN)
+        after = rest.partition(SUPPORT_END)[2]
+        document.write_text(before + begin + printed.strip() + "\n" + SUPPORT_END + after, encoding="utf-8")
+
+
+def programs() -> list[tuple[str, str, str]]:
+    """(document, language, text) of every block that is a whole program."""
+    found = []
+    for document in documents():
+        for language, text in FENCE.findall(document.read_text(encoding="utf-8")):
+            if language in ("c", "cpp") and re.search(r"\bint main\(", text):
+                found.append((name_of(document), language, text))
+    return found
+
+
+def check_code(cc: str, cxx: str, library: str) -> list[str]:
+    found = programs()
+    if not any(document == "README.md" for document, _, _ in found):
+        return ["README.md: expected a C or C++ program, found none"]
+    problems = []
+    folder = pathlib.Path(library).resolve().parent
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(folder)}
+    for document, language, text in found:
+        with tempfile.TemporaryDirectory() as work:
+            source = pathlib.Path(work) / ("program.c" if language == "c" else "program.cpp")
+            source.write_text(text, encoding="utf-8")
+            compiler = [cc, "-std=c11"] if language == "c" else [cxx, "-std=c++20"]
+            program = pathlib.Path(work) / "program"
+            command = [*compiler, "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'include'}", str(source)]
+            command += ["-o", str(program), f"-L{folder}", "-ldeltarelay", "-lm"]
+            built = subprocess.run(command, capture_output=True, text=True)
+            if built.returncode != 0:
+                problems.append(f"{document}: a {language} program does not compile:\n{built.stderr}")
+                continue
+            run = subprocess.run([str(program)], capture_output=True, text=True, env=environment, timeout=120, cwd=work)
+            if run.returncode != 0:
+                words = run.stdout + run.stderr
+                problems.append(f"{document}: a {language} program ended with {run.returncode}:\n{words}")
+    if not problems:
+        print(f"{len(found)} programs in the documents compile and run")
+    return problems
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    what = parser.add_subparsers(dest="what", required=True)
+    what.add_parser("links")
+    what.add_parser("results")
+    support = what.add_parser("support")
+    support.add_argument("command")
+    support.add_argument("--update", action="store_true")
+    code = what.add_parser("code")
+    for option in ("--cc", "--cxx", "--library"):
+        code.add_argument(option, required=True)
+    arguments = parser.parse_args()
+    if arguments.what == "support" and arguments.update:
+        update_support(arguments.command)
+    problems = {
+        "links": check_links,
+        "results": check_results,
+        "support": lambda: check_support(arguments.command),
+        "code": lambda: check_code(arguments.cc, arguments.cxx, arguments.library),
+    }[arguments.what]()
+    print("\n".join(problems) if problems else f"{arguments.what}: in order")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Are all sources formatted as .clang-format says? With --fix they are made so. Exit 77: clang-format 14 is not here.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+# Versions differ in what they produce, so only one of them can judge.
+for tool in clang-format-14 clang-format; do
+  if command -v "$tool" >/dev/null && "$tool" --version | grep -q 'version 14\.'; then found=$tool; break; fi
+done
+if [ -z "${found:-}" ]; then
+  echo "clang-format 14 is not installed: formatting was not checked"
+  exit 77
+fi
+mode=(--dry-run -Werror)
+if [ "${1:-}" = --fix ]; then mode=(-i); fi
+find src include tools tests bench examples -type f \
+  \( -name '*.h' -o -name '*.hpp' -o -name '*.c' -o -name '*.cpp' -o -name '*.inl' -o -name '*.cu' -o -name '*.cuh' \) \
+  -print0 2>/dev/null | xargs -0 "$found" "${mode[@]}"

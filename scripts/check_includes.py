@@ -1,0 +1,138 @@
+#!/usr/bin/env python3
+"""Do includes point the allowed way, do files have telling names, and can one hold each of them in the head?
+
+An include is resolved to the file it names and judged by the folder that file lives in. The folders below are the
+architecture; a new folder of sources is an error here until its place in it has been decided.
+"""
+
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+MAX_LINES = 600
+BANNED_WORDS = {"utils", "util", "helpers", "helper", "common", "misc"}
+SOURCE_SUFFIXES = {".h", ".hpp", ".c", ".cpp", ".inl", ".cu", ".cuh"}
+SEARCHED = ("src", "include", "tools", "tests", "bench", "examples")
+
+API = "include/deltarelay"
+STAGES = "src/kernels/stages.h"
+TOOLS = ["tools/case", "tools/check"]
+# folder -> what it may include besides itself: folders, or single files
+ALLOWED = {
+    "include/deltarelay": [],
+    "src/problem": [API],
+    "src/kernels": [API, "src/problem"],  # stages.h
+    "src/kernels/reference": [API, "src/problem", STAGES],
+    "src/kernels/cpu": [API, "src/problem", STAGES],
+    "src/plan": [API, "src/problem", STAGES],
+    "src/run": [API, "src/problem", "src/plan", STAGES],
+    "src/api": [API, "src/problem", "src/plan", "src/run", STAGES],
+    "tools/case": [API],
+    "tools/check": [API, "tools/case"],
+    "tools/deltarelay": [API, *TOOLS],
+    "examples": [API],
+    "bench": [API, *TOOLS],
+    "tests/abi": [API, *TOOLS],
+    "tests/cli": [API, *TOOLS, "tools/deltarelay"],
+    "tests/forward": [API, *TOOLS],
+    # unit tests may see the insides
+    "tests/problem": [API, "src", *TOOLS],
+    "tests/plan": [API, "src", *TOOLS],
+    "tests/stages": [API, "src", *TOOLS],
+}
+# third-party header prefix -> folders that may use it
+THIRD_PARTY = {
+    "hwy/": ["src/kernels/cpu", "tools/deltarelay"],
+    "CLI/": ["tools/deltarelay"],
+    "nlohmann/": ["tools", "tests", "bench"],
+    "gtest/": ["tests"],
+    "gmock/": ["tests"],
+    "cuda": ["src/kernels/cuda", "src/run"],
+}
+GENERATED = {"deltarelay/commit.h"}  # written into the build folder
+INCLUDE = re.compile(r'^\s*#\s*(?:include|define\s+HWY_TARGET_INCLUDE)\s+([<"])([^>"]+)[>"]')
+
+
+def under(path: str, place: str) -> bool:
+    return path == place or path.startswith(place + "/")
+
+
+def folder_of(path: str) -> str | None:
+    """The deepest folder of the architecture that holds the file."""
+    holders = [folder for folder in ALLOWED if under(path, folder)]
+    return max(holders, key=len) if holders else None
+
+
+def resolve(source: pathlib.Path, name: str) -> str | None:
+    for base in (source.parent, ROOT / "src", ROOT / "include", ROOT / "tools", ROOT / "tests", ROOT):
+        candidate = (base / name).resolve()
+        if candidate.is_file() and ROOT in candidate.parents:
+            return candidate.relative_to(ROOT).as_posix()
+    return None
+
+
+def check_include(source: pathlib.Path, folder: str, quote: str, name: str) -> str | None:
+    if name in GENERATED:
+        return None
+    path = source.relative_to(ROOT).as_posix()
+    for prefix, places in THIRD_PARTY.items():
+        if name.startswith(prefix):
+            if any(under(path, place) for place in places):
+                return None
+            return f"<{name}> may be used only under {', '.join(places)}"
+    target = resolve(source, name) if quote == '"' or name.startswith("deltarelay/") else None
+    if target is None:
+        return f'"{name}" names no file of this tree (system headers are written with <>)' if quote == '"' else None
+    if folder_of(target) == folder or any(under(target, place) for place in ALLOWED[folder]):
+        return None
+    return f'"{name}" is {target}; {folder} may include {", ".join([folder, *ALLOWED[folder]])} only'
+
+
+def check_source(source: pathlib.Path) -> list[str]:
+    path = source.relative_to(ROOT).as_posix()
+    problems = []
+    lines = source.read_text(encoding="utf-8").splitlines()
+    folder = folder_of(path)
+    if folder is None:
+        return [f"{path}: this folder has no place in the architecture yet; give it one in scripts/check_includes.py"]
+    for number, line in enumerate(lines, 1):
+        match = INCLUDE.match(line)
+        problem = match and check_include(source, folder, match[1], match[2])
+        if problem:
+            problems.append(f"{path}:{number}: {problem}")
+    # Highway includes -inl.h files once for every instruction set.
+    once = source.suffix in {".h", ".hpp", ".cuh"} and not source.stem.endswith("-inl")
+    if once and not any("#pragma once" in l or "#ifndef" in l for l in lines):
+        problems.append(f"{path}: a header needs #pragma once")
+    return problems
+
+
+def check_file(path: pathlib.Path) -> list[str]:
+    name = path.relative_to(ROOT).as_posix()
+    problems = []
+    words = set(re.split(r"[_\-.]", path.name.lower()))
+    for word in sorted(words & BANNED_WORDS):
+        problems.append(f"{name}: '{word}' in a file name says nothing; name the file for what is in it")
+    if path.suffix in SOURCE_SUFFIXES | {".py", ".sh", ".cmake"}:
+        lines = path.read_text(encoding="utf-8").count("\n")
+        if lines > MAX_LINES:
+            problems.append(f"{name}: {lines} lines, expected at most {MAX_LINES}; divide it by what it does")
+    return problems
+
+
+def main() -> int:
+    files = [f for place in SEARCHED for f in sorted((ROOT / place).rglob("*")) if f.is_file()]
+    files = [f for f in files if "__pycache__" not in f.parts]
+    scripts = [f for place in ("scripts", "cmake") for f in sorted((ROOT / place).iterdir()) if f.is_file()]
+    sources = [f for f in files if f.suffix in SOURCE_SUFFIXES]
+    if not sources:
+        print("no sources found: is this the repository?")
+        return 1
+    problems = [p for f in files + scripts for p in check_file(f)] + [p for f in sources for p in check_source(f)]
+    print("\n".join(problems) if problems else f"{len(sources)} sources: includes, names and lengths are in order")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

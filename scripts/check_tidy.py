@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+"""clang-tidy over src/ and tools/, each file again only when it, a header it includes, or the rules have changed.
+
+    scripts/check_tidy.py <build folder> [part of a file name]...
+
+The build folder needs compile_commands.json. Exit 77: clang-tidy 14 is not here.
+"""
+
+import concurrent.futures
+import hashlib
+import json
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+JUDGED = ("src/", "tools/")
+
+
+def find_tool() -> str | None:
+    for name in ("clang-tidy-14", "clang-tidy"):
+        if shutil.which(name):
+            version = subprocess.run([name, "--version"], capture_output=True, text=True, check=True).stdout
+            if "version 14." in version:
+                return name
+    return None
+
+
+def dependencies(command: list[str], folder: str) -> list[str]:
+    """Every project file the compiler reads for this one."""
+    kept = [word for word in command if word not in ("-c", "-o")]
+    output = command[command.index("-o") + 1] if "-o" in command else None
+    kept = [word for word in kept if word != output]
+    if "ccache" in pathlib.Path(kept[0]).name:
+        kept = kept[1:]
+    listing = subprocess.run([*kept, "-MM", "-MF", "-"], cwd=folder, capture_output=True, text=True, check=True).stdout
+    return sorted(set(re.sub(r"\\\n", " ", listing).split(": ", 1)[1].split()))
+
+
+def fingerprint(entry: dict) -> str:
+    command = shlex.split(entry["command"])
+    digest = hashlib.sha256(entry["command"].encode())
+    digest.update((ROOT / ".clang-tidy").read_bytes())
+    for path in dependencies(command, entry["directory"]):
+        digest.update(path.encode())
+        digest.update((pathlib.Path(entry["directory"]) / path).read_bytes())
+    return digest.hexdigest()
+
+
+def judge(tool: str, build: pathlib.Path, entry: dict, passed: pathlib.Path) -> tuple[str, str]:
+    """(file, findings), findings empty when there are none."""
+    name = pathlib.Path(entry["file"]).relative_to(ROOT).as_posix()
+    stamp = passed / name.replace("/", "__")
+    digest = fingerprint(entry)
+    if stamp.exists() and stamp.read_text() == digest:
+        return name, ""
+    # An unknown warning option is one that only the other compiler has.
+    command = [tool, "--quiet", "-p", str(build), "--extra-arg=-Wno-unknown-warning-option", entry["file"]]
+    result = subprocess.run(command, capture_output=True, text=True)
+    if result.returncode == 0:
+        stamp.write_text(digest)
+        return name, ""
+    return name, result.stdout + result.stderr
+
+
+def main() -> int:
+    if len(sys.argv) < 2:
+        print(__doc__)
+        return 2
+    tool = find_tool()
+    if tool is None:
+        print("clang-tidy 14 is not installed: the code was not judged by it")
+        return 77
+    build = pathlib.Path(sys.argv[1]).resolve()
+    passed = build / "tidy"
+    passed.mkdir(exist_ok=True)
+    entries = {}
+    for entry in json.loads((build / "compile_commands.json").read_text()):
+        file = pathlib.Path(entry["file"])
+        name = file.relative_to(ROOT).as_posix() if ROOT in file.parents else ""
+        if name.startswith(JUDGED) and (len(sys.argv) == 2 or any(part in name for part in sys.argv[2:])):
+            entries[name] = entry
+    if not entries:
+        print(f"no source under {' or '.join(JUDGED)} is in {build / 'compile_commands.json'}")
+        return 1
+    failures = 0
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        for name, findings in pool.map(lambda e: judge(tool, build, e, passed), entries.values()):
+            if findings:
+                failures += 1
+                print(f"{name}:\n{findings}")
+    print(f"{len(entries)} files, {failures} with findings")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

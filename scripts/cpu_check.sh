@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# The CPU suite and the CPU benchmark on a host without network or packages: needs a compiler, CMake (3.24), Ninja or Make, Python,
+# and the sources that scripts/fetch_deps.sh left in .deps. Installs nothing.
+#
+#   scripts/cpu_check.sh <output folder> [tests|bench]     both unless one is named
+#
+# Leaves build.log, tests.log, cpu.txt and the results of the benchmark in the output folder.
+set -euo pipefail
+[ $# -ge 1 ] || { echo "usage: scripts/cpu_check.sh <output folder> [tests|bench]" >&2; exit 2; }
+mkdir -p "$1"
+out=$(cd "$1" && pwd)
+only=${2:-}
+cd "$(dirname "$0")/.."
+generator=()
+if command -v ninja >/dev/null; then generator=(-G Ninja); fi
+build=build/cpu-check
+{
+  cmake -S . -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release
+  cmake --build "$build" -j "$(nproc)"
+} >"$out/build.log" 2>&1 || { tail -40 "$out/build.log"; exit 1; }
+command="$build/bin/deltarelay"
+{ lscpu || true; "$command" info; } >"$out/cpu.txt" 2>&1
+tail -30 "$out/cpu.txt"
+
+failed=0
+if [ "$only" != bench ]; then
+  ctest --test-dir "$build" --output-on-failure -LE '^once$' -j "$(nproc)" >"$out/tests.log" 2>&1 || failed=1
+  tail -25 "$out/tests.log"
+fi
+if [ "$only" != tests ]; then
+  "$command" bench tests/cases/cpu-bench.txt --json "$out/bench.json" || failed=1
+  python3 scripts/results_table.py "$out/bench.json" >"$out/bench.md"
+fi
+exit $failed

@@ -1,0 +1,50 @@
+// Running a plan: what can be refused is refused before anything is written.
+#include <cstdint>
+#include <string>
+
+#include "api/last_error.h"
+#include "api/plan_handle.h"
+#include "problem/validate.h"
+#include "run/execute.h"
+
+namespace deltarelay {
+namespace {
+
+void check_workspace(const Plan& plan, const void* workspace, size_t bytes) {
+  const size_t needed = plan.ledger.total_bytes();
+  if (bytes < needed) {
+    fail_invalid("workspace_bytes", "at least " + std::to_string(needed), std::to_string(bytes));
+  }
+  if (needed == 0) return;
+  require_pointer("workspace", workspace);
+  const size_t misalignment = reinterpret_cast<uintptr_t>(workspace) % kWorkspaceAlignment;
+  if (misalignment != 0) {
+    fail_invalid("workspace", "an address that is a multiple of " + std::to_string(kWorkspaceAlignment) + " bytes",
+                 "one that is " + std::to_string(misalignment) + " bytes past such a multiple");
+  }
+}
+
+void run(const Plan& plan, const dr_tensors* tensors, void* workspace, size_t workspace_bytes, void* stream) {
+  if (!plan.options.device_is_here) {
+    fail_unsupported(std::string("plan: made for the device '") + plan.options.device.name +
+                     "', which can be planned for but not run on here");
+  }
+  require_pointer("tensors", tensors);
+  validate_tensors(plan.problem, *tensors, true);
+  check_workspace(plan, workspace, workspace_bytes);
+  if (stream != nullptr) fail_invalid("stream", "NULL for a plan on the CPU", "a pointer");
+  execute(plan, *tensors, static_cast<std::byte*>(workspace));
+}
+
+}  // namespace
+}  // namespace deltarelay
+
+using namespace deltarelay;
+
+dr_status dr_execute(const dr_plan* plan, const dr_tensors* tensors, void* workspace, size_t workspace_bytes,
+                     void* stream) {
+  return as_status([&] {
+    require_pointer("plan", plan);
+    run(*plan->plan, tensors, workspace, workspace_bytes, stream);
+  });
+}

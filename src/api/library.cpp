@@ -1,0 +1,85 @@
+// What the library says about itself, and the structures a caller starts from.
+#include <cstring>
+#include <string>
+
+#include "api/last_error.h"
+#include "kernels/stages.h"
+
+namespace deltarelay {
+namespace {
+
+template <typename Structure>
+void start_from_defaults(Structure* structure) {
+  if (structure == nullptr) return;
+  std::memset(structure, 0, sizeof *structure);
+  structure->size = sizeof *structure;
+}
+
+const char* compiler_name() {
+#if defined(__clang__)
+  return "clang " __clang_version__;
+#elif defined(__GNUC__)
+  return "gcc " __VERSION__;
+#else
+  return "an unknown compiler";
+#endif
+}
+
+const char* architecture_name() {
+#if defined(__x86_64__)
+  return "x86-64";
+#elif defined(__aarch64__)
+  return "aarch64";
+#else
+  return "another architecture";
+#endif
+}
+
+std::string build_info() {
+  std::string text = "deltarelay " + std::to_string(DR_VERSION_MAJOR) + "." + std::to_string(DR_VERSION_MINOR) + "." +
+                     std::to_string(DR_VERSION_PATCH);
+  text += std::string("; ") + compiler_name() + " for " + architecture_name();
+  text += "; instruction sets usable here:";
+  for (int32_t i = 0; i < cpu_isa_count(); ++i) text += std::string(i == 0 ? " " : ", ") + cpu_isa_name(i);
+  text += "; GPU architectures: none";
+  return text;
+}
+
+}  // namespace
+}  // namespace deltarelay
+
+const char* dr_status_string(dr_status status) {
+  switch (status) {
+    case DR_SUCCESS:
+      return "success";
+    case DR_INVALID:
+      return "invalid";
+    case DR_UNSUPPORTED:
+      return "unsupported";
+    case DR_OUT_OF_MEMORY:
+      return "out of memory";
+    case DR_DEVICE_ERROR:
+      return "device error";
+    case DR_INTERNAL:
+      return "internal";
+    default:
+      return "unknown status";
+  }
+}
+
+int32_t dr_version(void) { return DR_VERSION; }
+
+const char* dr_build_info(void) {
+  try {
+    static const std::string text = deltarelay::build_info();
+    return text.c_str();
+  } catch (...) {
+    return "deltarelay";
+  }
+}
+
+void dr_problem_init(dr_problem* problem) { deltarelay::start_from_defaults(problem); }
+void dr_options_init(dr_options* options) { deltarelay::start_from_defaults(options); }
+void dr_tensors_init(dr_tensors* tensors) { deltarelay::start_from_defaults(tensors); }
+void dr_device_init(dr_device* device) { deltarelay::start_from_defaults(device); }
+void dr_plan_summary_init(dr_plan_summary* summary) { deltarelay::start_from_defaults(summary); }

@@ -1,0 +1,149 @@
+// Elementary functions on vectors, and what turns raw gates and betas into decays and write strengths.
+#if defined(DELTARELAY_CPU_ACTIVATION_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef DELTARELAY_CPU_ACTIVATION_INL_H_
+#undef DELTARELAY_CPU_ACTIVATION_INL_H_
+#else
+#define DELTARELAY_CPU_ACTIVATION_INL_H_
+#endif
+
+#include "kernels/cpu/micro_kernel-inl.h"
+#include "problem/problem.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace deltarelay::cpu::HWY_NAMESPACE {
+namespace {  // internal linkage: several translation units compile this text with different instructions
+namespace hn = hwy::HWY_NAMESPACE;
+
+// exp(x), 1 ulp for x in [-87.3, 88]; smaller x, -inf included, give exactly 0 (the true value is below 2^-126, and a decay
+// that small forgets); NaN stays NaN (its integer part converts to 0
+// or to the least integer, neither of which moves its exponent bits off all ones and its mantissa off non-zero). Larger x are cut at 88: gates above zero are outside the contract but must not fault.
+HWY_INLINE Vec exp_of(Vec x) {
+  const F32 d;
+  const hn::RebindToSigned<F32> di;
+  const Vec most = hn::Set(d, 88.0f);
+  const Vec bounded = hn::IfThenElse(hn::Gt(x, most), most, x);  // Min would drop a NaN on Arm
+  const Vec n = hn::Round(hn::Mul(bounded, hn::Set(d, 1.44269504f)));
+  Vec r = hn::NegMulAdd(n, hn::Set(d, 0.693359375f), bounded);  // ln 2 in two parts: the first times n is exact
+  r = hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4f), r);
+  // Taylor up to r^7: |r| <= ln2 / 2, so the rest is below 5e-9.
+  Vec p = hn::Set(d, 1.0f / 5040);
+  p = hn::MulAdd(p, r, hn::Set(d, 1.0f / 720));
+  p = hn::MulAdd(p, r, hn::Set(d, 1.0f / 120));
+  p = hn::MulAdd(p, r, hn::Set(d, 1.0f / 24));
+  p = hn::MulAdd(p, r, hn::Set(d, 1.0f / 6));
+  p = hn::MulAdd(p, r, hn::Set(d, 0.5f));
+  p = hn::MulAdd(p, hn::Mul(r, r), r);
+  p = hn::Add(p, hn::Set(d, 1.0f));
+  const auto scaled = hn::Add(hn::BitCast(di, p), hn::ShiftLeft<23>(hn::ConvertTo(di, n)));
+  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -87.3f)), hn::BitCast(d, scaled));
+}
+
+HWY_INLINE Vec sigmoid_of(Vec x) {  // both halves in exp(-|x|) <= 1
+  const F32 d;
+  const Vec e = exp_of(hn::Neg(hn::Abs(x)));
+  const Vec top = hn::IfThenElse(hn::Lt(x, hn::Zero(d)), e, hn::Set(d, 1.0f));
+  return hn::Div(top, hn::Add(e, hn::Set(d, 1.0f)));
+}
+
+// max(x, 0) + log(1 + e), e = exp(-|x|), with log(1 + e) = 2 atanh(s), s = e / (2 + e) <= 1/3: s^19 / 19 is below 1e-10.
+HWY_INLINE Vec softplus_of(Vec x) {
+  const F32 d;
+  const Vec e = exp_of(hn::Neg(hn::Abs(x)));
+  const Vec s = hn::Div(e, hn::Add(e, hn::Set(d, 2.0f)));
+  const Vec s2 = hn::Mul(s, s);
+  Vec p = hn::Set(d, 1.0f / 17);
+  p = hn::MulAdd(p, s2, hn::Set(d, 1.0f / 15));
+  p = hn::MulAdd(p, s2, hn::Set(d, 1.0f / 13));
+  p = hn::MulAdd(p, s2, hn::Set(d, 1.0f / 11));
+  p = hn::MulAdd(p, s2, hn::Set(d, 1.0f / 9));
+  p = hn::MulAdd(p, s2, hn::Set(d, 1.0f / 7));
+  p = hn::MulAdd(p, s2, hn::Set(d, 1.0f / 5));
+  p = hn::MulAdd(p, s2, hn::Set(d, 1.0f / 3));
+  p = hn::MulAdd(p, hn::Mul(s2, s), s);
+  return hn::MulAdd(hn::Set(d, 2.0f), p, hn::Max(x, hn::Zero(d)));
+}
+
+// What a head's gate needs besides its input.
+struct GateTerms {
+  GateForm form;
+  float factor;  // exp(a_log), or 1
+  float lower_bound;
+  float floor;        // least log-decay promised; -infinity when none
+  float floor_decay;  // exp(floor)
+  const float* bias;  // per channel, padded with zeros; nullptr: none
+};
+
+// Log-decay of a gate input that is not linear.
+template <GateForm kForm>
+HWY_INLINE Vec log_decay(const GateTerms& terms, Vec x, int32_t channel) {
+  const F32 d;
+  if constexpr (kForm == GateForm::kLog) {
+    const Vec floor = hn::Set(d, terms.floor);
+    return hn::IfThenElse(hn::Lt(x, floor), floor, x);  // a NaN stays
+  }
+  if (terms.bias != nullptr) x = hn::Add(x, hn::LoadU(d, terms.bias + channel));
+  if constexpr (kForm == GateForm::kRawSoftplus) return hn::Mul(hn::Set(d, -terms.factor), softplus_of(x));
+  return hn::Mul(hn::Set(d, terms.lower_bound), sigmoid_of(hn::Mul(x, hn::Set(d, terms.factor))));
+}
+
+// Rows of gate inputs become rows of decays (possibly in place), and `whole` the decay over all of them.
+//
+// Sums and products: the decay of a whole chunk multiplies the state over and over, so it is formed from the sum of its
+// logarithms, rounded once; a product of 16 rounded decays would repeat the same rounding error every chunk when the gate
+// is constant. Everything else is a product of decays, which needs no difference of large sums and no positive exponent.
+template <GateForm kForm>
+HWY_INLINE void activate_form(const GateTerms terms, const float* inputs, int64_t stride, int32_t tokens,
+                              int32_t channels, float* rows, float* HWY_RESTRICT whole) {
+  const F32 d;
+  for (int32_t c = 0; c < channels; c += kLanes) {
+    Vec sum = hn::Zero(d);
+    _Pragma("GCC unroll 4")  // exponentials of several tokens overlap
+        for (int32_t t = 0; t < tokens; ++t) {
+      const Vec x = hn::LoadU(d, inputs + t * stride + c);
+      float* to = rows + t * channels + c;
+      if constexpr (kForm == GateForm::kLinear) {
+        const Vec floor = hn::Set(d, terms.floor_decay);
+        hn::StoreU(hn::IfThenElse(hn::Lt(x, floor), floor, x), d, to);  // a NaN stays
+      } else {
+        const Vec g = log_decay<kForm>(terms, x, c);
+        sum = hn::Add(sum, g);
+        hn::StoreU(exp_of(g), d, to);
+      }
+    }
+    hn::StoreU(exp_of(sum), d, whole + c);
+  }
+  if constexpr (kForm == GateForm::kLinear) {  // given decays are multiplied in double and rounded once
+    for (int32_t c = 0; c < channels; ++c) {
+      double product = 1.0;
+      for (int32_t t = 0; t < tokens; ++t) product *= static_cast<double>(rows[t * channels + c]);
+      whole[c] = static_cast<float>(product);
+    }
+  }
+}
+
+HWY_INLINE void activate_gates(const GateTerms& terms, const float* inputs, int64_t stride, int32_t tokens,
+                               int32_t channels, float* rows, float* HWY_RESTRICT whole) {
+  switch (terms.form) {
+    case GateForm::kLog:
+      return activate_form<GateForm::kLog>(terms, inputs, stride, tokens, channels, rows, whole);
+    case GateForm::kLinear:
+      return activate_form<GateForm::kLinear>(terms, inputs, stride, tokens, channels, rows, whole);
+    case GateForm::kRawSoftplus:
+      return activate_form<GateForm::kRawSoftplus>(terms, inputs, stride, tokens, channels, rows, whole);
+    case GateForm::kRawBounded:
+      return activate_form<GateForm::kRawBounded>(terms, inputs, stride, tokens, channels, rows, whole);
+  }
+}
+
+HWY_INLINE void activate_betas(BetaForm form, float* HWY_RESTRICT row, int32_t count) {
+  const F32 d;
+  if (form == BetaForm::kValue) return;
+  const Vec factor = hn::Set(d, form == BetaForm::kTwiceLogit ? 2.0f : 1.0f);
+  for (int32_t i = 0; i < count; i += kLanes)
+    hn::StoreU(hn::Mul(factor, sigmoid_of(hn::LoadU(d, row + i))), d, row + i);
+}
+
+}  // namespace
+}  // namespace deltarelay::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif  // include guard

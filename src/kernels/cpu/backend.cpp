@@ -1,0 +1,133 @@
+// The cpu backend: rows and folds spread over workers. Which worker runs what never changes a bit of the result.
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <string>
+
+#include "kernels/cpu/config.h"
+#include "kernels/cpu/isa.h"
+#include "kernels/cpu/slots.h"
+
+namespace deltarelay {
+namespace cpu {
+namespace {
+
+const Kernels& kernels_of(const Problem& problem, int32_t isa) {
+  return available_isas()[static_cast<size_t>(isa)].kernels_for(problem);
+}
+
+// Tile `tile` of `tiles` over `panels` panels: near-equal, some may be empty.
+PanelRange tile_range(int32_t panels, int32_t tiles, int32_t tile) {
+  const int32_t first = static_cast<int32_t>(static_cast<int64_t>(panels) * tile / tiles);
+  const int32_t last = static_cast<int32_t>(static_cast<int64_t>(panels) * (tile + 1) / tiles);
+  return {first, last - first};
+}
+
+// Calls body(memory, worker, item) for items [0, count), each once, in the order of their numbers as workers come free;
+// `memory` is one Memory for each worker.
+struct NoMemory {};
+template <class Memory, class Body>
+void for_each(const StageArgs& args, Executor& executor, int64_t count, Body body) {
+  struct Shared {
+    std::atomic<int64_t> next{0};
+    int64_t count;
+    Body* body;
+  } shared{{}, count, &body};
+  const auto workers = static_cast<int32_t>(std::min<int64_t>(args.tiling.threads, count));
+  if (workers <= 0) return;
+  executor.run(
+      workers,
+      [](void* context, int32_t worker) {
+        auto& s = *static_cast<Shared*>(context);
+        Memory memory;
+        for (int64_t i; (i = s.next.fetch_add(1, std::memory_order_relaxed)) < s.count;) (*s.body)(memory, worker, i);
+      },
+      &shared);
+}
+
+std::string decline(const Problem&, const Request& request) {
+  if (request.device_kind != DR_DEVICE_CPU) return "device: takes a CPU, found a CUDA device";
+  if (request.carry != CarryMode::kExact) return "carry: takes exact, found truncated";
+  if (request.num_columns > 0)
+    return "columns: computes all value columns, found a list of " + std::to_string(request.num_columns);
+  return {};
+}
+
+int32_t chunk(const Problem&, int32_t) { return kChunk; }
+
+int32_t panel_columns(const Problem& problem, int32_t isa) { return kernels_of(problem, isa).panel_columns; }
+
+Sizes sizes(const Problem& problem, int32_t isa, const Tiling& tiling) {
+  const Kernels& kernels = kernels_of(problem, isa);
+  const int32_t value_panels = panels_for(problem.dv, kernels.panel_columns);
+  const int32_t key_panels = panels_for(problem.dk, kernels.panel_columns);
+  const int64_t panel_floats = static_cast<int64_t>(padded_channels(problem.dk)) * kernels.panel_columns;
+  const int32_t most = (value_panels + key_panels + tiling.value_tiles - 1) / tiling.value_tiles;
+  const size_t bytes = kernels.scratch_bytes(problem, most);
+  return {value_panels * panel_floats, key_panels * panel_floats,
+          (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment};
+}
+
+void run_rows(const StageArgs& args, const Row* rows, int64_t count, Executor& executor) {
+  const Problem& problem = args.problem;
+  const Kernels& kernels = kernels_of(problem, args.isa);
+  const int32_t value_panels = panels_for(problem.dv, kernels.panel_columns);
+  const int32_t key_panels = panels_for(problem.dk, kernels.panel_columns);
+  const int64_t tiles = args.tiling.value_tiles;
+  const int64_t heads = problem.heads_v;
+  // Rows of one sequence come together, so a worker usually has the count of earlier checkpoints at hand.
+  for_each<CheckpointRows>(
+      args, executor, count * heads * tiles, [&](CheckpointRows& memory, int32_t worker, int64_t i) {
+        const Row& row = rows[i / (heads * tiles)];
+        const int32_t panels = row.work == Work::kSummarize ? value_panels + key_panels : value_panels;
+        const Item item{row, static_cast<int32_t>(i / tiles % heads),
+                        tile_range(panels, static_cast<int32_t>(tiles), static_cast<int32_t>(i % tiles)),
+                        memory.first(args, row.sequence)};
+        if (item.panels.count == 0) return;
+        kernels.run_item(args, item, args.scratch + worker * args.scratch_bytes);
+      });
+}
+
+void run_folds(const StageArgs& args, const Fold* folds, int64_t count, Executor& executor) {
+  const Problem& problem = args.problem;
+  const Kernels& kernels = kernels_of(problem, args.isa);
+  const int32_t panels = panels_for(problem.dv, kernels.panel_columns);
+  // Columns fold independently: as many tiles as keep all workers busy.
+  const auto tiles = static_cast<int32_t>(std::min<int64_t>(panels, args.tiling.threads));
+  const int64_t heads = problem.heads_v;
+  for_each<NoMemory>(args, executor, count * heads * tiles, [&](NoMemory, int32_t worker, int64_t i) {
+    const PanelRange range = tile_range(panels, tiles, static_cast<int32_t>(i % tiles));
+    if (range.count > 0)
+      kernels.run_fold(args, folds[i / (heads * tiles)], static_cast<int32_t>(i / tiles % heads), range,
+                       args.scratch + worker * args.scratch_bytes);
+  });
+}
+
+// An empty sequence is a row of no chunks: it enters with its initial state and leaves it as final.
+void finish(const StageArgs& args, Executor& executor) {
+  const Problem& problem = args.problem;
+  if (!problem.batched()) {
+    const int64_t last = args.sequences.offsets[args.sequences.num_seqs];
+    const auto row_bytes = static_cast<size_t>(problem.dv) * size_of(problem.dtype_o);
+    for_each<NoMemory>(args, executor, problem.num_tokens - last, [&](NoMemory, int32_t, int64_t i) {
+      for (int32_t h = 0; h < problem.heads_v; ++h)
+        std::memset(static_cast<std::byte*>(args.tensors.o) + ((last + i) * problem.o.token + h * problem.o.head) *
+                                                                  static_cast<int64_t>(size_of(problem.dtype_o)),
+                    0, row_bytes);
+    });
+  }
+  if (!problem.final.used()) return;
+  for (int64_t n = 0; n < args.sequences.num_seqs; ++n) {
+    if (args.sequences.length(n) != 0) continue;
+    const Row row{static_cast<int32_t>(n), 0, 0, Work::kEmit, -1, -1, -1};
+    run_rows(args, &row, 1, executor);
+  }
+}
+
+}  // namespace
+}  // namespace cpu
+
+const Backend kCpuBackend{"cpu",      cpu::decline,  cpu::chunk,     cpu::panel_columns,
+                          cpu::sizes, cpu::run_rows, cpu::run_folds, cpu::finish};
+
+}  // namespace deltarelay

@@ -1,0 +1,148 @@
+// The bf16 engine: products of q, k, state and corrected values with the processor's bf16 instructions, operands rounded to
+// bf16 and sums kept in fp32; gates, scores and the solve stay fp32. `Product` is one family of instructions.
+#pragma once
+#include "kernels/cpu/walk-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace deltarelay::cpu::HWY_NAMESPACE {
+namespace {
+
+template <class Product>
+class Bf16Engine {
+  static_assert(Product::kTileCols == kCols && Product::kTileRows == kRows);
+
+ public:
+  Bf16Engine(const Problem& problem, int32_t panels, Carver& carver)
+      : problem_(problem),
+        panels_(panels),
+        channels_(padded_channels(problem.dk)),
+        state_(carver.take(static_cast<int64_t>(panels) * channels_ * kCols)),
+        decay_(carver.take(static_cast<int64_t>(channels_ / kRows) * Product::kScaleFloats)),
+        rounded_(carver.take<uint16_t>(static_cast<int64_t>(panels) * channels_ * kCols)),
+        keys_(carver.take<uint16_t>(static_cast<int64_t>(kChunk) * channels_)),
+        queries_(carver.take<uint16_t>(static_cast<int64_t>(kChunk) * channels_)),
+        to_end_(carver.take<uint16_t>(static_cast<int64_t>(kChunk) * channels_)),
+        mix_(carver.take<uint16_t>(kChunk * kChunk)) {}
+
+  void enter(const float* panels) {
+    for (int32_t p = 0; p < panels_; ++p) {
+      for (int32_t c = 0; c < channels_; c += kRows) {
+        const int64_t at = (static_cast<int64_t>(p) * channels_ + c) * kCols;
+        typename Product::Tile tile;
+        Product::from_rows(tile, panels + at, kCols);
+        Product::store(tile, state_ + at);
+        Product::to_right(tile, rounded_ + at);
+      }
+    }
+  }
+
+  void leave(float* panels) {
+    for (int64_t at = 0; at < static_cast<int64_t>(panels_) * channels_ * kCols; at += kRows * kCols) {
+      typename Product::Tile tile;
+      Product::load(tile, state_ + at);
+      Product::to_rows(tile, panels + at, kCols);
+    }
+  }
+
+  void prepare(const HeadInputs& in, const GateTerms& gate, const ChunkShape& shape, const WalkScratch& s) {
+    if (problem_.op == Op::kKda)
+      prepare_kda(problem_, in, gate, shape, s.staging, s.operands, *this);
+    else
+      prepare_gdn(problem_, in, gate, shape, s.staging, s.operands, *this);
+    Product::pack_left_turned(s.operands.to_end, channels_, to_end_);
+    for (int32_t c = 0; c < channels_; c += kRows)
+      Product::pack_scale(s.operands.decay + c, decay_ + c / kRows * Product::kScaleFloats);
+    pack_mix(s.operands.mix);
+  }
+
+  HWY_INLINE void keys(const float* rows, int64_t stride, const float* factor, const float* scale,
+                       int32_t token) const {
+    Product::pack_left(rows, stride, factor, scale + token, channels_, token, keys_);
+  }
+  HWY_INLINE void queries(const float* rows, int64_t stride, const float* factor, const float* scale,
+                          int32_t token) const {
+    Product::pack_left(rows, stride, factor, scale + token, channels_, token, queries_);
+  }
+
+  HWY_INLINE void advance(int32_t p, int32_t tokens, const float* HWY_RESTRICT values, int64_t value_stride,
+                          float* HWY_RESTRICT outputs, int64_t output_stride, const WalkScratch& s) {
+    const ChunkOperands& in = s.operands;
+    const int64_t at = static_cast<int64_t>(p) * channels_ * kCols;
+    float* HWY_RESTRICT state = state_ + at;
+    uint16_t* HWY_RESTRICT rounded = rounded_ + at;
+    const int32_t steps = channels_ / Product::kDepth;
+    const int32_t row_tiles = (tokens + kRows - 1) / kRows;
+    const int64_t left_tile = static_cast<int64_t>(channels_) * kRows;
+    alignas(64) float x[kChunk * kCols], read[kRows * kCols];
+    alignas(64) uint16_t x_right[kChunk * kCols];
+    typename Product::Tile product;
+    for (int32_t t = 0; t < row_tiles; ++t) {
+      Product::clear(product);
+      Product::multiply(product, keys_ + t * left_tile, rounded, steps);
+      Product::to_rows(product, read, kCols);
+      Tile tile;
+      load(tile, read, kCols);
+      if (values != nullptr) add_scaled(tile, values + t * kRows * value_stride, value_stride, in.beta + t * kRows);
+      multiply(tile, in.solve + t * kChunk * kRows, kRows, x, t * kRows);
+      substitute(tile, in.solve + (t * kChunk + t * kRows) * kRows);
+      store(tile, x + t * kRows * kCols, kCols);
+      Product::from_rows(product, x + t * kRows * kCols, kCols);
+      Product::to_right(product, x_right + t * kRows * kCols);
+    }
+    if (outputs != nullptr) {
+      for (int32_t t = 0; t < row_tiles; ++t) {
+        Product::clear(product);
+        Product::multiply(product, queries_ + t * left_tile, rounded, steps);
+        Product::multiply(product, mix_ + t * kChunk * kRows, x_right, (t + 1) * kRows / Product::kDepth);
+        Product::to_rows(product, outputs + t * kRows * output_stride, output_stride);
+      }
+    }
+    for (int32_t c = 0; c < channels_; c += kRows) {
+      Product::load(product, state + c * kCols);
+      Product::scale_rows(product, decay_ + c / kRows * Product::kScaleFloats);
+      Product::multiply(product, to_end_ + c * kChunk, x_right, row_tiles * kRows / Product::kDepth);
+      Product::store(product, state + c * kCols);
+      Product::to_right(product, rounded + c * kCols);
+    }
+  }
+
+ private:
+  // Row r of the tile plus scale[r] times row r of `rows`.
+  static HWY_INLINE void add_scaled(Tile& tile, const float* HWY_RESTRICT rows, int64_t stride,
+                                    const float* HWY_RESTRICT scale) {
+    const F32 d;
+    DR_UNROLL
+    for (int32_t r = 0; r < kRows; ++r) {
+      const Vec s = hn::Set(d, scale[r]);
+      tile.lo[r] = hn::MulAdd(hn::LoadU(d, rows + r * stride), s, tile.lo[r]);
+      tile.hi[r] = hn::MulAdd(hn::LoadU(d, rows + r * stride + kLanes), s, tile.hi[r]);
+    }
+  }
+
+  // Aqk from [row tile][token][kRows] to left operands.
+  HWY_INLINE void pack_mix(const float* HWY_RESTRICT mix) {
+    static constexpr float kOnes[kSubChunk] = {1.0f, 1.0f, 1.0f, 1.0f};
+    alignas(64) float rows[kSubChunk * kChunk];
+    for (int32_t t = 0; t < kChunk; t += kSubChunk) {
+      for (int32_t i = 0; i < kSubChunk; ++i)
+        for (int32_t j = 0; j < kChunk; ++j)
+          rows[i * kChunk + j] = mix[((t + i) / kRows * kChunk + j) * kRows + (t + i) % kRows];
+      Product::pack_left(rows, kChunk, nullptr, kOnes, kChunk, t, mix_);
+    }
+  }
+
+  const Problem& problem_;
+  int32_t panels_;
+  int32_t channels_;
+  float* state_;       // [panel][channel tile][tile] in the product's own order
+  float* decay_;       // [channel tile][packed scale]
+  uint16_t* rounded_;  // the state as right operands, [panel][channel step]
+  uint16_t* keys_;     // left operands [row tile][channel step]: k from the start, times -beta
+  uint16_t* queries_;  // left operands [row tile][channel step]: q from the start
+  uint16_t* to_end_;   // left operands [channel tile][token step]
+  uint16_t* mix_;      // left operands [row tile][token step]
+};
+
+}  // namespace
+}  // namespace deltarelay::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();

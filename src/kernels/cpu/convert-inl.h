@@ -1,0 +1,113 @@
+// Rows of fp32, bf16 or fp16 numbers to and from fp32, rounding to nearest even.
+#if defined(DELTARELAY_CPU_CONVERT_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef DELTARELAY_CPU_CONVERT_INL_H_
+#undef DELTARELAY_CPU_CONVERT_INL_H_
+#else
+#define DELTARELAY_CPU_CONVERT_INL_H_
+#endif
+
+#include <cstring>
+
+#include "kernels/cpu/micro_kernel-inl.h"
+#include "problem/number.h"
+#include "problem/types.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace deltarelay::cpu::HWY_NAMESPACE {
+namespace {  // internal linkage: several translation units compile this text with different instructions
+namespace hn = hwy::HWY_NAMESPACE;
+
+using U32 = hn::RebindToUnsigned<F32>;
+using U16 = hn::Rebind<uint16_t, F32>;
+using F16 = hn::Rebind<hwy::float16_t, F32>;
+
+HWY_INLINE Vec load_bf16(const uint16_t* from) {
+  const F32 d;
+  const U32 du;
+  const U16 dh;
+  return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(du, hn::LoadU(dh, from))));
+}
+
+HWY_INLINE Vec load_fp16(const uint16_t* from) {
+  const F32 d;
+  const F16 dh;
+  return hn::PromoteTo(d, hn::LoadU(dh, reinterpret_cast<const hwy::float16_t*>(from)));
+}
+
+// Highway's own conversion truncates.
+HWY_INLINE void store_bf16(Vec v, uint16_t* to) {
+  const F32 d;
+  const U32 du;
+  const U16 dh;
+  const hn::RebindToSigned<F32> di;
+  const auto bits = hn::BitCast(du, v);
+  const auto even = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
+  const auto rounded = hn::Add(bits, hn::Add(even, hn::Set(du, 0x7FFF)));
+  const auto quiet = hn::Or(bits, hn::Set(du, 0x400000));
+  const auto kept = hn::IfThenElse(hn::RebindMask(du, hn::Ne(v, v)), quiet, rounded);
+  hn::StoreU(hn::DemoteTo(dh, hn::BitCast(di, hn::ShiftRight<16>(kept))), dh, to);
+  (void)d;
+}
+
+HWY_INLINE void store_fp16(Vec v, uint16_t* to) {
+  const F16 dh;
+  hn::StoreU(hn::DemoteTo(dh, v), dh, reinterpret_cast<hwy::float16_t*>(to));
+}
+
+// Scalars at the end of a row go through the portable conversions.
+HWY_NOINLINE inline void load_row(const void* from, DType type, int64_t count, float* HWY_RESTRICT to) {
+  const F32 d;
+  int64_t i = 0;
+  if (type == DType::kFp32) {
+    const auto* full = static_cast<const float*>(from);
+    for (; i + kLanes <= count; i += kLanes) hn::StoreU(hn::LoadU(d, full + i), d, to + i);
+    for (; i < count; ++i) to[i] = full[i];
+    return;
+  }
+  const auto* half = static_cast<const uint16_t*>(from);
+  if (type == DType::kBf16) {
+    for (; i + kLanes <= count; i += kLanes) hn::StoreU(load_bf16(half + i), d, to + i);
+    for (; i < count; ++i) to[i] = bf16_to_float(half[i]);
+  } else {
+    for (; i + kLanes <= count; i += kLanes) hn::StoreU(load_fp16(half + i), d, to + i);
+    for (; i < count; ++i) to[i] = fp16_to_float(half[i]);
+  }
+}
+
+HWY_NOINLINE inline void store_row(const float* HWY_RESTRICT from, int64_t count, void* to, DType type) {
+  const F32 d;
+  int64_t i = 0;
+  if (type == DType::kFp32) {
+    auto* full = static_cast<float*>(to);
+    for (; i + kLanes <= count; i += kLanes) hn::StoreU(hn::LoadU(d, from + i), d, full + i);
+    for (; i < count; ++i) full[i] = from[i];
+    return;
+  }
+  auto* half = static_cast<uint16_t*>(to);
+  if (type == DType::kBf16) {
+    for (; i + kLanes <= count; i += kLanes) store_bf16(hn::LoadU(d, from + i), half + i);
+    for (; i < count; ++i) half[i] = float_to_bf16(from[i]);
+  } else {
+    for (; i + kLanes <= count; i += kLanes) store_fp16(hn::LoadU(d, from + i), half + i);
+    for (; i < count; ++i) half[i] = float_to_fp16(from[i]);
+  }
+}
+
+inline float load_one(const void* from, DType type, int64_t i) {
+  if (type == DType::kFp32) return static_cast<const float*>(from)[i];
+  const uint16_t half = static_cast<const uint16_t*>(from)[i];
+  return type == DType::kBf16 ? bf16_to_float(half) : fp16_to_float(half);
+}
+
+// Element `i` of a typed array, as an address.
+inline const void* at(const void* base, DType type, int64_t i) {
+  return static_cast<const std::byte*>(base) + i * static_cast<int64_t>(size_of(type));
+}
+inline void* at(void* base, DType type, int64_t i) {
+  return static_cast<std::byte*>(base) + i * static_cast<int64_t>(size_of(type));
+}
+
+}  // namespace
+}  // namespace deltarelay::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif  // include guard

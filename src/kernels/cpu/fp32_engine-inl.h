@@ -1,0 +1,125 @@
+// The fp32 engine: every product by the fp32 micro-kernel. Data of 16 bits is widened when it is read.
+#if defined(DELTARELAY_CPU_FP32_ENGINE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef DELTARELAY_CPU_FP32_ENGINE_INL_H_
+#undef DELTARELAY_CPU_FP32_ENGINE_INL_H_
+#else
+#define DELTARELAY_CPU_FP32_ENGINE_INL_H_
+#endif
+
+#include "kernels/cpu/walk-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace deltarelay::cpu::HWY_NAMESPACE {
+namespace {  // internal linkage: several translation units compile this text with different instructions
+namespace hn = hwy::HWY_NAMESPACE;
+
+// The four rows of a sub-chunk that starts at `token`, [token][channel] -> [row tile][channel][kRows], times factor[channel]
+// (nullptr: 1) and scale[token].
+HWY_INLINE void pack_rows(const float* HWY_RESTRICT rows, int64_t stride, const float* HWY_RESTRICT factor,
+                          const float* HWY_RESTRICT scale, int32_t channels, int32_t token,
+                          float* HWY_RESTRICT packed) {
+  float* HWY_RESTRICT to = packed + static_cast<int64_t>(token / kRows) * channels * kRows + token % kRows;
+#if HWY_TARGET == HWY_SCALAR
+  for (int32_t t = 0; t < kSubChunk; ++t)
+    for (int32_t c = 0; c < channels; ++c)
+      to[c * kRows + t] = rows[t * stride + c] * (factor != nullptr ? factor[c] : 1.0f) * scale[token + t];
+#else
+  const hn::FixedTag<float, kSubChunk> d;
+  const auto scales = hn::LoadU(d, scale + token);
+  for (int32_t c = 0; c < channels; c += 4) {
+    auto r0 = hn::LoadU(d, rows + c);
+    auto r1 = hn::LoadU(d, rows + stride + c);
+    auto r2 = hn::LoadU(d, rows + 2 * stride + c);
+    auto r3 = hn::LoadU(d, rows + 3 * stride + c);
+    if (factor != nullptr) {
+      const auto f = hn::LoadU(d, factor + c);
+      r0 = hn::Mul(r0, f), r1 = hn::Mul(r1, f), r2 = hn::Mul(r2, f), r3 = hn::Mul(r3, f);
+    }
+    const auto lo02 = hn::InterleaveLower(d, r0, r2), hi02 = hn::InterleaveUpper(d, r0, r2);
+    const auto lo13 = hn::InterleaveLower(d, r1, r3), hi13 = hn::InterleaveUpper(d, r1, r3);
+    hn::StoreU(hn::Mul(scales, hn::InterleaveLower(d, lo02, lo13)), d, to + (c + 0) * kRows);
+    hn::StoreU(hn::Mul(scales, hn::InterleaveUpper(d, lo02, lo13)), d, to + (c + 1) * kRows);
+    hn::StoreU(hn::Mul(scales, hn::InterleaveLower(d, hi02, hi13)), d, to + (c + 2) * kRows);
+    hn::StoreU(hn::Mul(scales, hn::InterleaveUpper(d, hi02, hi13)), d, to + (c + 3) * kRows);
+  }
+#endif
+}
+
+class Fp32Engine {
+ public:
+  Fp32Engine(const Problem& problem, int32_t, Carver& carver)
+      : problem_(problem),
+        channels_(padded_channels(problem.dk)),
+        keys_(carver.take(kChunk * static_cast<int64_t>(channels_))),
+        queries_(carver.take(kChunk * static_cast<int64_t>(channels_))) {}
+
+  void enter(const float*) {}
+  void leave(float*) {}
+
+  void prepare(const HeadInputs& in, const GateTerms& gate, const ChunkShape& shape, const WalkScratch& s) {
+    if (problem_.op == Op::kKda)
+      prepare_kda(problem_, in, gate, shape, s.staging, s.operands, *this);
+    else
+      prepare_gdn(problem_, in, gate, shape, s.staging, s.operands, *this);
+  }
+
+  HWY_INLINE void keys(const float* rows, int64_t stride, const float* factor, const float* scale,
+                       int32_t token) const {
+    pack_rows(rows, stride, factor, scale, channels_, token, keys_);
+  }
+  HWY_INLINE void queries(const float* rows, int64_t stride, const float* factor, const float* scale,
+                          int32_t token) const {
+    pack_rows(rows, stride, factor, scale, channels_, token, queries_);
+  }
+
+  // One chunk of one panel. `values` and `outputs` point at the panel's columns; nullptr: no values (columns of M), no
+  // outputs (summarize).
+  HWY_INLINE void advance(int32_t p, int32_t tokens, const float* HWY_RESTRICT values, int64_t value_stride,
+                          float* HWY_RESTRICT outputs, int64_t output_stride, const WalkScratch& s) {
+    const ChunkOperands& in = s.operands;
+    const int32_t dk = problem_.dk;
+    const int32_t channels = channels_;
+    float* HWY_RESTRICT panel = s.panels + static_cast<int64_t>(p) * channels * kCols;
+    alignas(64) float x[kChunk * kCols];
+    const int32_t row_tiles = (tokens + kRows - 1) / kRows;
+    const int64_t tile_floats = static_cast<int64_t>(channels) * kRows;
+    Tile tile;
+    for (int32_t t = 0; t < row_tiles; ++t) {
+      if (values != nullptr) {
+        load(tile, values + t * kRows * value_stride, value_stride);
+        scale_rows(tile, in.beta + t * kRows);
+      } else {
+        clear(tile);
+      }
+      multiply(tile, keys_ + t * tile_floats, kRows, panel, dk);
+      multiply(tile, in.solve + t * kChunk * kRows, kRows, x, t * kRows);
+      substitute(tile, in.solve + (t * kChunk + t * kRows) * kRows);
+      store(tile, x + t * kRows * kCols, kCols);
+    }
+    if (outputs != nullptr) {
+      for (int32_t t = 0; t < row_tiles; ++t) {
+        clear(tile);
+        multiply(tile, queries_ + t * tile_floats, kRows, panel, dk);
+        multiply(tile, in.mix + t * kChunk * kRows, kRows, x, (t + 1) * kRows);
+        store(tile, outputs + t * kRows * output_stride, output_stride);
+      }
+    }
+    for (int32_t c = 0; c < channels; c += kRows) {
+      load(tile, panel + c * kCols, kCols);
+      scale_rows(tile, in.decay + c);
+      multiply(tile, in.to_end + c, channels, x, tokens);
+      store(tile, panel + c * kCols, kCols);
+    }
+  }
+
+ private:
+  const Problem& problem_;
+  int32_t channels_;
+  float* keys_;     // [row tile][channel][kRows]: k from the start, times -beta
+  float* queries_;  // [row tile][channel][kRows]: q from the start
+};
+
+}  // namespace
+}  // namespace deltarelay::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif  // include guard

@@ -1,0 +1,92 @@
+// Which state of the caller's pools belongs to a sequence or a checkpoint. -1 everywhere means: read zero, write nothing.
+#pragma once
+#include <cstdint>
+
+#include "kernels/stages.h"
+#include "problem/slots.h"
+
+namespace deltarelay::cpu {
+
+inline int64_t initial_slot(const StageArgs& args, int64_t sequence) {
+  if (args.problem.initial_mask && args.tensors.has_initial[sequence] == 0) return -1;
+  return slot_of(args.problem.initial, args.tensors.initial_index, sequence);
+}
+
+inline int64_t final_slot(const StageArgs& args, int64_t sequence) {
+  return slot_of(args.problem.final, args.tensors.final_index, sequence);
+}
+
+// The checkpoints of one sequence, walked in the order of their positions.
+class CheckpointCursor {
+ public:
+  // `base`: first checkpoint row of the sequence (see first_checkpoint); positions before `position` are skipped.
+  CheckpointCursor(const StageArgs& args, int64_t sequence, int64_t base, int64_t position)
+      : args_(args), row_(base), end_(base), step_(0) {
+    const Problem& problem = args.problem;
+    const int64_t length = args.sequences.length(sequence);
+    switch (problem.checkpoints) {
+      case Checkpoints::kNone:
+        break;
+      case Checkpoints::kEvery:
+        step_ = problem.checkpoint_every;
+        next_ = step_;
+        end_ = base + length / step_;
+        break;
+      case Checkpoints::kChunks:
+        step_ = kCheckpointChunk;
+        next_ = 0;
+        end_ = base + (length + kCheckpointChunk - 1) / kCheckpointChunk;
+        break;
+      case Checkpoints::kList:
+        end_ = args.tensors.checkpoint_offsets[sequence + 1];
+        break;
+    }
+    if (step_ > 0) {
+      const int64_t skip = position > next_ ? (position - next_ + step_ - 1) / step_ : 0;
+      row_ += skip;
+      next_ += skip * step_;
+    } else {
+      while (row_ < end_ && args.tensors.checkpoint_positions[row_] < position) ++row_;
+    }
+  }
+
+  // If a checkpoint lies exactly at `position`, gives its pool slot (-1: written nowhere) and moves on.
+  bool take(int64_t position, int64_t& slot) {
+    if (row_ >= end_) return false;
+    const int64_t due = step_ > 0 ? next_ : args_.tensors.checkpoint_positions[row_];
+    if (due != position) return false;
+    slot = slot_of(args_.problem.checkpoint, args_.tensors.checkpoint_index, row_);
+    ++row_;
+    next_ += step_;
+    return true;
+  }
+
+ private:
+  const StageArgs& args_;
+  int64_t row_;
+  int64_t end_;
+  int64_t step_;  // 0: positions are listed
+  int64_t next_ = 0;
+};
+
+// First checkpoint row of each sequence in turn; remembers the last one asked for, as rows of one sequence come together.
+class CheckpointRows {
+ public:
+  int64_t first(const StageArgs& args, int64_t sequence) {
+    if (args.problem.checkpoints == Checkpoints::kNone) return 0;
+    if (args.problem.checkpoints == Checkpoints::kList) return args.tensors.checkpoint_offsets[sequence];
+    if (sequence < sequence_) sequence_ = base_ = 0;
+    for (; sequence_ < sequence; ++sequence_) {
+      const int64_t length = args.sequences.length(sequence_);
+      base_ += args.problem.checkpoints == Checkpoints::kEvery ? length / args.problem.checkpoint_every
+                                                               : (length + kCheckpointChunk - 1) / kCheckpointChunk;
+    }
+    return base_;
+  }
+
+ private:
+  int64_t sequence_ = 0;
+  int64_t base_ = 0;
+};
+
+}  // namespace deltarelay::cpu

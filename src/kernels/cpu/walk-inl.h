@@ -1,0 +1,284 @@
+// The walk of one work item, whatever arithmetic its engine uses: a segment of one head, chunk by chunk, with some panels of
+// the state at hand.
+//
+//   X = (I + Akk)^-1 beta (V - k_from_start S)      solved forward, no inverse is formed
+//   O = q_from_start S + Aqk X
+//   S = diag(decay) S + to_end^T X
+//
+// summarize is the same walk from S = 0 (columns of B) and from S = I with V = 0 (columns of M), without outputs.
+#if defined(DELTARELAY_CPU_WALK_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef DELTARELAY_CPU_WALK_INL_H_
+#undef DELTARELAY_CPU_WALK_INL_H_
+#else
+#define DELTARELAY_CPU_WALK_INL_H_
+#endif
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "kernels/cpu/prepare-inl.h"
+#include "kernels/cpu/state-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace deltarelay::cpu::HWY_NAMESPACE {
+namespace {  // internal linkage: several translation units compile this text with different instructions
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Pieces of a worker's scratch, cache lines apart.
+class Carver {
+ public:
+  explicit Carver(std::byte* base) : base_(base) {}
+  template <class T = float>
+  T* take(int64_t count) {
+    T* at = reinterpret_cast<T*>(base_ + used_);
+    used_ += (static_cast<size_t>(count) * sizeof(T) + 63) / 64 * 64;
+    return at;
+  }
+  size_t used() const { return used_; }
+
+ private:
+  std::byte* base_;
+  size_t used_ = 0;
+};
+
+// Scratch that every engine needs.
+struct WalkScratch {
+  ChunkOperands operands;
+  Staging staging;
+  float* values;   // [token][panels * kCols]
+  float* outputs;  // [token][panels * kCols]
+  float* panels;   // [panel][channel][kCols]
+  float* line;     // one row of the longest kind
+};
+
+inline WalkScratch carve_walk(const Problem& problem, int32_t panels, Carver& carver) {
+  const int64_t channels = padded_channels(problem.dk);
+  const int64_t rows = kChunk * channels;
+  WalkScratch s;
+  s.operands.to_end = carver.take(rows);
+  s.operands.decay = carver.take(channels);
+  s.operands.solve = carver.take(kChunk * kChunk);
+  s.operands.mix = carver.take(kChunk * kChunk);
+  s.operands.beta = carver.take(kChunk);
+  s.staging.k = carver.take(rows);
+  s.staging.q = carver.take(rows);
+  s.staging.decay = carver.take(rows);
+  s.staging.rows_k = carver.take(rows);
+  s.staging.rows_q = carver.take(rows);
+  s.staging.columns = carver.take(rows);
+  s.staging.starts = carver.take(kChunk / kSubChunk * channels);
+  s.staging.bias = carver.take(channels);
+  s.values = carver.take(static_cast<int64_t>(kChunk) * panels * kCols);
+  s.outputs = carver.take(static_cast<int64_t>(kChunk) * panels * kCols);
+  s.panels = carver.take(panels * channels * kCols);
+  s.line = carver.take(std::max<int64_t>(kMaxHeadWidth, kCols));
+  return s;
+}
+
+// Asks for the next chunk's rows while the panels of this one are at work: rows of one head lie far apart when there are
+// many heads, which hardware prefetchers do not follow. Into L2, not L1: strides of a power of two would crowd the state
+// out of a few sets of L1.
+template <int kWrite>
+inline void prefetch_rows(const void* base, DType type, int64_t stride, int64_t first, int64_t tokens, int64_t count) {
+  constexpr int64_t kLine = 64;
+  for (int64_t t = first; t < first + tokens; ++t) {
+    const auto* row = static_cast<const char*>(at(base, type, t * stride));
+    for (int64_t byte = 0; byte < count * static_cast<int64_t>(size_of(type)); byte += kLine)
+      __builtin_prefetch(row + byte, kWrite, 2);
+  }
+}
+
+inline GateTerms gate_terms(const StageArgs& args, int32_t head, int32_t channels, float* bias) {
+  const Problem& problem = args.problem;
+  GateTerms gate{problem.gate_form, 1.0f, problem.lower_bound, -std::numeric_limits<float>::infinity(), 0.0f, nullptr};
+  if (problem.gate_floor < 0.0f) {
+    gate.floor = problem.gate_floor;
+    gate.floor_decay = std::exp(problem.gate_floor);
+  }
+  if (problem.gate_form != GateForm::kRawSoftplus && problem.gate_form != GateForm::kRawBounded) return gate;
+  if (args.tensors.a_log != nullptr) gate.factor = std::exp(args.tensors.a_log[head]);
+  if (args.tensors.dt_bias == nullptr) return gate;
+  std::fill(bias, bias + channels, 0.0f);
+  if (problem.op == Op::kKda) {
+    const float* from = args.tensors.dt_bias + static_cast<int64_t>(head) * problem.dk;
+    std::copy(from, from + problem.dk, bias);
+  } else {  // one number for a row of tokens
+    std::fill(bias, bias + kChannelPad, args.tensors.dt_bias[head]);
+  }
+  gate.bias = bias;
+  return gate;
+}
+
+inline HeadInputs head_inputs(const StageArgs& args, int64_t sequence, int32_t head) {
+  const Problem& p = args.problem;
+  const int32_t shared = head / p.group();
+  const auto start = [&](const void* base, DType type, const Strides& s, int32_t h) {
+    return at(base, type, args.sequences.start(sequence, s) + h * s.head);
+  };
+  return {start(args.tensors.q, p.dtype, p.q, shared),
+          start(args.tensors.k, p.dtype, p.k, shared),
+          start(args.tensors.g, p.dtype_gate, p.g, head),
+          start(args.tensors.beta, p.dtype_beta, p.beta, head),
+          p.q.token,
+          p.k.token,
+          p.g.token,
+          p.beta.token};
+}
+
+// Panels of a slot: [slot, head][panel][channel][kCols].
+inline float* slot_panels(float* base, int32_t slot, int32_t heads, int32_t head, int32_t slot_panel_count,
+                          int32_t first, int32_t channels) {
+  const int64_t panel_floats = static_cast<int64_t>(channels) * kCols;
+  return base + ((static_cast<int64_t>(slot) * heads + head) * slot_panel_count + first) * panel_floats;
+}
+
+// The state that enters the segment, or the start of a summary.
+inline void enter(const StageArgs& args, const Item& item, int32_t channels, const WalkScratch& s) {
+  const Problem& problem = args.problem;
+  const int64_t panel_floats = static_cast<int64_t>(channels) * kCols;
+  const int32_t value_panels = panels_for(problem.dv, kCols);
+  if (item.row.work == Work::kSummarize) {
+    std::fill(s.panels, s.panels + item.panels.count * panel_floats, 0.0f);
+    for (int32_t p = 0; p < item.panels.count; ++p) {
+      const int32_t column = (item.panels.first + p - value_panels) * kCols;  // of M
+      if (column < 0) continue;
+      for (int32_t i = column; i < std::min(column + kCols, problem.dk); ++i)
+        s.panels[p * panel_floats + i * kCols + (i - column)] = 1.0f;
+    }
+  } else if (item.row.slot_in >= 0) {
+    const float* from = slot_panels(args.slot_state, item.row.slot_in, problem.heads_v, item.head, value_panels,
+                                    item.panels.first, channels);
+    std::copy(from, from + item.panels.count * panel_floats, s.panels);
+  } else {
+    load_state(problem, problem.initial, args.tensors.initial, initial_slot(args, item.row.sequence), item.head,
+               item.panels, channels, s.line, s.panels);
+  }
+}
+
+// Hands the panels on: to the slot of a summary or a later segment.
+inline void leave(const StageArgs& args, const Item& item, int32_t channels, const WalkScratch& s) {
+  if (item.row.slot_out < 0) return;
+  const Problem& problem = args.problem;
+  const int64_t panel_floats = static_cast<int64_t>(channels) * kCols;
+  const int32_t value_panels = panels_for(problem.dv, kCols);
+  for (int32_t p = 0; p < item.panels.count; ++p) {
+    const int32_t index = item.panels.first + p;
+    float* to = index < value_panels ? slot_panels(args.slot_state, item.row.slot_out, problem.heads_v, item.head,
+                                                   value_panels, index, channels)
+                                     : slot_panels(args.slot_transition, item.row.slot_out, problem.heads_v, item.head,
+                                                   panels_for(problem.dk, kCols), index - value_panels, channels);
+    std::copy(s.panels + p * panel_floats, s.panels + (p + 1) * panel_floats, to);
+  }
+}
+
+// An engine has
+//   Engine(problem, panels, carver)        takes its own scratch
+//   enter(panels)                          the state is at hand as [panel][channel][kCols]
+//   prepare(in, gate, shape, scratch)      operands of a chunk
+//   advance(panel, tokens, values, value_stride, outputs, output_stride, scratch)
+//   leave(panels)                          the state is wanted as [panel][channel][kCols] again
+template <class Engine>
+inline void walk_item(const StageArgs& args, const Item& item, std::byte* memory) {
+  const Problem& problem = args.problem;
+  const Row& row = item.row;
+  const int32_t channels = padded_channels(problem.dk);
+  const int64_t length = args.sequences.length(row.sequence);
+  const int64_t begin = static_cast<int64_t>(row.begin) * kChunk;
+  const int64_t end = std::min(length, begin + static_cast<int64_t>(row.chunks) * kChunk);
+  const int32_t value_panels = panels_for(problem.dv, kCols);
+  const bool emits = row.work == Work::kEmit;
+
+  Carver carver(memory);
+  const WalkScratch s = carve_walk(problem, item.panels.count, carver);
+  Engine engine(problem, item.panels.count, carver);
+  const GateTerms gate = gate_terms(args, item.head, channels, s.staging.bias);
+  const HeadInputs in = head_inputs(args, row.sequence, item.head);
+  const int64_t stride = static_cast<int64_t>(item.panels.count) * kCols;
+  const int32_t first_column = item.panels.first * kCols;
+  const int32_t columns = std::clamp(problem.dv - first_column, 0, static_cast<int32_t>(stride));
+  const void* v = at(args.tensors.v, problem.dtype,
+                     args.sequences.start(row.sequence, problem.v) + item.head * problem.v.head + first_column);
+  void* o = emits ? at(args.tensors.o, problem.dtype_o,
+                       args.sequences.start(row.sequence, problem.o) + item.head * problem.o.head + first_column)
+                  : nullptr;
+
+  // The state after the row's last token, when it is folded elsewhere.
+  const float* folded = row.slot_folded >= 0 ? slot_panels(args.slot_state, row.slot_folded, problem.heads_v, item.head,
+                                                           panels_for(problem.dv, kCols), item.panels.first, channels)
+                                             : nullptr;
+  CheckpointCursor checkpoints(args, row.sequence, item.first_checkpoint, begin == 0 ? 0 : begin + 1);
+  const auto checkpoint = [&](int64_t position, const float* state) {
+    int64_t slot;
+    while (emits && checkpoints.take(position, slot)) {
+      engine.leave(s.panels);
+      store_state(problem, problem.checkpoint, args.tensors.checkpoint, slot, item.head, item.panels, channels, s.line,
+                  state);
+    }
+  };
+
+  enter(args, item, channels, s);
+  engine.enter(s.panels);
+  if (begin == 0) checkpoint(0, s.panels);
+  for (int64_t first = begin; first < end; first += kChunk) {
+    const auto tokens = static_cast<int32_t>(std::min<int64_t>(kChunk, end - first));
+    const ChunkShape shape{first, tokens, channels};
+    engine.prepare(in, gate, shape, s);
+    // Whole rows of fp32 panels are read and written where the caller keeps them.
+    const bool whole = tokens == kChunk && columns == stride;
+    RowView values{s.values, stride};
+    if (whole && problem.dtype == DType::kFp32) {
+      values = {static_cast<const float*>(at(v, problem.dtype, first * problem.v.token)), problem.v.token};
+    } else {
+      for (int32_t t = 0; t < kChunk; ++t) {
+        float* line = s.values + t * stride;
+        const int32_t given = t < tokens ? columns : 0;
+        if (given > 0) load_row(at(v, problem.dtype, (first + t) * problem.v.token), problem.dtype, columns, line);
+        std::fill(line + given, line + stride, 0.0f);
+      }
+    }
+    const bool direct = emits && whole && problem.dtype_o == DType::kFp32;
+    float* outputs = direct ? static_cast<float*>(at(o, problem.dtype_o, first * problem.o.token)) : s.outputs;
+    const int64_t output_stride = direct ? problem.o.token : stride;
+    const int64_t next = first + kChunk;
+    const auto next_tokens = static_cast<int32_t>(std::clamp<int64_t>(end - next, 0, kChunk));
+    for (int32_t p = 0; p < item.panels.count; ++p) {
+      // A few of the next chunk's rows with every panel: a burst would fill the miss queues and stall.
+      const int64_t from = next + next_tokens * p / item.panels.count;
+      const int64_t rows = next + next_tokens * (p + 1) / item.panels.count - from;
+      prefetch_rows<0>(in.k, problem.dtype, in.stride_k, from, rows, problem.dk);
+      prefetch_rows<0>(in.q, problem.dtype, in.stride_q, from, rows, problem.dk);
+      prefetch_rows<0>(in.g, problem.dtype_gate, in.stride_g, from, rows, problem.op == Op::kKda ? problem.dk : 1);
+      prefetch_rows<0>(v, problem.dtype, problem.v.token, from, rows, columns);
+      if (emits) prefetch_rows<1>(o, problem.dtype_o, problem.o.token, from - kChunk, rows, columns);
+      engine.advance(p, tokens, item.panels.first + p < value_panels ? values.base + p * kCols : nullptr, values.stride,
+                     emits ? outputs + p * kCols : nullptr, output_stride, s);
+    }
+    if (emits) {
+      for (int32_t t = 0; t < tokens && !direct; ++t)
+        store_row(s.outputs + t * stride, columns, at(o, problem.dtype_o, (first + t) * problem.o.token),
+                  problem.dtype_o);
+      const int64_t position = first + tokens;
+      checkpoint(position, position == end && folded != nullptr ? folded : s.panels);
+    }
+  }
+  engine.leave(s.panels);
+  leave(args, item, channels, s);
+  if (emits && end == length)
+    store_state(problem, problem.final, args.tensors.final, final_slot(args, row.sequence), item.head, item.panels,
+                channels, s.line, folded != nullptr ? folded : s.panels);
+}
+
+// Bytes of scratch of one worker.
+template <class Engine>
+size_t scratch_bytes(const Problem& problem, int32_t panels) {
+  Carver carver(nullptr);
+  carve_walk(problem, panels, carver);
+  Engine engine(problem, panels, carver);
+  return carver.used();
+}
+
+}  // namespace
+}  // namespace deltarelay::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif  // include guard

@@ -1,0 +1,322 @@
+// The definition: the token recurrence in double precision, in the symbols of docs/math.md. Every other backend is
+// measured against it, so it is written to be read; speed comes only from columns of S lying side by side.
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <string>
+
+#include "kernels/reference/activation.h"
+#include "kernels/reference/states.h"
+#include "kernels/stages.h"
+#include "problem/number.h"
+#include "problem/status.h"
+
+namespace deltarelay {
+namespace reference {
+namespace {
+
+constexpr int32_t kChunk = 64;
+// Tokens activated at a time. Checkpoints lie on multiples of it, so none falls inside.
+constexpr int32_t kTokens = static_cast<int32_t>(kCheckpointAlignment);
+// Value columns that advance together: their sums stay in registers, and 128 x 32 doubles are 32 KB, at home in any L1.
+// The narrow panel is for a few chosen columns.
+constexpr int32_t kPanel = 32;
+constexpr int32_t kNarrowPanel = 8;
+
+// One token of one head on W value columns. S is [DK, W].
+//   S <- diag(exp(g)) S;   r = v - S^T k;   S <- S + beta k r^T;   o = scale * S^T q
+template <int W>
+void step(int32_t dk, double* __restrict S, const double* __restrict decay, const double* __restrict k,
+          const double* __restrict q, const double* v, double beta, double scale, double* o) {
+  double predicted[W] = {};
+  for (int32_t i = 0; i < dk; ++i) {
+    for (int32_t c = 0; c < W; ++c) {
+      S[i * W + c] *= decay[i];
+      predicted[c] += S[i * W + c] * k[i];
+    }
+  }
+  double write[W];
+  for (int32_t c = 0; c < W; ++c) write[c] = beta * (v[c] - predicted[c]);
+  double read[W] = {};
+  for (int32_t i = 0; i < dk; ++i) {
+    for (int32_t c = 0; c < W; ++c) {
+      S[i * W + c] += k[i] * write[c];
+      read[c] += S[i * W + c] * q[i];
+    }
+  }
+  for (int32_t c = 0; c < W; ++c) o[c] = scale * read[c];
+}
+
+// Up to kTokens activated tokens of one head.
+struct Tokens {
+  double* q;      // [kTokens, DK]
+  double* k;      // [kTokens, DK]
+  double* decay;  // [kTokens, DK]
+  double beta[kTokens];
+};
+
+void normalise(int32_t dk, double* x) {
+  double sum = 0.0;
+  for (int32_t i = 0; i < dk; ++i) sum += x[i] * x[i];
+  const double factor = 1.0 / std::sqrt(sum + static_cast<double>(kL2NormEpsilon));
+  for (int32_t i = 0; i < dk; ++i) x[i] *= factor;
+}
+
+// Value columns [first, first + count) of those that were asked for, of one head of one sequence.
+struct Item {
+  int64_t sequence;
+  int32_t head;
+  int32_t first;
+  int32_t count;
+};
+
+class Worker {
+ public:
+  Worker(const StageArgs& args, int32_t worker)
+      : args_(args),
+        p_(args.problem),
+        checkpoints_(args.problem, args.tensors, args.sequences),
+        all_columns_(args.columns == nullptr) {
+    auto* memory = reinterpret_cast<double*>(args.scratch + static_cast<size_t>(worker) * args.scratch_bytes);
+    tokens_.q = memory;
+    tokens_.k = tokens_.q + kTokens * p_.dk;
+    tokens_.decay = tokens_.k + kTokens * p_.dk;
+    state_ = tokens_.decay + kTokens * p_.dk;
+  }
+
+  void run(const Item& item) {
+    if (item.count <= kNarrowPanel) {
+      run<kNarrowPanel>(item);
+    } else {
+      run<kPanel>(item);
+    }
+  }
+
+  static size_t scratch_doubles(const Problem& p) {
+    const int32_t panels = (p.dv + kPanel - 1) / kPanel;
+    return static_cast<size_t>(p.dk) * static_cast<size_t>(3 * kTokens + panels * kPanel);
+  }
+
+ private:
+  template <int W>
+  void run(const Item& item) {
+    const int64_t length = args_.sequences.length(item.sequence);
+    load_gate(item.head);
+    load_initial<W>(item);
+    if (p_.checkpoints != Checkpoints::kNone) checkpoints_.seek(item.sequence);
+    int64_t next_checkpoint = 0;
+    for (int64_t t = 0;; t += kTokens) {
+      for (; next_checkpoint < checkpoints_.count() && checkpoints_.position(next_checkpoint) <= t; ++next_checkpoint) {
+        const int64_t row = checkpoints_.first() + next_checkpoint;
+        store_state<W>(item, p_.checkpoint, args_.tensors.checkpoint,
+                       slot_of(p_.checkpoint, args_.tensors.checkpoint_index, row));
+      }
+      if (t >= length) break;
+      const auto count = static_cast<int32_t>(std::min<int64_t>(kTokens, length - t));
+      activate(item, t, count);
+      for (int32_t panel = 0; panel * W < item.count; ++panel) advance<W>(item, panel, t, count);
+    }
+    store_state<W>(item, p_.final, args_.tensors.final, slot_of(p_.final, args_.tensors.final_index, item.sequence));
+  }
+
+  int32_t column(int32_t chosen) const { return all_columns_ ? chosen : args_.columns[chosen]; }
+
+  void load_gate(int32_t head) {
+    gate_.form = p_.gate_form;
+    gate_.lower_bound = p_.lower_bound;
+    if (p_.gate_floor < 0.0f) gate_.floor = p_.gate_floor;
+    gate_.a = args_.tensors.a_log != nullptr ? std::exp(static_cast<double>(args_.tensors.a_log[head])) : 1.0;
+  }
+
+  // q, k, decays and write strengths of `count` tokens from `t` on.
+  void activate(const Item& item, int64_t t, int32_t count) {
+    const dr_tensors& x = args_.tensors;
+    const int32_t dk = p_.dk;
+    const int64_t head_qk = item.head / p_.group();
+    const bool per_channel = p_.op == Op::kKda;
+    const int32_t gates = per_channel ? dk : 1;
+    const bool raw = p_.gate_form == GateForm::kRawSoftplus || p_.gate_form == GateForm::kRawBounded;
+    const float* bias = raw && x.dt_bias != nullptr ? x.dt_bias + static_cast<int64_t>(item.head) * gates : nullptr;
+    for (int32_t j = 0; j < count; ++j) {
+      double* q = tokens_.q + j * dk;
+      double* k = tokens_.k + j * dk;
+      double* decay = tokens_.decay + j * dk;
+      load_as_double(x.q, p_.dtype, element(p_.q, item.sequence, t + j, head_qk), dk, q);
+      load_as_double(x.k, p_.dtype, element(p_.k, item.sequence, t + j, head_qk), dk, k);
+      if (p_.l2norm) {
+        normalise(dk, q);
+        normalise(dk, k);
+      }
+      load_as_double(x.g, p_.dtype_gate, element(p_.g, item.sequence, t + j, item.head), gates, decay);
+      for (int32_t i = 0; i < gates; ++i) {
+        decay[i] = std::exp(log_decay(gate_, decay[i], bias != nullptr ? static_cast<double>(bias[i]) : 0.0));
+      }
+      if (!per_channel) std::fill(decay + 1, decay + dk, decay[0]);
+      const int64_t beta = element(p_.beta, item.sequence, t + j, item.head);
+      tokens_.beta[j] = write_strength(p_.beta_form, load_as_double(x.beta, p_.dtype_beta, beta));
+    }
+  }
+
+  // The activated tokens on one panel of columns.
+  template <int W>
+  void advance(const Item& item, int32_t panel, int64_t t, int32_t count) {
+    const int32_t used = std::min<int32_t>(W, item.count - panel * W);
+    const int32_t first = item.first + panel * W;
+    const auto scale = static_cast<double>(p_.scale);
+    double* S = state_ + static_cast<int64_t>(panel) * p_.dk * W;
+    double v[W] = {};
+    double o[W];
+    for (int32_t j = 0; j < count; ++j) {
+      const int64_t at_v = element(p_.v, item.sequence, t + j, item.head);
+      const int64_t at_o = element(p_.o, item.sequence, t + j, item.head);
+      for (int32_t c = 0; c < used; ++c) v[c] = load_as_double(args_.tensors.v, p_.dtype, at_v + column(first + c));
+      const int64_t row = static_cast<int64_t>(j) * p_.dk;
+      step<W>(p_.dk, S, tokens_.decay + row, tokens_.k + row, tokens_.q + row, v, tokens_.beta[j], scale, o);
+      for (int32_t c = 0; c < used; ++c) store_double(args_.tensors.o, p_.dtype_o, at_o + column(first + c), o[c]);
+    }
+  }
+
+  template <int W>
+  void load_initial(const Item& item) {
+    const int32_t panels = (item.count + W - 1) / W;
+    std::fill(state_, state_ + static_cast<int64_t>(panels) * p_.dk * W, 0.0);
+    const int64_t slot = slot_of(p_.initial, args_.tensors.initial_index, item.sequence);
+    if (slot < 0 || (p_.initial_mask && args_.tensors.has_initial[item.sequence] == 0)) return;
+    for (int32_t c = 0; c < item.count; ++c) {
+      for (int32_t i = 0; i < p_.dk; ++i) {
+        const int64_t at = element_of(p_.initial, slot, item.head, p_.dk, p_.dv, i, column(item.first + c));
+        state<W>(i, c) = load_as_double(args_.tensors.initial, p_.initial.dtype, at);
+      }
+    }
+  }
+
+  template <int W>
+  void store_state(const Item& item, const StatePool& pool, void* data, int64_t slot) {
+    if (slot < 0) return;
+    for (int32_t c = 0; c < item.count; ++c) {
+      for (int32_t i = 0; i < p_.dk; ++i) {
+        const int64_t at = element_of(pool, slot, item.head, p_.dk, p_.dv, i, column(item.first + c));
+        store_double(data, pool.dtype, at, state<W>(i, c));
+      }
+    }
+  }
+
+  template <int W>
+  double& state(int32_t i, int32_t c) {
+    return state_[(static_cast<int64_t>(c / W) * p_.dk + i) * W + c % W];
+  }
+
+  int64_t element(const Strides& s, int64_t sequence, int64_t t, int64_t head) const {
+    return args_.sequences.start(sequence, s) + t * s.token + head * s.head;
+  }
+
+  const StageArgs& args_;
+  const Problem& p_;
+  CheckpointRows checkpoints_;
+  bool all_columns_;
+  Gate gate_;
+  Tokens tokens_;
+  double* state_;  // [panel, DK, W]
+};
+
+// Runs work(worker, i) for every i below `count`; a worker meets its items in increasing order.
+template <class Work>
+void for_each(const StageArgs& args, int64_t count, Executor& executor, const Work& work) {
+  struct Context {
+    const StageArgs& args;
+    const Work& work;
+    int64_t count;
+    std::atomic<int64_t> ticket{0};
+  } context{args, work, count};
+  if (count <= 0) return;
+  const auto workers = static_cast<int32_t>(std::min<int64_t>(args.tiling.threads, count));
+  executor.run(
+      workers,
+      [](void* opaque, int32_t index) {
+        auto& c = *static_cast<Context*>(opaque);
+        Worker worker(c.args, index);
+        for (int64_t i = c.ticket.fetch_add(1, std::memory_order_relaxed); i < c.count;
+             i = c.ticket.fetch_add(1, std::memory_order_relaxed)) {
+          c.work(worker, i);
+        }
+      },
+      &context);
+}
+
+int32_t chosen_columns(const StageArgs& args) { return args.columns != nullptr ? args.num_columns : args.problem.dv; }
+
+// Only whole sequences: a cut would round the state to fp32 on its way through a slot, and then this would no longer be
+// the definition. The planner does not cut for this backend.
+void run_rows(const StageArgs& args, const Row* rows, int64_t count, Executor& executor) {
+  for (const Row* row = rows; row != rows + count; ++row) {
+    if (row->work != Work::kEmit || row->begin != 0 || row->slot_in >= 0 || row->slot_out >= 0) {
+      throw Error(DR_INTERNAL,
+                  "reference backend: expected rows that are whole sequences, found a segment of sequence " +
+                      std::to_string(row->sequence));
+    }
+  }
+  const int64_t heads = args.problem.heads_v;
+  const int64_t tiles = std::max(1, args.tiling.value_tiles);
+  const int64_t panels = (chosen_columns(args) + kPanel - 1) / kPanel;
+  for_each(args, count * heads * tiles, executor, [&](Worker& worker, int64_t i) {
+    const int64_t tile = i % tiles;
+    const auto head = static_cast<int32_t>(i / tiles % heads);
+    const auto first = static_cast<int32_t>(panels * tile / tiles * kPanel);
+    const auto last =
+        static_cast<int32_t>(std::min<int64_t>(panels * (tile + 1) / tiles * kPanel, chosen_columns(args)));
+    if (first < last) worker.run(Item{rows[i / tiles / heads].sequence, head, first, last - first});
+  });
+}
+
+void run_folds(const StageArgs&, const Fold*, int64_t count, Executor&) {
+  if (count != 0) throw Error(DR_INTERNAL, "reference backend: expected no folds, found " + std::to_string(count));
+}
+
+// Rows of o that belong to no sequence are zero; an empty sequence hands its initial state on.
+void finish(const StageArgs& args, Executor& executor) {
+  const Problem& p = args.problem;
+  const int32_t columns = chosen_columns(args);
+  const int64_t heads = p.heads_v;
+  for_each(args, args.sequences.num_seqs * heads, executor, [&](Worker& worker, int64_t i) {
+    const int64_t sequence = i / heads;
+    if (args.sequences.length(sequence) == 0) worker.run(Item{sequence, static_cast<int32_t>(i % heads), 0, columns});
+  });
+  if (args.sequences.seq_len > 0) return;
+  const int64_t end = args.sequences.num_seqs > 0 ? args.sequences.offsets[args.sequences.num_seqs] : 0;
+  for_each(args, p.num_tokens - end, executor, [&](Worker&, int64_t i) {
+    for (int64_t head = 0; head < heads; ++head) {
+      const int64_t at = (end + i) * p.o.token + head * p.o.head;
+      for (int32_t c = 0; c < columns; ++c) {
+        store_double(args.tensors.o, p.dtype_o, at + (args.columns != nullptr ? args.columns[c] : c), 0.0);
+      }
+    }
+  });
+}
+
+std::string decline(const Problem&, const Request& request) {
+  if (request.device_kind != DR_DEVICE_CPU) return "device: the reference runs on a CPU, found another kind of device";
+  if (request.carry != CarryMode::kExact) return "carry: the reference takes exact only, found truncated";
+  if (request.isa != nullptr) return std::string("isa: the reference has no instruction sets, found ") + request.isa;
+  return {};
+}
+
+int32_t chunk(const Problem&, int32_t) { return kChunk; }
+
+int32_t panel_columns(const Problem&, int32_t) { return kPanel; }
+
+Sizes sizes(const Problem& problem, int32_t, const Tiling&) {
+  const size_t bytes = Worker::scratch_doubles(problem) * sizeof(double);
+  Sizes result;
+  result.scratch_bytes = (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
+  return result;
+}
+
+}  // namespace
+}  // namespace reference
+
+const Backend kReferenceBackend = {
+    "reference",      reference::decline,  reference::chunk,     reference::panel_columns,
+    reference::sizes, reference::run_rows, reference::run_folds, reference::finish,
+};
+
+}  // namespace deltarelay

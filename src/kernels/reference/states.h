@@ -1,0 +1,63 @@
+// The caller's states: which slot belongs to what, and columns of a state in and out of double storage.
+#pragma once
+#include <cstdint>
+
+#include "problem/number.h"
+#include "problem/problem.h"
+#include "problem/slots.h"
+
+namespace deltarelay::reference {
+
+// Element offset of S[i, column] in the state of (slot, head).
+inline int64_t element_of(const StatePool& pool, int64_t slot, int64_t head, int32_t dk, int32_t dv, int32_t i,
+                          int32_t column) {
+  const int64_t base = slot * pool.stride_slot + head * pool.stride_head;
+  return base + (pool.layout == StateLayout::kValueMajor ? static_cast<int64_t>(column) * dk + i
+                                                         : static_cast<int64_t>(i) * dv + column);
+}
+
+// Rows of the checkpoint tensor that belong to one sequence. Rows lie in sequence order, so the first row of a sequence
+// follows from the lengths of those before it: a cursor that moves forward finds it without a table.
+class CheckpointRows {
+ public:
+  CheckpointRows(const Problem& problem, const dr_tensors& tensors, const Sequences& sequences)
+      : problem_(problem), tensors_(tensors), sequences_(sequences) {}
+
+  void seek(int64_t sequence) {
+    if (problem_.checkpoints == Checkpoints::kList) {
+      first_ = tensors_.checkpoint_offsets[sequence];
+      count_ = tensors_.checkpoint_offsets[sequence + 1] - first_;
+      return;
+    }
+    if (sequence < sequence_) sequence_ = first_ = 0;
+    for (; sequence_ < sequence; ++sequence_) first_ += problem_.checkpoint_rows(sequences_.length(sequence_));
+    count_ = problem_.checkpoint_rows(sequences_.length(sequence));
+  }
+
+  int64_t first() const { return first_; }
+  int64_t count() const { return count_; }
+  // Tokens of the sequence that row first() + j has seen.
+  int64_t position(int64_t j) const {
+    switch (problem_.checkpoints) {
+      case Checkpoints::kEvery:
+        return (j + 1) * problem_.checkpoint_every;
+      case Checkpoints::kList:
+        return tensors_.checkpoint_positions[first_ + j];
+      case Checkpoints::kChunks:
+        return j * kCheckpointChunk;
+      case Checkpoints::kNone:
+        break;
+    }
+    return -1;
+  }
+
+ private:
+  const Problem& problem_;
+  const dr_tensors& tensors_;
+  const Sequences& sequences_;
+  int64_t sequence_ = 0;
+  int64_t first_ = 0;
+  int64_t count_ = 0;
+};
+
+}  // namespace deltarelay::reference

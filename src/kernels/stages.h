@@ -1,0 +1,115 @@
+// What a backend is: a named table of functions over rows of work. Kernels see this header and src/problem, nothing else.
+//
+// A plan runs in up to three phases:
+//   1  rows: whole sequences and first segments are emitted (they start from the true state), middle segments summarized
+//   2  folds: carry gives the state that enters every later segment
+//   3  rows: middle and last segments are emitted
+// Between phases the state that enters or leaves a segment lives in numbered slots of the workspace.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "deltarelay/deltarelay.h"
+#include "problem/problem.h"
+
+namespace deltarelay {
+
+enum class Work : int32_t { kEmit = 0, kSummarize = 1 };
+
+// One segment (or whole sequence) of every head: `chunks` chunks from chunk `begin` of sequence `sequence`.
+struct Row {
+  int32_t sequence;
+  int32_t begin;
+  int32_t chunks;
+  Work work;
+  int32_t slot_in;      // emit: slot of the entering state; -1: the caller's initial state (zero if none)
+  int32_t slot_out;     // emit: slot that receives the exit state, -1: none; summarize: slot that receives (M, B)
+  int32_t slot_folded;  // emit: slot whose state replaces the exit state in final state and checkpoints; -1: none
+  // A row that ends its sequence writes the final state, if one is wanted.
+  bool operator==(const Row&) const = default;
+};
+
+// The carry of one sequence. State of slot `slot` is given (or, when from_initial, first copied from the caller's initial
+// state); then for j = 1..count:  state[slot + j] = M[slot + j] * state[slot + j - 1] + B[slot + j].
+// B and the state that replaces it share storage.
+struct Fold {
+  int32_t sequence;
+  int32_t slot;
+  int32_t count;
+  bool from_initial;
+  bool operator==(const Fold&) const = default;
+};
+
+// How a backend spreads work; changes speed, never results.
+struct Tiling {
+  int32_t threads = 1;
+  int32_t value_tiles = 1;  // work items over which the value columns of one head are spread
+  bool operator==(const Tiling&) const = default;
+};
+
+// Calls body(worker) for worker in [0, workers), possibly at once, and returns when all are done.
+class Executor {
+ public:
+  using Body = void (*)(void* context, int32_t worker);
+  virtual void run(int32_t workers, Body body, void* context) = 0;
+
+ protected:
+  ~Executor() = default;
+};
+
+struct StageArgs {
+  const Problem& problem;
+  const dr_tensors& tensors;
+  Sequences sequences;
+  int32_t chunk;  // tokens
+  Tiling tiling;
+  int32_t isa;             // cpu: index into its instruction sets
+  const int32_t* columns;  // reference: chosen value columns, nullptr: all
+  int32_t num_columns;
+  float* slot_state;       // [slot, HV, state_floats]
+  float* slot_transition;  // [slot, HV, transition_floats]
+  std::byte* scratch;      // [threads, scratch_bytes]
+  size_t scratch_bytes;    // of one worker, a multiple of kWorkspaceAlignment
+};
+
+// Options that concern the choice of a backend.
+struct Request {
+  const char* isa = nullptr;
+  CarryMode carry = CarryMode::kExact;
+  int32_t num_columns = 0;  // > 0: a subset of value columns is asked for
+  int32_t device_kind = DR_DEVICE_CPU;
+  int32_t compute_capability = 0;
+};
+
+struct Sizes {  // floats per (slot, head), bytes per worker
+  int64_t state_floats = 0;
+  int64_t transition_floats = 0;
+  size_t scratch_bytes = 0;
+};
+
+struct Backend {
+  const char* name;
+  // Empty when the backend serves the problem, else the reason why not: names the argument, what it takes, what it found.
+  std::string (*decline)(const Problem&, const Request&);
+  int32_t (*chunk)(const Problem&, int32_t isa);          // tokens a chunk
+  int32_t (*panel_columns)(const Problem&, int32_t isa);  // value columns that are never spread over work items
+  Sizes (*sizes)(const Problem&, int32_t isa, const Tiling&);
+  void (*run_rows)(const StageArgs&, const Row* rows, int64_t count, Executor&);
+  void (*run_folds)(const StageArgs&, const Fold* folds, int64_t count, Executor&);
+  // What belongs to no row: outputs of rows past the last offset are zeroed, empty sequences get final = initial.
+  void (*finish)(const StageArgs&, Executor&);
+};
+
+extern const Backend kReferenceBackend;
+extern const Backend kCpuBackend;
+
+// Instruction sets of the cpu backend on this machine, best first.
+int32_t cpu_isa_count();
+const char* cpu_isa_name(int32_t index);
+int32_t cpu_isa_find(const char* name);  // -1: not on this machine; nullptr: 0, the best
+
+// Facts of this machine's CPU, with the cpu backend's stage costs for its best instruction set.
+void cpu_describe(dr_device* device);
+
+}  // namespace deltarelay

@@ -1,0 +1,142 @@
+#include "plan/choice.h"
+
+#include <algorithm>
+#include <limits>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "plan/policies.h"
+#include "plan/search.h"
+#include "plan/table.h"
+
+namespace deltarelay {
+namespace {
+
+using plan::ns;
+
+Sequences sequences_of(const Problem& problem) {
+  return {problem.batched() ? nullptr : problem.offsets.data(), problem.seq_len, problem.num_seqs};
+}
+
+// The sequences of a plan in longest-first order, with the memory they live in.
+struct Ordered {
+  std::unique_ptr<std::byte[]> memory;
+  TableInput input;
+
+  Ordered(const Sequences& sequences, int64_t num_tokens, int32_t chunk)
+      : memory(new std::byte[space_bytes(sequences.num_seqs)]),
+        input(order_sequences(sequences, num_tokens, chunk, space_in(memory.get(), sequences.num_seqs))) {}
+};
+
+SegmentTable write(const TableInput& input, const plan::Costs& costs) {
+  const int32_t riders = riders_of(input, costs);
+  const plan::TableSize size = table_size_of(input, riders);
+  SegmentTable table;
+  table.rows1.resize(static_cast<size_t>(size.rows1));
+  table.folds.resize(static_cast<size_t>(size.folds));
+  table.rows3.resize(static_cast<size_t>(size.rows3));
+  table.num_slots = size.slots;
+  write_table_of(input, riders, costs, {table.rows1.data(), table.folds.data(), table.rows3.data()});
+  return table;
+}
+
+std::vector<PolicyCut> cuts_of_policy(const Plan& plan) {
+  PolicyRequest request;
+  for (int64_t n = 0; n < plan.problem.num_seqs; ++n) request.lengths.push_back(plan.problem.length(n));
+  request.heads = plan.problem.heads_v;
+  request.units = plan.options.device.units;
+  request.compute_capability = plan.options.device.compute_capability;
+  std::vector<PolicyCut> cuts = policy_cuts(policy_find(plan.options.policy), request);
+  cuts.resize(static_cast<size_t>(plan.problem.num_seqs));  // none: every sequence whole
+  return cuts;
+}
+
+// Cuts that are given, not searched for: every mode is timed, and another than the first must win by 3 %.
+Choice choose_given(TableInput input, const Modes& modes) {
+  Choice best;
+  for (int32_t m = 0; m < modes.count; ++m) {
+    SegmentTable table = write(input, modes.costs[m]);
+    const PhaseTimes times = time_table(table, modes.costs[m]);
+    if (m > 0 && times.total() >= best.times.total() - best.times.total() / 32) continue;
+    best.mode = m;
+    best.times = times;
+    best.table = std::move(table);
+  }
+  return best;
+}
+
+Choice choose(const Plan& plan, TableInput input, const Modes& modes) {
+  input.rule = plan.rule;
+  input.value = plan.cut_value;
+  const plan::Decision whole = plan::decide_whole(input.lengths, modes.costs, modes.count);
+  Choice choice;
+  std::vector<PolicyCut> cuts;
+  if (plan.rule == CutRule::kSearch || plan.rule == CutRule::kWhole) {
+    choice.decision =
+        plan.rule == CutRule::kSearch ? plan::decide(input.lengths, modes.costs, modes.count, plan.limits) : whole;
+    choice.mode = choice.decision.mode;
+    choice.times = {choice.decision.phase1, choice.decision.carry, choice.decision.phase3};
+    input.decision = choice.decision;
+    choice.table = write(input, modes.costs[choice.mode]);
+  } else {
+    if (plan.rule == CutRule::kPolicy) {
+      cuts = cuts_of_policy(plan);
+      input.policy = cuts.data();
+    }
+    choice = choose_given(input, modes);
+    choice.decision = whole;
+  }
+  choice.unsplit = whole.unsplit;
+  return choice;
+}
+
+}  // namespace
+
+Choice choose_table(const Plan& plan, const Modes& modes) {
+  const Ordered ordered(sequences_of(plan.problem), plan.problem.num_tokens, plan.chunk);
+  return choose(plan, ordered.input, modes);
+}
+
+int32_t choose_tiling(const Plan& plan, const Modes& modes) {
+  if (plan.problem.num_seqs == 0) return 0;
+  const int64_t each = plan::ceil_div(std::max<int64_t>(plan.problem.num_tokens, 1), plan.problem.num_seqs);
+  const Ordered ordered({nullptr, each, plan.problem.num_seqs}, each * plan.problem.num_seqs, plan.chunk);
+  return choose(plan, ordered.input, modes).mode;
+}
+
+std::vector<Weighed> weigh(const Plan& plan, const Modes& modes) {
+  std::vector<Weighed> weighed;
+  if (!plan.problem.lengths_known) return weighed;
+  const Ordered ordered(sequences_of(plan.problem), plan.problem.num_tokens, plan.chunk);
+  const plan::Lengths& lengths = ordered.input.lengths;
+  if (lengths.count == 0) return weighed;
+  for (int32_t m = 0; m < modes.count; ++m) {
+    Weighed whole;
+    whole.mode = m;
+    whole.predicted = plan::whole_time(lengths, modes.costs[m]);
+    weighed.push_back(whole);
+    if (plan.sizes.transition_floats == 0) continue;
+    Weighed cut;
+    cut.mode = m;
+    cut.cut = true;
+    cut.decision.predicted = std::numeric_limits<ns>::max();
+    plan::search_mode(lengths, modes.costs[m], plan.limits, m, cut.decision);
+    if (cut.decision.segment == 0) continue;
+    cut.predicted = cut.decision.predicted;
+    weighed.push_back(cut);
+  }
+  return weighed;
+}
+
+int32_t whole_mode(const Plan& plan, const Modes& modes) {
+  const Ordered ordered(sequences_of(plan.problem), plan.problem.num_tokens, plan.chunk);
+  return plan::decide_whole(ordered.input.lengths, modes.costs, modes.count).mode;
+}
+
+SegmentTable whole_table(const Plan& plan, const plan::Costs& costs) {
+  const Ordered ordered(sequences_of(plan.problem), plan.problem.num_tokens, plan.chunk);
+  return write(ordered.input, costs);
+}
+
+}  // namespace deltarelay

@@ -1,0 +1,42 @@
+// Weighing the tilings of a plan whose backend and cutting rule are settled.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "plan/costs.h"
+#include "plan/modes.h"
+#include "plan/plan.h"
+#include "plan/schedule.h"
+
+namespace deltarelay {
+
+struct Choice {
+  int32_t mode = 0;
+  plan::Decision decision;  // of the search, or of the best plan that cuts nothing
+  PhaseTimes times;
+  plan::ns unsplit = 0;
+  SegmentTable table;
+};
+
+// The fastest table by the plan's rule over all modes. Pure: describing a plan repeats it.
+Choice choose_table(const Plan& plan, const Modes& modes);
+
+// The mode for sequences of equal length, when lengths come at execution.
+int32_t choose_tiling(const Plan& plan, const Modes& modes);
+
+// One entry per mode and way to cut, for the description; `plan.rule` decides which are possible.
+struct Weighed {
+  int32_t mode = 0;
+  bool cut = false;
+  plan::Decision decision;
+  plan::ns predicted = 0;
+};
+std::vector<Weighed> weigh(const Plan& plan, const Modes& modes);
+
+// The mode in which whole sequences are fastest.
+int32_t whole_mode(const Plan& plan, const Modes& modes);
+
+// Everything whole in one mode: what the picture of the unsplit schedule shows.
+SegmentTable whole_table(const Plan& plan, const plan::Costs& costs);
+
+}  // namespace deltarelay

@@ -1,0 +1,69 @@
+// The numbers the planner reckons with. Everything in this family of headers (costs, lengths, cut, makespan, search, rows,
+// grain) is integer arithmetic without allocation or recursion, so that the same text gives the same table on the host and in
+// one thread block of a GPU. Times are whole nanoseconds.
+#pragma once
+#include <cstdint>
+
+#if defined(__CUDACC__)
+#define DR_HD __host__ __device__
+#else
+#define DR_HD
+#endif
+
+namespace deltarelay::plan {
+
+using ns = int64_t;
+
+// What one mode of one device needs for one problem. A mode is a number of value tiles; a row of the table becomes `copies`
+// work items, each of which one unit runs alone.
+struct Costs {
+  int32_t units = 1;             // work items that run at once
+  int32_t copies = 1;            // work items of a row: value heads x value tiles
+  int32_t emit = 1;              // per chunk of one item
+  int32_t summarize = 1;         // per chunk of one item
+  int32_t carry = 0;             // latency of one fold
+  int32_t carry_unit = 0;        // one unit's time for one fold of one item: the throughput of the carry
+  int32_t barrier = 0;           // extra launches and waits of a plan with more than one phase
+  int32_t item = 0;              // start-up of one item
+  int32_t emit_bytes = 0;        // per chunk of one item
+  int32_t summarize_bytes = 0;   // per chunk of one item
+  int32_t transition_bytes = 0;  // (M, B) of one item
+  int32_t state_bytes = 0;       // one state of one item
+  int32_t bytes_per_ns = 0;      // 0: memory is never the limit
+};
+
+struct Limits {
+  int32_t margin_permille = 80;  // cutting must promise this gain over whole sequences ...
+  int32_t margin_ns = 3000;      // ... and this many ns: a guard against errors of the model, not of history
+  int32_t risk_permille = 0;     // > 0: cutting must also hold up when every cost errs this far against it
+  int32_t max_segments = 128;    // of one sequence: the carry is serial over them
+  int32_t max_rows = 1 << 20;    // pieces per phase that table and workspace can hold
+  int32_t max_waves = 2;         // pieces x copies <= max_waves x units: more gains nothing and costs workspace
+  int32_t min_segment = 2;       // chunks
+};
+
+// Everything the search decides. The cut of a sequence follows from its length, its place in longest-first order and the
+// three integers (segment, first, ratio), so rows can be written in any order or in parallel.
+struct Decision {
+  int32_t mode = 0;       // index of the chosen Costs
+  int32_t segment = 0;    // longest middle or last segment in chunks; 0: nothing is cut
+  int32_t first = 0;      // longest first segment
+  int32_t ratio = 256;    // 256 x (first segment / middle segment)
+  int32_t cut_seqs = 0;   // how many sequences are cut: the longest ones
+  int32_t pieces = 0;     // sum over cut sequences of (segments - 1): rows of cut sequences in either phase
+  int32_t in_phase1 = 0;  // whole sequences (the longest) that ride in phase 1
+  ns phase1 = 0, carry = 0, phase3 = 0;
+  ns predicted = 0;
+  ns unsplit = 0;  // the best plan that cuts nothing
+};
+
+DR_HD constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+DR_HD constexpr ns max_of(ns a, ns b) { return a > b ? a : b; }
+DR_HD constexpr ns min_of(ns a, ns b) { return a < b ? a : b; }
+
+// 256 x summarize / emit: a first segment this much longer than a middle one is emitted while the middle one is summarized.
+DR_HD constexpr int32_t balanced_ratio(const Costs& c) {
+  return static_cast<int32_t>((int64_t{c.summarize} * 256 + c.emit / 2) / c.emit);
+}
+
+}  // namespace deltarelay::plan

@@ -1,0 +1,260 @@
+// A plan in words, and the line that fixes its bits. All text is made here, none while a plan is made.
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "plan/choice.h"
+#include "plan/modes.h"
+#include "plan/plan.h"
+#include "plan/policies.h"
+#include "plan/search.h"
+#include "plan/segments.h"
+
+namespace deltarelay {
+namespace {
+
+std::string microseconds(int64_t time) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f us", static_cast<double>(time) / 1e3);
+  return text;
+}
+
+std::string megabytes(size_t bytes) {
+  char text[32];
+  if (bytes < (size_t{1} << 20)) {
+    std::snprintf(text, sizeof text, "%.1f KiB", static_cast<double>(bytes) / 1024);
+  } else {
+    std::snprintf(text, sizeof text, "%.1f MiB", static_cast<double>(bytes) / (1 << 20));
+  }
+  return text;
+}
+
+std::string counted(int64_t n, const char* what) { return std::to_string(n) + " " + what + (n == 1 ? "" : "s"); }
+
+std::string grain_text(int64_t grain) {
+  return grain < 0 ? std::string("infinite grain") : "grain of " + counted(grain, "chunk");
+}
+
+// The way of cutting that the options asked for, in a few words.
+std::string rule_text(const Plan& plan) {
+  const Options& options = plan.options;
+  if (options.invariant) return "invariant, " + grain_text(plan.grain);
+  if (options.policy != kOwnPolicy) return "as " + options.policy + " cuts";
+  switch (options.segments) {
+    case DR_SEGMENTS_OFF:
+      return "off";
+    case DR_SEGMENTS_COUNT:
+      return std::to_string(options.segment_value);
+    case DR_SEGMENTS_LENGTH:
+      return "len:" + std::to_string(options.segment_value);
+    default:
+      return "auto";
+  }
+}
+
+std::string weighed_text(const Weighed& w, const Modes& modes) {
+  const std::string tiles = ", " + counted(modes.tiles[w.mode], "value tile");
+  if (!w.cut) return "every sequence whole" + tiles;
+  return counted(w.decision.cut_seqs, "sequence") + " cut into segments of at most " +
+         counted(w.decision.segment, "chunk") + " (first " + std::to_string(w.decision.first) + ")" + tiles;
+}
+
+bool is_chosen(const Plan& plan, const Weighed& w, const Modes& modes) {
+  if (plan.rule != CutRule::kSearch && plan.rule != CutRule::kWhole) return false;
+  if (modes.tiles[w.mode] != plan.tiling.value_tiles) return false;
+  return w.cut == (plan.decision.segment > 0);
+}
+
+std::string verdict_of(const Plan& plan, const Weighed& w, const Modes& modes, plan::ns bar) {
+  if (is_chosen(plan, w, modes)) return "chosen";
+  if (plan.rule == CutRule::kWhole && w.cut)
+    return plan.options.invariant ? "would depend on the other sequences" : "not asked for";
+  if (plan.rule != CutRule::kSearch && plan.rule != CutRule::kWhole) return "not asked for";
+  if (w.predicted >= plan.predicted_ns) return "slower";
+  if (!w.cut) return "gain below 2 %";
+  if (w.predicted >= bar) return "gain below the margin of 8 % and 3 us";
+  if (plan.limits.risk_permille > 0) return "would lose if every estimated cost were 15 % off against it";
+  return "gain below 3 %";
+}
+
+void append_sequences(const Plan& plan, std::string& text) {
+  constexpr size_t kShown = 8;
+  const auto segments = segments_of(plan.table, plan.problem.num_seqs);
+  size_t cut = 0, most = 0;
+  for (const auto& list : segments) {
+    cut += list.size() > 1;
+    most = std::max(most, list.size());
+  }
+  if (cut == 0) {
+    text += "  no sequence is cut\n";
+    return;
+  }
+  text += "  " + std::to_string(cut) + " of " + counted(plan.problem.num_seqs, "sequence") + " cut, at most " +
+          counted(static_cast<int64_t>(most), "segment") + "\n";
+  size_t shown = 0;
+  for (size_t n = 0; n < segments.size(); ++n) {
+    if (segments[n].size() < 2) continue;
+    if (shown++ == kShown) {
+      text += "  ... and " + std::to_string(cut - kShown) + " more\n";
+      break;
+    }
+    text += "  sequence " + std::to_string(n) + ": " + counted(static_cast<int64_t>(segments[n].size()), "segment") +
+            " of " + cut_text(segments[n]) + " chunks\n";
+  }
+}
+
+void append_problem(const Plan& plan, std::string& text) {
+  const Problem& p = plan.problem;
+  text += std::string(name_of(p.op)) + " " + name_of(p.dtype) + ", " + counted(p.num_seqs, "sequence") + ", " +
+          counted(p.num_tokens, "token") + (p.lengths_known ? "" : " at most (lengths come at execution)") + ", " +
+          counted(p.heads_v, "value head") + " on " + counted(p.heads_qk, "key head") + ", DK " + std::to_string(p.dk) +
+          ", DV " + std::to_string(p.dv) + "\n";
+}
+
+void append_device(const Plan& plan, std::string& text) {
+  const dr_device& device = plan.options.device;
+  text += "device " + std::string(device.name) + ": " + counted(device.units, "unit") +
+          (device.measured ? ", measured costs" : ", estimated costs") +
+          (plan.options.device_is_here ? "" : "; planned for an absent device: can be read, not executed") + "\n";
+}
+
+void append_prediction(const Plan& plan, std::string& text) {
+  if (!plan.problem.lengths_known) {
+    text += "predicted: depends on the lengths that come at execution\n";
+    return;
+  }
+  text += "predicted " + microseconds(plan.predicted_ns) + "; with nothing cut " + microseconds(plan.unsplit_ns);
+  if (plan.predicted_ns > 0 && plan.predicted_ns != plan.unsplit_ns) {
+    char ratio[48];
+    std::snprintf(ratio, sizeof ratio, " (%.2fx)",
+                  static_cast<double>(plan.unsplit_ns) / static_cast<double>(plan.predicted_ns));
+    text += ratio;
+  }
+  text += "\n";
+}
+
+}  // namespace
+
+std::vector<std::vector<plan::Range>> segments_of(const SegmentTable& table, int64_t num_seqs) {
+  std::vector<std::vector<plan::Range>> segments(static_cast<size_t>(num_seqs));
+  for (const auto* rows : {&table.rows1, &table.rows3}) {
+    for (const Row& row : *rows) {
+      if (row.work == Work::kEmit) segments[static_cast<size_t>(row.sequence)].push_back({row.begin, row.chunks});
+    }
+  }
+  for (auto& list : segments) {
+    std::sort(list.begin(), list.end(), [](const plan::Range& a, const plan::Range& b) { return a.begin < b.begin; });
+  }
+  return segments;
+}
+
+std::string cut_text(const std::vector<plan::Range>& segments) {
+  std::string text;
+  for (size_t i = 0; i < segments.size();) {
+    size_t next = i + 1;
+    while (next < segments.size() && segments[next].chunks == segments[i].chunks) ++next;
+    if (i > 0) text += "+";
+    if (next - i > 1) text += std::to_string(next - i) + "x";
+    text += std::to_string(segments[i].chunks);
+    i = next;
+  }
+  return text;
+}
+
+std::vector<Candidate> candidates_of(const Plan& plan) {
+  const Modes modes = modes_of(plan.problem, plan.options, *plan.backend, plan.isa);
+  std::vector<Candidate> candidates;
+  if (!plan.problem.lengths_known) return candidates;
+  if (plan.rule != CutRule::kSearch && plan.rule != CutRule::kWhole) {
+    candidates.push_back({"segments " + rule_text(plan) + ", " + counted(plan.tiling.value_tiles, "value tile"),
+                          plan.predicted_ns, "chosen"});
+  }
+  plan::Decision whole;
+  whole.predicted = plan.unsplit_ns;
+  const plan::ns bar = plan::bar_of(whole, plan.limits);
+  for (const Weighed& w : weigh(plan, modes)) {
+    // The search stops at the margin; the plan's own figure is the one it was chosen by.
+    const plan::ns predicted = is_chosen(plan, w, modes) ? plan.predicted_ns : w.predicted;
+    candidates.push_back({weighed_text(w, modes), predicted, verdict_of(plan, w, modes, bar)});
+  }
+  return candidates;
+}
+
+std::vector<Declined> declined_of(const Plan& plan) {
+  std::vector<Declined> declined;
+  const Request request = request_of(plan.options);
+  for (int32_t i = 0; i < backend_count(); ++i) {
+    const Backend* backend = backend_at(i);
+    if (backend == plan.backend) continue;
+    const std::string reason = backend->decline(plan.problem, request);
+    if (!reason.empty()) {
+      declined.push_back({backend->name, reason});
+    } else if (!plan.options.backend.empty()) {
+      declined.push_back({backend->name, "accepts; " + plan.options.backend + " was asked for"});
+    } else if (plan.backend != nullptr) {
+      declined.push_back({backend->name, std::string("accepts; ") + plan.backend->name + " comes first"});
+    }
+  }
+  return declined;
+}
+
+std::string describe_text(const Plan& plan) {
+  std::string text;
+  append_problem(plan, text);
+  append_device(plan, text);
+  text += "backend " + std::string(plan.backend->name);
+  if (plan.backend == &kCpuBackend) text += std::string(" (") + cpu_isa_name(plan.isa) + ")";
+  text += ": chunks of " + std::to_string(plan.chunk) + " tokens, ";
+  if (plan.options.device.kind == DR_DEVICE_CPU) text += counted(plan.tiling.threads, "thread") + ", ";
+  text += counted(plan.tiling.value_tiles, "value tile") + " a head\n";
+  text += "segments " + rule_text(plan) + "\n";
+  if (plan.problem.lengths_known) {
+    append_sequences(plan, text);
+  } else {
+    text += "  cut at execution: at most " + counted(plan.capacity.rows1, "row") + " in phase 1, " +
+            counted(plan.capacity.rows3, "row") + " in phase 3, " + counted(plan.capacity.slots, "slot") + "\n";
+  }
+  append_prediction(plan, text);
+  text += "steps\n";
+  for (const Step& step : plan.steps) {
+    text += "  " + step.stage + ": " + counted(step.items, "item");
+    text += plan.problem.lengths_known ? ", " + microseconds(step.predicted_ns) + "\n" : " at most\n";
+  }
+  const std::vector<Candidate> candidates = candidates_of(plan);
+  if (!candidates.empty()) text += "weighed\n";
+  for (const Candidate& c : candidates)
+    text += "  " + c.what + ": " + microseconds(c.predicted_ns) + ", " + c.verdict + "\n";
+  text += "other backends\n";
+  for (const Declined& d : declined_of(plan)) text += "  " + d.backend + ": " + d.reason + "\n";
+  text += "workspace " + megabytes(plan.ledger.total_bytes()) + "\n";
+  for (const Buffer& buffer : plan.ledger.buffers())
+    text += "  " + std::string(buffer.name) + ": " + megabytes(buffer.bytes) + "\n";
+  text += "signature " + describe_signature(plan) + "\n";
+  return text;
+}
+
+// Threads and tiling do not change bits and are left out; neither does where a whole sequence runs.
+std::string describe_signature(const Plan& plan) {
+  std::string text = std::string(name_of(plan.problem.op)) + " backend=" + plan.backend->name;
+  if (plan.backend == &kCpuBackend) text += std::string(" isa=") + cpu_isa_name(plan.isa);
+  text += " chunk=" + std::to_string(plan.chunk) +
+          " carry=" + (plan.options.carry == CarryMode::kExact ? "exact" : "truncated");
+  if (plan.options.invariant) {
+    return text + " grain=" + (plan.grain < 0 ? std::string("infinite") : std::to_string(plan.grain));
+  }
+  if (!plan.problem.lengths_known && plan.rule != CutRule::kWhole)
+    return text + " cuts=at-execution:" + rule_text(plan);
+  std::string cuts;
+  if (plan.problem.lengths_known) {
+    const auto segments = segments_of(plan.table, plan.problem.num_seqs);
+    for (size_t n = 0; n < segments.size(); ++n) {
+      if (segments[n].size() < 2) continue;
+      if (!cuts.empty()) cuts += ',';
+      cuts += std::to_string(n) + ':' + cut_text(segments[n]);
+    }
+  }
+  return text + " cuts=" + (cuts.empty() ? "none" : cuts);
+}
+
+}  // namespace deltarelay

@@ -1,0 +1,180 @@
+// Everything the planner decided, for programs: the same facts as the text, with the table and both schedules.
+#include <string>
+#include <vector>
+
+#include "plan/choice.h"
+#include "plan/json_writer.h"
+#include "plan/modes.h"
+#include "plan/plan.h"
+#include "plan/schedule.h"
+#include "plan/segments.h"
+
+namespace deltarelay {
+namespace {
+
+constexpr int64_t kMostScheduledItems =
+    20000;  // a picture with more has no use, and the text would be tens of megabytes
+
+void write_problem(const Problem& p, JsonWriter& json) {
+  json.key("problem").object();
+  json.member("op", name_of(p.op)).member("dtype", name_of(p.dtype)).member("num_seqs", p.num_seqs);
+  json.member("num_tokens", p.num_tokens).member("seq_len", p.seq_len).member("lengths_known", p.lengths_known);
+  json.member("heads_qk", p.heads_qk).member("heads_v", p.heads_v).member("dk", p.dk).member("dv", p.dv);
+  json.member("gate_form", name_of(p.gate_form)).member("beta_form", name_of(p.beta_form)).member("l2norm", p.l2norm);
+  json.member("initial", p.initial.used()).member("final", p.final.used());
+  json.member("checkpoints", name_of(p.checkpoints));
+  if (p.lengths_known) {
+    json.key("lengths").array();
+    for (int64_t n = 0; n < p.num_seqs; ++n) json.value(p.length(n));
+    json.end_array();
+  }
+  json.end_object();
+}
+
+void write_costs(const char* name, const dr_stage_costs& c, JsonWriter& json) {
+  json.key(name).object();
+  json.member("chunk", c.chunk).member("emit_ns", c.emit_ns).member("summarize_ns", c.summarize_ns);
+  json.member("local_ns", c.local_ns).member("carry_ns", c.carry_ns).member("carry_unit_ns", c.carry_unit_ns);
+  json.member("split_ns", c.split_ns).member("item_ns", c.item_ns).member("emit_bytes", c.emit_bytes);
+  json.member("summarize_bytes", c.summarize_bytes);
+  json.end_object();
+}
+
+void write_device(const Options& options, JsonWriter& json) {
+  const dr_device& d = options.device;
+  json.key("device").object();
+  json.member("name", static_cast<const char*>(d.name)).member("kind", d.kind == DR_DEVICE_CPU ? "cpu" : "cuda");
+  json.member("units", d.units).member("compute_capability", d.compute_capability);
+  json.member("l1_bytes", d.l1_bytes).member("l2_bytes", d.l2_bytes).member("bytes_per_ns", d.bytes_per_ns);
+  json.member("measured", d.measured != 0).member("here", options.device_is_here);
+  write_costs("kda", d.kda, json);
+  write_costs("gdn", d.gdn, json);
+  json.end_object();
+}
+
+void write_options(const Options& o, JsonWriter& json) {
+  const char* const segments[] = {"auto", "off", "count", "length"};
+  json.key("options").object();
+  json.member("segments", segments[o.segments]).member("segment_value", o.segment_value).member("backend", o.backend);
+  json.member("isa", o.isa).member("policy", o.policy).member("threads", o.threads).member("invariant", o.invariant);
+  json.member("carry", o.carry == CarryMode::kExact ? "exact" : "truncated");
+  json.key("columns").array();
+  for (const int32_t column : o.columns) json.value(int64_t{column});
+  json.end_array().end_object();
+}
+
+void write_rows(const char* name, const std::vector<Row>& rows, JsonWriter& json) {
+  json.key(name).array();
+  for (const Row& row : rows) {
+    json.object().member("sequence", row.sequence).member("begin", row.begin).member("chunks", row.chunks);
+    json.member("work", row.work == Work::kEmit ? "emit" : "summarize").member("slot_in", row.slot_in);
+    json.member("slot_out", row.slot_out).member("slot_folded", row.slot_folded).end_object();
+  }
+  json.end_array();
+}
+
+void write_table(const Plan& plan, JsonWriter& json) {
+  json.member("num_slots", plan.table.num_slots);
+  json.key("segments").array();
+  for (const auto& list : segments_of(plan.table, plan.problem.num_seqs)) {
+    json.array();
+    for (const plan::Range& range : list)
+      json.object().member("begin", range.begin).member("chunks", range.chunks).end_object();
+    json.end_array();
+  }
+  json.end_array();
+  write_rows("rows1", plan.table.rows1, json);
+  json.key("folds").array();
+  for (const Fold& fold : plan.table.folds) {
+    json.object().member("sequence", fold.sequence).member("slot", fold.slot).member("count", fold.count);
+    json.member("from_initial", fold.from_initial).end_object();
+  }
+  json.end_array();
+  write_rows("rows3", plan.table.rows3, json);
+}
+
+void write_items(const char* name, const SegmentTable& table, const plan::Costs& costs, int32_t tiles,
+                 JsonWriter& json) {
+  json.key(name).array();
+  for (const ScheduledItem& item : schedule_table(table, costs, tiles)) {
+    json.object().member("phase", item.phase).member("unit", item.unit).member("start_ns", item.start);
+    json.member("end_ns", item.end).member("sequence", item.sequence).member("segment", item.segment);
+    json.member("head", item.head).member("tile", item.tile).member("work", item.work).end_object();
+  }
+  json.end_array();
+}
+
+void write_schedule(const Plan& plan, JsonWriter& json) {
+  if (!plan.problem.lengths_known) {
+    json.member("schedule_omitted", "lengths come at execution");
+    return;
+  }
+  const Modes modes = modes_of(plan.problem, plan.options, *plan.backend, plan.isa);
+  const int32_t mode = whole_mode(plan, modes);
+  const SegmentTable whole = whole_table(plan, modes.costs[mode]);
+  const int64_t items = scheduled_items(plan.table, plan.costs) + scheduled_items(whole, modes.costs[mode]);
+  if (items > kMostScheduledItems) {
+    json.member("schedule_omitted",
+                std::to_string(items) + " work items, more than " + std::to_string(kMostScheduledItems));
+    return;
+  }
+  json.key("schedule").object().member("units", plan.costs.units);
+  json.member("split_ns", time_table(plan.table, plan.costs).total());
+  json.member("unsplit_ns", time_table(whole, modes.costs[mode]).total());
+  json.member("value_tiles", plan.tiling.value_tiles).member("unsplit_value_tiles", modes.tiles[mode]);
+  write_items("split", plan.table, plan.costs, plan.tiling.value_tiles, json);
+  write_items("unsplit", whole, modes.costs[mode], modes.tiles[mode], json);
+  json.end_object();
+}
+
+}  // namespace
+
+std::string describe_json(const Plan& plan) {
+  JsonWriter json;
+  json.object();
+  write_problem(plan.problem, json);
+  write_options(plan.options, json);
+  write_device(plan.options, json);
+  json.member("backend", plan.backend->name).member("isa", plan.backend == &kCpuBackend ? cpu_isa_name(plan.isa) : "");
+  json.member("chunk", plan.chunk)
+      .member("threads", plan.tiling.threads)
+      .member("value_tiles", plan.tiling.value_tiles);
+  json.member("grain", plan.grain).member("predicted_ns", plan.predicted_ns).member("unsplit_ns", plan.unsplit_ns);
+  json.member("signature", describe_signature(plan));
+  write_table(plan, json);
+  json.key("steps").array();
+  for (const Step& step : plan.steps) {
+    json.object()
+        .member("stage", step.stage)
+        .member("items", step.items)
+        .member("predicted_ns", step.predicted_ns)
+        .end_object();
+  }
+  json.end_array();
+  json.key("candidates").array();
+  for (const Candidate& c : candidates_of(plan)) {
+    json.object()
+        .member("what", c.what)
+        .member("predicted_ns", c.predicted_ns)
+        .member("verdict", c.verdict)
+        .end_object();
+  }
+  json.end_array();
+  json.key("declined").array();
+  for (const Declined& d : declined_of(plan)) {
+    json.object().member("backend", d.backend).member("reason", d.reason).end_object();
+  }
+  json.end_array();
+  json.member("workspace_bytes", static_cast<int64_t>(plan.ledger.total_bytes()));
+  json.key("ledger").array();
+  for (const Buffer& b : plan.ledger.buffers()) {
+    json.object().member("name", b.name).member("offset", static_cast<int64_t>(b.offset));
+    json.member("bytes", static_cast<int64_t>(b.bytes)).end_object();
+  }
+  json.end_array();
+  write_schedule(plan, json);
+  json.end_object();
+  return json.take();
+}
+
+}  // namespace deltarelay

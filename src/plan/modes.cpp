@@ -1,0 +1,109 @@
+#include "plan/modes.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace deltarelay {
+namespace {
+
+constexpr int64_t kStatedWidth = 128;  // DK and DV at which a device states its costs
+// The token recurrence in double against the chunk form in fp32 on the same core: 76,000 and 527,000 token-heads/s at 128.
+constexpr int64_t kReferenceSlowdown = 7;
+
+int32_t clamp_cost(int64_t value, int32_t least) {
+  return static_cast<int32_t>(std::clamp<int64_t>(value, least, std::numeric_limits<int32_t>::max()));
+}
+
+// value * up / down, rounded to nearest.
+int64_t scaled(int64_t value, int64_t up, int64_t down) { return (value * up + down / 2) / down; }
+
+// Bytes of one token and value head: q and k are shared by a group. Summaries read neither q nor o.
+struct TokenBytes {
+  int64_t emit, summarize;
+};
+
+TokenBytes token_bytes(Op op, int64_t dk, int64_t dv, int64_t group, int64_t data, int64_t output, int64_t gate,
+                       int64_t beta) {
+  const int64_t gates = (op == Op::kKda ? dk : 1) * gate;
+  const int64_t summarize = dk * data / group + dv * data + gates + beta;
+  return {summarize + dk * data / group + dv * output, summarize};
+}
+
+TokenBytes bytes_of(const Problem& p) {
+  auto bytes = [](DType type) { return static_cast<int64_t>(size_of(type)); };
+  return token_bytes(p.op, p.dk, p.dv, p.group(), bytes(p.dtype), bytes(p.dtype_o), bytes(p.dtype_gate),
+                     bytes(p.dtype_beta));
+}
+
+// What a device's byte figures stand for: 16-bit data; KDA with a 16-bit gate and one value head a key head, GDN with an fp32
+// gate and four (the cases of the speed targets).
+TokenBytes stated_bytes(Op op) {
+  return op == Op::kKda ? token_bytes(op, kStatedWidth, kStatedWidth, 1, 2, 2, 2, 2)
+                        : token_bytes(op, kStatedWidth, kStatedWidth, 4, 2, 2, 4, 4);
+}
+
+}  // namespace
+
+int32_t most_tiles(const Problem& problem, const Backend& backend, int32_t isa) {
+  const int32_t panel = std::max(1, backend.panel_columns(problem, isa));
+  return std::max(1, static_cast<int32_t>(plan::ceil_div(problem.dv, panel)));
+}
+
+plan::Costs costs_of(const Problem& problem, const Options& options, const Backend& backend, int32_t isa,
+                     int32_t tiles) {
+  const dr_device& device = options.device;
+  const dr_stage_costs& stated = problem.op == Op::kKda ? device.kda : device.gdn;
+  const int64_t dk = problem.dk, dv = problem.dv, w = kStatedWidth;
+  const int64_t chunk = backend.chunk(problem, isa), stated_chunk = std::max(1, stated.chunk);
+  const bool is_reference = &backend == &kReferenceBackend;
+
+  // Of each cost the local part goes with DK, the rest with the state it touches: DK x DV, or DK x (DV + DK) for a summary.
+  const int64_t local = is_reference ? 0 : stated.local_ns;
+  const int64_t slowdown = is_reference ? kReferenceSlowdown : 1;
+  const int64_t local_ns = scaled(local, dk * chunk, w * stated_chunk);
+  const int64_t emit_ns = scaled((stated.emit_ns - local) * slowdown, dk * dv * chunk, w * w * stated_chunk);
+  const int64_t summarize_ns = scaled(stated.summarize_ns - local, dk * (dv + dk) * chunk, w * 2 * w * stated_chunk);
+
+  // Columns are dealt out in panels, so the largest tile sets the time.
+  const int64_t panel = std::max(1, backend.panel_columns(problem, isa));
+  const int64_t panels = plan::ceil_div(dv, panel), all_panels = panels + plan::ceil_div(dk, panel);
+
+  // A fold multiplies DK x DK by DK x DV; its columns are independent and spread over all units, whatever the tiling of rows.
+  const int64_t units =
+      device.kind == DR_DEVICE_CPU ? std::clamp(options.threads, 1, std::max(1, device.units)) : device.units;
+  const int64_t fold_tiles = std::min(panels, units);
+  auto fold_ns = [&](int64_t stated_ns) { return scaled(stated_ns, dk * dk * dv, w * w * w); };
+
+  const TokenBytes bytes = bytes_of(problem), nominal = stated_bytes(problem.op);
+
+  plan::Costs c;
+  c.units = static_cast<int32_t>(units);
+  c.copies = clamp_cost(int64_t{problem.heads_v} * tiles, 1);
+  c.emit = clamp_cost(local_ns + scaled(emit_ns, plan::ceil_div(panels, tiles), panels), 1);
+  c.summarize = clamp_cost(local_ns + scaled(summarize_ns, plan::ceil_div(all_panels, tiles), all_panels), 1);
+  c.carry = clamp_cost(scaled(fold_ns(stated.carry_ns), plan::ceil_div(panels, fold_tiles), panels), 0);
+  c.carry_unit = clamp_cost(scaled(fold_ns(stated.carry_unit_ns), 1, tiles), 0);
+  c.barrier = stated.split_ns;
+  c.item = stated.item_ns;
+  c.emit_bytes = clamp_cost(scaled(stated.emit_bytes, bytes.emit * chunk, nominal.emit * stated_chunk * tiles), 0);
+  c.summarize_bytes =
+      clamp_cost(scaled(stated.summarize_bytes, bytes.summarize * chunk, nominal.summarize * stated_chunk * tiles), 0);
+  c.transition_bytes = clamp_cost(4 * dk * (dk + dv) / tiles, 0);
+  c.state_bytes = clamp_cost(4 * dk * dv / tiles, 0);
+  c.bytes_per_ns = device.bytes_per_ns;
+  return c;
+}
+
+Modes modes_of(const Problem& problem, const Options& options, const Backend& backend, int32_t isa) {
+  Modes modes;
+  const int32_t most = most_tiles(problem, backend, isa);
+  for (int32_t tiles = 1; modes.count < kMaxModes && tiles <= most; tiles *= 2) {
+    modes.tiles[modes.count] = tiles;
+    modes.costs[modes.count++] = costs_of(problem, options, backend, isa, tiles);
+    // Past this point more tiles only balance what is uneven; one more step is allowed for that.
+    if (int64_t{problem.heads_v} * tiles >= 2 * int64_t{modes.costs[0].units}) break;
+  }
+  return modes;
+}
+
+}  // namespace deltarelay

@@ -1,0 +1,31 @@
+// The device's stage costs, which are stated at DK = DV = 128, scaled to one problem; one entry per number of value tiles.
+#pragma once
+#include <cstdint>
+
+#include "kernels/stages.h"
+#include "plan/costs.h"
+#include "plan/plan.h"
+#include "problem/problem.h"
+
+namespace deltarelay {
+
+constexpr int32_t kMaxModes = 5;  // 1, 2, 4, 8, 16 value tiles
+
+struct Modes {
+  plan::Costs costs[kMaxModes];
+  int32_t tiles[kMaxModes];
+  int32_t count = 0;
+};
+
+// The tilings worth weighing: never more tiles than value panels, and no more than it takes to give every unit an item of a
+// single whole sequence.
+Modes modes_of(const Problem& problem, const Options& options, const Backend& backend, int32_t isa);
+
+// Costs for one number of tiles.
+plan::Costs costs_of(const Problem& problem, const Options& options, const Backend& backend, int32_t isa,
+                     int32_t tiles);
+
+// Most tiles that the value columns of one head can be spread over.
+int32_t most_tiles(const Problem& problem, const Backend& backend, int32_t isa);
+
+}  // namespace deltarelay

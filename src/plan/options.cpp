@@ -1,0 +1,176 @@
+// dr_options: every rule once.
+#include <cstring>
+#include <string>
+
+#include "plan/plan.h"
+#include "plan/policies.h"
+#include "problem/status.h"
+#include "problem/struct_size.h"
+
+namespace deltarelay {
+namespace {
+
+constexpr int32_t kMostThreads = 4096;  // far beyond any machine; a larger number is a mistake, not a wish
+constexpr int32_t kMostUnits = 1 << 20;
+
+void expect_range(const char* argument, int64_t value, int64_t least, int64_t most) {
+  if (value >= least && value <= most) return;
+  fail_invalid(argument, std::to_string(least) + " to " + std::to_string(most), std::to_string(value));
+}
+
+void expect_zero(const char* argument, int64_t value) {
+  if (value != 0) fail_invalid(argument, "0", std::to_string(value));
+}
+
+void check_costs(const std::string& name, const dr_stage_costs& c) {
+  auto at_least = [&](const char* field, int32_t value, int32_t least) {
+    if (value < least) fail_invalid(name + "." + field, "at least " + std::to_string(least), std::to_string(value));
+  };
+  at_least("chunk", c.chunk, 1);
+  at_least("emit_ns", c.emit_ns, 1);
+  at_least("summarize_ns", c.summarize_ns, 1);
+  at_least("local_ns", c.local_ns, 0);
+  if (c.local_ns > c.emit_ns || c.local_ns > c.summarize_ns) {
+    fail_invalid(name + ".local_ns", "at most emit_ns and summarize_ns", std::to_string(c.local_ns));
+  }
+  at_least("carry_ns", c.carry_ns, 0);
+  at_least("carry_unit_ns", c.carry_unit_ns, 0);
+  at_least("split_ns", c.split_ns, 0);
+  at_least("item_ns", c.item_ns, 0);
+  at_least("emit_bytes", c.emit_bytes, 0);
+  at_least("summarize_bytes", c.summarize_bytes, 0);
+}
+
+void check_device(const dr_device& device) {
+  check_input_size("options.device", &device, sizeof device);
+  expect_range("options.device.kind", device.kind, DR_DEVICE_CPU, DR_DEVICE_CUDA);
+  if (std::memchr(device.name, '\0', sizeof device.name) == nullptr) {
+    fail_invalid("options.device.name", "a text that ends within " + std::to_string(sizeof device.name) + " bytes",
+                 "no end");
+  }
+  expect_range("options.device.units", device.units, 1, kMostUnits);
+  if (device.bytes_per_ns < 0) {
+    fail_invalid("options.device.bytes_per_ns", "at least 0", std::to_string(device.bytes_per_ns));
+  }
+  check_costs("options.device.kda", device.kda);
+  check_costs("options.device.gdn", device.gdn);
+}
+
+bool same_costs(const dr_stage_costs& a, const dr_stage_costs& b) {  // all fields are int32_t: no padding
+  return std::memcmp(&a, &b, sizeof a) == 0;
+}
+
+bool same_device(const dr_device& a, const dr_device& b) {
+  return a.kind == b.kind && std::strcmp(a.name, b.name) == 0 && a.units == b.units &&
+         a.compute_capability == b.compute_capability && a.l1_bytes == b.l1_bytes && a.l2_bytes == b.l2_bytes &&
+         a.bytes_per_ns == b.bytes_per_ns && a.measured == b.measured && same_costs(a.kda, b.kda) &&
+         same_costs(a.gdn, b.gdn);
+}
+
+std::string backend_names() {
+  std::string names;
+  for (int32_t i = 0; i < backend_count(); ++i) names += (i ? ", " : "") + std::string(backend_at(i)->name);
+  return names;
+}
+
+std::string policy_names() {
+  std::string names = kOwnPolicy;
+  for (int32_t i = 0; i < policy_count(); ++i) names += ", " + std::string(policy_name(i));
+  return names;
+}
+
+void check_isa(const std::string& isa) {
+  if (cpu_isa_find(isa.c_str()) >= 0) return;
+  std::string names;
+  for (int32_t i = 0; i < cpu_isa_count(); ++i) names += (i ? ", " : "") + std::string(cpu_isa_name(i));
+  fail_unsupported("options.isa: expected one that this machine has (" + names + "), found '" + isa + "'");
+}
+
+void take_segments(const dr_options& request, Options& options) {
+  expect_range("options.segments", request.segments, DR_SEGMENTS_AUTO, DR_SEGMENTS_LENGTH);
+  options.segments = request.segments;
+  if (request.segments == DR_SEGMENTS_COUNT || request.segments == DR_SEGMENTS_LENGTH) {
+    if (request.segment_value < 1) {
+      fail_invalid(
+          "options.segment_value",
+          request.segments == DR_SEGMENTS_COUNT ? "a number of segments, at least 1" : "a length in tokens, at least 1",
+          std::to_string(request.segment_value));
+    }
+    options.segment_value = request.segment_value;
+  }
+  if (request.segments == DR_SEGMENTS_COUNT && request.segment_value == 1) options.segments = DR_SEGMENTS_OFF;
+  options.invariant = request.invariant != 0;
+  if (options.invariant && options.segments == DR_SEGMENTS_COUNT) {
+    fail_invalid("options.segments",
+                 "auto, off or a length while options.invariant is set (a count cuts by the length of a sequence)",
+                 std::to_string(request.segment_value) + " segments");
+  }
+}
+
+void take_policy(const dr_options& request, Options& options) {
+  options.policy = request.policy != nullptr ? request.policy : kOwnPolicy;
+  if (options.policy == kOwnPolicy) return;
+  if (policy_find(options.policy) < 0)
+    fail_invalid("options.policy", "one of " + policy_names(), "'" + options.policy + "'");
+  if (options.segments != DR_SEGMENTS_AUTO || options.invariant) {
+    fail_invalid("options.policy", std::string(kOwnPolicy) + " while segments are forced or invariant is set",
+                 "'" + options.policy + "'");
+  }
+}
+
+void take_columns(const dr_options& request, const Problem& problem, Options& options) {
+  expect_range("options.num_columns", request.num_columns, 0, problem.dv);
+  if (request.num_columns == 0) return;
+  if (request.columns == nullptr) fail_invalid("options.columns", "a pointer while num_columns is not 0", "NULL");
+  options.columns.assign(request.columns, request.columns + request.num_columns);
+  int32_t last = -1;
+  for (const int32_t column : options.columns) {
+    if (column <= last || column >= problem.dv) {
+      fail_invalid("options.columns", "increasing value columns below " + std::to_string(problem.dv),
+                   std::to_string(column) + (last >= 0 ? " after " + std::to_string(last) : ""));
+    }
+    last = column;
+  }
+}
+
+}  // namespace
+
+Options validate_options(const dr_options* request, const Problem& problem) {
+  Options options;
+  options.policy = kOwnPolicy;
+  options.device = device_at(0);
+  if (request == nullptr) {
+    options.threads = options.device.units;
+    return options;
+  }
+  check_input_size("options", request, sizeof *request);
+  take_segments(*request, options);
+  take_policy(*request, options);
+  if (request->backend != nullptr && *request->backend != '\0') {
+    options.backend = request->backend;
+    if (backend_named(options.backend) == nullptr) {
+      fail_invalid("options.backend", "one of " + backend_names(), "'" + options.backend + "'");
+    }
+  }
+  if (request->isa != nullptr && *request->isa != '\0') {
+    options.isa = request->isa;
+    check_isa(options.isa);
+  }
+  if (request->device != nullptr) {
+    check_device(*request->device);
+    options.device_is_here = same_device(*request->device, options.device);
+    options.device = *request->device;
+  }
+  expect_range("options.threads", request->threads, 0, kMostThreads);
+  options.threads = request->threads > 0 ? request->threads : options.device.units;
+  expect_range("options.carry", request->carry, DR_CARRY_EXACT, DR_CARRY_TRUNCATED);
+  options.carry = static_cast<CarryMode>(request->carry);
+  take_columns(*request, problem, options);
+  expect_zero("options.reserved", request->reserved);
+  expect_zero("options.reserved2", request->reserved2);
+  options.parallel_for = request->parallel_for;
+  options.parallel_pool = request->parallel_pool;
+  return options;
+}
+
+}  // namespace deltarelay

@@ -1,0 +1,242 @@
+// Making a plan: choose a backend, weigh the tilings, cut the sequences, book the workspace.
+#include "plan/plan.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "plan/choice.h"
+#include "plan/grain.h"
+#include "plan/modes.h"
+#include "plan/schedule.h"
+#include "plan/search.h"
+#include "plan/table.h"
+#include "problem/status.h"
+
+namespace deltarelay {
+namespace {
+
+void choose_backend(Plan& plan) {
+  const Options& options = plan.options;
+  const Request request = request_of(options);
+  if (!options.backend.empty()) {
+    plan.backend = backend_named(options.backend);
+    if (plan.backend == nullptr)
+      fail_invalid("options.backend", "a backend of this library", "'" + options.backend + "'");
+    const std::string reason = plan.backend->decline(plan.problem, request);
+    if (!reason.empty()) fail_unsupported(options.backend + ": " + reason);
+  } else {
+    for (int32_t i = 0; i < backend_count() && plan.backend == nullptr; ++i) {
+      if (backend_at(i)->decline(plan.problem, request).empty()) plan.backend = backend_at(i);
+    }
+    if (plan.backend == nullptr) {
+      std::string reasons = "no backend serves this problem";
+      for (const Declined& declined : declined_of(plan)) reasons += "; " + declined.backend + ": " + declined.reason;
+      fail_unsupported(reasons);
+    }
+  }
+  plan.isa = plan.backend == &kCpuBackend ? std::max(0, cpu_isa_find(request.isa)) : 0;
+  plan.chunk = plan.backend->chunk(plan.problem, plan.isa);
+  plan.sizes = plan.backend->sizes(plan.problem, plan.isa, plan.tiling);
+}
+
+// A backend that keeps no transitions computes every sequence whole.
+bool can_cut(const Plan& plan) { return plan.sizes.transition_floats > 0; }
+
+int64_t longest_length(const Problem& problem) {
+  if (!problem.lengths_known) return problem.num_tokens;
+  int64_t longest = 0;
+  for (int64_t n = 0; n < problem.num_seqs; ++n) longest = std::max(longest, problem.length(n));
+  return longest;
+}
+
+void check_sizes(const Plan& plan) {
+  const int64_t chunks = plan::ceil_div(plan.problem.num_tokens, plan.chunk) + plan.problem.num_seqs;
+  if (chunks > kMostChunks) {
+    fail_unsupported("problem.num_tokens: expected at most " + std::to_string(kMostChunks) + " chunks of " +
+                     std::to_string(plan.chunk) + " tokens in all, found " + std::to_string(chunks));
+  }
+}
+
+int32_t length_in_chunks(const Plan& plan) {
+  const int64_t tokens = plan.options.segment_value;
+  if (tokens % plan.chunk != 0) {
+    fail_invalid("options.segment_value", "a multiple of the chunk of " + std::to_string(plan.chunk) + " tokens",
+                 std::to_string(tokens));
+  }
+  return static_cast<int32_t>(std::min(tokens / plan.chunk, kMostChunks));
+}
+
+void check_count(const Plan& plan) {
+  const int64_t longest = longest_length(plan.problem), chunks = plan::ceil_div(longest, plan.chunk);
+  if (chunks >= plan.options.segment_value) return;
+  fail_invalid("options.segment_value",
+               "at most the chunks of the longest sequence, which has " + std::to_string(longest) + " tokens in " +
+                   std::to_string(chunks) + " chunks of " + std::to_string(plan.chunk),
+               std::to_string(plan.options.segment_value) + " segments");
+}
+
+void choose_grain(Plan& plan) {
+  const dr_device& device = plan.options.device;
+  plan.grain = plan::kInfiniteGrain;
+  if (!can_cut(plan) || plan.options.segments == DR_SEGMENTS_OFF) return;
+  if (plan.options.segments == DR_SEGMENTS_LENGTH) {
+    plan.grain = length_in_chunks(plan);
+  } else if (device.kind == DR_DEVICE_CUDA) {
+    plan.grain = plan::gpu_grain(plan.problem.heads_v, device.units);
+  } else {
+    plan.grain = plan::cpu_grain(plan.problem.heads_v, most_tiles(plan.problem, *plan.backend, plan.isa), device.units,
+                                 plan.chunk);
+  }
+}
+
+void choose_rule(Plan& plan) {
+  const Options& options = plan.options;
+  if (!can_cut(plan) && (options.segments == DR_SEGMENTS_COUNT || options.segments == DR_SEGMENTS_LENGTH ||
+                         options.policy != kOwnPolicy)) {
+    fail_unsupported(std::string(plan.backend->name) +
+                     ": segments: this backend computes every sequence whole, found " +
+                     (options.policy != kOwnPolicy ? "policy '" + options.policy + "'" : "a forced cut"));
+  }
+  if (options.invariant) {
+    choose_grain(plan);
+    if (plan.grain > 0) {
+      plan.rule = CutRule::kGrain;
+      plan.cut_value = static_cast<int32_t>(plan.grain);
+    }
+    return;
+  }
+  if (options.policy != kOwnPolicy) {
+    if (!plan.problem.lengths_known) {
+      fail_unsupported("options.policy: '" + options.policy + "' needs the lengths when the plan is made");
+    }
+    plan.rule = CutRule::kPolicy;
+    return;
+  }
+  switch (options.segments) {
+    case DR_SEGMENTS_AUTO:
+      plan.rule = can_cut(plan) ? CutRule::kSearch : CutRule::kWhole;
+      break;
+    case DR_SEGMENTS_COUNT:
+      check_count(plan);
+      plan.rule = CutRule::kCount;
+      plan.cut_value = static_cast<int32_t>(options.segment_value);
+      break;
+    case DR_SEGMENTS_LENGTH:
+      plan.rule = CutRule::kLength;
+      plan.cut_value = length_in_chunks(plan);
+      break;
+    default:
+      plan.rule = CutRule::kWhole;
+  }
+}
+
+void set_limits(Plan& plan) {
+  // Estimates for a GPU that nobody has timed may be far off one by one. On a CPU all costs are ratios of the same arithmetic
+  // on the same core, so their errors move together and the margin alone is enough.
+  constexpr int32_t kRiskOfEstimates = 150;
+  const dr_device& device = plan.options.device;
+  plan.limits.risk_permille = device.kind == DR_DEVICE_CUDA && device.measured == 0 ? kRiskOfEstimates : 0;
+}
+
+const char* first_stage(const SegmentTable& table) {
+  const bool sums =
+      std::any_of(table.rows1.begin(), table.rows1.end(), [](const Row& row) { return row.work == Work::kSummarize; });
+  const bool emits =
+      std::any_of(table.rows1.begin(), table.rows1.end(), [](const Row& row) { return row.work == Work::kEmit; });
+  return !sums ? "emit" : emits ? "summarize + emit" : "summarize";
+}
+
+void list_steps(Plan& plan, const PhaseTimes& times) {
+  const int64_t copies = plan.costs.copies;
+  const SegmentTable& table = plan.table;
+  auto add = [&](const char* stage, size_t rows, int64_t time) {
+    if (rows > 0) plan.steps.push_back({stage, static_cast<int64_t>(rows) * copies, time});
+  };
+  plan.steps.reserve(3);
+  add(first_stage(table), table.rows1.size(), times.phase1);
+  add("carry", table.folds.size(), times.carry);
+  add("emit", table.rows3.size(), times.phase3);
+}
+
+void plan_known_lengths(Plan& plan, const Modes& modes) {
+  Choice choice = choose_table(plan, modes);
+  plan.tiling.value_tiles = modes.tiles[choice.mode];
+  plan.costs = modes.costs[choice.mode];
+  plan.decision = choice.decision;
+  plan.table = std::move(choice.table);
+  plan.capacity = {static_cast<int64_t>(plan.table.rows1.size()), static_cast<int64_t>(plan.table.folds.size()),
+                   static_cast<int64_t>(plan.table.rows3.size()), plan.table.num_slots};
+  plan.predicted_ns = choice.times.total();
+  plan.unsplit_ns = choice.unsplit;
+  list_steps(plan, choice.times);
+}
+
+// Backend, tiling and workspace from (num_tokens, num_seqs); the table is written at execution. The tiling is the one that
+// suits sequences of equal length: a lone long one among them is then cut into segments instead.
+void plan_unknown_lengths(Plan& plan, const Modes& modes) {
+  const int32_t mode = choose_tiling(plan, modes);
+  plan.tiling.value_tiles = modes.tiles[mode];
+  plan.costs = modes.costs[mode];
+  const CapacityRequest request{plan.rule,  plan.cut_value,       plan.problem.num_tokens, plan.problem.num_seqs,
+                                plan.chunk, plan.problem.heads_v, plan.costs.units};
+  plan.capacity = capacity_of(request, plan.limits);
+  plan.limits.max_rows = static_cast<int32_t>(std::min<int64_t>(plan.limits.max_rows, plan.capacity.slots));
+  plan.table.num_slots = plan.capacity.slots;
+  plan.steps.push_back({"segment table", 1, 0});
+  const int64_t copies = plan.costs.copies;
+  if (plan.capacity.slots > 0) {
+    plan.steps.push_back({"summarize + emit", plan.capacity.rows1 * copies, 0});
+    plan.steps.push_back({"carry", plan.capacity.folds * copies, 0});
+    plan.steps.push_back({"emit", plan.capacity.rows3 * copies, 0});
+  } else {
+    plan.steps.push_back({"emit", plan.capacity.rows1 * copies, 0});
+  }
+}
+
+void book_workspace(Plan& plan, const Modes& modes) {
+  plan.sizes = plan.backend->sizes(plan.problem, plan.isa, plan.tiling);
+  if (!plan.problem.lengths_known) {
+    // The tiling may change with the bounds while the workspace must only grow with them: book for the largest.
+    for (int32_t m = 0; m < modes.count; ++m) {
+      const Sizes other = plan.backend->sizes(plan.problem, plan.isa, {plan.tiling.threads, modes.tiles[m]});
+      plan.sizes.scratch_bytes = std::max(plan.sizes.scratch_bytes, other.scratch_bytes);
+    }
+  }
+  auto book = [&](const char* name, size_t bytes) {
+    if (bytes > 0) plan.ledger.book(name, bytes);
+  };
+  const size_t states = static_cast<size_t>(plan.table.num_slots) * static_cast<size_t>(plan.problem.heads_v);
+  book(kBufferScratch, static_cast<size_t>(plan.tiling.threads) * plan.sizes.scratch_bytes);
+  book(kBufferSlotState, states * static_cast<size_t>(plan.sizes.state_floats) * sizeof(float));
+  book(kBufferTransition, states * static_cast<size_t>(plan.sizes.transition_floats) * sizeof(float));
+  if (!plan.problem.lengths_known) {
+    book(kBufferTable, table_bytes(plan.problem.num_seqs, plan.capacity));
+    book(kBufferOffsets, sizeof(int64_t) * static_cast<size_t>(plan.problem.num_seqs + 1));
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<const Plan> make_plan(Problem problem, Options options) {
+  auto made = std::make_unique<Plan>();
+  Plan& plan = *made;
+  plan.problem = std::move(problem);
+  plan.options = std::move(options);
+  plan.tiling.threads = plan.options.device.kind == DR_DEVICE_CPU ? plan.options.threads : 1;  // of the host
+  choose_backend(plan);
+  check_sizes(plan);
+  choose_rule(plan);
+  set_limits(plan);
+  const Modes modes = modes_of(plan.problem, plan.options, *plan.backend, plan.isa);
+  if (plan.problem.lengths_known) {
+    plan_known_lengths(plan, modes);
+  } else {
+    plan_unknown_lengths(plan, modes);
+  }
+  book_workspace(plan, modes);
+  return made;
+}
+
+}  // namespace deltarelay

@@ -1,0 +1,164 @@
+// How it will be done: an immutable answer, a pure function of problem, options and device facts.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "deltarelay/deltarelay.h"
+#include "kernels/stages.h"
+#include "plan/costs.h"
+#include "plan/rows.h"
+#include "problem/problem.h"
+
+namespace deltarelay {
+
+// dr_options with its strings owned and its defaults resolved.
+struct Options {
+  int32_t segments = DR_SEGMENTS_AUTO;
+  int64_t segment_value = 0;
+  std::string backend;  // empty: the first that accepts
+  std::string isa;      // empty: the best
+  std::string policy;   // "deltarelay" or a preset of policies.h
+  dr_device device{};
+  bool device_is_here = true;  // false: planned for an absent device, cannot be executed
+  int32_t threads = 0;         // resolved, >= 1
+  bool invariant = false;
+  CarryMode carry = CarryMode::kExact;
+  std::vector<int32_t> columns;
+  dr_parallel_for parallel_for = nullptr;
+  void* parallel_pool = nullptr;
+};
+
+// Throws Error(DR_INVALID) naming the option. `request` may be nullptr.
+Options validate_options(const dr_options* request, const Problem& problem);
+
+// What a backend needs of the options to accept or decline. Refers to `options`.
+inline Request request_of(const Options& options) {
+  Request request;
+  request.isa = options.isa.empty() ? nullptr : options.isa.c_str();
+  request.carry = options.carry;
+  request.num_columns = static_cast<int32_t>(options.columns.size());
+  request.device_kind = options.device.kind;
+  request.compute_capability = options.device.compute_capability;
+  return request;
+}
+
+// A named piece of the workspace, booked at planning and fetched by the same name at execution.
+struct Buffer {
+  const char* name;
+  size_t offset;
+  size_t bytes;
+};
+
+class Ledger {
+ public:
+  void book(const char* name, size_t bytes);  // aligned to kWorkspaceAlignment
+  size_t total_bytes() const { return total_; }
+  const std::vector<Buffer>& buffers() const { return buffers_; }
+  const Buffer* find(const char* name) const;  // nullptr when not booked
+
+ private:
+  std::vector<Buffer> buffers_;
+  size_t total_ = 0;
+};
+
+// Rows of both phases and the folds between them.
+struct SegmentTable {
+  std::vector<Row> rows1;
+  std::vector<Fold> folds;
+  std::vector<Row> rows3;
+  int64_t num_slots = 0;
+};
+
+struct Step {         // one launch
+  std::string stage;  // "emit", "summarize + emit", "carry"
+  int64_t items = 0;  // work items: rows x heads x value tiles
+  int64_t predicted_ns = 0;
+};
+
+struct Candidate {  // something the planner weighed
+  std::string what;
+  int64_t predicted_ns = 0;
+  std::string verdict;  // "chosen", "slower", ...
+};
+
+struct Declined {
+  std::string backend;
+  std::string reason;
+};
+
+// How the sequences of a plan are cut.
+enum class CutRule : int32_t {
+  kWhole,   // not at all
+  kSearch,  // where the cost model gains (search.h)
+  kCount,   // into `cut_value` segments
+  kLength,  // into segments of `cut_value` chunks
+  kGrain,   // at absolute multiples of `cut_value` chunks, states folded (grain.h)
+  kPolicy,  // as another system would (policies.h)
+};
+
+struct Plan {
+  Problem problem;
+  Options options;
+  const Backend* backend = nullptr;
+  int32_t isa = 0;
+  int32_t chunk = 0;
+  Tiling tiling;
+  int64_t grain = 0;   // chunks; 0: not invariant, -1: infinite
+  SegmentTable table;  // empty when !problem.lengths_known: filled in the workspace at execution
+  Sizes sizes;
+  Ledger ledger;
+  std::vector<Step> steps;
+  int64_t predicted_ns = 0;
+  int64_t unsplit_ns = 0;
+
+  CutRule rule = CutRule::kWhole;
+  int32_t cut_value = 0;
+  plan::Costs costs;  // of the chosen tiling
+  plan::Limits limits;
+  plan::Decision decision;   // of the search
+  plan::TableSize capacity;  // upper bounds when lengths come at execution, else what the table holds
+};
+
+// Buffers of the workspace.
+inline constexpr const char* kBufferScratch = "scratch";             // [threads, scratch_bytes]
+inline constexpr const char* kBufferSlotState = "slot state";        // [slot, HV, state_floats] fp32
+inline constexpr const char* kBufferTransition = "slot transition";  // [slot, HV, transition_floats] fp32
+inline constexpr const char* kBufferOffsets =
+    "sequence offsets";                                       // [num_seqs + 1] int64, lengths known only at execution
+inline constexpr const char* kBufferTable = "segment table";  // lengths known only at execution
+
+// Throws Error(DR_INVALID) or Error(DR_UNSUPPORTED).
+std::unique_ptr<const Plan> make_plan(Problem problem, Options options);
+
+// The table of a batch whose lengths come with the tensors, written into booked memory without allocating.
+struct TableView {
+  const Row* rows1;
+  int64_t num_rows1;
+  const Fold* folds;
+  int64_t num_folds;
+  const Row* rows3;
+  int64_t num_rows3;
+};
+TableView fill_table(const Plan& plan, const Sequences& sequences, std::byte* memory, size_t bytes);
+
+// Backends in order of preference, "reference" last.
+int32_t backend_count();
+const Backend* backend_at(int32_t index);
+const Backend* backend_named(const std::string& name);  // nullptr: unknown
+
+// What the planner weighed and why other backends declined. Worked out when asked for, so that making a plan stays cheap.
+std::vector<Candidate> candidates_of(const Plan& plan);
+std::vector<Declined> declined_of(const Plan& plan);
+
+std::string describe_text(const Plan& plan);
+std::string describe_json(const Plan& plan);
+std::string describe_signature(const Plan& plan);
+
+// Known devices: 0 is this machine's CPU. devices.cpp.
+int32_t device_count();
+dr_device device_at(int32_t index);
+
+}  // namespace deltarelay

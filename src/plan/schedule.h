@@ -1,0 +1,33 @@
+// A table played out in time: every work item on the unit that falls idle first, in the order of the rows.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "kernels/stages.h"
+#include "plan/costs.h"
+#include "plan/plan.h"
+
+namespace deltarelay {
+
+struct PhaseTimes {
+  plan::ns phase1 = 0, carry = 0, phase3 = 0;
+  plan::ns total() const { return phase1 + carry + phase3; }
+};
+
+// Exact for the model: groups of equal items are placed together.
+PhaseTimes time_table(const SegmentTable& table, const plan::Costs& costs);
+
+struct ScheduledItem {
+  int32_t phase, unit;
+  plan::ns start, end;
+  int32_t sequence, segment, head, tile;
+  const char* work;  // "emit", "summarize", "carry"
+};
+
+// Work items of a table: rows and folds x heads x tiles.
+int64_t scheduled_items(const SegmentTable& table, const plan::Costs& costs);
+
+// The same schedule item by item. Items of a phase that memory bounds are stretched to the phase's time.
+std::vector<ScheduledItem> schedule_table(const SegmentTable& table, const plan::Costs& costs, int32_t tiles);
+
+}  // namespace deltarelay

@@ -1,0 +1,165 @@
+#include "plan/table.h"
+
+#include <algorithm>
+
+#include "plan/cut.h"
+#include "plan/grain.h"
+#include "plan/search.h"
+#include "problem/status.h"
+
+namespace deltarelay {
+namespace {
+
+constexpr size_t kAlign = 16;  // of every array in a table's memory
+constexpr size_t aligned(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+
+template <class T>
+T* take_array(std::byte*& memory, int64_t count) {
+  T* array = reinterpret_cast<T*>(memory);
+  memory += aligned(sizeof(T) * static_cast<size_t>(count));
+  return array;
+}
+
+// The cut of the sequence at a place, by every rule but the grain.
+struct CutBy {
+  const TableInput& input;
+  plan::Shape shape;
+
+  explicit CutBy(const TableInput& in) : input(in), shape{in.decision.segment, in.decision.first, in.decision.ratio} {}
+  plan::Cut operator()(int32_t place, int32_t chunks) const {
+    switch (input.rule) {
+      case CutRule::kSearch:
+        return place < input.decision.cut_seqs ? plan::balanced_cut(chunks, shape) : plan::whole_cut(chunks);
+      case CutRule::kCount:
+        return plan::count_cut(chunks, input.value);
+      case CutRule::kLength:
+        return plan::length_cut(chunks, input.value);
+      case CutRule::kPolicy: {
+        const PolicyCut& cut = input.policy[input.space.keys[place].sequence];
+        if (cut.pieces < 2) return plan::whole_cut(chunks);
+        const int64_t each = std::min<int64_t>(plan::ceil_div(cut.tokens, input.chunk), kMostChunks);
+        return plan::length_cut(chunks, static_cast<int32_t>(each),
+                                static_cast<int32_t>(std::min<int64_t>(cut.pieces, kMostChunks)));
+      }
+      default:
+        return plan::whole_cut(chunks);
+    }
+  }
+};
+
+// Chunks of a sequence that have all their tokens.
+struct FullChunks {
+  const TableInput& input;
+  int64_t operator()(int32_t sequence) const { return input.sequences.length(sequence) / input.chunk; }
+};
+
+}  // namespace
+
+size_t space_bytes(int64_t num_seqs) {
+  const size_t n = static_cast<size_t>(num_seqs);
+  return aligned(sizeof(int64_t) * (n + 1)) + aligned(sizeof(plan::Run) * plan::kRunsPerSequence * n) +
+         aligned(sizeof(plan::Key) * n) + aligned(sizeof(int32_t) * n);
+}
+
+TableSpace space_in(std::byte* memory, int64_t num_seqs) {
+  TableSpace space;
+  space.tail = take_array<int64_t>(memory, num_seqs + 1);
+  space.runs = take_array<plan::Run>(memory, plan::kRunsPerSequence * num_seqs);
+  space.keys = take_array<plan::Key>(memory, num_seqs);
+  space.sorted = take_array<int32_t>(memory, num_seqs);
+  return space;
+}
+
+TableInput order_sequences(const Sequences& sequences, int64_t num_tokens, int32_t chunk, const TableSpace& space) {
+  const int32_t n = static_cast<int32_t>(sequences.num_seqs);
+  int64_t left = num_tokens;  // lengths that come at execution must not outgrow what was booked
+  for (int32_t i = 0; i < n; ++i) {
+    const int64_t length = std::clamp<int64_t>(sequences.length(i), 0, left);
+    left -= length;
+    space.keys[i] = {static_cast<int32_t>(plan::ceil_div(length, chunk)), i};
+  }
+  TableInput input;
+  input.sequences = sequences;
+  input.chunk = chunk;
+  input.space = space;
+  input.lengths = plan::order_lengths(space.keys, n, space.sorted, space.tail);
+  return input;
+}
+
+int32_t riders_of(const TableInput& input, const plan::Costs& costs) {
+  const int32_t count = input.lengths.count;
+  if (input.rule == CutRule::kSearch) return input.decision.in_phase1;
+  if (input.rule == CutRule::kWhole) return count;
+  if (input.rule == CutRule::kGrain) {
+    return plan::grain_riders_for(input.space.keys, count, input.value, FullChunks{input}, costs);
+  }
+  return plan::riders_for(input.space.keys, count, CutBy(input), costs);
+}
+
+plan::TableSize table_size_of(const TableInput& input, int32_t riders) {
+  if (input.rule == CutRule::kGrain) {
+    return plan::grain_table_size(input.space.keys, input.lengths.count, input.value, FullChunks{input}, riders);
+  }
+  return plan::table_size(input.space.keys, input.lengths.count, CutBy(input), riders);
+}
+
+plan::TableSize write_table_of(const TableInput& input, int32_t riders, const plan::Costs& costs,
+                               const plan::Table& table) {
+  if (input.rule == CutRule::kGrain) {
+    return plan::write_grain_table(input.space.keys, input.lengths.count, input.value, FullChunks{input}, riders, costs,
+                                   input.space.runs, table);
+  }
+  return plan::write_table(input.space.keys, input.lengths.count, CutBy(input), riders, costs, input.space.runs, table);
+}
+
+plan::TableSize capacity_of(const CapacityRequest& r, const plan::Limits& limits) {
+  const int64_t chunks = r.num_tokens / r.chunk + r.num_seqs;  // every sequence may end in a ragged chunk
+  int64_t pieces = 0;                                          // segments after the first, of all sequences
+  switch (r.rule) {
+    case CutRule::kSearch:
+      pieces = std::min<int64_t>(limits.max_rows, plan::ceil_div(int64_t{limits.max_waves} * r.units, r.heads));
+      break;
+    case CutRule::kCount:
+      pieces = std::min(r.num_seqs * std::min<int64_t>(r.value - 1, chunks), chunks);
+      break;
+    case CutRule::kLength:
+      pieces = r.num_tokens / (int64_t{r.value} * r.chunk) + 1;
+      break;
+    case CutRule::kGrain: {
+      const int64_t grains = r.num_tokens / (int64_t{r.value} * r.chunk);
+      const int64_t cut_seqs = std::min(grains, r.num_seqs);
+      return {grains + r.num_seqs, cut_seqs, grains + r.num_seqs, grains + cut_seqs};
+    }
+    case CutRule::kWhole:
+    case CutRule::kPolicy:
+      break;
+  }
+  pieces = std::min(pieces, chunks);
+  return {pieces + r.num_seqs, std::min(r.num_seqs, pieces), pieces + r.num_seqs, pieces};
+}
+
+size_t table_bytes(int64_t num_seqs, const plan::TableSize& capacity) {
+  return space_bytes(num_seqs) + aligned(sizeof(Row) * static_cast<size_t>(capacity.rows1)) +
+         aligned(sizeof(Fold) * static_cast<size_t>(capacity.folds)) +
+         aligned(sizeof(Row) * static_cast<size_t>(capacity.rows3));
+}
+
+TableView fill_table(const Plan& plan, const Sequences& sequences, std::byte* memory, size_t bytes) {
+  const int64_t num_seqs = plan.problem.num_seqs;
+  if (bytes < table_bytes(num_seqs, plan.capacity) || sequences.num_seqs > num_seqs) {
+    throw Error(DR_INTERNAL, "segment table: expected the memory that the plan booked, found less");
+  }
+  TableInput input = order_sequences(sequences, plan.problem.num_tokens, plan.chunk, space_in(memory, num_seqs));
+  input.rule = plan.rule;
+  input.value = plan.cut_value;
+  if (plan.rule == CutRule::kSearch) input.decision = plan::decide(input.lengths, &plan.costs, 1, plan.limits);
+  memory += space_bytes(num_seqs);
+  plan::Table table;
+  table.rows1 = take_array<Row>(memory, plan.capacity.rows1);
+  table.folds = take_array<Fold>(memory, plan.capacity.folds);
+  table.rows3 = take_array<Row>(memory, plan.capacity.rows3);
+  const plan::TableSize size = write_table_of(input, riders_of(input, plan.costs), plan.costs, table);
+  return {table.rows1, size.rows1, table.folds, size.folds, table.rows3, size.rows3};
+}
+
+}  // namespace deltarelay

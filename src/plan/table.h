@@ -1,0 +1,63 @@
+// From lengths to a table by one of the rules, in memory that someone else owns: the same path for lengths that the plan knows
+// and for lengths that come with the tensors.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/stages.h"
+#include "plan/costs.h"
+#include "plan/lengths.h"
+#include "plan/plan.h"
+#include "plan/policies.h"
+#include "plan/rows.h"
+#include "problem/problem.h"
+
+namespace deltarelay {
+
+// Longest number of chunks of one sequence: leaves room for sums and for products with a ratio of 256.
+constexpr int64_t kMostChunks = int64_t{1} << 30;
+
+// Scratch of one table.
+struct TableSpace {
+  int64_t* tail;
+  plan::Run* runs;
+  plan::Key* keys;
+  int32_t* sorted;
+};
+size_t space_bytes(int64_t num_seqs);
+TableSpace space_in(std::byte* memory, int64_t num_seqs);
+
+// The sequences of one call, ordered, and the rule by which they are cut.
+struct TableInput {
+  Sequences sequences;
+  int32_t chunk = 0;  // tokens
+  TableSpace space{};
+  plan::Lengths lengths{};
+  CutRule rule = CutRule::kWhole;
+  int32_t value = 0;                  // of the rule
+  plan::Decision decision;            // kSearch
+  const PolicyCut* policy = nullptr;  // kPolicy: one per sequence
+};
+
+// Reads the lengths, at most `num_tokens` tokens in all, and orders them.
+TableInput order_sequences(const Sequences& sequences, int64_t num_tokens, int32_t chunk, const TableSpace& space);
+
+// Whole sequences that ride in phase 1.
+int32_t riders_of(const TableInput& input, const plan::Costs& costs);
+plan::TableSize table_size_of(const TableInput& input, int32_t riders);
+plan::TableSize write_table_of(const TableInput& input, int32_t riders, const plan::Costs& costs,
+                               const plan::Table& table);
+
+// Upper bounds of a table for any lengths of `num_seqs` sequences with `num_tokens` tokens in all; grows with both.
+struct CapacityRequest {
+  CutRule rule;
+  int32_t value;
+  int64_t num_tokens, num_seqs;
+  int32_t chunk, heads, units;
+};
+plan::TableSize capacity_of(const CapacityRequest& request, const plan::Limits& limits);
+
+// Bytes of the booked table: scratch and rows.
+size_t table_bytes(int64_t num_seqs, const plan::TableSize& capacity);
+
+}  // namespace deltarelay

@@ -1,0 +1,90 @@
+// What is asked, without pointers to tensors: validated once (validate.h), every default resolved.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "problem/types.h"
+
+namespace deltarelay {
+
+struct Strides {  // elements; the feature stride is 1
+  int64_t token = 0;
+  int64_t head = 0;
+  int64_t sequence = 0;  // batched problems only
+};
+
+struct StatePool {
+  StateUse use = StateUse::kNone;
+  StateLayout layout = StateLayout::kValueMajor;
+  DType dtype = DType::kFp32;
+  DType index_dtype = DType::kInt32;
+  int64_t num_slots = 0;
+  int64_t stride_slot = 0;  // elements
+  int64_t stride_head = 0;
+  bool has_null_index = false;
+  int64_t null_index = 0;
+
+  bool used() const { return use != StateUse::kNone; }
+  bool is_null(int64_t slot) const { return slot < 0 || (has_null_index && slot == null_index); }
+};
+
+struct Problem {
+  Op op = Op::kKda;
+
+  int64_t num_seqs = 0;
+  int64_t num_tokens = 0;     // rows of a packed tensor; num_seqs * seq_len when batched
+  int64_t seq_len = 0;        // > 0: batched
+  bool lengths_known = true;  // false: offsets come with the tensors; num_seqs and num_tokens are upper bounds
+  DType offsets_dtype = DType::kInt32;
+  std::vector<int64_t> offsets;  // packed and known: num_seqs + 1 entries, else empty
+
+  int32_t heads_qk = 0;
+  int32_t heads_v = 0;
+  int32_t dk = 0;
+  int32_t dv = 0;
+
+  DType dtype = DType::kFp32;
+  DType dtype_o = DType::kFp32;
+  DType dtype_gate = DType::kFp32;
+  DType dtype_beta = DType::kFp32;
+
+  GateForm gate_form = GateForm::kLog;
+  BetaForm beta_form = BetaForm::kValue;
+  bool l2norm = false;
+  float scale = 1.0f;
+  float lower_bound = 0.0f;  // raw bounded gate
+  float gate_floor = 0.0f;   // 0: none promised
+  int64_t alignment_bytes = 16;
+
+  Strides q, k, v, o, g, beta;
+
+  StatePool initial, final;
+  bool initial_mask = false;
+  Checkpoints checkpoints = Checkpoints::kNone;
+  int64_t checkpoint_every = 0;
+  StatePool checkpoint;
+
+  bool batched() const { return seq_len > 0; }
+  int32_t group() const { return heads_v / heads_qk; }  // value heads that share a query/key head
+  // Length of sequence n; only when lengths_known.
+  int64_t length(int64_t n) const { return batched() ? seq_len : offsets[n + 1] - offsets[n]; }
+
+  // The least log-decay per token that any input can give after clamping; -infinity when there is no bound.
+  float least_gate() const;
+
+  // Checkpoint rows that a sequence of this length has; for a list, the most that it can have.
+  int64_t checkpoint_rows(int64_t length) const;
+};
+
+// Where the rows of each sequence lie: the view that kernels use, whether lengths came with the plan or the tensors.
+struct Sequences {
+  const int64_t* offsets = nullptr;  // packed: num_seqs + 1 entries
+  int64_t seq_len = 0;               // batched when > 0
+  int64_t num_seqs = 0;
+
+  int64_t length(int64_t n) const { return seq_len > 0 ? seq_len : offsets[n + 1] - offsets[n]; }
+  // Element offset of the first token of sequence n in a tensor with these strides.
+  int64_t start(int64_t n, const Strides& s) const { return seq_len > 0 ? n * s.sequence : offsets[n] * s.token; }
+};
+
+}  // namespace deltarelay

@@ -1,0 +1,74 @@
+// The words of the contract as C++ enumerations; values equal those of deltarelay.h.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "deltarelay/deltarelay.h"
+
+namespace deltarelay {
+
+enum class Op : int32_t { kKda = DR_OP_KDA, kGdn = DR_OP_GDN };
+
+enum class DType : int32_t { kFp32 = DR_FP32, kBf16 = DR_BF16, kFp16 = DR_FP16, kInt32 = DR_INT32, kInt64 = DR_INT64 };
+
+enum class GateForm : int32_t {
+  kLog = DR_GATE_LOG,
+  kLinear = DR_GATE_LINEAR,
+  kRawSoftplus = DR_GATE_RAW_SOFTPLUS,
+  kRawBounded = DR_GATE_RAW_BOUNDED,
+};
+
+enum class BetaForm : int32_t {
+  kValue = DR_BETA_VALUE,
+  kLogit = DR_BETA_LOGIT,
+  kTwiceLogit = DR_BETA_TWICE_LOGIT,
+};
+
+enum class StateLayout : int32_t { kValueMajor = DR_STATE_VALUE_MAJOR, kKeyMajor = DR_STATE_KEY_MAJOR };
+
+enum class StateUse : int32_t { kNone = DR_STATE_NONE, kRows = DR_STATE_ROWS, kSlots = DR_STATE_SLOTS };
+
+enum class Checkpoints : int32_t {
+  kNone = DR_CHECKPOINTS_NONE,
+  kEvery = DR_CHECKPOINTS_EVERY,
+  kList = DR_CHECKPOINTS_LIST,
+  kChunks = DR_CHECKPOINTS_CHUNKS,
+};
+
+enum class CarryMode : int32_t { kExact = DR_CARRY_EXACT, kTruncated = DR_CARRY_TRUNCATED };
+
+constexpr size_t size_of(DType type) {
+  switch (type) {
+    case DType::kFp32:
+    case DType::kInt32:
+      return 4;
+    case DType::kBf16:
+    case DType::kFp16:
+      return 2;
+    case DType::kInt64:
+      return 8;
+  }
+  return 0;
+}
+
+const char* name_of(Op op);
+const char* name_of(DType type);
+const char* name_of(GateForm form);
+const char* name_of(BetaForm form);
+const char* name_of(StateLayout layout);
+const char* name_of(Checkpoints checkpoints);
+
+// Positions of listed checkpoints and the period of regular ones are multiples of this, so that every backend's chunk or
+// sub-chunk ends there.
+constexpr int64_t kCheckpointAlignment = 16;
+// FLA's chunk: what DR_CHECKPOINTS_CHUNKS counts in.
+constexpr int64_t kCheckpointChunk = 64;
+constexpr int32_t kMaxHeadWidth = 256;
+// Chunks of a sequence are counted in int32_t, and no backend's chunk is under 16 tokens.
+constexpr int64_t kMaxSequenceTokens = ((int64_t{1} << 31) - 1) * kCheckpointAlignment;
+// Tokens times value heads. Far above any memory, and low enough that sums of nanoseconds in the planner fit int64_t.
+constexpr int64_t kMaxTokenHeads = int64_t{1} << 44;
+constexpr float kL2NormEpsilon = 1e-6f;  // inside the root, on the sum of squares
+constexpr size_t kWorkspaceAlignment = 256;
+
+}  // namespace deltarelay

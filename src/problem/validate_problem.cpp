@@ -1,0 +1,301 @@
+// The rules of dr_problem, in the order of its fields.
+#include <cmath>
+#include <limits>
+#include <span>
+#include <string>
+
+#include "problem/argument.h"
+#include "problem/number.h"
+#include "problem/status.h"
+#include "problem/strides.h"
+#include "problem/struct_size.h"
+#include "problem/validate.h"
+
+namespace deltarelay {
+namespace {
+
+struct Choice {
+  int32_t value;
+  const char* name;
+};
+
+constexpr Choice kFloatTypes[] = {{DR_FP32, "DR_FP32"}, {DR_BF16, "DR_BF16"}, {DR_FP16, "DR_FP16"}};
+constexpr Choice kIndexTypes[] = {{DR_INT32, "DR_INT32"}, {DR_INT64, "DR_INT64"}};
+constexpr Choice kOps[] = {{DR_OP_KDA, "DR_OP_KDA"}, {DR_OP_GDN, "DR_OP_GDN"}};
+constexpr Choice kGateForms[] = {{DR_GATE_LOG, "DR_GATE_LOG"},
+                                 {DR_GATE_LINEAR, "DR_GATE_LINEAR"},
+                                 {DR_GATE_RAW_SOFTPLUS, "DR_GATE_RAW_SOFTPLUS"},
+                                 {DR_GATE_RAW_BOUNDED, "DR_GATE_RAW_BOUNDED"}};
+constexpr Choice kBetaForms[] = {
+    {DR_BETA_VALUE, "DR_BETA_VALUE"}, {DR_BETA_LOGIT, "DR_BETA_LOGIT"}, {DR_BETA_TWICE_LOGIT, "DR_BETA_TWICE_LOGIT"}};
+constexpr Choice kUses[] = {
+    {DR_STATE_NONE, "DR_STATE_NONE"}, {DR_STATE_ROWS, "DR_STATE_ROWS"}, {DR_STATE_SLOTS, "DR_STATE_SLOTS"}};
+constexpr Choice kLayouts[] = {{DR_STATE_VALUE_MAJOR, "DR_STATE_VALUE_MAJOR"},
+                               {DR_STATE_KEY_MAJOR, "DR_STATE_KEY_MAJOR"}};
+constexpr Choice kCheckpoints[] = {{DR_CHECKPOINTS_NONE, "DR_CHECKPOINTS_NONE"},
+                                   {DR_CHECKPOINTS_EVERY, "DR_CHECKPOINTS_EVERY"},
+                                   {DR_CHECKPOINTS_LIST, "DR_CHECKPOINTS_LIST"},
+                                   {DR_CHECKPOINTS_CHUNKS, "DR_CHECKPOINTS_CHUNKS"}};
+
+template <typename Enum>
+Enum choose(Argument argument, int32_t found, std::span<const Choice> choices) {
+  for (const Choice& choice : choices) {
+    if (choice.value == found) return static_cast<Enum>(found);
+  }
+  std::string expected;
+  for (const Choice& choice : choices) {
+    if (!expected.empty()) expected += &choice == &choices.back() ? " or " : ", ";
+    expected += std::string(choice.name) + " (" + std::to_string(choice.value) + ")";
+  }
+  fail_invalid(argument.name(), expected, std::to_string(found));
+}
+
+template <typename Enum>
+Enum choose_or(Argument argument, int32_t found, std::span<const Choice> choices, Enum otherwise) {
+  return found == 0 ? otherwise : choose<Enum>(argument, found, choices);
+}
+
+void check_range(const char* argument, int64_t found, int64_t least, int64_t most) {
+  if (found >= least && found <= most) return;
+  fail_invalid(argument, std::to_string(least) + " to " + std::to_string(most), std::to_string(found));
+}
+
+void read_heads(const dr_problem& request, Problem* p) {
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  check_range("problem.heads_qk", request.heads_qk, 1, kMost);
+  check_range("problem.heads_v", request.heads_v, 1, kMost);
+  if (request.heads_v % request.heads_qk != 0) {
+    fail_invalid("problem.heads_v",
+                 "a head count that is a multiple of heads_qk = " + std::to_string(request.heads_qk) +
+                     " (every query/key head serves as many value heads)",
+                 std::to_string(request.heads_v));
+  }
+  check_range("problem.dk", request.dk, 1, kMaxHeadWidth);
+  check_range("problem.dv", request.dv, 1, kMaxHeadWidth);
+  p->heads_qk = request.heads_qk;
+  p->heads_v = request.heads_v;
+  p->dk = request.dk;
+  p->dv = request.dv;
+}
+
+void read_batched(const dr_problem& request, Problem* p) {
+  if (request.seq_offsets != nullptr) {
+    fail_invalid("problem.seq_offsets",
+                 "NULL in a batched problem (seq_len is " + std::to_string(request.seq_len) + ")", "a pointer");
+  }
+  check_range("problem.seq_len", request.seq_len, 1, kMaxSequenceTokens);
+  int64_t tokens = 0;
+  if (__builtin_mul_overflow(request.num_seqs, request.seq_len, &tokens)) {
+    fail_invalid("problem.num_seqs", "a token count num_seqs * seq_len below 2^63",
+                 std::to_string(request.num_seqs) + " sequences of " + std::to_string(request.seq_len));
+  }
+  if (request.num_tokens != 0 && request.num_tokens != tokens) {
+    fail_invalid("problem.num_tokens", "0 or num_seqs * seq_len = " + std::to_string(tokens),
+                 std::to_string(request.num_tokens));
+  }
+  p->seq_len = request.seq_len;
+  p->num_tokens = tokens;
+}
+
+void read_packed(const dr_problem& request, Problem* p) {
+  if (request.num_tokens < 0) {
+    fail_invalid("problem.num_tokens", "0 or more rows", std::to_string(request.num_tokens));
+  }
+  p->num_tokens = request.num_tokens;
+  p->lengths_known = request.seq_offsets != nullptr;
+  if (!p->lengths_known) return;
+  check_index_alignment("problem.seq_offsets", request.seq_offsets, p->offsets_dtype);
+  check_offsets("problem.seq_offsets", request.seq_offsets, p->offsets_dtype, p->num_seqs, p->num_tokens);
+  p->offsets.resize(static_cast<size_t>(p->num_seqs) + 1);
+  for (int64_t n = 0; n <= p->num_seqs; ++n) {
+    p->offsets[static_cast<size_t>(n)] = load_index(request.seq_offsets, p->offsets_dtype, n);
+  }
+}
+
+void read_sequences(const dr_problem& request, Problem* p) {
+  check_range("problem.num_seqs", request.num_seqs, 1, std::numeric_limits<int32_t>::max());
+  p->num_seqs = request.num_seqs;
+  if (request.seq_len < 0) {
+    fail_invalid("problem.seq_len", "0 (packed) or a positive length (batched)", std::to_string(request.seq_len));
+  }
+  p->offsets_dtype = choose_or("problem.seq_offsets_dtype", request.seq_offsets_dtype, kIndexTypes, DType::kInt32);
+  if (request.seq_len > 0) {
+    read_batched(request, p);
+  } else {
+    read_packed(request, p);
+  }
+  if (p->num_tokens > kMaxTokenHeads / p->heads_v) {
+    fail_invalid("problem.num_tokens", "at most 2^44 tokens times value heads",
+                 std::to_string(p->num_tokens) + " tokens and " + std::to_string(p->heads_v) + " heads");
+  }
+}
+
+void read_types(const dr_problem& request, Problem* p) {
+  p->dtype = choose_or("problem.dtype", request.dtype, kFloatTypes, DType::kFp32);
+  p->dtype_o = choose_or("problem.dtype_o", request.dtype_o, kFloatTypes, p->dtype);
+  p->dtype_gate = choose_or("problem.dtype_gate", request.dtype_gate, kFloatTypes, p->dtype);
+  p->dtype_beta = choose_or("problem.dtype_beta", request.dtype_beta, kFloatTypes, p->dtype);
+  const int32_t alignment = request.alignment_bytes;
+  if (alignment < 0 || (alignment & (alignment - 1)) != 0) {
+    fail_invalid("problem.alignment_bytes", "0 (16 bytes) or a power of two", std::to_string(alignment));
+  }
+  if (alignment != 0) p->alignment_bytes = alignment;
+}
+
+void read_gate(const dr_problem& request, Problem* p) {
+  p->gate_form = choose<GateForm>("problem.gate_form", request.gate_form, kGateForms);
+  p->beta_form = choose<BetaForm>("problem.beta_form", request.beta_form, kBetaForms);
+  p->l2norm = request.l2norm != 0;
+
+  const float bound = request.lower_bound;
+  if (p->gate_form == GateForm::kRawBounded) {
+    if (!std::isfinite(bound) || bound >= 0.0f) {
+      fail_invalid("problem.lower_bound", "a finite number below 0 with the raw bounded gate", std::to_string(bound));
+    }
+  } else if (bound != 0.0f) {
+    fail_invalid("problem.lower_bound", std::string("0 with the ") + name_of(p->gate_form) + " gate",
+                 std::to_string(bound));
+  }
+  p->lower_bound = bound;
+
+  const float floor = request.gate_floor;
+  const bool may_have_floor = p->gate_form == GateForm::kLog || p->gate_form == GateForm::kLinear;
+  if (may_have_floor && (!std::isfinite(floor) || floor > 0.0f)) {
+    fail_invalid("problem.gate_floor", "0 (no promise) or a finite number below 0", std::to_string(floor));
+  }
+  if (!may_have_floor && floor != 0.0f) {
+    fail_invalid("problem.gate_floor", std::string("0 with the ") + name_of(p->gate_form) + " gate",
+                 std::to_string(floor));
+  }
+  p->gate_floor = floor;
+}
+
+void read_scale(const dr_problem& request, Problem* p) {
+  if (request.scale_given == 0) {
+    // A scale without its flag would be dropped without a word.
+    if (request.scale != 0.0f) {
+      fail_invalid("problem.scale", "0 while scale_given is 0 (scale is then dk^-1/2)", std::to_string(request.scale));
+    }
+    p->scale = 1.0f / std::sqrt(static_cast<float>(p->dk));
+    return;
+  }
+  if (!std::isfinite(request.scale)) {
+    fail_invalid("problem.scale", "a finite number", std::to_string(request.scale));
+  }
+  p->scale = request.scale;
+}
+
+void read_strides(const dr_problem& request, Problem* p) {
+  TensorShape shape{};
+  shape.batched = p->batched();
+  shape.sequences = p->batched() ? p->num_seqs : 1;
+  shape.tokens = p->batched() ? p->seq_len : p->num_tokens;
+  const auto with = [&shape](int64_t heads, int64_t width, DType dtype) {
+    shape.heads = heads;
+    shape.width = width;
+    shape.dtype = dtype;
+    return shape;
+  };
+  p->q = resolve_strides("problem.stride_q", request.stride_q, with(p->heads_qk, p->dk, p->dtype));
+  p->k = resolve_strides("problem.stride_k", request.stride_k, with(p->heads_qk, p->dk, p->dtype));
+  p->v = resolve_strides("problem.stride_v", request.stride_v, with(p->heads_v, p->dv, p->dtype));
+  p->o = resolve_strides("problem.stride_o", request.stride_o, with(p->heads_v, p->dv, p->dtype_o));
+  const int64_t gate_width = p->op == Op::kKda ? p->dk : 1;
+  p->g = resolve_strides("problem.stride_g", request.stride_g, with(p->heads_v, gate_width, p->dtype_gate));
+  p->beta = resolve_strides("problem.stride_beta", request.stride_beta, with(p->heads_v, 1, p->dtype_beta));
+}
+
+// `rows`: how many rows DR_STATE_ROWS needs, and the default of num_slots. What an unused pool says is not looked at, so
+// that callers may keep one description and switch it on and off.
+StatePool read_state(const char* pool_name, const dr_state& request, const Problem& problem, int64_t rows,
+                     bool rows_known) {
+  StatePool pool;
+  pool.use = choose<StateUse>(Argument(pool_name, "use"), request.use, kUses);
+  if (!pool.used()) return pool;
+  pool.layout = choose<StateLayout>(Argument(pool_name, "layout"), request.layout, kLayouts);
+  pool.dtype = choose_or(Argument(pool_name, "dtype"), request.dtype, kFloatTypes, DType::kFp32);
+  pool.index_dtype = choose_or(Argument(pool_name, "index_dtype"), request.index_dtype, kIndexTypes, DType::kInt32);
+  if (request.reserved != 0)
+    fail_invalid(Argument(pool_name, "reserved").name(), "0", std::to_string(request.reserved));
+  if (request.num_slots < 0) {
+    fail_invalid(Argument(pool_name, "num_slots").name(), "0 (one for each row) or the states in the pool",
+                 std::to_string(request.num_slots));
+  }
+  pool.num_slots = request.num_slots != 0 ? request.num_slots : rows;
+  if (pool.use == StateUse::kRows && rows_known && pool.num_slots < rows) {
+    fail_invalid(Argument(pool_name, "num_slots").name(), "at least " + std::to_string(rows) + " rows",
+                 std::to_string(pool.num_slots));
+  }
+  if (request.has_null_index != 0 && pool.use != StateUse::kSlots) {
+    fail_invalid(Argument(pool_name, "has_null_index").name(), "0 unless use is DR_STATE_SLOTS",
+                 std::to_string(request.has_null_index));
+  }
+  if (request.has_null_index == 0 && request.null_index != 0) {
+    fail_invalid(Argument(pool_name, "null_index").name(), "0 while has_null_index is 0",
+                 std::to_string(request.null_index));
+  }
+  pool.has_null_index = request.has_null_index != 0;
+  pool.null_index = request.null_index;
+  resolve_state_strides(pool_name, request, problem.heads_v, static_cast<int64_t>(problem.dk) * problem.dv, &pool);
+  return pool;
+}
+
+// Rows of all sequences; when the lengths are not known yet, the most that num_tokens and num_seqs allow.
+int64_t checkpoint_rows_of_all(const Problem& p) {
+  if (!p.lengths_known) {
+    const int64_t ragged = p.checkpoints == Checkpoints::kChunks ? p.num_seqs : 0;  // each may end in a short chunk
+    return p.checkpoint_rows(p.num_tokens) + ragged;
+  }
+  if (p.batched()) return p.num_seqs * p.checkpoint_rows(p.seq_len);
+  int64_t rows = 0;
+  for (int64_t n = 0; n < p.num_seqs; ++n) rows += p.checkpoint_rows(p.length(n));
+  return rows;
+}
+
+void read_checkpoints(const dr_problem& request, Problem* p) {
+  p->checkpoints = choose<Checkpoints>("problem.checkpoints", request.checkpoints, kCheckpoints);
+  const int64_t every = request.checkpoint_every;
+  if (p->checkpoints == Checkpoints::kEvery) {
+    if (every <= 0 || every % kCheckpointAlignment != 0) {
+      fail_invalid("problem.checkpoint_every", "a positive multiple of " + std::to_string(kCheckpointAlignment),
+                   std::to_string(every));
+    }
+  } else if (every != 0) {
+    fail_invalid("problem.checkpoint_every", "0 unless checkpoints is DR_CHECKPOINTS_EVERY", std::to_string(every));
+  }
+  p->checkpoint_every = every;
+  const bool wanted = p->checkpoints != Checkpoints::kNone;
+  // How many rows a list has is known when it is given, at execution; a pool for it may be smaller than the bound.
+  const bool rows_known = p->lengths_known && p->checkpoints != Checkpoints::kList;
+  p->checkpoint = read_state("problem.checkpoint", request.checkpoint, *p, checkpoint_rows_of_all(*p), rows_known);
+  if (wanted != p->checkpoint.used()) {
+    fail_invalid("problem.checkpoint.use",
+                 wanted ? std::string("DR_STATE_ROWS or DR_STATE_SLOTS, a place for the checkpoints")
+                        : std::string("DR_STATE_NONE while checkpoints is DR_CHECKPOINTS_NONE"),
+                 std::to_string(request.checkpoint.use));
+  }
+}
+
+}  // namespace
+
+Problem validate(const dr_problem& request) {
+  check_input_size("problem", &request, sizeof request);
+  Problem p;
+  p.op = choose<Op>("problem.op", request.op, kOps);
+  read_heads(request, &p);
+  read_sequences(request, &p);
+  read_types(request, &p);
+  read_gate(request, &p);
+  read_scale(request, &p);
+  read_strides(request, &p);
+  p.initial = read_state("problem.initial", request.initial, p, p.num_seqs, true);
+  p.final = read_state("problem.final", request.final, p, p.num_seqs, true);
+  p.initial_mask = request.initial_mask != 0;
+  if (p.initial_mask && !p.initial.used()) {
+    fail_invalid("problem.initial_mask", "0 while initial.use is DR_STATE_NONE", std::to_string(request.initial_mask));
+  }
+  read_checkpoints(request, &p);
+  return p;
+}
+
+}  // namespace deltarelay

@@ -1,0 +1,308 @@
+// The rules of dr_tensors. Lists in host memory are read here and nowhere doubted again; a list that only the device can
+// read is clamped there.
+//
+// Pointers that the problem has no use for: a_log and dt_bias are parameters of a layer that callers pass along whatever the
+// gate form is, and are not looked at. Any other is refused, since a state that is not read, or not written, is an error
+// that shows much later.
+#include <cstdint>
+#include <limits>
+#include <string>
+
+#include "problem/number.h"
+#include "problem/slots.h"
+#include "problem/status.h"
+#include "problem/struct_size.h"
+#include "problem/validate.h"
+
+namespace deltarelay {
+namespace {
+
+std::string element(const char* array, int64_t i) { return std::string(array) + "[" + std::to_string(i) + "]"; }
+
+void check_alignment(const char* argument, const void* data, size_t bytes) {
+  const auto address = reinterpret_cast<uintptr_t>(data);
+  if (address % bytes == 0) return;
+  const auto largest = address & (~address + 1);  // the lowest bit that is set
+  fail_invalid(argument, "an address that is a multiple of " + std::to_string(bytes) + " bytes",
+               "one that is a multiple of " + std::to_string(largest));
+}
+
+void check_present(const char* argument, const void* data) {
+  if (data == nullptr) fail_invalid(argument, "a pointer", "NULL");
+}
+
+void check_absent(const char* argument, const void* data, const char* reason) {
+  if (data != nullptr) fail_invalid(argument, std::string("NULL (") + reason + ")", "a pointer");
+}
+
+// A tensor or a pool: present unless it has no element, and aligned as promised (never below its element).
+void check_data(const char* argument, const void* data, bool empty, DType dtype, const Problem& problem) {
+  if (data == nullptr && empty) return;
+  check_present(argument, data);
+  const auto promised = static_cast<size_t>(problem.alignment_bytes);
+  check_alignment(argument, data, promised > size_of(dtype) ? promised : size_of(dtype));
+}
+
+void check_slots(const char* argument, const StatePool& pool, const void* index, int64_t rows) {
+  for (int64_t n = 0; n < rows; ++n) {
+    const int64_t slot = slot_of(pool, index, n);
+    if (slot < pool.num_slots) continue;
+    fail_invalid(element(argument, n),
+                 "a slot below num_slots = " + std::to_string(pool.num_slots) + ", or a null slot",
+                 std::to_string(slot));
+  }
+}
+
+// A pool with its index array, without the values in the latter.
+void check_pool(const char* argument, const char* index_argument, const StatePool& pool, const void* data,
+                const void* index, bool empty, const Problem& problem) {
+  if (!pool.used()) {
+    check_absent(argument, data, "its use in the problem is DR_STATE_NONE");
+    check_absent(index_argument, index, "its use in the problem is DR_STATE_NONE");
+    return;
+  }
+  check_data(argument, data, empty, pool.dtype, problem);
+  if (pool.use == StateUse::kRows) {
+    check_absent(index_argument, index, "its use in the problem is DR_STATE_ROWS");
+    return;
+  }
+  if (index == nullptr && empty) return;
+  check_present(index_argument, index);
+  check_index_alignment(index_argument, index, pool.index_dtype);
+}
+
+// A set of slots without a heap: execution does not allocate. One window of slot numbers is held at a time; windows that
+// hold no slot are passed over, so the work is rows times the windows that are hit.
+class SlotWindow {
+ public:
+  static constexpr int64_t kSlots = 32768;
+
+  explicit SlotWindow(int64_t first) : first_(first) {}
+  bool holds(int64_t slot) const { return slot >= first_ && slot - first_ < kSlots; }
+  bool contains(int64_t slot) const { return ((words_[word(slot)] >> bit(slot)) & 1u) != 0; }
+  void insert(int64_t slot) { words_[word(slot)] |= uint64_t{1} << bit(slot); }
+
+ private:
+  size_t word(int64_t slot) const { return static_cast<size_t>(slot - first_) / 64; }
+  unsigned bit(int64_t slot) const { return static_cast<unsigned>(slot - first_) % 64; }
+
+  int64_t first_;
+  uint64_t words_[kSlots / 64] = {};
+};
+
+constexpr int64_t kNoSlot = std::numeric_limits<int64_t>::max();
+
+int64_t least_slot_from(const StatePool& pool, const void* index, int64_t rows, int64_t from) {
+  int64_t least = kNoSlot;
+  for (int64_t n = 0; n < rows; ++n) {
+    const int64_t slot = slot_of(pool, index, n);
+    if (slot >= from && slot < least) least = slot;
+  }
+  return least;
+}
+
+// No slot is written for two rows: which of them would remain is a matter of chance.
+void check_written_once(const char* argument, const StatePool& pool, const void* index, int64_t rows) {
+  if (pool.use != StateUse::kSlots) return;
+  int64_t first = least_slot_from(pool, index, rows, 0);
+  while (first != kNoSlot) {
+    SlotWindow window(first);
+    for (int64_t n = 0; n < rows; ++n) {
+      const int64_t slot = slot_of(pool, index, n);
+      if (!window.holds(slot)) continue;
+      if (window.contains(slot)) {
+        fail_invalid(element(argument, n), "a slot that no other row writes", std::to_string(slot) + " once more");
+      }
+      window.insert(slot);
+    }
+    first = least_slot_from(pool, index, rows, first + SlotWindow::kSlots);
+  }
+}
+
+// States may be updated in place, but a slot that one sequence writes must not be read by another: there is no order
+// between them. Only pools at the same address are compared.
+void check_in_place(const Problem& p, const dr_tensors& t) {
+  if (!p.initial.used() || !p.final.used() || t.initial != t.final) return;
+  const auto differ = [](const char* what, int64_t initial, int64_t final) {
+    fail_invalid(std::string("tensors.final"),
+                 std::string("memory of its own, because problem.final.") + what + " is " + std::to_string(final) +
+                     " and problem.initial." + what + " is " + std::to_string(initial),
+                 "the address of tensors.initial");
+  };
+  if (p.initial.dtype != p.final.dtype) {
+    differ("dtype", static_cast<int64_t>(p.initial.dtype), static_cast<int64_t>(p.final.dtype));
+  }
+  if (p.initial.stride_slot != p.final.stride_slot) differ("stride_slot", p.initial.stride_slot, p.final.stride_slot);
+  if (p.initial.stride_head != p.final.stride_head) differ("stride_head", p.initial.stride_head, p.final.stride_head);
+  if (p.initial.layout != p.final.layout && p.dk > 1 && p.dv > 1) {
+    differ("layout", static_cast<int64_t>(p.initial.layout), static_cast<int64_t>(p.final.layout));
+  }
+  if (p.initial.use == StateUse::kRows && p.final.use == StateUse::kRows) return;
+  int64_t first = least_slot_from(p.final, t.final_index, p.num_seqs, 0);
+  while (first != kNoSlot) {
+    SlotWindow written(first);
+    for (int64_t n = 0; n < p.num_seqs; ++n) {
+      const int64_t slot = slot_of(p.final, t.final_index, n);
+      if (written.holds(slot)) written.insert(slot);
+    }
+    for (int64_t n = 0; n < p.num_seqs; ++n) {
+      if (p.initial_mask && t.has_initial[n] == 0) continue;
+      const int64_t slot = slot_of(p.initial, t.initial_index, n);
+      if (!written.holds(slot) || !written.contains(slot)) continue;
+      if (slot_of(p.final, t.final_index, n) == slot) continue;
+      fail_invalid(element("tensors.initial_index", n), "a slot that no other sequence writes in the same pool",
+                   std::to_string(slot));
+    }
+    first = least_slot_from(p.final, t.final_index, p.num_seqs, first + SlotWindow::kSlots);
+  }
+}
+
+// Length of a sequence, whether the offsets came with the problem or with the tensors. Host memory.
+int64_t length_of(const Problem& p, const dr_tensors& t, int64_t n) {
+  if (p.lengths_known) return p.length(n);
+  return load_index(t.seq_offsets, p.offsets_dtype, n + 1) - load_index(t.seq_offsets, p.offsets_dtype, n);
+}
+
+// The list of checkpoints of each sequence. Returns how many rows it has.
+int64_t check_checkpoint_list(const Problem& p, const dr_tensors& t) {
+  constexpr const char* kOffsets = "tensors.checkpoint_offsets";
+  constexpr const char* kPositions = "tensors.checkpoint_positions";
+  if (t.checkpoint_offsets[0] != 0) fail_invalid(element(kOffsets, 0), "0", std::to_string(t.checkpoint_offsets[0]));
+  for (int64_t n = 0; n < p.num_seqs; ++n) {
+    const int64_t begin = t.checkpoint_offsets[n];
+    const int64_t end = t.checkpoint_offsets[n + 1];
+    if (end < begin) {
+      fail_invalid(element(kOffsets, n + 1), "at least " + std::to_string(begin) + ", the offset before it",
+                   std::to_string(end));
+    }
+    if (end > begin) check_present(kPositions, t.checkpoint_positions);
+    const int64_t length = length_of(p, t, n);
+    int64_t previous = 0;
+    for (int64_t row = begin; row < end; ++row) {
+      const int64_t position = t.checkpoint_positions[row];
+      if (position <= previous || position > length || position % kCheckpointAlignment != 0) {
+        fail_invalid(element(kPositions, row),
+                     "a multiple of " + std::to_string(kCheckpointAlignment) + " above " + std::to_string(previous) +
+                         " and at most the length " + std::to_string(length) + " of sequence " + std::to_string(n),
+                     std::to_string(position));
+      }
+      previous = position;
+    }
+  }
+  return t.checkpoint_offsets[p.num_seqs];
+}
+
+int64_t count_checkpoints(const Problem& p, const dr_tensors& t) {
+  if (p.checkpoints == Checkpoints::kNone) return 0;
+  if (p.checkpoints == Checkpoints::kList) return check_checkpoint_list(p, t);
+  int64_t rows = 0;
+  for (int64_t n = 0; n < p.num_seqs; ++n) rows += p.checkpoint_rows(length_of(p, t, n));
+  return rows;
+}
+
+// What host memory can be asked: values of offsets, slots and checkpoint lists.
+void check_lists(const Problem& p, const dr_tensors& t) {
+  if (!p.lengths_known) check_offsets("tensors.seq_offsets", t.seq_offsets, p.offsets_dtype, p.num_seqs, p.num_tokens);
+  if (p.initial.used()) check_slots("tensors.initial_index", p.initial, t.initial_index, p.num_seqs);
+  if (p.final.used()) {
+    check_slots("tensors.final_index", p.final, t.final_index, p.num_seqs);
+    check_written_once("tensors.final_index", p.final, t.final_index, p.num_seqs);
+  }
+  check_in_place(p, t);
+  if (!p.checkpoint.used()) return;
+  const int64_t rows = count_checkpoints(p, t);
+  check_pool("tensors.checkpoint", "tensors.checkpoint_index", p.checkpoint, t.checkpoint, t.checkpoint_index,
+             rows == 0, p);
+  if (p.checkpoint.use == StateUse::kRows && rows > p.checkpoint.num_slots) {
+    fail_invalid("tensors.checkpoint", "at most num_slots = " + std::to_string(p.checkpoint.num_slots) + " rows",
+                 std::to_string(rows));
+  }
+  check_slots("tensors.checkpoint_index", p.checkpoint, t.checkpoint_index, rows);
+  check_written_once("tensors.checkpoint_index", p.checkpoint, t.checkpoint_index, rows);
+}
+
+// An output that starts where an input starts overwrites it while it is still being read.
+void check_output_alone(const dr_tensors& t) {
+  if (t.o == nullptr) return;
+  const struct {
+    const char* name;
+    const void* data;
+  } inputs[] = {{"q", t.q}, {"k", t.k}, {"v", t.v}, {"g", t.g}, {"beta", t.beta}};
+  for (const auto& input : inputs) {
+    if (input.data == t.o)
+      fail_invalid("tensors.o", "memory of its own", std::string("the address of tensors.") + input.name);
+  }
+}
+
+}  // namespace
+
+void check_index_alignment(const char* argument, const void* data, DType dtype) {
+  check_alignment(argument, data, size_of(dtype));
+}
+
+void check_offsets(const char* argument, const void* offsets, DType dtype, int64_t num_seqs, int64_t num_tokens) {
+  int64_t previous = load_index(offsets, dtype, 0);
+  if (previous != 0) fail_invalid(element(argument, 0), "0", std::to_string(previous));
+  for (int64_t n = 1; n <= num_seqs; ++n) {
+    const int64_t offset = load_index(offsets, dtype, n);
+    if (offset < previous) {
+      fail_invalid(element(argument, n), "at least " + std::to_string(previous) + ", the offset before it",
+                   std::to_string(offset));
+    }
+    if (offset > num_tokens) {
+      fail_invalid(element(argument, n), "at most num_tokens = " + std::to_string(num_tokens), std::to_string(offset));
+    }
+    if (offset - previous > kMaxSequenceTokens) {
+      fail_invalid(element(argument, n), "a sequence of at most " + std::to_string(kMaxSequenceTokens) + " tokens",
+                   std::to_string(offset - previous) + " of them");
+    }
+    previous = offset;
+  }
+}
+
+void validate_tensors(const Problem& p, const dr_tensors& t, bool host_memory) {
+  check_input_size("tensors", &t, sizeof t);
+  if (t.reserved != 0) fail_invalid("tensors.reserved", "0", std::to_string(t.reserved));
+  const bool empty = p.num_tokens == 0;
+  check_data("tensors.q", t.q, empty, p.dtype, p);
+  check_data("tensors.k", t.k, empty, p.dtype, p);
+  check_data("tensors.v", t.v, empty, p.dtype, p);
+  check_data("tensors.g", t.g, empty, p.dtype_gate, p);
+  check_data("tensors.beta", t.beta, empty, p.dtype_beta, p);
+  check_data("tensors.o", t.o, empty, p.dtype_o, p);
+  check_output_alone(t);
+
+  const bool raw = p.gate_form == GateForm::kRawSoftplus || p.gate_form == GateForm::kRawBounded;
+  if (p.gate_form == GateForm::kRawSoftplus) check_present("tensors.a_log", t.a_log);
+  if (raw) check_alignment("tensors.a_log", t.a_log, alignof(float));
+  if (raw) check_alignment("tensors.dt_bias", t.dt_bias, alignof(float));
+
+  if (p.lengths_known) {
+    check_absent("tensors.seq_offsets", t.seq_offsets, "the problem has the lengths");
+  } else {
+    check_present("tensors.seq_offsets", t.seq_offsets);
+    check_index_alignment("tensors.seq_offsets", t.seq_offsets, p.offsets_dtype);
+  }
+  check_pool("tensors.initial", "tensors.initial_index", p.initial, t.initial, t.initial_index, false, p);
+  check_pool("tensors.final", "tensors.final_index", p.final, t.final, t.final_index, false, p);
+  if (p.initial_mask) {
+    check_present("tensors.has_initial", t.has_initial);
+  } else {
+    check_absent("tensors.has_initial", t.has_initial, "initial_mask in the problem is 0");
+  }
+
+  // How many checkpoints there are may be known only from lists, so an empty pool is excused until they are read.
+  check_pool("tensors.checkpoint", "tensors.checkpoint_index", p.checkpoint, t.checkpoint, t.checkpoint_index, true, p);
+  if (p.checkpoints == Checkpoints::kList) {
+    check_present("tensors.checkpoint_offsets", t.checkpoint_offsets);
+    check_alignment("tensors.checkpoint_offsets", t.checkpoint_offsets, alignof(int32_t));
+    check_alignment("tensors.checkpoint_positions", t.checkpoint_positions, alignof(int32_t));
+  } else {
+    check_absent("tensors.checkpoint_offsets", t.checkpoint_offsets, "checkpoints is not DR_CHECKPOINTS_LIST");
+    check_absent("tensors.checkpoint_positions", t.checkpoint_positions, "checkpoints is not DR_CHECKPOINTS_LIST");
+  }
+  check_alignment("tensors.report", t.report, alignof(uint32_t));
+  if (host_memory) check_lists(p, t);
+}
+
+}  // namespace deltarelay

@@ -1,0 +1,135 @@
+// Host memory: a plan that cannot be had says so and leaks nothing, and execution allocates nothing. The allocation
+// functions of this program stand in for the library's.
+#include <cstdlib>
+#include <new>
+
+#include "small_call.h"
+
+namespace {
+
+// Only of the thread that asks: the test framework's other threads and the library's workers do not count here.
+thread_local int64_t live = 0;         // blocks not freed
+thread_local int64_t allocations = 0;  // ever made
+thread_local int64_t allowance = -1;   // allocations until one fails; negative: none fails
+
+void* allocate(std::size_t bytes, std::size_t alignment) noexcept {
+  if (allowance == 0) return nullptr;
+  if (allowance > 0) --allowance;
+  const std::size_t rounded = (bytes + alignment) / alignment * alignment;
+  void* memory = alignment <= alignof(std::max_align_t) ? std::malloc(rounded) : std::aligned_alloc(alignment, rounded);
+  if (memory != nullptr) {
+    ++live;
+    ++allocations;
+  }
+  return memory;
+}
+
+void* allocate_or_throw(std::size_t bytes, std::size_t alignment) {
+  void* memory = allocate(bytes, alignment);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+
+void release(void* memory) noexcept {
+  if (memory == nullptr) return;
+  --live;
+  std::free(memory);
+}
+
+constexpr std::size_t kUsual = alignof(std::max_align_t);
+
+}  // namespace
+
+void* operator new(std::size_t n) { return allocate_or_throw(n, kUsual); }
+void* operator new[](std::size_t n) { return allocate_or_throw(n, kUsual); }
+void* operator new(std::size_t n, std::align_val_t a) { return allocate_or_throw(n, static_cast<std::size_t>(a)); }
+void* operator new[](std::size_t n, std::align_val_t a) { return allocate_or_throw(n, static_cast<std::size_t>(a)); }
+void* operator new(std::size_t n, const std::nothrow_t&) noexcept { return allocate(n, kUsual); }
+void* operator new[](std::size_t n, const std::nothrow_t&) noexcept { return allocate(n, kUsual); }
+void operator delete(void* p) noexcept { release(p); }
+void operator delete[](void* p) noexcept { release(p); }
+void operator delete(void* p, std::size_t) noexcept { release(p); }
+void operator delete[](void* p, std::size_t) noexcept { release(p); }
+void operator delete(void* p, std::align_val_t) noexcept { release(p); }
+void operator delete[](void* p, std::align_val_t) noexcept { release(p); }
+void operator delete(void* p, std::size_t, std::align_val_t) noexcept { release(p); }
+void operator delete[](void* p, std::size_t, std::align_val_t) noexcept { release(p); }
+
+namespace contract {
+namespace {
+
+// A call with segments and lengths long enough for every table to be in use.
+struct LongCall : SmallCall {
+  LongCall() {
+    dr_options_init(&options);
+    options.segments = DR_SEGMENTS_COUNT;
+    options.segment_value = 2;
+  }
+  dr_options options;
+};
+
+TEST(Memory, EveryAllocationOfAPlanMayFail) {
+  const LongCall call;
+  dr_plan* plan = nullptr;
+  ASSERT_EQ(dr_plan_create(&call.problem, &call.options, &plan), DR_SUCCESS) << dr_last_error();
+  dr_plan_destroy(plan);  // what is made once and kept has been made
+
+  int64_t failures = 0;
+  for (int64_t room = 0;; ++room) {
+    plan = nullptr;
+    const int64_t before = live;
+    allowance = room;
+    const dr_status status = dr_plan_create(&call.problem, &call.options, &plan);
+    allowance = -1;
+    if (status == DR_SUCCESS) {
+      dr_plan_destroy(plan);
+      ASSERT_EQ(live, before);
+      break;
+    }
+    ASSERT_EQ(status, DR_OUT_OF_MEMORY) << dr_last_error() << " with room for " << room;
+    ASSERT_EQ(live, before) << "leaked with room for " << room;
+    ASSERT_EQ(plan, nullptr);
+    ASSERT_STREQ(dr_last_error(), "host memory: expected room for what was asked, found none");
+    ++failures;
+  }
+  EXPECT_GT(failures, 3);
+}
+
+TEST(Memory, RefusalsLeakNothing) {
+  SmallCall call;
+  call.problem.heads_v = 3;
+  dr_plan* plan = nullptr;
+  const int64_t before = live;
+  for (int i = 0; i < 3; ++i) ASSERT_EQ(dr_plan_create(&call.problem, nullptr, &plan), DR_INVALID);
+  EXPECT_EQ(live, before);
+}
+
+TEST(Memory, ExecutionAllocatesNothing) {
+  for (const char* backend : {"cpu", "reference"}) {
+    for (const bool later : {false, true}) {
+      LongCall call;
+      call.options.backend = backend;
+      call.options.threads = 1;
+      if (later || std::string(backend) == "reference") {  // cuts are forced where they can be
+        call.options.segments = DR_SEGMENTS_AUTO;
+        call.options.segment_value = 0;
+      }
+      if (later) {
+        call.problem.seq_offsets = nullptr;
+        call.tensors.seq_offsets = call.offsets;
+      }
+      const PlanOwner owner(call.problem, &call.options);
+      ASSERT_NE(owner.plan, nullptr);
+      size_t bytes = 0;
+      ASSERT_EQ(dr_plan_workspace_bytes(owner.plan, &bytes), DR_SUCCESS);
+      void* workspace = call.workspace(bytes);
+      ASSERT_EQ(dr_execute(owner.plan, &call.tensors, workspace, bytes, nullptr), DR_SUCCESS) << dr_last_error();
+      const int64_t before = allocations;
+      ASSERT_EQ(dr_execute(owner.plan, &call.tensors, workspace, bytes, nullptr), DR_SUCCESS) << dr_last_error();
+      EXPECT_EQ(allocations, before) << backend << (later ? ", lengths at execution" : "");
+    }
+  }
+}
+
+}  // namespace
+}  // namespace contract

@@ -1,0 +1,1 @@
+#include "deltarelay/deltarelay.hpp"

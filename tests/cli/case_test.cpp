@@ -1,0 +1,321 @@
+#include "case/case.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+namespace deltarelay::cases {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::string error_of(const std::string& line) {
+  try {
+    parse(line);
+  } catch (const CaseError& error) {
+    return error.what();
+  }
+  return "(parsed)";
+}
+
+TEST(CaseParse, ReadsTheLineOfTheDocuments) {
+  const Case c = parse(
+      "kda bf16 hqk=16 hv=64 dk=128 dv=96 seqs=8192,1300x3 init final gate=bounded:-5 backend=cuda-sm90 segments=auto "
+      "seed=7");
+  EXPECT_EQ(c.op, DR_OP_KDA);
+  EXPECT_EQ(c.dtype, DR_BF16);
+  EXPECT_EQ(c.heads_qk, 16);
+  EXPECT_EQ(c.heads_v, 64);
+  EXPECT_EQ(c.dk, 128);
+  EXPECT_EQ(c.dv, 96);
+  EXPECT_THAT(c.lengths, ElementsAre(8192, 1300, 1300, 1300));
+  EXPECT_FALSE(c.batched);
+  EXPECT_EQ(c.initial.use, DR_STATE_ROWS);
+  EXPECT_EQ(c.final.use, DR_STATE_ROWS);
+  EXPECT_EQ(c.gate_form, DR_GATE_RAW_BOUNDED);
+  EXPECT_EQ(c.lower_bound, -5.0);
+  EXPECT_EQ(c.backend, "cuda-sm90");
+  EXPECT_EQ(c.segments, DR_SEGMENTS_AUTO);
+  EXPECT_EQ(c.seed, 7u);
+}
+
+TEST(CaseParse, DefaultsFollowEachOther) {
+  EXPECT_EQ(parse("gdn hv=6 seqs=1").heads_qk, 6);
+  EXPECT_EQ(parse("gdn hqk=3 seqs=1").heads_v, 3);
+  EXPECT_EQ(parse("gdn dk=48 seqs=1").dv, 48);
+  EXPECT_EQ(parse("gdn seqs=1").dtype, DR_FP32);
+  EXPECT_EQ(parse("gdn seqs=1").gate_low, -5.0);
+}
+
+TEST(CaseParse, ReadsSequences) {
+  EXPECT_THAT(parse("gdn seqs=8k,0,1x2").lengths, ElementsAre(8192, 0, 1, 1));
+  EXPECT_THAT(parse("gdn seqs=none").lengths, ElementsAre());
+  const Case batch = parse("gdn batch=3x2k");
+  EXPECT_TRUE(batch.batched);
+  EXPECT_THAT(batch.lengths, ElementsAre(2048, 2048, 2048));
+  EXPECT_THAT(parse("gdn seqs=3,4 tail=5").offsets(), ElementsAre(0, 3, 7));
+  EXPECT_EQ(parse("gdn seqs=3,4 tail=5").num_tokens(), 12);
+}
+
+TEST(CaseParse, ReadsNames) {
+  EXPECT_EQ(parse("kda-8k-h64: kda bf16 seqs=8k").name, "kda-8k-h64");
+  EXPECT_EQ(print(parse("a.b: kda seqs=1")).substr(0, 9), "a.b: kda ");
+}
+
+TEST(CaseParse, ReadsStates) {
+  const Case c = parse("gdn seqs=5x4 init=slots:key:bf16:int64:pool=9:null=2:negative:pad=32 mask final=in-place");
+  EXPECT_EQ(c.initial.use, DR_STATE_SLOTS);
+  EXPECT_EQ(c.initial.layout, DR_STATE_KEY_MAJOR);
+  EXPECT_EQ(c.initial.dtype, DR_BF16);
+  EXPECT_EQ(c.initial.index_dtype, DR_INT64);
+  EXPECT_EQ(c.initial.pool, 9);
+  EXPECT_EQ(c.initial.null_index, 2);
+  EXPECT_TRUE(c.initial.negative);
+  EXPECT_EQ(c.initial.pad, 32);
+  EXPECT_TRUE(c.mask);
+  EXPECT_TRUE(c.in_place);
+  EXPECT_EQ(c.final, c.initial);
+}
+
+TEST(CaseParse, ErrorsNameWordExpectedAndFound) {
+  EXPECT_EQ(error_of(""), "op: expected kda or gdn, found ''");
+  EXPECT_EQ(error_of("mamba seqs=1"), "op: expected kda or gdn, found 'mamba'");
+  EXPECT_EQ(error_of("kda dk=0 seqs=1"), "dk: expected a whole number from 1 to 4096, found '0'");
+  EXPECT_EQ(error_of("kda dk=x seqs=1"), "dk: expected a whole number from 1 to 4096, found 'x'");
+  EXPECT_EQ(error_of("kda dk=12q seqs=1"), "dk: expected a whole number from 1 to 4096, found '12q'");
+  EXPECT_THAT(error_of("kda"), HasSubstr("found 'neither'"));
+  EXPECT_THAT(error_of("kda seqs=1 batch=1x1"), HasSubstr("found 'both'"));
+  EXPECT_THAT(error_of("kda seqs=1,,2"), HasSubstr("seqs: expected a whole number"));
+  EXPECT_THAT(error_of("kda seqs=-1"), HasSubstr("found '-1'"));
+  EXPECT_THAT(error_of("kda batch=7"), HasSubstr("batch: expected BxT"));
+  EXPECT_THAT(error_of("kda seqs=1 speed=9"), HasSubstr("found 'speed=9'"));
+  EXPECT_THAT(error_of("kda seqs=1 quickly"), HasSubstr("found 'quickly'"));
+  EXPECT_EQ(error_of("kda seqs=1 hv=2 hv=3"), "hv: expected to be given once, found 'hv=3'");
+  EXPECT_EQ(error_of("kda fp32 bf16 seqs=1"), "data type: expected to be given once, found 'bf16'");
+  EXPECT_THAT(error_of("kda seqs=1 gate=soft"), HasSubstr("gate: expected log, linear, softplus or bounded"));
+  EXPECT_THAT(error_of("kda seqs=1 gate=log:0,-5"), HasSubstr("LOW <= HIGH"));
+  EXPECT_THAT(error_of("kda seqs=1 gate=log:mean:2"), HasSubstr("at most 0"));
+  EXPECT_THAT(error_of("kda seqs=1 gate=softplus:3"), HasSubstr("softplus without values"));
+  EXPECT_THAT(error_of("kda seqs=1 gate=bounded:nan"), HasSubstr("a finite number"));
+  EXPECT_THAT(error_of("kda seqs=1 beta=3"), HasSubstr("beta: expected value, one, zero, near2, logit or twice"));
+  EXPECT_THAT(error_of("kda seqs=1 no-a-log"), HasSubstr("no-a-log: expected gate=softplus or gate=bounded"));
+  EXPECT_THAT(error_of("kda seqs=1 init=fast"), HasSubstr("init: expected rows or slots"));
+  EXPECT_THAT(error_of("kda seqs=1 init=null=2"), HasSubstr("init: expected slots"));
+  EXPECT_THAT(error_of("kda seqs=1 mask"), HasSubstr("mask: expected init"));
+  EXPECT_THAT(error_of("kda seqs=1 final=in-place"), HasSubstr("final: expected init"));
+  EXPECT_THAT(error_of("kda seqs=1 checkpoints=often"), HasSubstr("every:N, list:P,P,... or chunks"));
+  EXPECT_THAT(error_of("kda seqs=1 checkpoints=list:32,16"), HasSubstr("increasing"));
+  EXPECT_THAT(error_of("kda seqs=1 checkpoint-state=key"), HasSubstr("expected checkpoints="));
+  EXPECT_THAT(error_of("kda batch=1x1 tail=3"), HasSubstr("tail: expected packed sequences"));
+  EXPECT_THAT(error_of("kda batch=1x1 lengths=execute"), HasSubstr("lengths: expected packed sequences"));
+  EXPECT_THAT(error_of("kda seqs=1 segments=many"), HasSubstr("segments: expected off, auto, a number or len:N"));
+  EXPECT_THAT(error_of("kda seqs=1 backend="), HasSubstr("backend: expected a name"));
+  EXPECT_THAT(error_of("kda seqs=99999999999999999999"), HasSubstr("seqs: expected a whole number"));
+  EXPECT_THAT(error_of("a=b: kda seqs=1"), HasSubstr("name: expected"));
+}
+
+TEST(CasePrint, IsCanonical) {
+  EXPECT_EQ(print(parse("kda  seqs=2k,7,7,7   hv=4")), "kda fp32 hqk=4 hv=4 dk=128 dv=128 seqs=2048,7x3 gate=log:-5,0");
+  EXPECT_EQ(print(parse("gdn seqs=1 segments=1 seed=1 offsets=int32 strides=contiguous carry=exact")),
+            "gdn fp32 hqk=1 hv=1 dk=128 dv=128 seqs=1 gate=log:-5,0 segments=off");
+}
+
+TEST(CasePrint, EveryWordComesBack) {
+  const std::vector<std::string> words = {
+      "fp16",
+      "o=fp32 g=bf16 b=fp16",
+      "tail=3 offsets=int64 lengths=execute",
+      "gate=log:zero",
+      "gate=log:extreme",
+      "gate=linear:inf",
+      "gate=linear:mean:-0.1",
+      "gate=log:-0.30000000000000004,-1e-3",
+      "gate=softplus no-a-log",
+      "gate=bounded:-12.5:low no-dt-bias",
+      "floor=-5",
+      "beta=near2",
+      "beta=twice keys=correlated l2norm scale=0.125",
+      "strides=packed",
+      "strides=head-first align=4",
+      "init=key:fp16",
+      "init=slots:negative mask final=slots:pool=30:pad=1",
+      "init=slots:null=0 final=in-place",
+      "checkpoints=every:16",
+      "checkpoints=list:16,64 checkpoint-state=slots:key",
+      "checkpoints=chunks",
+      "backend=cpu isa=NEON policy=fla device=h200 threads=3",
+      "segments=off",
+      "segments=12",
+      "segments=len:4096 invariant carry=truncated seed=123456789012",
+  };
+  std::set<std::string> printed;
+  for (const std::string& word : words) {
+    const Case c = parse("x: kda seqs=5,6 " + word);
+    EXPECT_EQ(parse(print(c)), c) << print(c);
+    EXPECT_EQ(print(parse(print(c))), print(c));
+    printed.insert(print(c));
+  }
+  EXPECT_EQ(printed.size(), words.size()) << "two different cases print alike";
+}
+
+TEST(CasePrint, RandomCasesComeBackAndAreValid) {
+  std::set<std::string> printed;
+  for (uint64_t seed = 0; seed < 3000; ++seed) {
+    const Case c = random_case(seed, 20'000'000);
+    EXPECT_EQ(parse(print(c)), c) << print(c);
+    EXPECT_LE(c.token_heads() * c.dk * c.dv, 20'000'000) << print(c);
+    printed.insert(print(c));
+    const Request request(c);
+    const int32_t reference = dr_backend_count() - 1;
+    ASSERT_EQ(dr_backend_check(reference, &request.problem, &request.options), DR_SUCCESS) << print(c) << "\n"
+                                                                                           << dr_last_error();
+    if (::testing::Test::HasFailure()) return;
+  }
+  EXPECT_GT(printed.size(), 2990u);
+  EXPECT_EQ(random_case(17, 1'000'000), random_case(17, 1'000'000));
+}
+
+TEST(CaseFiles, EveryLineOfEveryFileIsACaseTheLibraryAccepts) {
+  size_t files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(DR_CASES_DIR)) {
+    if (entry.path().extension() != ".txt") continue;
+    ++files;
+    const std::vector<Case> all = read_file(entry.path());
+    EXPECT_FALSE(all.empty()) << entry.path();
+    std::set<std::string> seen;
+    for (const Case& c : all) {
+      EXPECT_TRUE(seen.insert(print(c)).second) << entry.path() << " holds twice: " << print(c);
+      const Request request(c);
+      EXPECT_EQ(dr_backend_check(dr_backend_count() - 1, &request.problem, &request.options), DR_SUCCESS)
+          << print(c) << "\n"
+          << dr_last_error();
+    }
+  }
+  EXPECT_EQ(files, 5u);
+}
+
+TEST(CaseFiles, ErrorsNameFileAndLine) {
+  const std::filesystem::path path = std::filesystem::temp_directory_path() / "deltarelay_case_test.txt";
+  std::ofstream(path) << "# comment\n\nkda seqs=1  # fine\nkda sqs=1\n";
+  try {
+    read_file(path);
+    FAIL() << "a wrong line was accepted";
+  } catch (const CaseError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("deltarelay_case_test.txt:4: word: expected"));
+  }
+  std::filesystem::remove(path);
+  EXPECT_THROW(read_file("/nowhere/cases.txt"), CaseError);
+}
+
+TEST(CaseArguments, BareWordsQuotedLinesAndFiles) {
+  const std::vector<Case> all =
+      read_arguments({"kda", "bf16", "seqs=5", "gdn", "seqs=6", "a:", "kda", "seqs=7", "gdn seqs=8"});
+  ASSERT_EQ(all.size(), 4u);
+  EXPECT_EQ(all[0].dtype, DR_BF16);
+  EXPECT_THAT(all[1].lengths, ElementsAre(6));
+  EXPECT_EQ(all[2].name, "a");
+  EXPECT_THAT(all[3].lengths, ElementsAre(8));
+  EXPECT_GT(read_arguments({std::string(DR_CASES_DIR) + "/smoke.txt", "kda seqs=1"}).size(), 20u);
+  EXPECT_THROW(read_arguments({"tests/no-such-file.txt"}), CaseError);
+  EXPECT_THROW(read_arguments({""}), CaseError);
+}
+
+TEST(CaseArguments, WordsReplaceWords) {
+  const Case c = parse("n: kda bf16 hv=2 seqs=100,20 init segments=4");
+  const Case changed = with_words(c, "fp32 batch=2x3 segments=off threads=2");
+  EXPECT_EQ(print(changed), "n: kda fp32 hqk=2 hv=2 dk=128 dv=128 batch=2x3 init gate=log:-5,0 segments=off threads=2");
+  EXPECT_EQ(with_words(c, ""), c);
+  EXPECT_THROW(with_words(c, "speed=1"), CaseError);
+}
+
+TEST(CaseRequest, SaysWhatTheCaseSays) {
+  const Request request(
+      parse("gdn bf16 g=fp32 hqk=2 hv=4 dk=8 dv=16 seqs=3,4 tail=2 offsets=int64 beta=twice scale=2 threads=3 "
+            "init=slots:null=1 segments=len:128 isa=NEON"));
+  EXPECT_EQ(request.problem.op, DR_OP_GDN);
+  EXPECT_EQ(request.problem.num_seqs, 2);
+  EXPECT_EQ(request.problem.num_tokens, 9);
+  EXPECT_EQ(request.problem.dtype_gate, DR_FP32);
+  EXPECT_EQ(request.problem.beta_form, DR_BETA_TWICE_LOGIT);
+  EXPECT_EQ(request.problem.scale, 2.0f);
+  EXPECT_EQ(static_cast<const int64_t*>(request.problem.seq_offsets)[2], 7);
+  EXPECT_EQ(request.problem.initial.has_null_index, 1);
+  EXPECT_EQ(request.problem.initial.null_index, 1);
+  EXPECT_EQ(request.options.segments, DR_SEGMENTS_LENGTH);
+  EXPECT_EQ(request.options.segment_value, 128);
+  EXPECT_STREQ(request.options.isa, "NEON");
+  EXPECT_EQ(request.options.backend, nullptr);
+  EXPECT_EQ(request.options.threads, 3);
+}
+
+TEST(CaseRequest, LengthsAtExecutionStayOutOfTheProblem) {
+  const Request request(parse("gdn seqs=3,4 lengths=execute"));
+  EXPECT_EQ(request.problem.seq_offsets, nullptr);
+  EXPECT_EQ(static_cast<const int32_t*>(request.seq_offsets())[2], 7);
+}
+
+TEST(CaseRequest, UnknownDevicesAreNamed) { EXPECT_THROW(Request(parse("gdn seqs=1 device=abacus")), CaseError); }
+
+TEST(CaseStrides, ExtentsCoverEveryElementOnce) {
+  for (const char* words : {"strides=contiguous", "strides=padded", "strides=head-first", "strides=packed"})
+    for (const char* form : {"seqs=5,0,7 tail=2", "batch=3x4"}) {
+      const Case c = parse(std::string("kda hqk=2 hv=4 dk=3 dv=5 ") + form + " " + words);
+      const TensorStrides strides = tensor_strides(c);
+      std::set<int64_t> seen;
+      const int64_t rows = c.batched ? c.lengths[0] : c.num_tokens();
+      const int64_t sequences = c.batched ? c.num_seqs() : 1;
+      for (int64_t n = 0; n < sequences; ++n)
+        for (int64_t t = 0; t < rows; ++t)
+          for (int64_t h = 0; h < c.heads_v; ++h)
+            for (int64_t i = 0; i < c.dv; ++i)
+              seen.insert(n * strides.v.sequence + t * strides.v.token + h * strides.v.head + i);
+      EXPECT_EQ(static_cast<int64_t>(seen.size()), sequences * rows * c.heads_v * c.dv) << print(c);
+      EXPECT_EQ(*seen.rbegin() + 1, extent(c, strides.v, c.heads_v, c.dv)) << print(c);
+    }
+}
+
+TEST(CaseSlots, AreAPermutationThatLeavesOutTheNullSlot) {
+  const Case c = parse("gdn seqs=1x12 init=slots:null=3:negative");
+  const std::vector<int64_t> slots = slot_indices(c.initial, 12, 5, 1);
+  const int64_t pool = pool_size(c.initial, 12);
+  std::set<int64_t> named;
+  for (size_t n = 0; n < slots.size(); ++n) {
+    if (n % 4 == 1) {
+      EXPECT_EQ(slots[n], 3);
+    } else if (n % 4 == 3) {
+      EXPECT_EQ(slots[n], -1);
+    } else {
+      EXPECT_TRUE(named.insert(slots[n]).second) << "slot named twice";
+      EXPECT_GE(slots[n], 0);
+      EXPECT_LT(slots[n], pool);
+      EXPECT_NE(slots[n], 3);
+    }
+  }
+  EXPECT_EQ(slots, slot_indices(c.initial, 12, 5, 1));
+  EXPECT_NE(slots, slot_indices(c.initial, 12, 6, 1));
+  EXPECT_NE(slots, slot_indices(c.initial, 12, 5, 2));
+}
+
+TEST(CaseCheckpoints, FollowTheLengths) {
+  EXPECT_THAT(checkpoint_positions(parse("gdn seqs=100,47,0 checkpoints=every:48")),
+              ElementsAre(ElementsAre(48, 96), ElementsAre(), ElementsAre()));
+  EXPECT_THAT(checkpoint_positions(parse("gdn seqs=100,47 checkpoints=list:16,64")),
+              ElementsAre(ElementsAre(16, 64), ElementsAre(16)));
+  EXPECT_THAT(checkpoint_positions(parse("gdn seqs=128,65,0 checkpoints=chunks")),
+              ElementsAre(ElementsAre(0, 64), ElementsAre(0, 64), ElementsAre()));
+}
+
+TEST(CaseHostile, NeedsSlowGatesAndUnrulyWrites) {
+  EXPECT_TRUE(parse("kda seqs=1 gate=log:zero keys=correlated").hostile());
+  EXPECT_TRUE(parse("kda seqs=1 gate=log:-0.01,0 beta=near2").hostile());
+  EXPECT_FALSE(parse("kda seqs=1 gate=log:zero").hostile());
+  EXPECT_FALSE(parse("kda seqs=1 gate=log:-5,0 keys=correlated").hostile());
+}
+
+}  // namespace
+}  // namespace deltarelay::cases

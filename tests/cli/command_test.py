@@ -1,0 +1,270 @@
+"""The command from outside: exit codes, words, JSON, SVG. Usage: command_test.py <path of deltarelay> <part>."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+import xml.etree.ElementTree
+
+COMMAND = ""
+SMOKE = os.path.join("tests", "cases", "smoke.txt")
+TINY = "gdn fp32 hv=2 dk=32 dv=32 seqs=200 init final"
+SPLIT = TINY + " segments=2 threads=2"
+LONG = "kda bf16 hv=8 seqs=131072,1024x10 init final gate=bounded:-5 beta=logit l2norm device=h200"
+
+
+def run(*arguments):
+    """Runs the command; returns exit code, standard output and standard error."""
+    done = subprocess.run([COMMAND, *arguments], capture_output=True, text=True, timeout=500)
+    return done.returncode, done.stdout, done.stderr
+
+
+class Base(unittest.TestCase):
+    def succeed(self, *arguments):
+        code, out, err = run(*arguments)
+        self.assertEqual(code, 0, f"{arguments}: exit {code}\n{out}\n{err}")
+        self.assertNotIn("\033", out, "colours in a pipe")
+        self.assertEqual(err, "", "standard error is for errors and for progress on a terminal")
+        return out
+
+    def fail_with(self, expected_code, words, *arguments):
+        code, out, err = run(*arguments)
+        self.assertEqual(code, expected_code, f"{arguments}: exit {code}\n{out}\n{err}")
+        self.assertIn(words, out + err)
+        return out, err
+
+
+class Info(Base):
+    def test_words(self):
+        out = self.succeed("info")
+        for word in ("processor", "instruction sets", "reference", "cpu", "h200", "132"):
+            self.assertIn(word, out)
+
+    def test_json(self):
+        out = json.loads(self.succeed("info", "--json"))
+        self.assertEqual(out["backends"][-1], "reference")
+        self.assertEqual(out["devices"][0]["kind"], "cpu")
+        units = {device["name"]: device["units"] for device in out["devices"]}
+        self.assertEqual((units["h200"], units["b200"], units["gb200"]), (132, 148, 152))
+
+    def test_help(self):
+        out = self.succeed("--help")
+        for part in ("info", "support", "explain", "plan", "verify", "bench", "Examples"):
+            self.assertIn(part, out)
+        for part in ("info", "support", "explain", "plan", "verify", "bench"):
+            self.assertIn("Usage", self.succeed(part, "--help"))
+        self.assertIn("deltarelay", self.succeed("--version"))
+
+    def test_bad_usage(self):
+        self.fail_with(2, "subcommand", "")
+        self.assertEqual(run()[0], 2)
+        self.assertEqual(run("nothing")[0], 2)
+        self.assertEqual(run("info", "--speed")[0], 2)
+
+
+class Support(Base):
+    def test_reference_takes_everything_it_is_asked(self):
+        rows = json.loads(self.succeed("support", "--json"))
+        self.assertGreater(len(rows), 100)
+        for row in rows:
+            # The reference replays token by token: there is no history for it to drop.
+            if row["backend"] == "reference" and "truncated" not in row["words"]:
+                self.assertTrue(row["accepted"], row)
+            self.assertEqual(row["accepted"], row["reason"] == "", row)
+
+    def test_table(self):
+        out = self.succeed("support")
+        self.assertRegex(out.splitlines()[0], r"^feature +KDA .*GDN reference$")
+        self.assertIn("raw bounded gate", out)
+        markdown = self.succeed("support", "--markdown").splitlines()
+        self.assertTrue(all(line.startswith("|") and line.endswith("|") for line in markdown))
+        self.assertEqual(len({line.count("|") for line in markdown}), 1)
+
+
+class Explain(Base):
+    def test_says_what_every_backend_answers(self):
+        out = self.succeed("explain", *TINY.split())
+        self.assertRegex(out, r"reference +accepts")
+        self.assertIn("plan", out)
+
+    def test_invalid_and_unreadable_differ(self):
+        self.fail_with(1, "head", "explain", "kda hqk=3 hv=4 seqs=10")
+        self.fail_with(2, "op: expected kda or gdn", "explain", "mamba seqs=10")
+        self.fail_with(2, "file", "explain", "tests/cases/none.txt")
+        self.fail_with(2, "device", "explain", "kda seqs=10 device=abacus")
+
+
+class PlanCommand(Base):
+    def test_words(self):
+        out = self.succeed("plan", LONG)
+        self.assertIn("131072", out)
+        self.assertIn("segments", out)
+
+    def test_json_has_a_schedule_that_fits_its_units(self):
+        plan = json.loads(self.succeed("plan", LONG, "--json"))
+        self.assertIn("case", plan)
+        schedule = plan["schedule"]
+        self.assertEqual(schedule["units"], 132)
+        for name in ("split", "unsplit"):
+            self.assertTrue(schedule[name])
+            busy = {}
+            for item in schedule[name]:
+                if item["work"] == "carry":
+                    continue
+                self.assertLess(item["unit"], 132)
+                self.assertLessEqual(item["start_ns"], item["end_ns"])
+                busy.setdefault(item["unit"], []).append((item["start_ns"], item["end_ns"]))
+            for spans in busy.values():
+                spans.sort()
+                for (_, end), (start, _) in zip(spans, spans[1:]):
+                    self.assertLessEqual(end, start, "two items on one unit at once")
+        ends = {name: max(item["end_ns"] for item in schedule[name]) for name in ("split", "unsplit")}
+        self.assertLess(ends["split"], ends["unsplit"], "a 128K sequence on 8 heads is worth cutting")
+
+    def test_json_of_several_cases_is_a_list(self):
+        plans = json.loads(self.succeed("plan", TINY, SPLIT, "--json"))
+        self.assertEqual(len(plans), 2)
+
+    def test_device_and_policy(self):
+        plan = json.loads(
+            self.succeed("plan", "kda bf16 hv=4 seqs=131072", "--device", "gb200", "--policy", "cula-sm100", "--json"))
+        self.assertIn("policy=cula-sm100", plan["case"])
+        self.assertEqual(plan["schedule"]["units"], 152)
+        self.fail_with(1, "policy", "plan", TINY, "--policy", "astrology")
+        self.fail_with(2, "device", "plan", TINY, "--device", "abacus")
+
+    def check_svg(self, *arguments):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "timeline.svg")
+            self.succeed("plan", *arguments, "--svg", path)
+            with open(path, encoding="utf-8") as file:
+                text = file.read()
+        root = xml.etree.ElementTree.fromstring(text)
+        self.assertEqual(root.tag, "{http://www.w3.org/2000/svg}svg")
+        self.assertEqual(root.get("width"), "1200")
+        height = float(root.get("height"))
+        for rect in root.iter("{http://www.w3.org/2000/svg}rect"):
+            for name, limit in (("x", 1200), ("y", height)):
+                self.assertGreaterEqual(float(rect.get(name, 0)), 0)
+                size = float(rect.get("width" if name == "x" else "height"))
+                self.assertLessEqual(float(rect.get(name, 0)) + size, limit + 0.02)
+        return text
+
+    def test_svg(self):
+        for case in (LONG, SPLIT, TINY + " segments=off"):
+            text = self.check_svg(case)
+            self.assertIn("predicted", text)
+        self.assertIn("url(#hatch)", self.check_svg(LONG))
+        self.assertIn("unsplit, for comparison", self.check_svg(LONG))
+        self.check_svg("kda seqs=0")
+
+    def test_svg_takes_one_case_and_a_path_that_can_be_written(self):
+        self.fail_with(2, "--svg: expected one case", "plan", TINY, TINY, "--svg", "x.svg")
+        self.fail_with(2, "/nowhere/x.svg", "plan", TINY, "--svg", "/nowhere/x.svg")
+
+    def test_a_split_that_cannot_be_done_is_refused(self):
+        self.fail_with(1, "segments", "plan", "kda seqs=10 segments=1000")
+
+
+class Verify(Base):
+    def test_smoke_file(self):
+        out = self.succeed("verify", SMOKE)
+        count = sum(1 for line in open(SMOKE, encoding="utf-8") if line.split("#")[0].strip())
+        self.assertEqual(out.splitlines()[-1], f"{count} passed, 0 failed")
+        self.assertEqual(len(re.findall(r"^ok ", out, re.M)), count)
+
+    def test_one_line_a_case(self):
+        out = self.succeed("verify", SPLIT, "--with", "backend=cpu")
+        self.assertRegex(out, r"^ok +gdn fp32 .*backend=cpu.*\[cpu/[^,]+, 2 segments; o \S+ of \S+, final \S+ of \S+\]")
+
+    def test_every_instruction_set(self):
+        sets = json.loads(self.succeed("info", "--json"))["instruction_sets"]
+        out = self.succeed("verify", TINY, "--every-isa")
+        for isa in sets:
+            self.assertIn("isa=" + isa, out)
+        self.assertIn(f"{len(sets)} passed", out)
+
+    def test_random(self):
+        first = self.succeed("verify", "--random", "2", "--seed", "5", "--cost", "2000000")
+        self.assertRegex(first, r"\d+ passed, 0 failed")
+        self.assertIn("seed=5", first)
+
+    def test_quiet(self):
+        self.assertEqual(self.succeed("verify", TINY, "--quiet"), "1 passed, 0 failed\n")
+
+    def test_failure_prints_the_line_that_repeats_it(self):
+        out, _ = self.fail_with(1, "0 passed, 1 failed", "verify", "kda hqk=3 hv=4 seqs=10 seed=9")
+        self.assertRegex(out, r'repeat: deltarelay verify "kda .*seed=9"')
+        self.fail_with(1, "FAIL", "verify", TINY + " backend=cpu isa=ABACUS")
+
+    def test_declined_cases_can_be_skipped(self):
+        declined = TINY + " backend=reference carry=truncated"
+        self.fail_with(1, "0 passed, 1 failed", "verify", declined)
+        self.assertIn("1 skipped", self.succeed("verify", declined, "--skip-declined"))
+
+    def test_bad_usage(self):
+        self.fail_with(2, "found 'nothing'", "verify")
+        self.fail_with(2, "word: expected", "verify", "kda seqs=10 speed=1")
+
+
+class Bench(Base):
+    def test_table(self):
+        lines = self.succeed("bench", "tiny: " + TINY, SPLIT, "--min-time", "0.05").splitlines()
+        self.assertEqual(len(lines), 3)
+        self.assertIn("GFLOP/s", lines[0])
+        self.assertTrue(lines[1].startswith("tiny "))
+        self.assertRegex(lines[2], r"\dx ")
+
+    def test_json_format(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "results.json")
+            self.succeed("bench", "tiny: " + SPLIT, "--min-time", "0.05", "--json", path, "--commit", "abc")
+            with open(path, encoding="utf-8") as file:
+                results = json.load(file)
+        self.assertEqual(results["commit"], "abc")
+        self.assertRegex(results["date"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")
+        for field in ("device", "driver", "cuda", "cpu"):
+            self.assertIn(field, results)
+        (row,) = results["rows"]
+        self.assertEqual(row["case"], "tiny")
+        self.assertEqual(row["segments"], 2)
+        self.assertEqual(row["threads"], 2)
+        self.assertTrue(row["line"].startswith("gdn fp32 "))
+        self.assertLessEqual(row["ms_low"], row["ms"])
+        self.assertLessEqual(row["ms"], row["ms_high"])
+        for field in ("ms", "host_us", "plan_us", "token_heads_per_s", "gflops", "gbytes_per_s", "fma_peak_gflops",
+                      "unsplit_ms", "workspace_bytes"):
+            self.assertGreater(row[field], 0, field)
+        self.assertAlmostEqual(row["gflops"], row["token_heads_per_s"] * 7 * 32 * 32 * 1e-9, places=6)
+        self.assertGreater(row["error"], 0)
+        self.assertLess(row["error"], 2e-5)
+        self.assertEqual(row["peers"], {})
+        self.assertTrue(row["plan"])
+
+    def test_markdown_and_json_on_standard_output(self):
+        markdown = self.succeed("bench", TINY, "--min-time", "0.02", "--markdown").splitlines()
+        self.assertEqual(len(markdown), 3)
+        self.assertTrue(all(line.startswith("|") for line in markdown))
+        self.assertEqual(len(json.loads(self.succeed("bench", TINY, "--min-time", "0.02", "--json", "-"))["rows"]), 1)
+
+    def test_a_case_that_fails_has_no_time(self):
+        out, err = self.fail_with(1, "no time is given", "bench", "kda hqk=3 hv=4 seqs=10", TINY, "--min-time", "0.02")
+        self.assertEqual(len(out.splitlines()), 2, "header and the row of the good case")
+        self.assertIn("FAIL", err)
+
+    def test_bad_usage(self):
+        self.assertEqual(run("bench")[0], 2)
+        self.assertEqual(run("bench", TINY, "--min-time", "-1")[0], 2)
+        self.fail_with(2, "seqs: expected", "bench", "kda")
+
+
+PARTS = {"info": Info, "support": Support, "explain": Explain, "plan": PlanCommand, "verify": Verify, "bench": Bench}
+
+if __name__ == "__main__":
+    COMMAND = sys.argv[1]
+    suite = unittest.defaultTestLoader.loadTestsFromTestCase(PARTS[sys.argv[2]])
+    result = unittest.TextTestRunner(verbosity=1).run(suite)
+    sys.exit(0 if result.wasSuccessful() and result.testsRun > 0 else 1)

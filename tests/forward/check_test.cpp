@@ -1,0 +1,243 @@
+// The measuring instruments: each must find what it is there to find.
+#include <cmath>
+#include <limits>
+
+#include "check/generate.h"
+#include "check/tolerance.h"
+#include "forward_case.h"
+
+namespace deltarelay::forward {
+namespace {
+
+TEST(Measure, WorstBlockAndWholeTensor) {
+  check::Measure measure(2, 1);
+  // Block 0: rms 2, error 0.02. Block 1: rms 1, error 0.1.
+  for (int i = 0; i < 4; ++i) {
+    measure.add(0, 0, 2.02, 2.0);
+    measure.add(1, 0, 0.9, 1.0);
+  }
+  const check::TensorError error = measure.finish("o", 0.11);
+  EXPECT_NEAR(error.worst, 0.1, 1e-12);
+  EXPECT_EQ(error.worst_row, 1);
+  EXPECT_NEAR(error.whole, std::sqrt((0.02 * 0.02 + 0.1 * 0.1) / (4.0 + 1.0)), 1e-12);
+  EXPECT_TRUE(error.passes());
+  EXPECT_FALSE(measure.finish("o", 0.09).passes());
+}
+
+TEST(Measure, SilentBlocksAreHeldToOnePercentOfTheTensor) {
+  check::Measure measure(2, 1);
+  measure.add(0, 0, 1.0, 1.0);
+  measure.add(1, 0, 1e-4, 0.0);
+  // The whole tensor has rms sqrt(1/2).
+  EXPECT_NEAR(measure.finish("o", 1.0).worst, 1e-4 / (0.01 * std::sqrt(0.5)), 1e-12);
+}
+
+TEST(Measure, NumbersThatAreNotFinite) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  check::Measure measure(1, 1);
+  measure.add(0, 0, 5.0, nan);  // where the reference is not finite anything goes
+  measure.add(0, 0, 1.0, 1.0);
+  EXPECT_TRUE(measure.finish("o", 0.0).passes());
+  measure.add(0, 0, nan, 1.0);
+  EXPECT_FALSE(measure.finish("o", 1e9).passes());
+  check::Measure unmeasured(1, 1);
+  unmeasured.add_unmeasured(std::numeric_limits<double>::infinity());
+  EXPECT_FALSE(unmeasured.finish("o", 1e9).passes());
+}
+
+TEST(Measure, AZeroReferenceAllowsOnlyZero) {
+  check::Measure zero(1, 1);
+  zero.add(0, 0, 0.0, 0.0);
+  EXPECT_TRUE(zero.finish("o", 0.0).passes());
+  zero.add(0, 0, 1e-30, 0.0);
+  EXPECT_FALSE(zero.finish("o", 1e9).passes());
+}
+
+TEST(Tolerance, IsTheTableOfTheDocument) {
+  const auto output = [](const char* line) { return check::tolerance_of_output(cases::parse(line)); };
+  EXPECT_EQ(output("kda fp32 seqs=1"), 2e-5);
+  EXPECT_EQ(output("kda bf16 seqs=1"), 5e-3);
+  EXPECT_EQ(output("kda fp16 seqs=1"), 2e-3);
+  EXPECT_EQ(output("kda fp32 seqs=1 gate=log:zero keys=correlated"), 5e-5);
+  EXPECT_EQ(output("kda bf16 seqs=1 gate=log:zero keys=correlated"), 5e-2);
+  EXPECT_EQ(output("kda fp16 seqs=1 gate=log:zero keys=correlated"), 5e-3);
+  EXPECT_EQ(output("kda fp32 o=bf16 seqs=1"), 2e-5 + 2e-3);
+  EXPECT_EQ(output("kda bf16 o=fp32 seqs=1"), 5e-3);
+  const cases::Case c = cases::parse("gdn fp32 seqs=1 final=bf16");
+  EXPECT_EQ(check::tolerance_of_state(c, DR_FP32), 2e-5);
+  EXPECT_EQ(check::tolerance_of_state(c, DR_BF16), 2e-5 + 2e-3);
+  EXPECT_EQ(check::tolerance_of_state(c, DR_FP16), 2e-5 + 3e-4);
+}
+
+// The same numbers on every machine, because they follow from the lines in generate.h, written out again here.
+TEST(Generator, IsTheDocumentedFunction) {
+  const auto mix = [](uint64_t x) {
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+  };
+  EXPECT_EQ(check::random_bits(7, check::Stream::kV, 1000),
+            mix(mix(7 + (uint64_t{3} << 56)) + 1000 * 0x9e3779b97f4a7c15u));
+  EXPECT_EQ(check::uniform(~uint64_t{0}), 1.0 - 0x1p-24);
+  EXPECT_EQ(check::uniform(0), 0.0);
+  EXPECT_NEAR(check::normal(~uint64_t{0}), 131070.0 * std::sqrt(3.0) / 65536.0, 1e-12);
+  double sum = 0.0;
+  double squares = 0.0;
+  constexpr int kCount = 100000;
+  for (uint64_t i = 0; i < kCount; ++i) {
+    const double value = check::normal(check::random_bits(1, check::Stream::kQ, i));
+    sum += value;
+    squares += value * value;
+  }
+  EXPECT_NEAR(sum / kCount, 0.0, 0.02);
+  EXPECT_NEAR(squares / kCount, 1.0, 0.02);
+}
+
+TEST(Generator, ProfilesAreWhatTheyAreCalled) {
+  const auto gates = [](const char* line) {
+    const cases::Case c = cases::parse(std::string("kda fp32 hv=2 dk=64 seqs=100 ") + line);
+    const check::Values values(c);
+    std::vector<double> all;
+    for (int64_t i = 0; i < 12800; ++i) all.push_back(values.gate(i));
+    return all;
+  };
+  const auto count = [](const std::vector<double>& all, double value) {
+    return std::count(all.begin(), all.end(), value);
+  };
+  EXPECT_EQ(count(gates("gate=log:zero"), 0.0), 12800);
+  EXPECT_NEAR(static_cast<double>(count(gates("gate=log:extreme"), -1000.0)), 0.9 * 12800, 200);
+  EXPECT_NEAR(static_cast<double>(count(gates("gate=log:inf"), -std::numeric_limits<double>::infinity())), 0.1 * 12800,
+              200);
+  EXPECT_NEAR(static_cast<double>(count(gates("gate=linear:inf"), 0.0)), 0.1 * 12800, 200);
+  double sum = 0.0;
+  for (const double g : gates("gate=log:mean:-7")) sum += g;
+  EXPECT_NEAR(sum / 12800, -7.0, 0.3);
+  for (const double g : gates("gate=log:-5,-2")) ASSERT_TRUE(g >= -5.0 && g <= -2.0);
+
+  const cases::Case correlated = cases::parse("kda fp32 hv=1 dk=64 seqs=3 keys=correlated");
+  const check::TensorSet x(correlated);
+  double length = 0.0;
+  for (int64_t i = 0; i < 64; ++i) length += std::pow(x.k().get(x.k().at(0, 2, 0, i)), 2);
+  EXPECT_NEAR(length, 1.0, 1e-5);
+}
+
+TEST(GuardedBuffer, NoticesWritesOnBothSidesAndIsAlignedNoMoreThanAsked) {
+  for (const int64_t alignment : {2, 4, 16, 64, 256}) {
+    check::GuardedBuffer buffer(100, alignment);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer.data()) % static_cast<uintptr_t>(2 * alignment),
+              static_cast<uintptr_t>(alignment));
+    EXPECT_TRUE(check::is_poison(buffer.data(), 100));
+    EXPECT_TRUE(buffer.intact());
+    std::byte* const places[] = {buffer.data() - 1, buffer.data() + 100, buffer.data() - 512, buffer.data() + 611};
+    for (std::byte* place : places) {
+      const std::byte before = *place;
+      *place = std::byte{0};
+      EXPECT_FALSE(buffer.intact());
+      *place = before;
+      EXPECT_TRUE(buffer.intact());
+    }
+  }
+}
+
+TEST(TensorSet, FindsWhatARunMustNotDo) {
+  const cases::Case c = cases::parse(
+      "kda fp32 hv=2 dk=8 seqs=5,6,7,8 tail=2 strides=padded init=slots:null=1 final=slots:pad=4:negative "
+      "checkpoints=every:16");
+  check::TensorSet x(c);
+  EXPECT_NE(x.damage().find("row 26"), std::string::npos)
+      << "poison left in the rows behind the last offset: " << x.damage();
+  const auto zero_tail = [&] {
+    for (int64_t t = 26; t < 28; ++t) {
+      for (int64_t i = 0; i < 16; ++i) x.o().set(t * x.o().strides.token + i, 0.0);
+    }
+  };
+  zero_tail();
+  EXPECT_EQ(x.damage(), "");
+  x.o().set(3 * x.o().strides.token + 16, 1.0);
+  EXPECT_NE(x.damage().find("gap behind row 3"), std::string::npos) << x.damage();
+  x.poison();
+  zero_tail();
+  const check::StateTensor& pool = x.final_state();
+  std::vector<bool> named(static_cast<size_t>(pool.num_slots), false);
+  for (const int64_t slot : pool.slots) {
+    if (slot >= 0) named[static_cast<size_t>(slot)] = true;
+  }
+  for (int64_t slot = 0; slot < pool.num_slots; ++slot) {
+    pool.set(pool.at(slot, 0, 0, 0), 1.0);
+    EXPECT_EQ(x.damage().empty(), named[static_cast<size_t>(slot)]) << "slot " << slot << ": " << x.damage();
+    x.poison();
+    zero_tail();
+    pool.set(slot * pool.stride_slot + 2 * 64 + 1, 1.0);  // in the gap of four
+    EXPECT_FALSE(x.damage().empty()) << "gap behind slot " << slot;
+    x.poison();
+    zero_tail();
+  }
+}
+
+TEST(TensorSet, HoldsNanWhereTheLibraryMustNotLook) {
+  const cases::Case c = cases::parse("kda bf16 hv=2 dk=8 seqs=5,6,7,8 tail=2 init=slots:null=1:negative mask");
+  const check::TensorSet x(c);
+  EXPECT_TRUE(std::isnan(x.q().get(26 * x.q().strides.token)));
+  EXPECT_TRUE(std::isfinite(x.q().get(25 * x.q().strides.token)));
+  int64_t finite = 0;
+  for (int64_t slot = 0; slot < x.initial().num_slots; ++slot) {
+    finite += std::isfinite(x.initial().get(x.initial().at(slot, 1, 7, 7))) ? 1 : 0;
+  }
+  EXPECT_EQ(finite, 2) << "of four sequences one is null and masked, one is negative";
+}
+
+TEST(Compare, FindsOneWrongBlockOfMany) {
+  const cases::Case c =
+      cases::parse("kda fp32 hv=3 dk=16 seqs=40,30,20 final=key checkpoints=every:16 backend=reference");
+  Ran ran(c);
+  const check::Reference reference = check::run_reference(ran.tensors);
+  for (const check::TensorError& error : check::compare(ran.tensors, reference))
+    EXPECT_TRUE(error.passes()) << error.tensor;
+  const check::TokenTensor& o = ran.tensors.o();
+  const int64_t at = o.at(1, 7, 2, 3);
+  const double before = o.get(at);
+  o.set(at, before + 0.1);
+  std::vector<check::TensorError> errors = check::compare(ran.tensors, reference);
+  EXPECT_FALSE(errors[0].passes());
+  EXPECT_EQ(errors[0].worst_row, 1);
+  EXPECT_EQ(errors[0].worst_head, 2);
+  o.set(at, std::numeric_limits<double>::quiet_NaN());
+  errors = check::compare(ran.tensors, reference);
+  EXPECT_EQ(errors[0].not_finite, 1);
+  o.set(at, before);
+  const check::StateTensor& state = ran.tensors.final_state();
+  state.set(state.at(2, 1, 4, 5), 3.0);
+  errors = check::compare(ran.tensors, reference);
+  ASSERT_EQ(errors.size(), 3u);
+  EXPECT_TRUE(errors[0].passes());
+  EXPECT_FALSE(errors[1].passes());
+  EXPECT_EQ(errors[1].worst_row, 2);
+  EXPECT_TRUE(errors[2].passes());
+}
+
+TEST(CheckCase, TellsTheKindsOfNoApart) {
+  EXPECT_EQ(check::check_case(cases::parse("kda fp32 hv=1 dk=16 seqs=20 backend=reference")).verdict,
+            check::Verdict::kPassed);
+  EXPECT_EQ(check::check_case(cases::parse("kda fp32 hv=1 dk=16 seqs=20 backend=reference carry=truncated")).verdict,
+            check::Verdict::kDeclined);
+  const check::Outcome invalid = check::check_case(cases::parse("kda fp32 hqk=2 hv=3 dk=16 seqs=20"));
+  EXPECT_EQ(invalid.verdict, check::Verdict::kInvalid);
+  EXPECT_NE(invalid.message.find("head count"), std::string::npos) << invalid.message;
+}
+
+TEST(CheckCase, LongCasesAreMeasuredOnSeededColumns) {
+  const cases::Case small = cases::parse("kda fp32 hv=1 dk=16 seqs=64k");
+  EXPECT_TRUE(check::sampled_columns(small).empty());
+  cases::Case large = cases::parse("kda fp32 hv=2 dk=16 dv=100 seqs=64k seed=3");
+  const std::vector<int32_t> columns = check::sampled_columns(large);
+  ASSERT_EQ(columns.size(), 8u);
+  for (size_t i = 1; i < columns.size(); ++i) EXPECT_LT(columns[i - 1], columns[i]);
+  EXPECT_GE(columns.front(), 0);
+  EXPECT_LT(columns.back(), 100);
+  large.seed = 4;
+  EXPECT_NE(check::sampled_columns(large), columns);
+}
+
+}  // namespace
+}  // namespace deltarelay::forward

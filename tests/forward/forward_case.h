@@ -1,0 +1,54 @@
+// Tests of the whole forward pass, written as case lines: a failure prints the line that repeats it
+// (deltarelay verify "<line>").
+#pragma once
+#include <gtest/gtest.h>
+
+#include <ostream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "case/case.h"
+#include "check/check.h"
+#include "check/run.h"
+
+namespace deltarelay::cases {
+
+// GoogleTest shows a parameter as the line it is.
+inline void PrintTo(const Case& c, std::ostream* out) { *out << print(c); }
+
+}  // namespace deltarelay::cases
+
+namespace deltarelay::forward {
+
+// The backend under test: the library's first choice.
+std::string backend_under_test();
+// Only the reference is built in: comparing it with itself would prove nothing.
+bool nothing_to_test();
+
+// One case a line; lines without a name are numbered.
+std::vector<cases::Case> cases_in(std::string_view text);
+// Every combination of one word from each list, as cases.
+std::vector<cases::Case> combine(const std::vector<std::vector<std::string>>& lists);
+// A name that GoogleTest takes.
+std::string name_of(const testing::TestParamInfo<cases::Case>& info);
+
+// The case on the backend under test unless it names another.
+cases::Case on_backend(const cases::Case& c);
+// Runs it in hostile memory and holds it against the reference.
+void expect_correct(const cases::Case& c);
+// The same, and the plan did cut a sequence, and the uncut run agrees within the tolerance.
+void expect_correct_when_cut(const cases::Case& c);
+
+// A case that ran: its tensors hold the results.
+struct Ran {
+  explicit Ran(const cases::Case& c);
+  check::TensorSet tensors;
+  check::PlannedRun run;
+};
+
+// Test suites over case lines: TEST_P bodies are in forward_case.cpp.
+class ForwardCase : public testing::TestWithParam<cases::Case> {};
+class CutCase : public testing::TestWithParam<cases::Case> {};
+
+}  // namespace deltarelay::forward

@@ -1,0 +1,75 @@
+// Values that break naive chunk forms: gates at both ends of their range, keys that all point one way, strengths near 2.
+#include "forward_case.h"
+
+namespace deltarelay::forward {
+namespace {
+
+const std::vector<std::string> kOps = {"kda fp32", "gdn fp32", "kda bf16", "gdn bf16", "kda fp16", "gdn fp16"};
+
+INSTANTIATE_TEST_SUITE_P(ExtremeGates, ForwardCase,
+                         testing::ValuesIn(combine({kOps,
+                                                    {"hv=2 dk=64 seqs=500,77 init final l2norm"},
+                                                    {"gate=log:extreme", "gate=log:inf", "gate=log:zero",
+                                                     "gate=log:-5,-5", "gate=linear", "gate=linear:extreme",
+                                                     "gate=linear:inf", "gate=log:extreme floor=-5",
+                                                     "gate=linear:inf floor=-0.5"}})),
+                         name_of);
+
+INSTANTIATE_TEST_SUITE_P(MeanGate, ForwardCase,
+                         testing::ValuesIn(combine({{"kda fp32", "gdn fp32", "kda bf16", "gdn bf16"},
+                                                    {"hv=2 dk=64 seqs=700 init final l2norm"},
+                                                    {"gate=log:mean:0", "gate=log:mean:-0.0001", "gate=log:mean:-0.01",
+                                                     "gate=log:mean:-0.1", "gate=log:mean:-1", "gate=log:mean:-5",
+                                                     "gate=log:mean:-20", "gate=log:mean:-50"}})),
+                         name_of);
+
+INSTANTIATE_TEST_SUITE_P(
+    RawGates, ForwardCase,
+    testing::ValuesIn(combine({kOps,
+                               {"hqk=2 hv=6 dk=64 seqs=300,65 init final"},
+                               {"gate=softplus", "gate=softplus no-dt-bias", "gate=bounded:-5", "gate=bounded:-5:low",
+                                "gate=bounded:-12.5", "gate=bounded:-300:low", "gate=bounded:-0.1",
+                                "gate=bounded:-5 no-a-log", "gate=bounded:-5 no-a-log no-dt-bias"}})),
+    name_of);
+
+INSTANTIATE_TEST_SUITE_P(WriteStrengths, ForwardCase,
+                         testing::ValuesIn(combine({kOps,
+                                                    {"hv=2 dk=64 seqs=300,65 init final l2norm"},
+                                                    {"beta=value", "beta=one", "beta=zero", "beta=near2", "beta=logit",
+                                                     "beta=twice"}})),
+                         name_of);
+
+// Here the chunk form itself amplifies rounding: the wider column of the table.
+INSTANTIATE_TEST_SUITE_P(
+    Hostile, ForwardCase,
+    testing::ValuesIn(combine({kOps,
+                               {"hv=2 dk=128 init final"},
+                               {"seqs=2048", "seqs=65,1,300"},
+                               {"gate=log:zero keys=correlated", "gate=log:zero keys=correlated beta=one",
+                                "gate=log:zero keys=correlated beta=near2", "gate=log:zero l2norm beta=near2",
+                                "gate=log:-0.01,0 keys=correlated"}})),
+    name_of);
+
+INSTANTIATE_TEST_SUITE_P(HostileCut, CutCase,
+                         testing::ValuesIn(combine({kOps,
+                                                    {"hv=2 dk=64 seqs=1000,300 segments=4 init final"},
+                                                    {"gate=log:extreme", "gate=log:inf", "gate=log:zero l2norm",
+                                                     "gate=log:zero keys=correlated", "gate=log:zero l2norm beta=near2",
+                                                     "gate=bounded:-5:low l2norm",
+                                                     "gate=softplus l2norm beta=twice"}})),
+                         name_of);
+
+INSTANTIATE_TEST_SUITE_P(Correlated, ForwardCase,
+                         testing::ValuesIn(combine({{"kda fp32", "gdn fp32", "kda fp16"},
+                                                    {"hv=2 dk=128 seqs=600 keys=correlated"},
+                                                    {"beta=value", "beta=one", "l2norm beta=twice"}})),
+                         name_of);
+
+INSTANTIATE_TEST_SUITE_P(Scales, ForwardCase,
+                         testing::ValuesIn(combine({{"kda fp32", "gdn bf16"},
+                                                    {"hv=2 dk=64 seqs=130 init final"},
+                                                    {"scale=1", "scale=0.1", "scale=0", "scale=-2.5"}})),
+                         name_of);
+
+}  // namespace
+}  // namespace deltarelay::forward

@@ -1,0 +1,182 @@
+// What a plan says about itself.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "length_mixes.h"
+#include "plan/plan.h"
+#include "plan/schedule.h"
+#include "plan_cases.h"
+
+namespace deltarelay {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+json parsed(const Plan& plan) { return json::parse(describe_json(plan)); }
+
+TEST(Describe, JsonHoldsTheWholePlan) {
+  const Problem problem = test::problem_of(Op::kKda, {131072, 1024, 0, 1000}, 4);
+  const auto plan = make_plan(problem, test::options_on(test::device_of("h200")));
+  const json j = parsed(*plan);
+  EXPECT_EQ(j["backend"], "cuda-sm90");
+  EXPECT_EQ(j["chunk"], 64);
+  EXPECT_EQ(j["problem"]["op"], "kda");
+  EXPECT_EQ(j["problem"]["lengths"], json({131072, 1024, 0, 1000}));
+  EXPECT_EQ(j["device"]["name"], "h200");
+  EXPECT_EQ(j["device"]["units"], 132);
+  EXPECT_EQ(j["device"]["here"], false);
+  EXPECT_EQ(j["device"]["kda"]["emit_ns"], 1900);
+  EXPECT_EQ(j["options"]["segments"], "auto");
+  EXPECT_EQ(j["predicted_ns"], plan->predicted_ns);
+  EXPECT_EQ(j["workspace_bytes"], plan->ledger.total_bytes());
+  EXPECT_EQ(j["ledger"].size(), plan->ledger.buffers().size());
+  EXPECT_EQ(j["rows1"].size(), plan->table.rows1.size());
+  EXPECT_EQ(j["rows3"].size(), plan->table.rows3.size());
+  EXPECT_EQ(j["folds"].size(), plan->table.folds.size());
+  EXPECT_EQ(j["steps"].size(), 3u);
+  EXPECT_EQ(j["declined"].size(), 3u);
+  EXPECT_EQ(j["signature"], describe_signature(*plan));
+  EXPECT_EQ(j["segments"].size(), 4u);
+  EXPECT_GT(j["segments"][0].size(), 8u);
+  EXPECT_EQ(j["segments"][2].size(), 0u);
+  int64_t at = 0;
+  for (const json& segment : j["segments"][0]) {
+    EXPECT_EQ(segment["begin"], at);
+    at += segment["chunks"].get<int64_t>();
+  }
+  EXPECT_EQ(at, 2048);
+}
+
+// Both schedules: no unit does two things at once, phases follow each other, every item is there once.
+TEST(Describe, ScheduleIsPossible) {
+  test::Random random(41);
+  for (int32_t round = 0; round < 60; ++round) {
+    const auto lengths = test::random_lengths(random, static_cast<test::Family>(round % test::kFamilies));
+    const Problem problem = test::problem_of(Op::kGdn, lengths, static_cast<int32_t>(random.in(1, 12)));
+    Options options = test::options_on(round % 2 ? test::device_of("h200") : test::cpu_with(16));
+    options.invariant = round % 5 == 0;
+    const auto plan = make_plan(problem, options);
+    const json j = parsed(*plan);
+    SCOPED_TRACE(round);
+    if (!j.contains("schedule")) {
+      EXPECT_THAT(j["schedule_omitted"].get<std::string>(), HasSubstr("more than 20000"));
+      continue;
+    }
+    EXPECT_EQ(j["schedule"]["units"], plan->costs.units);
+    for (const char* which : {"split", "unsplit"}) {
+      std::vector<int64_t> busy_until(static_cast<size_t>(plan->costs.units), 0);
+      int64_t phase_end[4] = {0, 0, 0, 0}, phase_start[4] = {INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX}, end = 0;
+      for (const json& item : j["schedule"][which]) {
+        const size_t unit = item["unit"], phase = item["phase"];
+        const int64_t start = item["start_ns"], stop = item["end_ns"];
+        ASSERT_LT(unit, busy_until.size());
+        ASSERT_GE(start, busy_until[unit]);
+        ASSERT_GE(stop, start);
+        busy_until[unit] = stop;
+        phase_end[phase] = std::max(phase_end[phase], stop);
+        phase_start[phase] = std::min(phase_start[phase], start);
+        end = std::max(end, stop);
+      }
+      EXPECT_LE(phase_end[1], phase_start[2]);
+      EXPECT_LE(phase_end[2], phase_start[3]);
+      EXPECT_LE(end, j["schedule"][std::string(which) + "_ns"].get<int64_t>());
+    }
+    EXPECT_EQ(static_cast<int64_t>(j["schedule"]["split"].size()), scheduled_items(plan->table, plan->costs));
+  }
+}
+
+TEST(Describe, ScheduleOfAHugeCallIsLeftOut) {
+  const auto plan = make_plan(test::problem_of(Op::kKda, std::vector<int64_t>(1000, 500), 64),
+                              test::options_on(test::device_of("h200")));
+  const json j = parsed(*plan);
+  EXPECT_FALSE(j.contains("schedule"));
+  EXPECT_THAT(j["schedule_omitted"].get<std::string>(), HasSubstr("128000 work items"));
+}
+
+TEST(Describe, TextNamesChoiceRejectedCandidatesAndDeclines) {
+  const auto plan = make_plan(test::problem_of(Op::kKda, {131072}, 8), test::options_on(test::device_of("h200")));
+  const std::string text = describe_text(*plan);
+  EXPECT_THAT(text, HasSubstr("absent device"));
+  EXPECT_THAT(text, HasSubstr("backend cuda-sm90: chunks of 64 tokens"));
+  EXPECT_THAT(text, HasSubstr("1 of 1 sequence cut, at most 17 segments"));
+  EXPECT_THAT(text, HasSubstr("every sequence whole, 1 value tile: 38"));
+  EXPECT_THAT(text, HasSubstr("slower"));
+  EXPECT_THAT(text, HasSubstr("chosen"));
+  EXPECT_THAT(text, HasSubstr("cpu: "));
+  EXPECT_THAT(text, HasSubstr("slot transition"));
+  EXPECT_THAT(text, HasSubstr(describe_signature(*plan)));
+}
+
+TEST(Describe, OneCandidateIsChosenAndOthersCostWhatTheySay) {
+  test::Random random(42);
+  for (int32_t round = 0; round < 100; ++round) {
+    const auto lengths = test::random_lengths(random, static_cast<test::Family>(round % test::kFamilies));
+    Options options = test::options_on(round % 2 ? test::device_of("b200") : test::cpu_with(24));
+    if (round % 7 == 0) options.segments = DR_SEGMENTS_OFF;
+    const auto plan = make_plan(test::problem_of(Op::kKda, lengths, 2), options);
+    if (plan->table.rows1.empty()) continue;
+    int32_t chosen = 0;
+    for (const Candidate& c : candidates_of(*plan)) {
+      if (c.verdict == "chosen") {
+        ++chosen;
+        EXPECT_EQ(c.predicted_ns, plan->predicted_ns);
+      }
+      EXPECT_TRUE(c.verdict != "slower" || c.predicted_ns >= plan->predicted_ns) << c.what;
+    }
+    EXPECT_EQ(chosen, 1) << describe_text(*plan);
+  }
+}
+
+TEST(Describe, SignatureLeavesOutTilingAndThreads) {
+  const Problem problem = test::problem_of(Op::kGdn, {8192, 64}, 1);
+  Options options = test::options_on(test::cpu_with(2));
+  const auto two = make_plan(problem, options);
+  options.threads = 1;
+  const auto one = make_plan(problem, options);
+  EXPECT_NE(two->tiling.value_tiles, one->tiling.value_tiles);
+  EXPECT_EQ(describe_signature(*two), describe_signature(*one));
+  options.segments = DR_SEGMENTS_COUNT;
+  options.segment_value = 2;
+  const std::string forced = describe_signature(*make_plan(problem, options));
+  EXPECT_NE(forced, describe_signature(*one));
+  EXPECT_THAT(forced, HasSubstr("cuts=0:2x256"));
+  EXPECT_EQ(forced, describe_signature(*make_plan(problem, options))) << "the same every time";
+}
+
+TEST(Describe, LengthsAtExecutionAreSaidSo) {
+  const auto plan =
+      make_plan(test::problem_with_bounds(Op::kKda, 100000, 8, 4), test::options_on(test::device_of("h200")));
+  EXPECT_THAT(describe_text(*plan), HasSubstr("lengths that come at execution"));
+  const json j = parsed(*plan);
+  EXPECT_EQ(j["schedule_omitted"], "lengths come at execution");
+  EXPECT_THAT(describe_signature(*plan), HasSubstr("cuts=at-execution:auto"));
+}
+
+TEST(Describe, EveryKindOfPlanParses) {
+  const std::vector<int64_t> lengths{5000, 0, 64, 20000};
+  for (int32_t i = 0; i < device_count(); ++i) {
+    Options options = test::options_on(device_at(i));
+    const Problem problem = test::problem_of(Op::kKda, lengths, 2);
+    for (const bool invariant : {false, true}) {
+      options.invariant = invariant;
+      EXPECT_EQ(parsed(*make_plan(problem, options))["device"]["name"], std::string(device_at(i).name));
+    }
+  }
+  Options odd = test::options_on(test::cpu_with(2));
+  odd.device.name[0] = '"';
+  odd.device.name[1] = '\n';
+  EXPECT_EQ(parsed(*make_plan(test::problem_of(Op::kKda, lengths, 2), odd))["device"]["name"].get<std::string>()[0],
+            '"');
+  const json empty = parsed(*make_plan(test::problem_of(Op::kKda, {}, 2), test::options_on(test::cpu_with(2))));
+  EXPECT_EQ(empty["segments"].size(), 0u);
+}
+
+}  // namespace
+}  // namespace deltarelay

@@ -1,0 +1,111 @@
+// Bad options: each is refused with its name, what was expected and what was found.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+
+#include "deltarelay/deltarelay.h"
+#include "plan/plan.h"
+#include "plan_cases.h"
+#include "problem/status.h"
+
+namespace deltarelay {
+namespace {
+
+using ::testing::HasSubstr;
+
+Options validated(const std::function<void(dr_options&)>& change) {
+  dr_options request{};
+  request.size = sizeof request;
+  change(request);
+  return validate_options(&request, test::problem_of(Op::kKda, {100}, 2, 64, 32));
+}
+
+void expect_refused(const std::function<void(dr_options&)>& change, dr_status status, const std::string& words) {
+  try {
+    validated(change);
+    FAIL() << "accepted, expected a refusal with: " << words;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status(), status) << error.what();
+    EXPECT_THAT(error.what(), HasSubstr(words));
+  }
+}
+
+TEST(Options, Defaults) {
+  const Options none = validate_options(nullptr, test::problem_of(Op::kKda, {100}, 2));
+  EXPECT_EQ(none.segments, DR_SEGMENTS_AUTO);
+  EXPECT_TRUE(none.device_is_here);
+  EXPECT_EQ(none.threads, none.device.units);
+  EXPECT_EQ(none.policy, "deltarelay");
+  const Options zero = validated([](dr_options&) {});
+  EXPECT_EQ(zero.threads, none.threads);
+  EXPECT_EQ(zero.policy, none.policy);
+  EXPECT_TRUE(zero.backend.empty());
+}
+
+TEST(Options, OneSegmentIsOff) {
+  const Options one = validated([](dr_options& o) {
+    o.segments = DR_SEGMENTS_COUNT;
+    o.segment_value = 1;
+  });
+  EXPECT_EQ(one.segments, DR_SEGMENTS_OFF);
+}
+
+TEST(Options, ThisDeviceByItsOwnFactsIsHere) {
+  dr_device device = device_at(0);
+  EXPECT_TRUE(validated([&](dr_options& o) { o.device = &device; }).device_is_here);
+  device.units += 1;
+  const Options other = validated([&](dr_options& o) { o.device = &device; });
+  EXPECT_FALSE(other.device_is_here);
+  EXPECT_EQ(other.threads, device.units);
+}
+
+TEST(Options, Refusals) {
+  expect_refused([](dr_options& o) { o.size = 7; }, DR_INVALID, "options.size");
+  expect_refused([](dr_options& o) { o.segments = 9; }, DR_INVALID, "options.segments: expected 0 to 3, found 9");
+  expect_refused([](dr_options& o) { o.segments = DR_SEGMENTS_COUNT; }, DR_INVALID, "options.segment_value");
+  expect_refused([](dr_options& o) { o.segments = DR_SEGMENTS_LENGTH, o.segment_value = -64; }, DR_INVALID,
+                 "found -64");
+  expect_refused([](dr_options& o) { o.segments = DR_SEGMENTS_COUNT, o.segment_value = 2, o.invariant = 1; },
+                 DR_INVALID, "options.segments");
+  expect_refused([](dr_options& o) { o.backend = "gpu"; }, DR_INVALID, "found 'gpu'");
+  expect_refused([](dr_options& o) { o.backend = "gpu"; }, DR_INVALID, "reference");
+  expect_refused([](dr_options& o) { o.isa = "mmx"; }, DR_UNSUPPORTED, "options.isa");
+  expect_refused([](dr_options& o) { o.isa = "mmx"; }, DR_UNSUPPORTED, cpu_isa_name(0));
+  expect_refused([](dr_options& o) { o.policy = "best"; }, DR_INVALID, "flashkda-pr9");
+  expect_refused([](dr_options& o) { o.policy = "fla", o.segments = DR_SEGMENTS_OFF; }, DR_INVALID, "options.policy");
+  expect_refused([](dr_options& o) { o.policy = "fla", o.invariant = 1; }, DR_INVALID, "options.policy");
+  expect_refused([](dr_options& o) { o.threads = -1; }, DR_INVALID, "options.threads");
+  expect_refused([](dr_options& o) { o.carry = 2; }, DR_INVALID, "options.carry");
+  expect_refused([](dr_options& o) { o.reserved = 1; }, DR_INVALID, "options.reserved");
+  expect_refused([](dr_options& o) { o.reserved2 = 1; }, DR_INVALID, "options.reserved2");
+  const int32_t columns[] = {3, 2, 32};
+  expect_refused([&](dr_options& o) { o.num_columns = 2; }, DR_INVALID, "options.columns");
+  expect_refused([&](dr_options& o) { o.num_columns = 33, o.columns = columns; }, DR_INVALID, "options.num_columns");
+  expect_refused([&](dr_options& o) { o.num_columns = 2, o.columns = columns; }, DR_INVALID, "found 2 after 3");
+  expect_refused([&](dr_options& o) { o.num_columns = 1, o.columns = columns + 2; }, DR_INVALID, "found 32");
+}
+
+TEST(Options, DeviceRefusals) {
+  auto with = [](const std::function<void(dr_device&)>& change, const std::string& words) {
+    dr_device device = device_at(1);
+    change(device);
+    expect_refused([&](dr_options& o) { o.device = &device; }, DR_INVALID, words);
+  };
+  with([](dr_device& d) { d.size = 0; }, "options.device.size");
+  with([](dr_device& d) { d.kind = 0; }, "options.device.kind");
+  with([](dr_device& d) { d.units = 0; }, "options.device.units");
+  with([](dr_device& d) { d.bytes_per_ns = -1; }, "options.device.bytes_per_ns");
+  with([](dr_device& d) { d.kda.emit_ns = 0; }, "options.device.kda.emit_ns");
+  with([](dr_device& d) { d.gdn.chunk = 0; }, "options.device.gdn.chunk");
+  with([](dr_device& d) { d.gdn.local_ns = d.gdn.emit_ns + 1; }, "options.device.gdn.local_ns");
+  with(
+      [](dr_device& d) {
+        for (char& c : d.name) c = 'x';
+      },
+      "options.device.name");
+}
+
+}  // namespace
+}  // namespace deltarelay

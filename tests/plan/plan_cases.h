@@ -1,0 +1,81 @@
+// Problems, devices and options for planner tests.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "plan/plan.h"
+#include "plan/policies.h"
+#include "problem/problem.h"
+
+namespace deltarelay::test {
+
+inline Problem problem_of(Op op, const std::vector<int64_t>& lengths, int32_t heads, int32_t dk = 128,
+                          int32_t dv = 128) {
+  Problem p;
+  p.op = op;
+  p.num_seqs = static_cast<int64_t>(lengths.size());
+  p.offsets.push_back(0);
+  for (const int64_t length : lengths) p.offsets.push_back(p.offsets.back() + length);
+  p.num_tokens = p.offsets.back();
+  p.heads_qk = p.heads_v = heads;
+  p.dk = dk;
+  p.dv = dv;
+  p.dtype = p.dtype_o = p.dtype_gate = p.dtype_beta = DType::kBf16;
+  return p;
+}
+
+inline Problem problem_with_bounds(Op op, int64_t num_tokens, int64_t num_seqs, int32_t heads, int32_t dk = 128,
+                                   int32_t dv = 128) {
+  Problem p = problem_of(op, {}, heads, dk, dv);
+  p.num_tokens = num_tokens;
+  p.num_seqs = num_seqs;
+  p.offsets.clear();
+  p.lengths_known = false;
+  return p;
+}
+
+inline dr_device device_of(const std::string& name) {
+  for (int32_t i = 0; i < device_count(); ++i) {
+    if (name == device_at(i).name) return device_at(i);
+  }
+  return {};
+}
+
+// A CPU with this many cores and round costs: emit 26 us a chunk of 16, a summary 1.8 times that, a quarter of it local.
+inline dr_device cpu_with(int32_t units) {
+  dr_device device{};
+  device.size = sizeof device;
+  device.kind = DR_DEVICE_CPU;
+  std::string("test-cpu").copy(device.name, sizeof device.name - 1);
+  device.units = units;
+  dr_stage_costs costs{};
+  costs.chunk = 16;
+  costs.emit_ns = 26000;
+  costs.summarize_ns = 47000;
+  costs.local_ns = 6000;
+  costs.carry_ns = costs.carry_unit_ns = 52000;
+  costs.split_ns = 10000;
+  costs.item_ns = 500;
+  device.kda = device.gdn = costs;
+  return device;
+}
+
+inline Options options_on(const dr_device& device) {
+  Options options;
+  options.policy = kOwnPolicy;
+  options.device = device;
+  options.device_is_here = false;
+  options.threads = device.units;
+  return options;
+}
+
+inline std::vector<int32_t> chunks_of(const Problem& problem, int32_t chunk) {
+  std::vector<int32_t> chunks;
+  for (int64_t n = 0; n < problem.num_seqs; ++n) {
+    chunks.push_back(static_cast<int32_t>((problem.length(n) + chunk - 1) / chunk));
+  }
+  return chunks;
+}
+
+}  // namespace deltarelay::test

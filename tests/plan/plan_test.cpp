@@ -1,0 +1,422 @@
+// Whole plans: backends, forced cuts, tilings, workspace, lengths that come at execution.
+#include "plan/plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "length_mixes.h"
+#include "plan/modes.h"
+#include "plan/segments.h"
+#include "plan/table.h"
+#include "plan_cases.h"
+#include "problem/status.h"
+#include "table_rules.h"
+
+namespace deltarelay {
+namespace {
+
+using test::Family;
+using test::Random;
+using ::testing::HasSubstr;
+
+// The status and message of a plan that must be refused.
+std::pair<dr_status, std::string> refusal(const Problem& problem, const Options& options) {
+  try {
+    make_plan(problem, options);
+  } catch (const Error& error) {
+    return {error.status(), error.what()};
+  }
+  return {DR_SUCCESS, ""};
+}
+
+Options forced(const dr_device& device, int32_t segments, int64_t value) {
+  Options options = test::options_on(device);
+  options.segments = segments;
+  options.segment_value = value;
+  return options;
+}
+
+std::vector<std::string> cuts_of(const Plan& plan) {
+  std::vector<std::string> cuts;
+  for (const auto& segments : segments_of(plan.table, plan.problem.num_seqs)) cuts.push_back(cut_text(segments));
+  return cuts;
+}
+
+TEST(Plan, ForcedCountGivesThatManyOrWhole) {
+  const Problem problem = test::problem_of(Op::kKda, {640, 64 * 3, 64, 0, 65}, 4);
+  const auto plan = make_plan(problem, forced(test::device_of("h200"), DR_SEGMENTS_COUNT, 3));
+  EXPECT_EQ(cuts_of(*plan), (std::vector<std::string>{"2x3+4", "3x1", "1", "", "2"}));
+  test::TableRules(test::chunks_of(problem, 64)).check(plan->table, plan->costs);
+  EXPECT_EQ(plan->table.num_slots, 4);
+  EXPECT_GT(plan->predicted_ns, 0);
+}
+
+TEST(Plan, ForcedCountThatCannotBeDoneNamesTheLongestSequenceAndTheChunk) {
+  const auto [status, message] =
+      refusal(test::problem_of(Op::kKda, {640, 100}, 4), forced(test::device_of("h200"), DR_SEGMENTS_COUNT, 11));
+  EXPECT_EQ(status, DR_INVALID);
+  EXPECT_THAT(message, HasSubstr("640 tokens"));
+  EXPECT_THAT(message, HasSubstr("10 chunks of 64"));
+  EXPECT_THAT(message, HasSubstr("11 segments"));
+  EXPECT_EQ(
+      refusal(test::problem_of(Op::kKda, {640, 100}, 4), forced(test::device_of("h200"), DR_SEGMENTS_COUNT, 10)).first,
+      DR_SUCCESS);
+}
+
+TEST(Plan, ForcedLengthIsAMultipleOfTheChunk) {
+  const Problem problem = test::problem_of(Op::kGdn, {1000, 256, 255, 257}, 2);
+  const auto plan = make_plan(problem, forced(test::device_of("h200"), DR_SEGMENTS_LENGTH, 256));
+  EXPECT_EQ(cuts_of(*plan), (std::vector<std::string>{"4x4", "4", "4", "4+1"}));
+  test::TableRules(test::chunks_of(problem, 64)).check(plan->table, plan->costs);
+  const auto [status, message] = refusal(problem, forced(test::device_of("h200"), DR_SEGMENTS_LENGTH, 100));
+  EXPECT_EQ(status, DR_INVALID);
+  EXPECT_THAT(message, HasSubstr("chunk of 64"));
+  EXPECT_THAT(message, HasSubstr("100"));
+  const auto whole = make_plan(problem, forced(test::device_of("h200"), DR_SEGMENTS_LENGTH, 64000));
+  EXPECT_EQ(whole->table.num_slots, 0);
+  EXPECT_TRUE(whole->table.rows3.empty());
+}
+
+TEST(Plan, OffCutsNothing) {
+  const Problem problem = test::problem_of(Op::kKda, {131072}, 4);
+  const auto plan = make_plan(problem, forced(test::device_of("h200"), DR_SEGMENTS_OFF, 0));
+  EXPECT_EQ(cuts_of(*plan), std::vector<std::string>{"2048"});
+  EXPECT_EQ(plan->predicted_ns, plan->unsplit_ns);
+  ASSERT_EQ(plan->steps.size(), 1u);
+  EXPECT_EQ(plan->steps[0].stage, "emit");
+  EXPECT_EQ(plan->steps[0].items, 4);
+}
+
+TEST(Plan, ForcedCutsOfRandomMixesAreValid) {
+  Random random(21);
+  for (int32_t round = 0; round < 600; ++round) {
+    const auto lengths = test::random_lengths(random, static_cast<Family>(round % test::kFamilies));
+    const Problem problem = test::problem_of(Op::kKda, lengths, static_cast<int32_t>(random.in(1, 40)));
+    const dr_device device =
+        round % 2 ? test::device_of("h200") : test::cpu_with(static_cast<int32_t>(random.in(1, 96)));
+    const int32_t chunk = make_plan(problem, test::options_on(device))->chunk;
+    const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
+    const bool by_count = random.in(0, 1) != 0;
+    const int64_t value = by_count ? random.magnitude(2, 300) : chunk * random.magnitude(1, 200);
+    SCOPED_TRACE(round);
+    const Options options = forced(device, by_count ? DR_SEGMENTS_COUNT : DR_SEGMENTS_LENGTH, value);
+    if (by_count && (longest + chunk - 1) / chunk < value) {
+      EXPECT_EQ(refusal(problem, options).first, DR_INVALID);
+      continue;
+    }
+    const auto plan = make_plan(problem, options);
+    test::TableRules(test::chunks_of(problem, chunk)).check(plan->table, plan->costs);
+    ASSERT_FALSE(::testing::Test::HasFailure());
+    const auto segments = segments_of(plan->table, problem.num_seqs);
+    for (size_t n = 0; n < lengths.size(); ++n) {
+      const int64_t chunks = (lengths[n] + chunk - 1) / chunk, found = static_cast<int64_t>(segments[n].size());
+      ASSERT_EQ(found,
+                by_count ? (chunks >= value ? value : std::min<int64_t>(chunks, 1)) : (lengths[n] + value - 1) / value);
+    }
+  }
+}
+
+TEST(Plan, AutoNeverPredictsALoss) {
+  Random random(22);
+  int32_t cut = 0, tiled = 0;
+  for (int32_t round = 0; round < 1500; ++round) {
+    const auto lengths = test::random_lengths(random, static_cast<Family>(round % test::kFamilies));
+    const Op op = random.in(0, 1) ? Op::kKda : Op::kGdn;
+    const std::vector<int32_t> widths{16, 60, 64, 100, 128, 256};
+    const Problem problem = test::problem_of(op, lengths, static_cast<int32_t>(random.magnitude(1, 64)),
+                                             random.one_of(widths), random.one_of(widths));
+    const dr_device device = round % 2 ? device_at(1 + round % (device_count() - 1))
+                                       : test::cpu_with(static_cast<int32_t>(random.magnitude(1, 128)));
+    const auto plan = make_plan(problem, test::options_on(device));
+    SCOPED_TRACE(round);
+    test::TableRules(test::chunks_of(problem, plan->chunk)).check(plan->table, plan->costs);
+    ASSERT_FALSE(::testing::Test::HasFailure());
+    ASSERT_LE(plan->predicted_ns, plan->unsplit_ns);
+    const int64_t panels = plan::ceil_div(problem.dv, plan->backend->panel_columns(problem, plan->isa));
+    ASSERT_LE(plan->tiling.value_tiles, panels);
+    ASSERT_TRUE(device.kind == DR_DEVICE_CPU || plan->tiling.value_tiles == 1);
+    int64_t total = 0;
+    for (const Step& step : plan->steps) total += step.predicted_ns;
+    if (!plan->table.folds.empty()) {
+      ASSERT_EQ(total, plan->predicted_ns);
+    }
+    cut += plan->table.num_slots > 0;
+    tiled += plan->tiling.value_tiles > 1;
+  }
+  EXPECT_GT(cut, 200);
+  EXPECT_GT(tiled, 100);
+}
+
+TEST(Plan, ValueTilesComeBeforeSegmentsOnAFewCores) {
+  const Problem one_head = test::problem_of(Op::kGdn, {8192}, 1);
+  const auto two = make_plan(one_head, test::options_on(test::cpu_with(2)));
+  EXPECT_EQ(two->tiling.value_tiles, 2);
+  EXPECT_EQ(two->table.num_slots, 0);
+  const auto many = make_plan(one_head, test::options_on(test::cpu_with(64)));
+  EXPECT_GT(many->table.num_slots, 0) << "tiles repeat the local work; segments take over";
+  EXPECT_LT(many->predicted_ns, two->predicted_ns / 4);
+  const auto busy = make_plan(test::problem_of(Op::kGdn, {8192}, 4), test::options_on(test::cpu_with(2)));
+  EXPECT_EQ(busy->tiling.value_tiles, 1);
+  EXPECT_EQ(busy->table.num_slots, 0);
+  const Problem narrow = test::problem_of(Op::kGdn, {8192}, 1, 64, 4);
+  EXPECT_EQ(make_plan(narrow, test::options_on(test::cpu_with(2)))->tiling.value_tiles, 1) << "a single panel";
+}
+
+TEST(Plan, OneThreadCutsNothing) {
+  Options options = test::options_on(test::cpu_with(64));
+  options.threads = 1;
+  const auto plan = make_plan(test::problem_of(Op::kKda, {65536, 300}, 2), options);
+  EXPECT_EQ(plan->table.num_slots, 0);
+  EXPECT_EQ(plan->tiling.value_tiles, 1);
+  EXPECT_EQ(plan->tiling.threads, 1);
+}
+
+TEST(Plan, CostsScaleWithTheShape) {
+  const Options options = test::options_on(test::device_of("h200"));
+  auto costs = [&](Op op, int32_t dk, int32_t dv, DType dtype = DType::kBf16, int32_t heads_qk = 8) {
+    Problem problem = test::problem_of(op, {8192}, 8, dk, dv);
+    problem.heads_qk = heads_qk;
+    problem.dtype = problem.dtype_o = problem.dtype_gate = problem.dtype_beta = dtype;
+    return costs_of(problem, options, *backend_named("cuda-sm90"), 0, 1);
+  };
+  const plan::Costs full = costs(Op::kKda, 128, 128);
+  EXPECT_EQ(full.emit, 1900);
+  EXPECT_EQ(full.summarize, 2200);
+  EXPECT_EQ(full.emit_bytes, 1282 * 64);
+  EXPECT_EQ(full.summarize_bytes, 770 * 64);
+  EXPECT_EQ(full.transition_bytes, 128 << 10);
+  EXPECT_EQ(full.state_bytes, 64 << 10);
+  EXPECT_EQ(costs(Op::kKda, 64, 64).emit, 475);
+  EXPECT_EQ(costs(Op::kKda, 256, 128).emit, 3800);
+  EXPECT_EQ(costs(Op::kKda, 128, 256).summarize, 3300);
+  EXPECT_EQ(costs(Op::kKda, 128, 128, DType::kFp32).emit_bytes, 2 * 1282 * 64);
+  Problem gdn = test::problem_of(Op::kGdn, {8192}, 8);
+  gdn.heads_qk = 2;
+  gdn.dtype_gate = gdn.dtype_beta = DType::kFp32;
+  EXPECT_EQ(costs_of(gdn, options, *backend_named("cuda-sm90"), 0, 1).emit_bytes, 648 * 64);
+
+  const Options cpu = test::options_on(test::cpu_with(8));
+  const Problem problem = test::problem_of(Op::kKda, {8192}, 1);
+  const Backend& backend = *backend_named("cpu");
+  const plan::Costs one = costs_of(problem, cpu, backend, 0, 1), four = costs_of(problem, cpu, backend, 0, 4);
+  EXPECT_EQ(one.emit, 26000);
+  EXPECT_EQ(four.emit, 6000 + 20000 / 4) << "the local part is repeated";
+  EXPECT_EQ(four.copies, 4);
+}
+
+TEST(Plan, BackendsInOrderAndByName) {
+  const Problem problem = test::problem_of(Op::kKda, {512}, 2);
+  EXPECT_EQ(std::string(make_plan(problem, test::options_on(test::cpu_with(2)))->backend->name), "cpu");
+  EXPECT_EQ(std::string(make_plan(problem, test::options_on(test::device_of("h200")))->backend->name), "cuda-sm90");
+  EXPECT_EQ(std::string(make_plan(problem, test::options_on(test::device_of("rtx5090")))->backend->name), "cuda-sm80");
+  EXPECT_EQ(std::string(backend_at(backend_count() - 1)->name), "reference");
+
+  Options named = test::options_on(test::cpu_with(2));
+  named.backend = "reference";
+  const auto reference = make_plan(problem, named);
+  EXPECT_EQ(std::string(reference->backend->name), "reference");
+  EXPECT_EQ(reference->table.num_slots, 0);
+  named.segments = DR_SEGMENTS_COUNT;
+  named.segment_value = 2;
+  EXPECT_EQ(refusal(problem, named).first, DR_UNSUPPORTED);
+  EXPECT_THAT(refusal(problem, named).second, HasSubstr("whole"));
+  named = test::options_on(test::cpu_with(2));
+  named.backend = "reference";
+  named.invariant = true;
+  EXPECT_EQ(make_plan(problem, named)->grain, -1);
+
+  named.backend = "cuda-sm90";
+  EXPECT_EQ(refusal(problem, named).first, DR_UNSUPPORTED);
+  EXPECT_THAT(refusal(problem, named).second, HasSubstr("cuda-sm90: device"));
+  Options absent = test::options_on(test::device_of("b200"));
+  absent.backend = "cuda-sm90";
+  EXPECT_THAT(refusal(problem, absent).second, HasSubstr("expected 9.0, found 10.0"));
+
+  Options columns = test::options_on(test::cpu_with(2));
+  columns.columns = {0, 5};
+  EXPECT_EQ(std::string(make_plan(problem, columns)->backend->name), "reference")
+      << "the cpu backend computes all columns";
+}
+
+TEST(Plan, NamesAllReasonsWhenNoBackendServes) {
+  Options options = test::options_on(test::cpu_with(2));
+  options.carry = CarryMode::kTruncated;
+  const auto [status, message] = refusal(test::problem_of(Op::kKda, {512}, 2), options);
+  EXPECT_EQ(status, DR_UNSUPPORTED);
+  for (const char* name : {"cpu: ", "cuda-sm90: ", "cuda-sm80: ", "reference: "}) EXPECT_THAT(message, HasSubstr(name));
+}
+
+TEST(Plan, TooManyChunksAreDeclined) {
+  Problem problem = test::problem_of(Op::kKda, {int64_t{1} << 37}, 1);
+  EXPECT_EQ(refusal(problem, test::options_on(test::cpu_with(2))).first, DR_UNSUPPORTED);
+}
+
+TEST(Plan, LedgerHoldsScratchSlotsAndTransitions) {
+  const Problem problem = test::problem_of(Op::kKda, {1024}, 3, 64, 32);
+  const auto plan = make_plan(problem, forced(test::cpu_with(4), DR_SEGMENTS_COUNT, 4));
+  const auto bytes = [&](const char* name) { return plan->ledger.find(name) ? plan->ledger.find(name)->bytes : 0; };
+  EXPECT_EQ(bytes(kBufferScratch), 4 * plan->sizes.scratch_bytes);
+  EXPECT_EQ(bytes(kBufferSlotState), size_t{3} * 3 * static_cast<size_t>(plan->sizes.state_floats) * 4);
+  EXPECT_EQ(bytes(kBufferTransition), size_t{3} * 3 * static_cast<size_t>(plan->sizes.transition_floats) * 4);
+  EXPECT_EQ(bytes(kBufferTable), 0u);
+  size_t end = 0;
+  for (const Buffer& buffer : plan->ledger.buffers()) {
+    EXPECT_EQ(buffer.offset % kWorkspaceAlignment, 0u);
+    EXPECT_GE(buffer.offset, end);
+    end = buffer.offset + buffer.bytes;
+  }
+  EXPECT_GE(plan->ledger.total_bytes(), end);
+}
+
+TEST(Plan, BatchedSequencesArePlannedLikePackedOnes) {
+  Problem batched = test::problem_of(Op::kKda, {}, 4);
+  batched.num_seqs = 3;
+  batched.seq_len = 9000;
+  batched.num_tokens = 27000;
+  batched.offsets.clear();
+  const Options options = test::options_on(test::device_of("h200"));
+  const auto a = make_plan(batched, options), b = make_plan(test::problem_of(Op::kKda, {9000, 9000, 9000}, 4), options);
+  EXPECT_EQ(a->table.rows1, b->table.rows1);
+  EXPECT_EQ(a->table.folds, b->table.folds);
+  EXPECT_EQ(a->table.rows3, b->table.rows3);
+  EXPECT_GT(a->table.num_slots, 0);
+}
+
+// Lengths at execution: the table of a plan with bounds is the one that a plan with these lengths and this tiling has.
+class LateLengths : public ::testing::Test {
+ protected:
+  // Fills exactly the booked memory, with guards on both ends.
+  static SegmentTable filled(const Plan& plan, const std::vector<int64_t>& lengths) {
+    std::vector<int64_t> offsets{0};
+    for (const int64_t length : lengths) offsets.push_back(offsets.back() + length);
+    const size_t bytes = plan.ledger.find(kBufferTable)->bytes, guard = 256;
+    std::vector<std::byte> memory(bytes + 2 * guard, std::byte{0xa5});
+    const TableView view =
+        fill_table(plan, {offsets.data(), 0, static_cast<int64_t>(lengths.size())}, memory.data() + guard, bytes);
+    for (size_t i = 0; i < guard; ++i) {
+      EXPECT_EQ(memory[i], std::byte{0xa5});
+      EXPECT_EQ(memory[bytes + guard + i], std::byte{0xa5});
+    }
+    SegmentTable table;
+    table.rows1.assign(view.rows1, view.rows1 + view.num_rows1);
+    table.folds.assign(view.folds, view.folds + view.num_folds);
+    table.rows3.assign(view.rows3, view.rows3 + view.num_rows3);
+    for (const Row& row : table.rows1) table.num_slots = std::max<int64_t>(table.num_slots, row.slot_out + 1);
+    for (const Fold& fold : table.folds)
+      table.num_slots = std::max<int64_t>(table.num_slots, fold.slot + fold.count + 1);
+    return table;
+  }
+};
+
+TEST_F(LateLengths, TableEqualsThatOfKnownLengths) {
+  Random random(31);
+  int32_t cut = 0, compared = 0;
+  for (int32_t round = 0; round < 1200; ++round) {
+    const auto lengths = test::random_lengths(random, static_cast<Family>(round % test::kFamilies));
+    int64_t tokens = random.in(0, 5000);
+    for (const int64_t length : lengths) tokens += length;
+    const int64_t num_seqs = static_cast<int64_t>(lengths.size()) + random.in(0, 10);
+    auto padded = lengths;  // offsets have num_seqs + 1 entries: the sequences that are not there are empty
+    padded.resize(static_cast<size_t>(num_seqs));
+    const int32_t heads = static_cast<int32_t>(random.magnitude(1, 64));
+    Options options = test::options_on(round % 2 ? test::device_of("h200") : test::cpu_with(48));
+    const int64_t way = random.in(0, 3);
+    if (way == 1) options.invariant = true;
+    if (way == 2 || way == 3) {
+      options.segments = way == 2 ? DR_SEGMENTS_COUNT : DR_SEGMENTS_LENGTH;
+      options.segment_value = way == 2 ? random.in(2, 12) : 64 * random.in(1, 40);
+      if (plan::ceil_div(tokens, 64) < options.segment_value && way == 2) continue;
+    }
+    SCOPED_TRACE(round);
+    const auto late = make_plan(test::problem_with_bounds(Op::kKda, tokens, num_seqs, heads), options);
+    const SegmentTable table = filled(*late, padded);
+    const Problem known = test::problem_of(Op::kKda, padded, heads);
+    test::TableRules(test::chunks_of(known, late->chunk)).check(table, late->costs);
+    ASSERT_LE(table.num_slots, late->table.num_slots) << "inside the booked slots";
+    ASSERT_LE(static_cast<int64_t>(table.rows1.size()), late->capacity.rows1);
+    ASSERT_LE(static_cast<int64_t>(table.rows3.size()), late->capacity.rows3);
+    ASSERT_FALSE(::testing::Test::HasFailure());
+    cut += table.num_slots > 0;
+    if (way == 2 &&
+        plan::ceil_div(*std::max_element(padded.begin(), padded.end()), late->chunk) < options.segment_value) {
+      continue;  // known lengths would be refused
+    }
+    const auto host = make_plan(known, options);
+    if (host->tiling.value_tiles != late->tiling.value_tiles) continue;
+    if (way == 0 && host->decision.segment == 0 && modes_of(known, options, *host->backend, host->isa).count > 1)
+      continue;
+    ASSERT_EQ(table.rows1, host->table.rows1);
+    ASSERT_EQ(table.folds, host->table.folds);
+    ASSERT_EQ(table.rows3, host->table.rows3);
+    ++compared;
+  }
+  EXPECT_GT(cut, 300);
+  EXPECT_GT(compared, 600);
+}
+
+TEST_F(LateLengths, WorkspaceGrowsWithBothBounds) {
+  for (const char* device : {"h200", "cpu"}) {
+    for (const int32_t segments : {DR_SEGMENTS_AUTO, DR_SEGMENTS_OFF, DR_SEGMENTS_COUNT, DR_SEGMENTS_LENGTH}) {
+      for (const bool invariant : {false, true}) {
+        if (invariant && segments == DR_SEGMENTS_COUNT) continue;
+        Options options = test::options_on(std::string(device) == "cpu" ? test::cpu_with(48) : test::device_of(device));
+        options.segments = segments;
+        options.segment_value = segments == DR_SEGMENTS_COUNT ? 4 : 256;
+        options.invariant = invariant;
+        size_t before = 0;
+        for (const int64_t tokens : {256, 300, 1000, 1024, 20000, 100000, 1000000}) {
+          size_t last = 0;
+          for (const int64_t num_seqs : {1, 2, 3, 8, 64, 1000}) {
+            const size_t bytes =
+                make_plan(test::problem_with_bounds(Op::kGdn, tokens, num_seqs, 3), options)->ledger.total_bytes();
+            EXPECT_GE(bytes, last) << device << " tokens " << tokens << " seqs " << num_seqs;
+            last = bytes;
+            if (num_seqs == 8) {
+              EXPECT_GE(bytes, before);
+              before = bytes;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(LateLengths, LessMemoryThanBookedIsRefused) {
+  const auto plan =
+      make_plan(test::problem_with_bounds(Op::kKda, 1000, 2, 4), test::options_on(test::device_of("h200")));
+  std::vector<std::byte> memory(plan->ledger.find(kBufferTable)->bytes);
+  const int64_t offsets[] = {0, 10, 20};
+  EXPECT_THROW(fill_table(*plan, {offsets, 0, 2}, memory.data(), memory.size() - 1), Error);
+}
+
+TEST(Devices, TheTableIsUsable) {
+  std::set<std::string> names;
+  for (int32_t i = 0; i < device_count(); ++i) {
+    const dr_device device = device_at(i);
+    EXPECT_TRUE(names.insert(device.name).second) << device.name;
+    EXPECT_EQ(device.size, sizeof device);
+    EXPECT_GT(device.units, 0);
+    EXPECT_GT(device.kda.emit_ns, 0);
+    EXPECT_GT(device.gdn.emit_ns, 0);
+    if (i > 0) {
+      EXPECT_EQ(device.kind, DR_DEVICE_CUDA);
+      EXPECT_EQ(device.measured, 0);
+    }
+  }
+  EXPECT_EQ(device_at(0).kind, DR_DEVICE_CPU);
+  EXPECT_EQ(std::string(device_at(0).name), "cpu");
+  const std::vector<std::pair<const char*, int32_t>> units{{"a100", 108},    {"h100", 132},    {"h200", 132},
+                                                           {"b200", 148},    {"gb200", 152},   {"rtx3090", 82},
+                                                           {"rtx4090", 128}, {"rtx5090", 170}, {"rtx-pro-6000", 188}};
+  for (const auto& [name, count] : units) EXPECT_EQ(test::device_of(name).units, count) << name;
+}
+
+}  // namespace
+}  // namespace deltarelay

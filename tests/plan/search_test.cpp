@@ -1,0 +1,295 @@
+// The search on random mixes of lengths: valid cuts, kept limits, and never a prediction above the unsplit plan.
+#include "plan/search.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "length_mixes.h"
+#include "plan/schedule.h"
+#include "plan/table.h"
+#include "table_rules.h"
+
+namespace deltarelay {
+namespace {
+
+using test::Family;
+using test::Random;
+
+constexpr int32_t kChunk = 64;
+
+plan::Costs gpu(bool kda, int32_t units, int32_t heads) {
+  plan::Costs c;
+  c.units = units;
+  c.copies = heads;
+  c.emit = kda ? 1900 : 1650;
+  c.summarize = kda ? 2200 : 1650;
+  c.carry = 500;
+  c.carry_unit = 2000;
+  c.barrier = 6000;
+  c.item = 500;
+  c.emit_bytes = (kda ? 1282 : 648) * kChunk;
+  c.summarize_bytes = (kda ? 770 : 328) * kChunk;
+  c.transition_bytes = 128 << 10;
+  c.state_bytes = 64 << 10;
+  c.bytes_per_ns = 4300;
+  return c;
+}
+
+// Lengths with the memory that a table needs, and the table of one decision.
+struct Mix {
+  std::vector<int64_t> offsets{0};
+  std::vector<std::byte> memory;
+  TableInput input;
+
+  explicit Mix(const std::vector<int64_t>& lengths) {
+    for (const int64_t length : lengths) offsets.push_back(offsets.back() + length);
+    const int64_t n = static_cast<int64_t>(lengths.size());
+    memory.resize(space_bytes(n));
+    input = order_sequences({offsets.data(), 0, n}, offsets.back(), kChunk, space_in(memory.data(), n));
+    input.rule = CutRule::kSearch;
+  }
+  std::vector<int32_t> chunks() const {
+    std::vector<int32_t> chunks;
+    for (size_t i = 1; i < offsets.size(); ++i) {
+      chunks.push_back(static_cast<int32_t>((offsets[i] - offsets[i - 1] + kChunk - 1) / kChunk));
+    }
+    return chunks;
+  }
+  SegmentTable table(const plan::Decision& decision, const plan::Costs& costs) {
+    input.decision = decision;
+    const int32_t riders = riders_of(input, costs);
+    const plan::TableSize size = table_size_of(input, riders);
+    SegmentTable table;
+    table.rows1.resize(static_cast<size_t>(size.rows1));
+    table.folds.resize(static_cast<size_t>(size.folds));
+    table.rows3.resize(static_cast<size_t>(size.rows3));
+    table.num_slots = size.slots;
+    const plan::TableSize written =
+        write_table_of(input, riders, costs, {table.rows1.data(), table.folds.data(), table.rows3.data()});
+    EXPECT_EQ(written.rows1, size.rows1);
+    EXPECT_EQ(written.folds, size.folds);
+    EXPECT_EQ(written.rows3, size.rows3);
+    EXPECT_EQ(written.slots, size.slots);
+    return table;
+  }
+};
+
+int32_t random_heads(Random& random) {
+  static const std::vector<int32_t> common{1, 2, 4, 8, 16, 32, 64, 96};
+  return random.in(0, 1) ? random.one_of(common) : static_cast<int32_t>(random.in(1, 128));
+}
+
+TEST(Search, RandomMixesGiveValidTablesThatNeverLose) {
+  const std::vector<int32_t> units{132, 132, 132, 108, 148, 152, 170, 2, 8, 64};
+  Random random(1);
+  int32_t cut = 0;
+  for (int32_t round = 0; round < 6000; ++round) {
+    const auto lengths = test::random_lengths(random, static_cast<Family>(round % test::kFamilies));
+    const plan::Costs costs = gpu(round % 2 == 0, random.one_of(units), random_heads(random));
+    SCOPED_TRACE("round " + std::to_string(round) + ", units " + std::to_string(costs.units) + ", heads " +
+                 std::to_string(costs.copies));
+    Mix mix(lengths);
+    const plan::Limits limits;
+    const plan::Decision d = plan::decide(mix.input.lengths, &costs, 1, limits);
+    const SegmentTable table = mix.table(d, costs);
+    test::TableRules(mix.chunks()).check(table, costs);
+    ASSERT_FALSE(::testing::Test::HasFailure());
+
+    ASSERT_LE(d.predicted, d.unsplit);
+    ASSERT_EQ(d.predicted, d.phase1 + d.carry + d.phase3);
+    const plan::ns played = time_table(table, costs).total();
+    const plan::ns whole =
+        time_table(mix.table(plan::decide_whole(mix.input.lengths, &costs, 1), costs), costs).total();
+    ASSERT_LE(played, whole + whole / 50 + 3000) << "the table itself, played out";
+    if (d.segment == 0) continue;
+    ++cut;
+    ASSERT_LE(d.predicted + limits.margin_ns, d.unsplit);
+    ASSERT_LE(d.predicted, d.unsplit - d.unsplit * limits.margin_permille / 1000);
+    ASSERT_LE(int64_t{d.pieces} * costs.copies, int64_t{limits.max_waves} * costs.units + costs.copies - 1);
+    for (const Fold& fold : table.folds) ASSERT_LT(fold.count, limits.max_segments - 1);
+    ASSERT_LE(std::abs(played - d.predicted), d.predicted / 2 + 3000) << "the estimate is near the schedule";
+  }
+  EXPECT_GT(cut, 1000) << "the mixes must exercise the search";
+}
+
+TEST(Search, OrderOfTheInputDoesNotMatter) {
+  Random random(2);
+  for (int32_t round = 0; round < 500; ++round) {
+    auto lengths = test::random_lengths(random, static_cast<Family>(round % test::kFamilies));
+    const plan::Costs costs = gpu(true, 132, random_heads(random));
+    Mix forward(lengths);
+    std::reverse(lengths.begin(), lengths.end());
+    Mix backward(lengths);
+    const plan::Decision a = plan::decide(forward.input.lengths, &costs, 1, {});
+    const plan::Decision b = plan::decide(backward.input.lengths, &costs, 1, {});
+    ASSERT_EQ(a.segment, b.segment);
+    ASSERT_EQ(a.first, b.first);
+    ASSERT_EQ(a.cut_seqs, b.cut_seqs);
+    ASSERT_EQ(a.in_phase1, b.in_phase1);
+    ASSERT_EQ(a.predicted, b.predicted);
+  }
+}
+
+TEST(Search, HugeAndManySequences) {
+  const plan::Costs costs = gpu(true, 132, 4);
+  {
+    Mix mix({int64_t{kChunk} << 24, 5, 0, 1});
+    const plan::Decision d = plan::decide(mix.input.lengths, &costs, 1, {});
+    EXPECT_GT(d.segment, 0);
+    test::TableRules(mix.chunks()).check(mix.table(d, costs), costs);
+  }
+  {
+    Random random(3);
+    std::vector<int64_t> lengths;
+    for (int32_t i = 0; i < 5000; ++i) lengths.push_back(random.in(0, 300));
+    lengths[1234] = 1 << 20;
+    Mix mix(lengths);
+    const plan::Decision d = plan::decide(mix.input.lengths, &costs, 1, {});
+    test::TableRules(mix.chunks()).check(mix.table(d, costs), costs);
+  }
+  for (const std::vector<int64_t>& lengths : {std::vector<int64_t>{}, std::vector<int64_t>{0, 0}}) {
+    Mix mix(lengths);
+    const plan::Decision d = plan::decide(mix.input.lengths, &costs, 1, {});
+    EXPECT_EQ(d.segment, 0);
+    EXPECT_EQ(d.predicted, 0);
+    test::TableRules(mix.chunks()).check(mix.table(d, costs), costs);
+  }
+}
+
+TEST(Search, RowsCanBeLimited) {
+  plan::Limits limits;
+  limits.max_rows = 5;
+  const plan::Costs costs = gpu(true, 132, 4);
+  Mix mix({131072});
+  const plan::Decision d = plan::decide(mix.input.lengths, &costs, 1, limits);
+  EXPECT_GT(d.segment, 0);
+  EXPECT_LE(d.pieces, 5);
+}
+
+// The study's own cases, as predictions of the model on 132 units: milliseconds within 2 %.
+TEST(Search, PredictsTheStudiedCases) {
+  struct Case {
+    bool kda;
+    std::vector<int64_t> lengths;
+    int32_t heads;
+    double milliseconds;
+    int64_t segments;
+  };
+  const std::vector<int64_t> tail10 = [] {
+    std::vector<int64_t> lengths(11, 1024);
+    lengths[0] = 131072;
+    return lengths;
+  }();
+  const Case cases[] = {
+      {true, {8192}, 16, 0.079, 9},   {true, {65536}, 16, 0.533, 9},   {true, {8192}, 8, 0.052, 16},
+      {true, {131072}, 8, 0.572, 17}, {true, {131072}, 4, 0.308, 34},  {true, tail10, 8, 0.585, 16},
+      {false, {8192}, 8, 0.041, 16},  {false, {131072}, 8, 0.414, 17}, {false, {8192}, 32, 0.097, 5},
+      {true, {8192}, 96, 0.244, 1},
+  };
+  for (const Case& c : cases) {
+    const plan::Costs costs = gpu(c.kda, 132, c.heads);
+    Mix mix(c.lengths);
+    const plan::Decision d = plan::decide(mix.input.lengths, &costs, 1, {});
+    EXPECT_NEAR(static_cast<double>(d.predicted) / 1e6, c.milliseconds, 0.02 * c.milliseconds + 0.0005)
+        << (c.kda ? "kda " : "gdn ") << c.lengths[0] << " heads " << c.heads;
+    const SegmentTable table = mix.table(d, costs);
+    int64_t segments = 0;
+    for (const auto* rows : {&table.rows1, &table.rows3}) {
+      for (const Row& row : *rows) segments += row.sequence == 0 && row.work == Work::kEmit;
+    }
+    EXPECT_EQ(segments, c.segments) << (c.kda ? "kda " : "gdn ") << c.lengths[0] << " heads " << c.heads;
+  }
+}
+
+TEST(Search, RiskRefusesWhatOnlyJustPays) {
+  plan::Limits careful;
+  careful.risk_permille = 150;
+  const plan::Costs costs = gpu(true, 132, 64);  // two slots: the least gain
+  Mix mix({8192});
+  EXPECT_GT(plan::decide(mix.input.lengths, &costs, 1, {}).segment, 0);
+  EXPECT_EQ(plan::decide(mix.input.lengths, &costs, 1, careful).segment, 0);
+  const plan::Costs roomy = gpu(true, 132, 4);
+  EXPECT_GT(plan::decide(mix.input.lengths, &roomy, 1, careful).segment, 0);
+}
+
+TEST(Search, AnotherModeMustWinClearly) {
+  plan::Costs modes[2] = {gpu(true, 132, 64), gpu(true, 132, 64)};
+  modes[1].copies = 128;
+  modes[0].bytes_per_ns = modes[1].bytes_per_ns = 0;
+  modes[1].emit = modes[0].emit * 99 / 100;
+  modes[1].summarize = modes[0].summarize * 99 / 100;
+  Mix mix({8192});
+  EXPECT_EQ(plan::decide(mix.input.lengths, modes, 2, {}).mode, 0);
+  modes[1].emit = modes[0].emit / 2;
+  modes[1].summarize = modes[0].summarize / 2;
+  EXPECT_EQ(plan::decide(mix.input.lengths, modes, 2, {}).mode, 1);
+}
+
+// The test that saves a search in vain must never save a good one.
+TEST(Search, BoundNeverHidesABetterCut) {
+  Random random(5);
+  int32_t hopeless = 0;
+  for (int32_t round = 0; round < 2000; ++round) {
+    Mix mix(test::random_lengths(random, static_cast<Family>(round % test::kFamilies)));
+    if (mix.input.lengths.count == 0) continue;
+    plan::Costs costs = gpu(round % 2 == 0, static_cast<int32_t>(random.magnitude(2, 170)), random_heads(random));
+    if (round % 3 == 0) costs.bytes_per_ns = 0;
+    const plan::ns bar = plan::whole_time(mix.input.lengths, costs) * random.in(20, 100) / 100;
+    if (plan::can_beat(mix.input.lengths, costs, bar)) continue;
+    ++hopeless;
+    plan::Decision best;
+    best.predicted = bar;
+    plan::search_mode(mix.input.lengths, costs, {}, 0, best);
+    ASSERT_EQ(best.segment, 0) << "round " << round << ": " << best.predicted << " below " << bar;
+  }
+  EXPECT_GT(hopeless, 500);
+}
+
+// The device walks the trials of a round in parallel and takes the lowest (time, number): emulated here.
+TEST(Search, RoundsInParallelFindTheSameDecision) {
+  Random random(4);
+  for (int32_t round = 0; round < 600; ++round) {
+    const auto lengths = test::random_lengths(random, static_cast<Family>(round % test::kFamilies));
+    const plan::Costs c = gpu(round % 2 == 0, 132, random_heads(random));
+    Mix mix(lengths);
+    const plan::Lengths& n = mix.input.lengths;
+    if (n.count == 0) continue;
+    const plan::Limits limits;
+    const plan::Decision host = plan::decide(n, &c, 1, limits);
+    const plan::Decision whole = plan::decide_whole(n, &c, 1);
+    const plan::ns bar = plan::bar_of(whole, limits);
+    plan::Decision best = whole;
+    best.predicted = bar;
+    const int32_t ratio = plan::balanced_ratio(c);
+    for (int32_t stage = 0; stage < plan::kRounds && bar > 0 && (stage == 0 || best.segment > 0); ++stage) {
+      plan::Decision winner = best;
+      for (int32_t i = plan::trials_in(stage); i-- > 0;) {  // any order will do
+        plan::Trial trial;
+        if (stage == 0) {
+          const plan::Seed s = plan::seed(n, c, i / plan::kVariants, ratio);
+          if (s.segment == 0 || i % plan::kVariants >= plan::variants_of(i / plan::kVariants, s)) continue;
+          trial = {s.segment, s.cut_seqs >= 0 ? s.cut_seqs : plan::cut_count(n, s.segment, ratio, i % plan::kVariants),
+                   ratio};
+        } else {
+          trial = plan::polish(n, c, stage, i, best);
+        }
+        const plan::Estimate e = plan::trial_time(n, c, limits, trial, best.predicted);
+        if (e.total < best.predicted && e.total <= winner.predicted) plan::take(winner, trial, e, 0);
+      }
+      best = winner;
+    }
+    if (!(best.predicted < bar)) best = whole;
+    ASSERT_EQ(best.segment, host.segment) << "round " << round;
+    ASSERT_EQ(best.cut_seqs, host.cut_seqs);
+    ASSERT_EQ(best.first, host.first);
+    ASSERT_EQ(best.predicted, host.predicted);
+  }
+}
+
+}  // namespace
+}  // namespace deltarelay

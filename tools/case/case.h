@@ -1,0 +1,208 @@
+// A case: one line that says what is asked, on what values, and how it is to be done. Tests, benchmarks, the command and
+// bug reports share this grammar (docs/cases.md); a failure prints its line, and the line brings it back.
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "deltarelay/deltarelay.h"
+
+namespace deltarelay::cases {
+
+// A line that does not read: what() names the word, what was expected and what was found.
+class CaseError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// Values of the log-decay before it is put into the gate's form (log: as it is, linear: exp of it). Raw forms draw a raw
+// gate from a normal distribution; of the other profiles they know kAtBound only.
+enum class GateProfile {
+  kRange,    // uniform in [gate_low, gate_high]; raw forms: normal raw values
+  kZero,     // all 0: nothing is forgotten
+  kExtreme,  // 90 % at -1000, the rest uniform in [-1, 0]
+  kInf,      // 10 % at -inf (linear: 0), the rest uniform in [-1, 0]
+  kMean,     // exponential with mean gate_low (< 0; 0 is all zero): dense and thin decays side by side
+  kAtBound   // bounded: raw values so large that every log-decay is the bound
+};
+
+enum class BetaProfile {
+  kValue,  // form value, uniform in [0, 1)
+  kOne,    // form value, all 1
+  kZero,   // form value, all 0
+  kNear2,  // form value, uniform in [1.9, 2)
+  kLogit,  // form logit, normal
+  kTwice   // form 2 * sigmoid, normal
+};
+
+enum class KeyProfile {
+  kNormal,     // normal, divided by sqrt(DK) (so that |k| is near 1), unless l2norm does it in the call
+  kCorrelated  // uniform in [0, 1), normalised to length 1: every pair of keys points almost the same way
+};
+
+enum class Strides {
+  kContiguous,
+  kPacked,    // q, k, v are views of one [T, 2 HQK DK + HV DV] tensor
+  kPadded,    // every token row of every tensor has 8 extra elements
+  kHeadFirst  // [H, T, D] (batched: [B, H, T, D])
+};
+
+enum class LengthsAt { kPlan, kExecute };  // when the library learns the lengths
+
+struct State {
+  int32_t use = DR_STATE_NONE;
+  int32_t layout = DR_STATE_VALUE_MAJOR;
+  int32_t dtype = DR_FP32;
+  // Slots only. Indices are a seeded permutation of the pool that leaves out the null slot.
+  int32_t index_dtype = DR_INT32;
+  int64_t pool = 0;                   // slots; 0: as many as needed, plus the null slot
+  std::optional<int64_t> null_index;  // entries n with n % 4 == 1 name this slot
+  bool negative = false;              // entries n with n % 4 == 3 are -1
+  int64_t pad = 0;                    // rows and slots: extra elements between slots
+  bool operator==(const State&) const = default;
+};
+
+struct Case {
+  std::string name;  // label before the line; no blanks; part of equality
+
+  int32_t op = DR_OP_KDA;
+  int32_t dtype = DR_FP32;
+  int32_t dtype_o = 0;  // 0: as dtype
+  int32_t dtype_gate = 0;
+  int32_t dtype_beta = 0;
+  int32_t heads_qk = 1;
+  int32_t heads_v = 1;
+  int32_t dk = 128;
+  int32_t dv = 128;
+
+  bool batched = false;          // all lengths are equal
+  std::vector<int64_t> lengths;  // one per sequence; may be empty when packed
+  int64_t tail = 0;              // packed: rows after the last offset
+  int32_t offsets_dtype = DR_INT32;
+  LengthsAt lengths_at = LengthsAt::kPlan;
+
+  int32_t gate_form = DR_GATE_LOG;
+  GateProfile gate_profile = GateProfile::kRange;
+  double gate_low = -5.0;     // kRange: lower end; kMean: the mean
+  double gate_high = 0.0;     // kRange: upper end
+  double lower_bound = -5.0;  // DR_GATE_RAW_BOUNDED
+  double gate_floor = 0.0;    // 0: none
+  bool a_log = true;          // raw forms: given (each head another one) or NULL
+  bool dt_bias = true;        // raw forms: given or NULL
+  BetaProfile beta = BetaProfile::kValue;
+  KeyProfile keys = KeyProfile::kNormal;
+  bool l2norm = false;
+  std::optional<double> scale;  // absent: DK^-1/2
+  Strides strides = Strides::kContiguous;
+  int32_t alignment = 0;  // promised bytes; 0: 16, or what packed views leave of it
+
+  State initial;
+  State final;            // equals initial when in_place
+  bool in_place = false;  // final states overwrite initial ones
+  bool mask = false;      // has_initial given; off for sequences n with n % 3 == 1
+  int32_t checkpoints = DR_CHECKPOINTS_NONE;
+  int64_t checkpoint_every = 0;
+  std::vector<int64_t> checkpoint_list;  // for every sequence, those within its length
+  State checkpoint;
+
+  std::string backend;  // empty: the library's choice
+  std::string isa;
+  std::string policy;
+  std::string device;
+  int32_t segments = DR_SEGMENTS_AUTO;
+  int64_t segment_value = 0;
+  int32_t threads = 0;
+  bool invariant = false;
+  int32_t carry = DR_CARRY_EXACT;
+  uint64_t seed = 1;
+
+  bool operator==(const Case&) const = default;
+
+  int32_t beta_form() const;  // DR_BETA_*
+  int32_t output_dtype() const { return dtype_o != 0 ? dtype_o : dtype; }
+  int32_t gate_dtype() const { return dtype_gate != 0 ? dtype_gate : dtype; }
+  int32_t beta_dtype() const { return dtype_beta != 0 ? dtype_beta : dtype; }
+  bool raw_gate() const { return gate_form == DR_GATE_RAW_SOFTPLUS || gate_form == DR_GATE_RAW_BOUNDED; }
+  int64_t num_seqs() const { return static_cast<int64_t>(lengths.size()); }
+  int64_t tokens() const;      // of all sequences
+  int64_t num_tokens() const;  // rows of the tensors: tokens and tail
+  int64_t token_heads() const { return tokens() * heads_v; }
+  std::vector<int64_t> offsets() const;  // num_seqs + 1 entries
+  // Gates at or near 0 together with correlated keys or beta near 2: the wider column of the table of tolerances.
+  bool hostile() const;
+};
+
+// One line. Throws CaseError.
+Case parse(std::string_view line);
+// The canonical line: parse(print(c)) == c for every c that parse can return.
+std::string print(const Case& c);
+
+// A case line with the name left out, for titles.
+std::string print_without_name(const Case& c);
+
+// Lines of a file; blank lines and what follows a # are left out. Throws CaseError with file and line number.
+std::vector<Case> read_file(const std::filesystem::path& path);
+// Arguments of the command, in order: files of cases, quoted case lines, and bare words (a case then begins at each op or
+// `name:`). Throws CaseError.
+std::vector<Case> read_arguments(const std::vector<std::string>& arguments);
+
+// The case with some words replaced or added, e.g. "segments=3 threads=1". Throws CaseError.
+Case with_words(const Case& c, std::string_view words);
+
+// A valid case drawn from everything the grammar can say, small enough that tokens x HV x DK x DV stays under `cost`.
+// The same seed gives the same case on every machine.
+Case random_case(uint64_t seed, int64_t cost);
+
+// The request that a case makes of the library. The structures point into this object, which therefore stays where it is.
+class Request {
+ public:
+  explicit Request(const Case& c);  // throws CaseError when the device is unknown
+  Request(const Request&) = delete;
+  Request& operator=(const Request&) = delete;
+
+  dr_problem problem;
+  dr_options options;
+
+  const void* seq_offsets() const;  // in the type of the case, num_seqs + 1 entries; NULL when batched
+
+ private:
+  Case case_;  // owns the strings that options points to
+  dr_device device_;
+  std::vector<int32_t> offsets32_;
+  std::vector<int64_t> offsets64_;
+};
+
+// Strides::kPacked: elements of one token row of the shared tensor, and where k and v begin in it (q at 0).
+struct PackedRow {
+  int64_t width;
+  int64_t k;
+  int64_t v;
+};
+PackedRow packed_row(const Case& c);
+
+// Strides of every tensor as the case lays them out, none left at its default (a Request leaves contiguous ones at 0).
+struct TensorStrides {
+  dr_strides q, k, v, o, g, beta;
+};
+TensorStrides tensor_strides(const Case& c);
+
+// Elements from the first to past the last of a tensor with these strides. `heads` and `width` are those of the tensor
+// (GDN gates and beta: width 1). A kPacked view of q, k or v ends where its own last row ends.
+int64_t extent(const Case& c, const dr_strides& strides, int64_t heads, int64_t width);
+
+// States in the pool of `state` when `entries` rows (sequences or checkpoints) are wanted.
+int64_t pool_size(const State& state, int64_t entries);
+// Slot of every entry, DR_STATE_SLOTS: the permutation described at State. `salt` tells the pools of one case apart.
+std::vector<int64_t> slot_indices(const State& state, int64_t entries, uint64_t seed, uint64_t salt);
+// has_initial of every sequence.
+std::vector<uint8_t> initial_mask(const Case& c);
+// Rows of checkpoints: for every sequence, the positions after which a state is kept (kChunks: the starts of chunks).
+std::vector<std::vector<int64_t>> checkpoint_positions(const Case& c);
+
+const char* dtype_name(int32_t dtype);
+
+}  // namespace deltarelay::cases

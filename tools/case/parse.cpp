@@ -1,0 +1,413 @@
+#include <charconv>
+#include <cmath>
+#include <fstream>
+#include <functional>
+#include <limits>
+#include <map>
+#include <set>
+
+#include "case/case.h"
+#include "case/words.h"
+
+namespace deltarelay::cases {
+namespace {
+
+// Far above any real case, far below what a product of two of them would need to overflow.
+constexpr int64_t kMaxLength = int64_t{1} << 36;
+constexpr int64_t kMaxSequences = int64_t{1} << 24;
+constexpr int64_t kMaxHeads = 1 << 16;
+constexpr int64_t kMaxWidth = 1 << 12;  // the library says which widths it takes; a case may ask for a wrong one
+
+[[noreturn]] void fail(std::string_view word, std::string_view expected, std::string_view found) {
+  throw CaseError(std::string(word) + ": expected " + std::string(expected) + ", found '" + std::string(found) + "'");
+}
+
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  size_t begin = 0;
+  for (size_t i = 0; i <= text.size(); ++i) {
+    if (i < text.size() && text[i] != separator) continue;
+    parts.push_back(text.substr(begin, i - begin));
+    begin = i + 1;
+  }
+  return parts;
+}
+
+// A whole number; the suffix k stands for 1024.
+int64_t parse_integer(std::string_view word, std::string_view text, int64_t low, int64_t high) {
+  const std::string expected = "a whole number from " + std::to_string(low) + " to " + std::to_string(high);
+  std::string_view digits = text;
+  const bool kilo = !digits.empty() && digits.back() == 'k';
+  if (kilo) digits.remove_suffix(1);
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  if (digits.empty() || error != std::errc() || end != digits.data() + digits.size()) fail(word, expected, text);
+  const int64_t factor = kilo ? 1024 : 1;
+  if (value > high / factor || value * factor < low) fail(word, expected, text);
+  return value * factor;
+}
+
+double parse_number(std::string_view word, std::string_view text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (text.empty() || error != std::errc() || end != text.data() + text.size() || !std::isfinite(value))
+    fail(word, "a finite number", text);
+  return value == 0 ? 0.0 : value;  // -0 is 0
+}
+
+template <typename T, size_t N>
+T parse_word(std::string_view word, std::string_view text, const std::array<Word<T>, N>& words) {
+  const T* value = find_word(words, text);
+  if (value == nullptr) fail(word, list_words(words), text);
+  return *value;
+}
+
+std::string parse_name(std::string_view word, std::string_view text) {
+  if (text.empty()) fail(word, "a name", text);
+  return std::string(text);
+}
+
+void parse_seqs(std::string_view text, Case& c) {
+  c.batched = false;
+  c.lengths.clear();
+  if (text == "none") return;
+  for (std::string_view item : split(text, ',')) {
+    const size_t times = item.find('x');
+    const int64_t length = parse_integer("seqs", item.substr(0, times), 0, kMaxLength);
+    const int64_t room = kMaxSequences - c.num_seqs();
+    const int64_t count =
+        times == std::string_view::npos ? 1 : parse_integer("seqs", item.substr(times + 1), 1, kMaxSequences);
+    if (count > room) fail("seqs", "at most " + std::to_string(kMaxSequences) + " sequences", text);
+    c.lengths.insert(c.lengths.end(), static_cast<size_t>(count), length);
+  }
+}
+
+void parse_batch(std::string_view text, Case& c) {
+  const size_t times = text.find('x');
+  if (times == std::string_view::npos) fail("batch", "BxT, such as 4x8192", text);
+  const int64_t count = parse_integer("batch", text.substr(0, times), 1, kMaxSequences);
+  const int64_t length = parse_integer("batch", text.substr(times + 1), 1, kMaxLength);
+  c.batched = true;
+  c.lengths.assign(static_cast<size_t>(count), length);
+}
+
+void parse_gate(std::string_view text, Case& c) {
+  const size_t colon = text.find(':');
+  c.gate_form = parse_word("gate", text.substr(0, colon), kGateForms);
+  const bool bare = colon == std::string_view::npos;
+  const std::string_view rest = bare ? std::string_view() : text.substr(colon + 1);
+  if (c.gate_form == DR_GATE_RAW_SOFTPLUS) {
+    if (!bare) fail("gate", "softplus without values", text);
+    return;
+  }
+  if (c.gate_form == DR_GATE_RAW_BOUNDED) {
+    if (bare) return;
+    const std::vector<std::string_view> parts = split(rest, ':');
+    c.lower_bound = parse_number("gate", parts[0]);
+    if (parts.size() > 2 || (parts.size() == 2 && parts[1] != "low")) fail("gate", "bounded:B or bounded:B:low", text);
+    if (parts.size() == 2) c.gate_profile = GateProfile::kAtBound;
+    return;
+  }
+  if (bare) return;
+  if (const GateProfile* profile = find_word(kGateProfiles, rest)) {
+    c.gate_profile = *profile;
+    c.gate_low = -5.0;
+    return;
+  }
+  if (rest.substr(0, 5) == "mean:") {
+    c.gate_profile = GateProfile::kMean;
+    c.gate_low = parse_number("gate", rest.substr(5));
+    if (c.gate_low > 0) fail("gate", "a mean log-decay of at most 0", text);
+    return;
+  }
+  const std::vector<std::string_view> ends = split(rest, ',');
+  if (ends.size() != 2) fail("gate", "LOW,HIGH or mean:X or " + list_words(kGateProfiles), rest);
+  c.gate_low = parse_number("gate", ends[0]);
+  c.gate_high = parse_number("gate", ends[1]);
+  if (c.gate_low > c.gate_high) fail("gate", "LOW,HIGH with LOW <= HIGH", rest);
+}
+
+// rows|slots, value|key, a data type, int32|int64, pool=N, null=I, negative, pad=N, in any order.
+State parse_state(std::string_view word, std::string_view text) {
+  State state;
+  state.use = DR_STATE_ROWS;
+  if (text.empty()) return state;
+  bool slots_only = false;
+  for (std::string_view part : split(text, ':')) {
+    const size_t equals = part.find('=');
+    const std::string_view key = part.substr(0, equals);
+    const std::string_view value = equals == std::string_view::npos ? std::string_view() : part.substr(equals + 1);
+    if (const int32_t* use = find_word(kStateUses, part)) {
+      state.use = *use;
+    } else if (const int32_t* layout = find_word(kLayouts, part)) {
+      state.layout = *layout;
+    } else if (const int32_t* dtype = find_word(kFloatTypes, part)) {
+      state.dtype = *dtype;
+    } else if (const int32_t* index = find_word(kIntTypes, part)) {
+      state.index_dtype = *index;
+      slots_only = slots_only || *index != DR_INT32;
+    } else if (part == "negative") {
+      state.negative = slots_only = true;
+    } else if (key == "pool") {
+      state.pool = parse_integer(word, value, 1, kMaxSequences);
+      slots_only = true;
+    } else if (key == "null") {
+      state.null_index = parse_integer(word, value, 0, kMaxSequences);
+      slots_only = true;
+    } else if (key == "pad") {
+      state.pad = parse_integer(word, value, 0, 1 << 20);
+    } else {
+      fail(word,
+           "rows or slots, value or key, " + list_words(kFloatTypes) +
+               ", int32 or int64, pool=N, null=I, negative or pad=N, with colons between",
+           part);
+    }
+  }
+  if (slots_only && state.use != DR_STATE_SLOTS) fail(word, "slots beside int64, pool, null and negative", text);
+  return state;
+}
+
+void parse_checkpoints(std::string_view text, Case& c) {
+  if (text == "chunks") {
+    c.checkpoints = DR_CHECKPOINTS_CHUNKS;
+  } else if (text.substr(0, 6) == "every:") {
+    c.checkpoints = DR_CHECKPOINTS_EVERY;
+    c.checkpoint_every = parse_integer("checkpoints", text.substr(6), 1, kMaxLength);
+  } else if (text.substr(0, 5) == "list:") {
+    c.checkpoints = DR_CHECKPOINTS_LIST;
+    for (std::string_view item : split(text.substr(5), ','))
+      c.checkpoint_list.push_back(parse_integer("checkpoints", item, 1, kMaxLength));
+    for (size_t i = 1; i < c.checkpoint_list.size(); ++i)
+      if (c.checkpoint_list[i] <= c.checkpoint_list[i - 1]) fail("checkpoints", "increasing positions", text);
+  } else {
+    fail("checkpoints", "every:N, list:P,P,... or chunks", text);
+  }
+}
+
+void parse_segments(std::string_view text, Case& c) {
+  if (text == "auto") {
+    c.segments = DR_SEGMENTS_AUTO;
+  } else if (text == "off" || text == "1") {
+    c.segments = DR_SEGMENTS_OFF;
+  } else if (text.substr(0, 4) == "len:") {
+    c.segments = DR_SEGMENTS_LENGTH;
+    c.segment_value = parse_integer("segments", text.substr(4), 1, kMaxLength);
+  } else if (!text.empty() && text[0] >= '0' && text[0] <= '9') {
+    c.segments = DR_SEGMENTS_COUNT;
+    c.segment_value = parse_integer("segments", text, 1, kMaxLength);
+  } else {
+    fail("segments", "off, auto, a number or len:N", text);
+  }
+}
+
+constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
+
+int32_t parse_int32(std::string_view word, std::string_view text, int64_t low, int64_t high) {
+  return static_cast<int32_t>(parse_integer(word, text, low, high));
+}
+
+using Setter = std::function<void(std::string_view value, Case& c)>;
+
+// key=value words.
+const std::map<std::string_view, Setter>& setters() {
+  static const std::map<std::string_view, Setter> table = {
+      {"o", [](auto v, Case& c) { c.dtype_o = parse_word("o", v, kFloatTypes); }},
+      {"g", [](auto v, Case& c) { c.dtype_gate = parse_word("g", v, kFloatTypes); }},
+      {"b", [](auto v, Case& c) { c.dtype_beta = parse_word("b", v, kFloatTypes); }},
+      {"hqk", [](auto v, Case& c) { c.heads_qk = parse_int32("hqk", v, 1, kMaxHeads); }},
+      {"hv", [](auto v, Case& c) { c.heads_v = parse_int32("hv", v, 1, kMaxHeads); }},
+      {"dk", [](auto v, Case& c) { c.dk = parse_int32("dk", v, 1, kMaxWidth); }},
+      {"dv", [](auto v, Case& c) { c.dv = parse_int32("dv", v, 1, kMaxWidth); }},
+      {"seqs", parse_seqs},
+      {"batch", parse_batch},
+      {"tail", [](auto v, Case& c) { c.tail = parse_integer("tail", v, 0, kMaxLength); }},
+      {"offsets", [](auto v, Case& c) { c.offsets_dtype = parse_word("offsets", v, kIntTypes); }},
+      {"lengths", [](auto v, Case& c) { c.lengths_at = parse_word("lengths", v, kLengthsAt); }},
+      {"gate", parse_gate},
+      {"floor", [](auto v, Case& c) { c.gate_floor = parse_number("floor", v); }},
+      {"beta", [](auto v, Case& c) { c.beta = parse_word("beta", v, kBetaProfiles); }},
+      {"keys", [](auto v, Case& c) { c.keys = parse_word("keys", v, kKeyProfiles); }},
+      {"scale", [](auto v, Case& c) { c.scale = parse_number("scale", v); }},
+      {"strides", [](auto v, Case& c) { c.strides = parse_word("strides", v, kStrides); }},
+      {"align", [](auto v, Case& c) { c.alignment = parse_int32("align", v, 1, 4096); }},
+      {"init", [](auto v, Case& c) { c.initial = parse_state("init", v); }},
+      {"final",
+       [](auto v, Case& c) {
+         c.in_place = v == "in-place";
+         if (!c.in_place) c.final = parse_state("final", v);
+       }},
+      {"checkpoints", parse_checkpoints},
+      {"checkpoint-state", [](auto v, Case& c) { c.checkpoint = parse_state("checkpoint-state", v); }},
+      {"backend", [](auto v, Case& c) { c.backend = parse_name("backend", v); }},
+      {"isa", [](auto v, Case& c) { c.isa = parse_name("isa", v); }},
+      {"policy", [](auto v, Case& c) { c.policy = parse_name("policy", v); }},
+      {"device", [](auto v, Case& c) { c.device = parse_name("device", v); }},
+      {"segments", parse_segments},
+      {"threads", [](auto v, Case& c) { c.threads = parse_int32("threads", v, 1, kMaxInt32); }},
+      {"carry", [](auto v, Case& c) { c.carry = parse_word("carry", v, kCarries); }},
+      {"seed",
+       [](auto v, Case& c) {
+         c.seed = static_cast<uint64_t>(parse_integer("seed", v, 0, std::numeric_limits<int64_t>::max()));
+       }},
+  };
+  return table;
+}
+
+// Words that stand alone.
+const std::map<std::string_view, std::function<void(Case&)>>& flags() {
+  static const std::map<std::string_view, std::function<void(Case&)>> table = {
+      {"l2norm", [](Case& c) { c.l2norm = true; }},
+      {"no-a-log", [](Case& c) { c.a_log = false; }},
+      {"no-dt-bias", [](Case& c) { c.dt_bias = false; }},
+      {"init", [](Case& c) { c.initial = parse_state("init", ""); }},
+      {"final", [](Case& c) { c.final = parse_state("final", ""); }},
+      {"mask", [](Case& c) { c.mask = true; }},
+      {"invariant", [](Case& c) { c.invariant = true; }},
+  };
+  return table;
+}
+
+std::vector<std::string_view> words_of(std::string_view line) {
+  std::vector<std::string_view> words;
+  size_t i = 0;
+  while (i < line.size()) {
+    if (std::string_view(" \t\r\n").find(line[i]) != std::string_view::npos) {
+      ++i;
+      continue;
+    }
+    const size_t end = std::min(line.find_first_of(" \t\r\n", i), line.size());
+    words.push_back(line.substr(i, end - i));
+    i = end;
+  }
+  return words;
+}
+
+// What single words cannot see: defaults that follow another word, and words that need one.
+void settle(Case& c, const std::set<std::string_view>& given) {
+  const auto has = [&](std::string_view word) { return given.count(word) > 0; };
+  if (!has("hqk") && has("hv")) c.heads_qk = c.heads_v;
+  if (!has("hv")) c.heads_v = c.heads_qk;
+  if (!has("dv")) c.dv = c.dk;
+  if (has("seqs") == has("batch"))
+    fail("seqs", "one of seqs=LENGTH[xTIMES],... and batch=BxT", has("seqs") ? "both" : "neither");
+  if (c.batched && has("tail")) fail("tail", "packed sequences (seqs=)", "batch=");
+  if (c.batched && has("offsets")) fail("offsets", "packed sequences (seqs=)", "batch=");
+  if (c.batched && c.lengths_at == LengthsAt::kExecute) fail("lengths", "packed sequences (seqs=)", "batch=");
+  if (!c.raw_gate() && (!c.a_log || !c.dt_bias))
+    fail(c.a_log ? "no-dt-bias" : "no-a-log", "gate=softplus or gate=bounded", text_of(kGateForms, c.gate_form));
+  if (c.mask && c.initial.use == DR_STATE_NONE) fail("mask", "init", "no initial state");
+  if (c.in_place) {
+    if (c.initial.use == DR_STATE_NONE) fail("final", "init beside in-place", "no initial state");
+    c.final = c.initial;
+  }
+  if (c.checkpoints != DR_CHECKPOINTS_NONE && !has("checkpoint-state"))
+    c.checkpoint = parse_state("checkpoint-state", "");
+  if (c.checkpoints == DR_CHECKPOINTS_NONE && has("checkpoint-state"))
+    fail("checkpoint-state", "checkpoints=", "no checkpoints");
+}
+
+}  // namespace
+
+Case parse(std::string_view line) {
+  std::vector<std::string_view> words = words_of(line);
+  Case c;
+  size_t next = 0;
+  if (next < words.size() && words[next].back() == ':') {
+    c.name = std::string(words[next].substr(0, words[next].size() - 1));
+    if (c.name.empty() || c.name.find_first_of("=:,") != std::string::npos)
+      fail("name", "letters, digits, dots and dashes before the colon", words[next]);
+    ++next;
+  }
+  if (next == words.size()) fail("op", list_words(kOps), "");
+  c.op = parse_word("op", words[next++], kOps);
+
+  std::set<std::string_view> given;
+  for (; next < words.size(); ++next) {
+    const std::string_view word = words[next];
+    const size_t equals = word.find('=');
+    const std::string_view key = word.substr(0, equals);
+    const bool is_type = find_word(kFloatTypes, word) != nullptr;
+    if (!given.insert(is_type ? std::string_view("data type") : key).second)
+      fail(is_type ? "data type" : key, "to be given once", word);
+    if (is_type) {
+      c.dtype = *find_word(kFloatTypes, word);
+    } else if (equals != std::string_view::npos) {
+      const auto setter = setters().find(key);
+      if (setter == setters().end()) fail("word", "a key of the case grammar (docs/cases.md)", word);
+      setter->second(word.substr(equals + 1), c);
+    } else {
+      const auto flag = flags().find(word);
+      if (flag == flags().end()) fail("word", "a word of the case grammar (docs/cases.md)", word);
+      flag->second(c);
+    }
+  }
+  settle(c, given);
+  return c;
+}
+
+std::vector<Case> read_file(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  if (!file) throw CaseError("file: expected a readable file of cases, found '" + path.string() + "'");
+  std::vector<Case> all;
+  std::string line;
+  for (int64_t number = 1; std::getline(file, line); ++number) {
+    line.erase(std::min(line.find('#'), line.size()));
+    if (words_of(line).empty()) continue;
+    try {
+      all.push_back(parse(line));
+    } catch (const CaseError& error) {
+      throw CaseError(path.string() + ":" + std::to_string(number) + ": " + error.what());
+    }
+  }
+  return all;
+}
+
+std::vector<Case> read_arguments(const std::vector<std::string>& arguments) {
+  std::vector<Case> all;
+  std::string line;  // bare words collected so far
+  const auto finish = [&] {
+    if (!line.empty()) all.push_back(parse(line));
+    line.clear();
+  };
+  bool after_name = false;
+  for (const std::string& argument : arguments) {
+    std::error_code ignored;
+    if (std::filesystem::is_regular_file(argument, ignored)) {
+      finish();
+      const std::vector<Case> more = read_file(argument);
+      all.insert(all.end(), more.begin(), more.end());
+      continue;
+    }
+    const bool quoted = argument.find(' ') != std::string::npos;
+    // Said plainly, or a mistyped path would be reported as a strange op.
+    if (!quoted && line.empty() && argument.find_first_of("/.") != std::string::npos && argument.back() != ':')
+      fail("file", "a file of cases that can be read", argument);
+    const bool starts = quoted || argument.empty() || argument.back() == ':' || find_word(kOps, argument) != nullptr;
+    if (starts && !after_name) finish();
+    line += (line.empty() ? "" : " ") + argument;
+    after_name = !argument.empty() && argument.back() == ':';
+    if (quoted) finish();
+    if (argument.empty()) parse(argument);  // an empty case: let the grammar say what it expected
+  }
+  finish();
+  return all;
+}
+
+Case with_words(const Case& c, std::string_view words) {
+  const auto key_of = [](std::string_view word) {
+    if (find_word(kFloatTypes, word) != nullptr) return std::string_view("data type");
+    return word.substr(0, word.find('='));
+  };
+  std::set<std::string_view> replaced;
+  for (std::string_view word : words_of(words)) replaced.insert(key_of(word));
+  // Two ways to say the same thing.
+  if (replaced.count("seqs") > 0) replaced.insert("batch");
+  if (replaced.count("batch") > 0) replaced.insert("seqs");
+  const std::string old = print(c);
+  std::string line;
+  for (std::string_view word : words_of(old))
+    if (replaced.count(key_of(word)) == 0) line += std::string(word) + " ";
+  return parse(line + std::string(words));
+}
+
+}  // namespace deltarelay::cases

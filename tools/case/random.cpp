@@ -1,0 +1,191 @@
+#include <algorithm>
+#include <array>
+
+#include "case/case.h"
+#include "case/mix.h"
+
+namespace deltarelay::cases {
+namespace {
+
+class Dice {
+ public:
+  explicit Dice(uint64_t seed) : seed_(mix(seed)) {}
+
+  int64_t below(int64_t n) { return static_cast<int64_t>(mix(seed_ ^ mix(count_++)) % static_cast<uint64_t>(n)); }
+  bool one_in(int64_t n) { return below(n) == 0; }
+  template <typename T, size_t N>
+  T pick(const std::array<T, N>& from) {
+    return from[static_cast<size_t>(below(N))];
+  }
+
+ private:
+  uint64_t seed_;
+  uint64_t count_ = 0;
+};
+
+constexpr std::array<int32_t, 3> kFloats = {DR_FP32, DR_BF16, DR_FP16};
+constexpr std::array<int64_t, 18> kEdges = {0,  1,  2,   15,  16,  17,  31,  33,  63,
+                                            64, 65, 127, 129, 255, 257, 511, 513, 1000};
+constexpr std::array<int32_t, 10> kWidths = {16, 32, 60, 64, 96, 100, 128, 128, 192, 256};
+
+int32_t random_width(Dice& dice) {
+  return dice.one_in(3) ? static_cast<int32_t>(1 + dice.below(256)) : dice.pick(kWidths);
+}
+
+void random_sizes(Dice& dice, int64_t cost, Case& c) {
+  constexpr std::array<int32_t, 5> kGroups = {1, 2, 3, 4, 8};
+  c.dk = random_width(dice);
+  c.dv = dice.one_in(2) ? c.dk : random_width(dice);
+  c.heads_qk = static_cast<int32_t>(1 + dice.below(3));
+  c.heads_v = c.heads_qk * (dice.one_in(2) ? 1 : dice.pick(kGroups));
+  const int64_t area = int64_t{c.dk} * c.dv;
+  while (c.heads_v > c.heads_qk && c.heads_v * area * 64 > cost) c.heads_v -= c.heads_qk;
+  constexpr int64_t kMostTokens = 8192;  // narrow heads would otherwise get millions
+  const int64_t tokens = std::clamp<int64_t>(cost / (c.heads_v * area), 1, kMostTokens);
+
+  c.batched = dice.one_in(4);
+  if (c.batched) {
+    const int64_t count = 1 + dice.below(4);
+    const int64_t length = std::max<int64_t>(1, std::min(tokens / count, std::max<int64_t>(1, dice.pick(kEdges))));
+    c.lengths.assign(static_cast<size_t>(count), length);
+    return;
+  }
+  const int64_t count = 1 + dice.below(7);
+  int64_t left = tokens;
+  for (int64_t n = 0; n < count; ++n) {
+    const int64_t length = std::min(left, dice.one_in(3) ? dice.below(left + 1) : dice.pick(kEdges));
+    c.lengths.push_back(length);
+    left -= length;
+  }
+  if (dice.one_in(4)) c.tail = 1 + dice.below(40);
+  if (dice.one_in(3)) c.offsets_dtype = DR_INT64;
+  if (dice.one_in(5)) c.lengths_at = LengthsAt::kExecute;
+}
+
+void random_values(Dice& dice, Case& c) {
+  constexpr std::array<int32_t, 6> kForms = {DR_GATE_LOG,    DR_GATE_LOG,          DR_GATE_LOG,
+                                             DR_GATE_LINEAR, DR_GATE_RAW_SOFTPLUS, DR_GATE_RAW_BOUNDED};
+  constexpr std::array<GateProfile, 6> kProfiles = {GateProfile::kRange,   GateProfile::kRange, GateProfile::kZero,
+                                                    GateProfile::kExtreme, GateProfile::kInf,   GateProfile::kMean};
+  constexpr std::array<double, 6> kLows = {-0.01, -0.5, -5, -5, -20, -50};
+  constexpr std::array<BetaProfile, 7> kBetas = {BetaProfile::kValue, BetaProfile::kValue, BetaProfile::kOne,
+                                                 BetaProfile::kZero,  BetaProfile::kNear2, BetaProfile::kLogit,
+                                                 BetaProfile::kTwice};
+  c.gate_form = dice.pick(kForms);
+  if (c.raw_gate()) {
+    c.a_log = !dice.one_in(4) || c.gate_form == DR_GATE_RAW_SOFTPLUS;
+    c.dt_bias = !dice.one_in(4);
+    if (c.gate_form == DR_GATE_RAW_BOUNDED) {
+      c.lower_bound = dice.one_in(4) ? -12.5 : -5;
+      if (dice.one_in(4)) c.gate_profile = GateProfile::kAtBound;
+    }
+  } else {
+    c.gate_profile = dice.pick(kProfiles);
+    if (c.gate_profile == GateProfile::kRange || c.gate_profile == GateProfile::kMean) c.gate_low = dice.pick(kLows);
+    if (dice.one_in(5)) c.gate_floor = dice.one_in(2) ? -5 : -0.5;
+  }
+  c.beta = dice.pick(kBetas);
+  c.keys = dice.one_in(4) ? KeyProfile::kCorrelated : KeyProfile::kNormal;
+  c.l2norm = dice.one_in(3);
+  // Long products of (I - beta k k^T) with beta |k|^2 above 2 grow without bound; only normalised keys keep near2 tame.
+  if (c.beta == BetaProfile::kNear2 || c.beta == BetaProfile::kTwice) c.l2norm = true;
+  // With nothing written, only the initial state is left, and a strong decay sends that below what any type can hold.
+  if (c.beta == BetaProfile::kZero) {
+    c.gate_form = DR_GATE_LOG;
+    c.gate_profile = GateProfile::kZero;
+    c.gate_low = -5.0;
+    c.gate_floor = 0.0;
+    c.a_log = c.dt_bias = true;
+    c.lower_bound = -5.0;
+  }
+  if (dice.one_in(5)) c.scale = 0.25;
+}
+
+// Rounding to 16 bits is held to its root mean square, which a handful of elements may miss by chance: fp32 data, whose
+// own error is far below it, is stored in 16 bits only in blocks of so many elements.
+void keep_rounding_typical(Case& c) {
+  constexpr int64_t kTypicalBlock = 1024;
+  if (c.dtype != DR_FP32) return;
+  int64_t shortest = kTypicalBlock;
+  for (const int64_t length : c.lengths)
+    if (length > 0) shortest = std::min(shortest, length);
+  if (shortest * c.dv < kTypicalBlock) c.dtype_o = 0;
+  // A state after strong decay is the outer product of its last key and value: as few numbers as those have.
+  for (State* state : {&c.initial, &c.final, &c.checkpoint})
+    if (std::min(c.dk, c.dv) < 64) state->dtype = DR_FP32;
+}
+
+State random_state(Dice& dice) {
+  State state;
+  state.use = dice.one_in(2) ? DR_STATE_SLOTS : DR_STATE_ROWS;
+  state.layout = dice.one_in(2) ? DR_STATE_KEY_MAJOR : DR_STATE_VALUE_MAJOR;
+  state.dtype = dice.one_in(3) ? dice.pick(kFloats) : DR_FP32;
+  if (dice.one_in(4)) state.pad = 1 + dice.below(64);
+  if (state.use == DR_STATE_SLOTS) {
+    if (dice.one_in(3)) state.index_dtype = DR_INT64;
+    if (dice.one_in(3)) state.null_index = dice.below(3);
+    state.negative = dice.one_in(3);
+  }
+  return state;
+}
+
+void random_states(Dice& dice, Case& c) {
+  if (dice.one_in(2)) {
+    c.initial = random_state(dice);
+    c.mask = dice.one_in(3);
+  }
+  if (c.initial.use != DR_STATE_NONE && dice.one_in(3)) {
+    c.in_place = true;
+    c.final = c.initial;
+  } else if (dice.one_in(2)) {
+    c.final = random_state(dice);
+  }
+  if (!dice.one_in(4)) return;
+  c.checkpoint = random_state(dice);
+  switch (dice.below(3)) {
+    case 0:
+      c.checkpoints = DR_CHECKPOINTS_EVERY;
+      c.checkpoint_every = 16 * (1 + dice.below(20));
+      break;
+    case 1:
+      c.checkpoints = DR_CHECKPOINTS_LIST;
+      for (int64_t at = 16 * (1 + dice.below(4)), n = 0; n < 4; ++n, at += 16 * (1 + dice.below(12)))
+        c.checkpoint_list.push_back(at);
+      break;
+    default:
+      c.checkpoints = DR_CHECKPOINTS_CHUNKS;
+  }
+}
+
+}  // namespace
+
+Case random_case(uint64_t seed, int64_t cost) {
+  Dice dice(seed);
+  Case c;
+  c.seed = seed & 0xffffffffu;
+  c.op = dice.one_in(2) ? DR_OP_KDA : DR_OP_GDN;
+  c.dtype = dice.pick(kFloats);
+  if (dice.one_in(4)) c.dtype_o = dice.pick(kFloats);
+  if (dice.one_in(3)) c.dtype_gate = DR_FP32;
+  if (dice.one_in(3)) c.dtype_beta = DR_FP32;
+  random_sizes(dice, cost, c);
+  random_values(dice, c);
+  random_states(dice, c);
+  keep_rounding_typical(c);
+  constexpr std::array<Strides, 6> kStrides = {Strides::kContiguous, Strides::kContiguous, Strides::kContiguous,
+                                               Strides::kPacked,     Strides::kPadded,     Strides::kHeadFirst};
+  c.strides = dice.pick(kStrides);
+  if (dice.one_in(3)) c.threads = static_cast<int32_t>(1 + dice.below(3));
+  c.invariant = dice.one_in(6);
+  // A forced split is an error when no sequence has so many chunks, so it is asked for only where any chunk length allows it.
+  constexpr int64_t kLargestChunk = 64;
+  const int64_t longest = c.lengths.empty() ? 0 : *std::max_element(c.lengths.begin(), c.lengths.end());
+  const int64_t chunks = longest / kLargestChunk;
+  if (chunks >= 2 && c.lengths_at == LengthsAt::kPlan && !c.invariant && !dice.one_in(3)) {
+    c.segments = DR_SEGMENTS_COUNT;
+    c.segment_value = 2 + dice.below(std::min<int64_t>(chunks - 1, 6));
+  }
+  return c;
+}
+
+}  // namespace deltarelay::cases

@@ -1,0 +1,245 @@
+#include <algorithm>
+#include <numeric>
+
+#include "case/case.h"
+#include "case/mix.h"
+
+namespace deltarelay::cases {
+namespace {
+
+constexpr int64_t kPad = 8;         // elements that Strides::kPadded adds to a token row
+constexpr int64_t kAlignment = 16;  // bytes, the contract's default
+
+int64_t bytes_of(int32_t dtype) { return dtype == DR_FP32 ? 4 : 2; }
+
+dr_strides strides_of(const Case& c, int64_t heads, int64_t width) {
+  dr_strides strides{};
+  const int64_t tokens = c.batched ? c.lengths[0] : c.num_tokens();
+  if (c.strides == Strides::kHeadFirst) {
+    strides.token = width;
+    strides.head = tokens * width;
+    strides.sequence = heads * tokens * width;
+  } else {
+    strides.token = heads * width + (c.strides == Strides::kPadded ? kPad : 0);
+    strides.head = width;
+    strides.sequence = tokens * strides.token;
+  }
+  if (!c.batched) strides.sequence = 0;
+  return strides;
+}
+
+dr_strides packed_strides(const Case& c, int64_t width) {
+  dr_strides strides{};
+  strides.token = packed_row(c).width;
+  strides.head = width;
+  if (c.batched) strides.sequence = c.lengths[0] * strides.token;
+  return strides;
+}
+
+// The alignment that views of a packed row keep when the row itself has kAlignment.
+int32_t packed_alignment(const Case& c) {
+  const PackedRow row = packed_row(c);
+  int64_t alignment = kAlignment;
+  for (const int64_t offset : {row.k, row.v}) alignment = std::gcd(alignment, offset * bytes_of(c.dtype));
+  return static_cast<int32_t>(alignment);
+}
+
+dr_state state_of(const Case& c, const State& state, int64_t entries) {
+  dr_state out{};
+  out.use = state.use;
+  if (state.use == DR_STATE_NONE) return out;
+  out.layout = state.layout;
+  out.dtype = state.dtype;
+  if (state.pad != 0) out.stride_slot = int64_t{c.heads_v} * c.dk * c.dv + state.pad;
+  if (state.use == DR_STATE_SLOTS) {
+    out.index_dtype = state.index_dtype;
+    out.num_slots = pool_size(state, entries);
+    out.has_null_index = state.null_index.has_value() ? 1 : 0;
+    out.null_index = state.null_index.value_or(0);
+  }
+  return out;
+}
+
+}  // namespace
+
+int32_t Case::beta_form() const {
+  if (beta == BetaProfile::kLogit) return DR_BETA_LOGIT;
+  if (beta == BetaProfile::kTwice) return DR_BETA_TWICE_LOGIT;
+  return DR_BETA_VALUE;
+}
+
+int64_t Case::tokens() const { return std::accumulate(lengths.begin(), lengths.end(), int64_t{0}); }
+
+int64_t Case::num_tokens() const { return tokens() + tail; }
+
+std::vector<int64_t> Case::offsets() const {
+  std::vector<int64_t> all(lengths.size() + 1, 0);
+  std::partial_sum(lengths.begin(), lengths.end(), all.begin() + 1);
+  return all;
+}
+
+bool Case::hostile() const {
+  constexpr double kNearZero = -0.1;  // per token: more than half of the state survives six tokens
+  const bool slow = !raw_gate() && (gate_profile == GateProfile::kZero ||
+                                    (gate_profile == GateProfile::kRange && gate_low >= kNearZero) ||
+                                    (gate_profile == GateProfile::kMean && gate_low >= kNearZero));
+  const bool unruly = keys == KeyProfile::kCorrelated || beta == BetaProfile::kNear2 || beta == BetaProfile::kTwice;
+  return slow && unruly;
+}
+
+PackedRow packed_row(const Case& c) {
+  const int64_t qk = int64_t{c.heads_qk} * c.dk;
+  return {2 * qk + int64_t{c.heads_v} * c.dv, qk, 2 * qk};
+}
+
+TensorStrides tensor_strides(const Case& c) {
+  TensorStrides all;
+  const bool packed = c.strides == Strides::kPacked;
+  all.q = packed ? packed_strides(c, c.dk) : strides_of(c, c.heads_qk, c.dk);
+  all.k = all.q;
+  all.v = packed ? packed_strides(c, c.dv) : strides_of(c, c.heads_v, c.dv);
+  all.o = strides_of(c, c.heads_v, c.dv);
+  all.g = strides_of(c, c.heads_v, c.op == DR_OP_KDA ? c.dk : 1);
+  all.beta = strides_of(c, c.heads_v, 1);
+  return all;
+}
+
+int64_t extent(const Case& c, const dr_strides& strides, int64_t heads, int64_t width) {
+  const int64_t tokens = c.batched ? c.lengths[0] : c.num_tokens();
+  if (tokens == 0) return 0;
+  const int64_t sequences = c.batched ? c.num_seqs() : 1;
+  return (sequences - 1) * strides.sequence + (tokens - 1) * strides.token + (heads - 1) * strides.head + width;
+}
+
+Request::Request(const Case& c) : case_(c) {
+  dr_problem_init(&problem);
+  problem.op = c.op;
+  problem.num_seqs = c.num_seqs();
+  problem.num_tokens = c.num_tokens();
+  if (c.batched) {
+    problem.seq_len = c.lengths[0];
+  } else {
+    offsets64_ = c.offsets();
+    offsets32_.assign(offsets64_.begin(), offsets64_.end());
+    problem.seq_offsets_dtype = c.offsets_dtype;
+    if (c.lengths_at == LengthsAt::kPlan) problem.seq_offsets = seq_offsets();
+  }
+  problem.heads_qk = c.heads_qk;
+  problem.heads_v = c.heads_v;
+  problem.dk = c.dk;
+  problem.dv = c.dv;
+  problem.dtype = c.dtype;
+  problem.dtype_o = c.dtype_o;
+  problem.dtype_gate = c.dtype_gate;
+  problem.dtype_beta = c.dtype_beta;
+  problem.gate_form = c.gate_form;
+  problem.beta_form = c.beta_form();
+  problem.l2norm = c.l2norm ? 1 : 0;
+  problem.scale_given = c.scale.has_value() ? 1 : 0;
+  problem.scale = static_cast<float>(c.scale.value_or(0.0));
+  if (c.gate_form == DR_GATE_RAW_BOUNDED) problem.lower_bound = static_cast<float>(c.lower_bound);
+  problem.gate_floor = static_cast<float>(c.gate_floor);
+  problem.alignment_bytes = c.alignment;
+  if (c.strides != Strides::kContiguous) {
+    const TensorStrides strides = tensor_strides(c);
+    problem.stride_q = strides.q;
+    problem.stride_k = strides.k;
+    problem.stride_v = strides.v;
+    if (c.strides != Strides::kPacked) {
+      problem.stride_o = strides.o;
+      problem.stride_g = strides.g;
+      problem.stride_beta = strides.beta;
+    } else if (c.alignment == 0) {
+      problem.alignment_bytes = packed_alignment(c);
+    }
+  }
+  int64_t num_checkpoints = 0;
+  for (const auto& positions : checkpoint_positions(c)) num_checkpoints += static_cast<int64_t>(positions.size());
+  problem.initial = state_of(c, c.initial, c.num_seqs());
+  problem.final = state_of(c, c.final, c.num_seqs());
+  problem.initial_mask = c.mask ? 1 : 0;
+  problem.checkpoints = c.checkpoints;
+  problem.checkpoint_every = c.checkpoint_every;
+  problem.checkpoint = state_of(c, c.checkpoint, num_checkpoints);
+  // How many checkpoints a list or late lengths will give is not known to the plan, so the pool has to be stated.
+  if (problem.checkpoint.use != DR_STATE_NONE) problem.checkpoint.num_slots = pool_size(c.checkpoint, num_checkpoints);
+
+  dr_options_init(&options);
+  options.segments = c.segments;
+  options.segment_value = c.segment_value;
+  const auto text_or_null = [](const std::string& text) { return text.empty() ? nullptr : text.c_str(); };
+  options.backend = text_or_null(case_.backend);
+  options.isa = text_or_null(case_.isa);
+  options.policy = text_or_null(case_.policy);
+  options.threads = c.threads;
+  options.invariant = c.invariant ? 1 : 0;
+  options.carry = c.carry;
+  if (!c.device.empty()) {
+    dr_device_init(&device_);
+    if (dr_device_find(case_.device.c_str(), &device_) != DR_SUCCESS)
+      throw CaseError("device: " + std::string(dr_last_error()));
+    options.device = &device_;
+  }
+}
+
+const void* Request::seq_offsets() const {
+  if (case_.batched) return nullptr;
+  return case_.offsets_dtype == DR_INT64 ? static_cast<const void*>(offsets64_.data()) : offsets32_.data();
+}
+
+int64_t pool_size(const State& state, int64_t entries) {
+  if (state.use != DR_STATE_SLOTS) return entries;
+  if (state.pool != 0) return state.pool;
+  // Three slots nobody names, so that a stray write has somewhere to show.
+  return std::max(entries + 3, state.null_index.value_or(-1) + 1) + (state.null_index ? 1 : 0);
+}
+
+std::vector<int64_t> slot_indices(const State& state, int64_t entries, uint64_t seed, uint64_t salt) {
+  std::vector<int64_t> free;
+  for (int64_t slot = 0; slot < pool_size(state, entries); ++slot)
+    if (!state.null_index || slot != *state.null_index) free.push_back(slot);
+  for (size_t i = free.size(); i > 1; --i) {
+    const uint64_t random = mix(mix(seed) ^ mix(salt * 0x10001u + 17) ^ i);
+    std::swap(free[i - 1], free[static_cast<size_t>(random % i)]);
+  }
+  std::vector<int64_t> indices;
+  size_t next = 0;
+  for (int64_t n = 0; n < entries; ++n) {
+    if (state.null_index && n % 4 == 1) {
+      indices.push_back(*state.null_index);
+    } else if (state.negative && n % 4 == 3) {
+      indices.push_back(-1);
+    } else {
+      if (next == free.size())
+        throw CaseError("pool: expected a slot for each of " + std::to_string(entries) + " entries, found '" +
+                        std::to_string(state.pool) + "'");
+      indices.push_back(free[next++]);
+    }
+  }
+  return indices;
+}
+
+std::vector<uint8_t> initial_mask(const Case& c) {
+  std::vector<uint8_t> mask;
+  for (int64_t n = 0; n < c.num_seqs(); ++n) mask.push_back(n % 3 == 1 ? 0 : 1);
+  return mask;
+}
+
+std::vector<std::vector<int64_t>> checkpoint_positions(const Case& c) {
+  constexpr int64_t kChunk = 64;  // of DR_CHECKPOINTS_CHUNKS
+  std::vector<std::vector<int64_t>> all;
+  for (const int64_t length : c.lengths) {
+    std::vector<int64_t> positions;
+    if (c.checkpoints == DR_CHECKPOINTS_EVERY)
+      for (int64_t t = c.checkpoint_every; t <= length; t += c.checkpoint_every) positions.push_back(t);
+    if (c.checkpoints == DR_CHECKPOINTS_CHUNKS)
+      for (int64_t t = 0; t < length; t += kChunk) positions.push_back(t);
+    if (c.checkpoints == DR_CHECKPOINTS_LIST)
+      for (const int64_t t : c.checkpoint_list)
+        if (t <= length) positions.push_back(t);
+    all.push_back(std::move(positions));
+  }
+  return all;
+}
+
+}  // namespace deltarelay::cases

@@ -1,0 +1,44 @@
+// Inputs of a case, counter-based: every element is a pure function of (seed, tensor, index), so that any element can be
+// made again alone, in any order, on any machine.
+//
+//   stream  key = mix(seed + 2^56 * tensor)               mix of case/mix.h
+//   element bits = mix(key + index * 0x9e3779b97f4a7c15)  64 bits; index counts the contiguous tensor, whatever its strides
+//   uniform = (bits >> 40) * 2^-24                        in [0, 1), exact in fp32
+//   normal  = (sum of the four 16-bit fields - 131070) / (65536 / sqrt(3))   mean 0, variance 1, within +-3.47
+//
+// Then one rounding to the data type. No step depends on a math library, except exp and log of linear gates and of the
+// profile "mean".
+#pragma once
+#include <cstdint>
+
+#include "case/case.h"
+
+namespace deltarelay::check {
+
+enum class Stream : uint64_t { kQ = 1, kK, kV, kGate, kBeta, kALog, kDtBias, kInitial, kColumns };
+
+uint64_t random_bits(uint64_t seed, Stream stream, uint64_t index);
+double uniform(uint64_t bits);
+double normal(uint64_t bits);
+
+// Values before rounding, by profile of the case. `index` counts elements of the contiguous tensor.
+class Values {
+ public:
+  explicit Values(const cases::Case& c) : case_(c) {}
+  double q(int64_t index) const;
+  double k(int64_t index) const;  // correlated: not yet divided by key_length
+  double v(int64_t index) const;
+  double gate(int64_t index) const;
+  double beta(int64_t index) const;
+  double a_log(int64_t head) const;
+  double dt_bias(int64_t index) const;
+  double initial(int64_t index) const;  // [N, HV, DK, DV]
+  // What the elements of key row `row` (t * HQK + head) are divided by.
+  double key_length(int64_t row) const;
+
+ private:
+  double log_decay(uint64_t bits) const;
+  const cases::Case& case_;
+};
+
+}  // namespace deltarelay::check

@@ -1,0 +1,47 @@
+#include "check/measure.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+namespace deltarelay::check {
+namespace {
+
+constexpr double kFloor = 0.01;  // of the tensor's rms: blocks that are almost silent are not held to their own whisper
+
+double rms(double sum, int64_t count) { return count > 0 ? std::sqrt(sum / static_cast<double>(count)) : 0.0; }
+
+double ratio(double error, double reference) {
+  if (error == 0.0) return 0.0;
+  return reference > 0.0 ? error / reference : std::numeric_limits<double>::infinity();
+}
+
+}  // namespace
+
+TensorError Measure::finish(std::string tensor, double tolerance) const {
+  TensorError result;
+  result.tensor = std::move(tensor);
+  result.tolerance = tolerance;
+  result.not_finite = not_finite_;
+  Block total;
+  for (const Block& block : blocks_) {
+    total.error += block.error;
+    total.reference += block.reference;
+    total.count += block.count;
+  }
+  const double whole = rms(total.reference, total.count);
+  result.whole = ratio(rms(total.error, total.count), whole);
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    const Block& block = blocks_[i];
+    const double reference = std::max(rms(block.reference, block.count), kFloor * whole);
+    const double error = ratio(rms(block.error, block.count), reference);
+    if (!(error <= result.worst)) {
+      result.worst = error;
+      result.worst_row = static_cast<int64_t>(i) / heads_;
+      result.worst_head = static_cast<int64_t>(i) % heads_;
+    }
+  }
+  return result;
+}
+
+}  // namespace deltarelay::check

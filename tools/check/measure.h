@@ -1,0 +1,58 @@
+// How far a result is from the reference. For each block, here a (sequence, value head):
+//
+//     error = rms(out - reference) / max(rms(reference of the block), 0.01 * rms(reference of the whole tensor))
+//
+// The worst block is the error of the tensor; the ratio over the whole tensor is kept beside it. A number that is not
+// finite where the reference is fails by itself.
+#pragma once
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace deltarelay::check {
+
+struct TensorError {
+  std::string tensor;  // "o", "final", "checkpoint"
+  double worst = 0.0;
+  int64_t worst_row = 0;  // sequence, or checkpoint row
+  int64_t worst_head = 0;
+  double whole = 0.0;
+  int64_t not_finite = 0;  // NaN or Inf where the reference is finite, or elements left unwritten
+  double tolerance = 0.0;
+
+  bool passes() const { return not_finite == 0 && worst <= tolerance; }  // a NaN error does not pass
+};
+
+class Measure {
+ public:
+  Measure(int64_t rows, int64_t heads) : heads_(heads), blocks_(static_cast<size_t>(rows * heads)) {}
+
+  void add(int64_t row, int64_t head, double out, double reference) {
+    if (!std::isfinite(reference)) return;
+    if (!std::isfinite(out)) {
+      ++not_finite_;
+      return;
+    }
+    Block& block = blocks_[static_cast<size_t>(row * heads_ + head)];
+    block.error += (out - reference) * (out - reference);
+    block.reference += reference * reference;
+    ++block.count;
+  }
+  // An element that the reference was not computed for: it must at least be a number.
+  void add_unmeasured(double out) { not_finite_ += std::isfinite(out) ? 0 : 1; }
+
+  TensorError finish(std::string tensor, double tolerance) const;
+
+ private:
+  struct Block {
+    double error = 0.0;  // sums of squares
+    double reference = 0.0;
+    int64_t count = 0;
+  };
+  int64_t heads_;
+  std::vector<Block> blocks_;
+  int64_t not_finite_ = 0;
+};
+
+}  // namespace deltarelay::check

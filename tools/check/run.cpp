@@ -1,0 +1,222 @@
+#include "check/run.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "check/generate.h"
+#include "check/tolerance.h"
+
+namespace deltarelay::check {
+namespace {
+
+constexpr int64_t kWorkspaceAlignment = 256;
+
+void require(dr_status status) {
+  if (status != DR_SUCCESS) throw RunError(status, std::string(dr_status_string(status)) + ": " + dr_last_error());
+}
+
+// The same question put to the reference: outputs in fp32, contiguous, one row for every sequence and checkpoint.
+cases::Case reference_case(const cases::Case& c) {
+  cases::Case r = c;
+  r.backend = "reference";
+  r.isa.clear();
+  r.policy.clear();
+  r.device.clear();
+  r.segments = DR_SEGMENTS_OFF;
+  r.segment_value = 0;
+  r.threads = 0;
+  r.invariant = false;
+  r.carry = DR_CARRY_EXACT;
+  r.dtype_o = DR_FP32;
+  r.dtype_gate = c.gate_dtype();
+  r.dtype_beta = c.beta_dtype();
+  r.in_place = false;
+  cases::State rows;
+  rows.use = DR_STATE_ROWS;
+  if (c.final.use != DR_STATE_NONE) r.final = rows;
+  if (c.checkpoints != DR_CHECKPOINTS_NONE) r.checkpoint = rows;
+  return r;
+}
+
+// Reads a state of a Reference: [row, HV, DV, DK].
+double state_element(const std::vector<float>& states, const cases::Case& c, int64_t row, int64_t head, int64_t i,
+                     int64_t column) {
+  return states[static_cast<size_t>(((row * c.heads_v + head) * c.dv + column) * c.dk + i)];
+}
+
+struct Columns {
+  explicit Columns(const cases::Case& c, const std::vector<int32_t>& chosen)
+      : measured(static_cast<size_t>(c.dv), chosen.empty()) {
+    for (const int32_t column : chosen) measured[static_cast<size_t>(column)] = true;
+  }
+  std::vector<bool> measured;
+};
+
+// expected(row, head, t, column) and expected(row, head, i, column) give the other side.
+template <class Expected>
+TensorError compare_output(const TensorSet& tensors, const Columns& columns, const Expected& expected) {
+  const cases::Case& c = tensors.of();
+  Measure measure(c.num_seqs(), c.heads_v);
+  for (int64_t n = 0; n < c.num_seqs(); ++n) {
+    for (int64_t t = 0; t < c.lengths[static_cast<size_t>(n)]; ++t) {
+      for (int64_t head = 0; head < c.heads_v; ++head) {
+        const int64_t at = tensors.o().at(n, t, head, 0);
+        for (int64_t i = 0; i < c.dv; ++i) {
+          const double out = tensors.o().get(at + i);
+          if (columns.measured[static_cast<size_t>(i)]) {
+            measure.add(n, head, out, expected(n, head, t, i));
+          } else {
+            measure.add_unmeasured(out);
+          }
+        }
+      }
+    }
+  }
+  return measure.finish("o", tolerance_of_output(c));
+}
+
+template <class Expected>
+TensorError compare_states(const char* name, const cases::Case& c, const StateTensor& states, const Columns& columns,
+                           const Expected& expected) {
+  const auto rows = static_cast<int64_t>(states.slots.size());
+  Measure measure(rows, c.heads_v);
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t slot = states.slots[static_cast<size_t>(row)];
+    if (slot < 0) continue;
+    for (int64_t head = 0; head < c.heads_v; ++head) {
+      for (int64_t column = 0; column < c.dv; ++column) {
+        for (int64_t i = 0; i < c.dk; ++i) {
+          const double out = states.get(states.at(slot, head, i, column));
+          if (columns.measured[static_cast<size_t>(column)]) {
+            measure.add(row, head, out, expected(row, head, i, column));
+          } else {
+            measure.add_unmeasured(out);
+          }
+        }
+      }
+    }
+  }
+  return measure.finish(name, tolerance_of_state(c, states.state.dtype));
+}
+
+}  // namespace
+
+PlannedRun::PlannedRun(const cases::Case& c) {
+  const cases::Request request(c);
+  create(request.problem, request.options);
+}
+
+PlannedRun::PlannedRun(const dr_problem& problem, const dr_options& options) { create(problem, options); }
+
+void PlannedRun::create(const dr_problem& problem, const dr_options& options) {
+  require(dr_plan_create(&problem, &options, &plan_));
+  size_t bytes = 0;
+  require(dr_plan_workspace_bytes(plan_, &bytes));
+  workspace_ = GuardedBuffer(static_cast<int64_t>(bytes), kWorkspaceAlignment);
+}
+
+PlannedRun::~PlannedRun() { dr_plan_destroy(plan_); }
+
+dr_plan_summary PlannedRun::summary() const {
+  dr_plan_summary summary{};
+  summary.size = sizeof summary;
+  require(dr_plan_summarize(plan_, &summary));
+  return summary;
+}
+
+std::string PlannedRun::describe(int32_t format) const {
+  size_t needed = 0;
+  require(dr_plan_describe(plan_, format, nullptr, 0, &needed));
+  std::string text(needed, '\0');
+  require(dr_plan_describe(plan_, format, text.data(), text.size(), nullptr));
+  text.resize(text.find('\0') == std::string::npos ? text.size() : text.find('\0'));
+  return text;
+}
+
+void PlannedRun::execute(const dr_tensors& tensors) {
+  require(dr_execute(plan_, &tensors, workspace_.data(), static_cast<size_t>(workspace_.bytes()), nullptr));
+}
+
+std::vector<int32_t> sampled_columns(const cases::Case& c) {
+  if (c.token_heads() <= kFullColumns || c.dv <= kSampledColumns) return {};
+  std::vector<int32_t> all(static_cast<size_t>(c.dv));
+  std::iota(all.begin(), all.end(), 0);
+  for (size_t i = 0; i < kSampledColumns; ++i) {
+    const uint64_t random = random_bits(c.seed, Stream::kColumns, i);
+    std::swap(all[i], all[i + static_cast<size_t>(random % (all.size() - i))]);
+  }
+  all.resize(kSampledColumns);
+  std::sort(all.begin(), all.end());
+  return all;
+}
+
+Reference run_reference(const TensorSet& tensors) {
+  const cases::Case& c = tensors.of();
+  const cases::Case r = reference_case(c);
+  Reference reference;
+  reference.columns = sampled_columns(c);
+  cases::Request request(r);
+  // The promise made of the case's pointers need not hold of the vectors below.
+  constexpr int32_t kVectorAlignment = 4;
+  const int32_t promised = request.problem.alignment_bytes;
+  request.problem.alignment_bytes = promised == 0 ? kVectorAlignment : std::min(promised, kVectorAlignment);
+  request.problem.stride_o = {};
+  if (!reference.columns.empty()) {
+    request.options.columns = reference.columns.data();
+    request.options.num_columns = static_cast<int32_t>(reference.columns.size());
+  }
+  const int64_t state = int64_t{c.heads_v} * c.dk * c.dv;
+  reference.o.resize(static_cast<size_t>(c.num_tokens() * c.heads_v * c.dv));
+  dr_tensors pointers = tensors.inputs();
+  pointers.o = reference.o.data();
+  if (c.final.use != DR_STATE_NONE) {
+    reference.final_state.resize(static_cast<size_t>(c.num_seqs() * state));
+    pointers.final = reference.final_state.data();
+  }
+  if (c.checkpoints != DR_CHECKPOINTS_NONE) {
+    reference.checkpoint.resize(tensors.checkpoint_sequence().size() * static_cast<size_t>(state));
+    pointers.checkpoint = reference.checkpoint.data();
+  }
+  PlannedRun run(request.problem, request.options);
+  run.execute(pointers);
+  return reference;
+}
+
+std::vector<TensorError> compare(const TensorSet& tensors, const Reference& reference) {
+  const cases::Case& c = tensors.of();
+  const std::vector<int64_t> offsets = c.offsets();
+  const Columns columns(c, reference.columns);
+  std::vector<TensorError> errors;
+  errors.push_back(compare_output(tensors, columns, [&](int64_t n, int64_t head, int64_t t, int64_t i) {
+    return reference.o[static_cast<size_t>(((offsets[static_cast<size_t>(n)] + t) * c.heads_v + head) * c.dv + i)];
+  }));
+  if (tensors.final_state().used()) {
+    errors.push_back(compare_states("final", c, tensors.final_state(), columns,
+                                    [&](auto... at) { return state_element(reference.final_state, c, at...); }));
+  }
+  if (tensors.checkpoint().used()) {
+    errors.push_back(compare_states("checkpoint", c, tensors.checkpoint(), columns,
+                                    [&](auto... at) { return state_element(reference.checkpoint, c, at...); }));
+  }
+  return errors;
+}
+
+std::vector<TensorError> compare(const TensorSet& tensors, const TensorSet& other) {
+  const cases::Case& c = tensors.of();
+  const Columns columns(c, {});
+  std::vector<TensorError> errors;
+  errors.push_back(compare_output(tensors, columns, [&](int64_t n, int64_t head, int64_t t, int64_t i) {
+    return other.o().get(other.o().at(n, t, head, i));
+  }));
+  const auto against = [&](const char* name, const StateTensor& a, const StateTensor& b) {
+    if (!a.used()) return;
+    errors.push_back(compare_states(name, c, a, columns, [&](int64_t row, int64_t head, int64_t i, int64_t column) {
+      return b.get(b.at(b.slots[static_cast<size_t>(row)], head, i, column));
+    }));
+  };
+  against("final", tensors.final_state(), other.final_state());
+  against("checkpoint", tensors.checkpoint(), other.checkpoint());
+  return errors;
+}
+
+}  // namespace deltarelay::check

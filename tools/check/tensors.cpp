@@ -1,0 +1,274 @@
+#include "check/tensors.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <thread>
+
+#include "check/generate.h"
+
+namespace deltarelay::check {
+namespace {
+
+enum Salt : uint64_t { kInitialSalt = 1, kFinalSalt = 2, kCheckpointSalt = 3 };
+
+// body(begin, end) over parts of [0, count) on all cores; elements do not depend on each other.
+void in_parallel(int64_t count, const std::function<void(int64_t, int64_t)>& body) {
+  constexpr int64_t kWorthAThread = 1 << 12;
+  const auto cores = static_cast<int64_t>(std::max(1u, std::thread::hardware_concurrency()));
+  const int64_t workers = std::clamp<int64_t>(count / kWorthAThread, 1, cores);
+  std::vector<std::thread> threads;
+  for (int64_t w = 1; w < workers; ++w) threads.emplace_back(body, count * w / workers, count * (w + 1) / workers);
+  body(0, count / workers);
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+
+TokenTensor TensorSet::allocate(GuardedBuffer& buffer, int32_t dtype, const dr_strides& strides, int64_t heads,
+                                int64_t width) {
+  buffer = GuardedBuffer(cases::extent(case_, strides, heads, width) * bytes_of(dtype), alignment_of(dtype));
+  return {buffer.data(), dtype, strides, heads, width, case_.batched ? nullptr : &offsets_};
+}
+
+StateTensor TensorSet::allocate(GuardedBuffer& buffer, Index& index, const cases::State& state, int64_t entries,
+                                uint64_t salt) {
+  StateTensor pool;
+  pool.state = state;
+  if (!pool.used()) return pool;
+  pool.dk = case_.dk;
+  pool.dv = case_.dv;
+  pool.stride_head = pool.dk * pool.dv;
+  pool.stride_slot = case_.heads_v * pool.stride_head + state.pad;
+  pool.num_slots = cases::pool_size(state, entries);
+  buffer = GuardedBuffer(pool.num_slots * pool.stride_slot * bytes_of(state.dtype), alignment_of(state.dtype));
+  pool.data = buffer.data();
+  if (state.use == DR_STATE_ROWS) {
+    for (int64_t n = 0; n < entries; ++n) pool.slots.push_back(n);
+    return pool;
+  }
+  pool.slots = cases::slot_indices(state, entries, case_.seed, salt);
+  if (state.index_dtype == DR_INT64) {
+    index.wide = pool.slots;
+    index.wide.push_back(0);  // never empty, so that data() chooses by type
+  } else {
+    index.narrow.assign(pool.slots.begin(), pool.slots.end());
+  }
+  for (int64_t& slot : pool.slots) {
+    if (slot < 0 || slot == state.null_index) slot = -1;
+  }
+  return pool;
+}
+
+TensorSet::TensorSet(const cases::Case& c) : case_(c), request_(c), offsets_(c.offsets()) {
+  if (request_.problem.alignment_bytes != 0) alignment_ = request_.problem.alignment_bytes;
+  const cases::TensorStrides strides = cases::tensor_strides(c);
+  if (c.strides == cases::Strides::kPacked) {
+    const cases::PackedRow row = cases::packed_row(c);
+    const int64_t element = bytes_of(c.dtype);
+    // Views promise less than the row they lie in has.
+    memory_qkv_ = GuardedBuffer(c.num_tokens() * row.width * element, std::max<int64_t>(16, alignment_));
+    const std::vector<int64_t>* offsets = c.batched ? nullptr : &offsets_;
+    q_ = {memory_qkv_.data(), c.dtype, strides.q, c.heads_qk, c.dk, offsets};
+    k_ = {memory_qkv_.data() + row.k * element, c.dtype, strides.k, c.heads_qk, c.dk, offsets};
+    v_ = {memory_qkv_.data() + row.v * element, c.dtype, strides.v, c.heads_v, c.dv, offsets};
+  } else {
+    q_ = allocate(memory_q_, c.dtype, strides.q, c.heads_qk, c.dk);
+    k_ = allocate(memory_k_, c.dtype, strides.k, c.heads_qk, c.dk);
+    v_ = allocate(memory_v_, c.dtype, strides.v, c.heads_v, c.dv);
+  }
+  g_ = allocate(memory_g_, c.gate_dtype(), strides.g, c.heads_v, c.op == DR_OP_KDA ? c.dk : 1);
+  beta_ = allocate(memory_beta_, c.beta_dtype(), strides.beta, c.heads_v, 1);
+  o_ = allocate(memory_o_, c.output_dtype(), strides.o, c.heads_v, c.dv);
+  generate_tokens();
+
+  initial_ = allocate(memory_initial_, initial_index_, c.initial, c.num_seqs(), kInitialSalt);
+  final_ = allocate(memory_final_, final_index_, c.final, c.num_seqs(), c.in_place ? kInitialSalt : kFinalSalt);
+  const std::vector<std::vector<int64_t>> positions = cases::checkpoint_positions(c);
+  checkpoint_offsets_.push_back(0);
+  for (size_t n = 0; n < positions.size(); ++n) {
+    checkpoint_positions_.insert(checkpoint_positions_.end(), positions[n].begin(), positions[n].end());
+    checkpoint_sequence_.insert(checkpoint_sequence_.end(), positions[n].size(), static_cast<int64_t>(n));
+    checkpoint_offsets_.push_back(static_cast<int32_t>(checkpoint_positions_.size()));
+  }
+  checkpoint_ = allocate(memory_checkpoint_, checkpoint_index_, c.checkpoint,
+                         static_cast<int64_t>(checkpoint_sequence_.size()), kCheckpointSalt);
+  if (c.mask) mask_ = cases::initial_mask(c);
+  generate_initial();
+
+  dr_tensors_init(&tensors_);
+  tensors_.q = q_.data;
+  tensors_.k = k_.data;
+  tensors_.v = v_.data;
+  tensors_.g = g_.data;
+  tensors_.beta = beta_.data;
+  tensors_.o = o_.data;
+  if (c.raw_gate() && c.a_log) tensors_.a_log = reinterpret_cast<const float*>(memory_a_log_.data());
+  if (c.raw_gate() && c.dt_bias) tensors_.dt_bias = reinterpret_cast<const float*>(memory_dt_bias_.data());
+  tensors_.initial = c.in_place ? final_.data : initial_.data;
+  tensors_.final = final_.data;
+  tensors_.checkpoint = checkpoint_.data;
+  if (initial_.state.use == DR_STATE_SLOTS) tensors_.initial_index = initial_index_.data();
+  if (final_.state.use == DR_STATE_SLOTS) tensors_.final_index = final_index_.data();
+  if (checkpoint_.state.use == DR_STATE_SLOTS) tensors_.checkpoint_index = checkpoint_index_.data();
+  if (c.mask) tensors_.has_initial = mask_.data();
+  if (c.checkpoints == DR_CHECKPOINTS_LIST) {
+    tensors_.checkpoint_offsets = checkpoint_offsets_.data();
+    checkpoint_positions_.push_back(0);  // a list without entries still has an address
+    tensors_.checkpoint_positions = checkpoint_positions_.data();
+  }
+  if (c.lengths_at == cases::LengthsAt::kExecute) tensors_.seq_offsets = request_.seq_offsets();
+  poison();
+}
+
+void TensorSet::generate_tokens() {
+  const Values values(case_);
+  const int64_t gates = g_.width;
+  // Sequence and token of every row, rows in order.
+  std::vector<std::pair<int64_t, int64_t>> rows;
+  rows.reserve(static_cast<size_t>(case_.tokens()));
+  for (int64_t n = 0; n < case_.num_seqs(); ++n) {
+    for (int64_t t = 0; t < case_.lengths[static_cast<size_t>(n)]; ++t) rows.emplace_back(n, t);
+  }
+  in_parallel(static_cast<int64_t>(rows.size()), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const auto [n, t] = rows[static_cast<size_t>(row)];
+      for (int64_t head = 0; head < case_.heads_qk; ++head) {
+        const int64_t first = (row * case_.heads_qk + head) * case_.dk;
+        const double length = values.key_length(row * case_.heads_qk + head);
+        const int64_t at_q = q_.at(n, t, head, 0);
+        const int64_t at_k = k_.at(n, t, head, 0);
+        for (int64_t i = 0; i < case_.dk; ++i) {
+          q_.set(at_q + i, values.q(first + i));
+          k_.set(at_k + i, values.k(first + i) / length);
+        }
+      }
+      for (int64_t head = 0; head < case_.heads_v; ++head) {
+        const int64_t index = row * case_.heads_v + head;
+        const int64_t at_v = v_.at(n, t, head, 0);
+        const int64_t at_g = g_.at(n, t, head, 0);
+        for (int64_t i = 0; i < case_.dv; ++i) v_.set(at_v + i, values.v(index * case_.dv + i));
+        for (int64_t i = 0; i < gates; ++i) g_.set(at_g + i, values.gate(index * gates + i));
+        beta_.set(beta_.at(n, t, head, 0), values.beta(index));
+      }
+    }
+  });
+  if (!case_.raw_gate()) return;
+  memory_a_log_ = GuardedBuffer(case_.heads_v * 4, alignment_of(DR_FP32));
+  memory_dt_bias_ = GuardedBuffer(case_.heads_v * gates * 4, alignment_of(DR_FP32));
+  for (int64_t head = 0; head < case_.heads_v; ++head) store(memory_a_log_.data(), DR_FP32, head, values.a_log(head));
+  for (int64_t i = 0; i < case_.heads_v * gates; ++i) store(memory_dt_bias_.data(), DR_FP32, i, values.dt_bias(i));
+}
+
+void TensorSet::generate_initial() {
+  if (!initial_.used()) return;
+  const Values values(case_);
+  in_parallel(case_.num_seqs() * case_.heads_v, [&](int64_t begin, int64_t end) {
+    for (int64_t block = begin; block < end; ++block) {
+      const int64_t n = block / case_.heads_v;
+      const int64_t slot = initial_.slots[static_cast<size_t>(n)];
+      if (slot < 0 || (case_.mask && mask_[static_cast<size_t>(n)] == 0)) continue;
+      for (int64_t i = 0; i < case_.dk; ++i) {
+        for (int64_t c = 0; c < case_.dv; ++c) {
+          const double value = values.initial((block * case_.dk + i) * case_.dv + c);
+          initial_.set(initial_.at(slot, block % case_.heads_v, i, c), value);
+        }
+      }
+    }
+  });
+}
+
+dr_tensors TensorSet::inputs() const {
+  dr_tensors inputs = tensors_;
+  inputs.initial = initial_.data;
+  inputs.o = nullptr;
+  inputs.final = nullptr;
+  inputs.final_index = nullptr;
+  inputs.checkpoint = nullptr;
+  inputs.checkpoint_index = nullptr;
+  return inputs;
+}
+
+void TensorSet::poison() {
+  memory_o_.poison();
+  memory_checkpoint_.poison();
+  memory_final_.poison();
+  if (case_.in_place) {
+    std::memcpy(memory_final_.data(), memory_initial_.data(), static_cast<size_t>(memory_initial_.bytes()));
+  }
+}
+
+std::string TensorSet::damage() const {
+  const std::pair<const char*, const GuardedBuffer*> buffers[] = {
+      {"qkv", &memory_qkv_},     {"q", &memory_q_},
+      {"k", &memory_k_},         {"v", &memory_v_},
+      {"g", &memory_g_},         {"beta", &memory_beta_},
+      {"a_log", &memory_a_log_}, {"dt_bias", &memory_dt_bias_},
+      {"o", &memory_o_},         {"initial", &memory_initial_},
+      {"final", &memory_final_}, {"checkpoint", &memory_checkpoint_}};
+  for (const auto& [name, buffer] : buffers) {
+    if (!buffer->intact()) return std::string(name) + ": written outside its memory";
+  }
+  std::string found = damaged_output();
+  if (found.empty()) found = damaged_pool("final", final_, memory_final_, case_.in_place ? &memory_initial_ : nullptr);
+  if (found.empty()) found = damaged_pool("checkpoint", checkpoint_, memory_checkpoint_, nullptr);
+  return found;
+}
+
+std::string TensorSet::damaged_output() const {
+  const int64_t row = o_.heads * o_.width;
+  const int64_t size = bytes_of(o_.dtype);
+  if (case_.strides == cases::Strides::kPadded) {  // the only layout with gaps
+    for (int64_t t = 0; t + 1 < case_.num_tokens(); ++t) {
+      if (!is_poison(o_.data + (t * o_.strides.token + row) * size, (o_.strides.token - row) * size)) {
+        return "o: written into the gap behind row " + std::to_string(t);
+      }
+    }
+  }
+  for (int64_t t = case_.tokens(); t < case_.num_tokens(); ++t) {
+    for (int64_t head = 0; head < o_.heads; ++head) {
+      for (int64_t i = 0; i < o_.width; ++i) {
+        const double value = o_.get(t * o_.strides.token + head * o_.strides.head + i);
+        if (value != 0.0) {
+          return "o: expected 0 in row " + std::to_string(t) + " behind the last offset, found " +
+                 std::to_string(value);
+        }
+      }
+    }
+  }
+  return {};
+}
+
+// Slots that are not written, and gaps between slots, must hold what they held before the run.
+std::string TensorSet::damaged_pool(const char* name, const StateTensor& pool, const GuardedBuffer& buffer,
+                                    const GuardedBuffer* before) const {
+  if (!pool.used()) return {};
+  std::vector<bool> written(static_cast<size_t>(pool.num_slots), false);
+  for (const int64_t slot : pool.slots) {
+    if (slot >= 0) written[static_cast<size_t>(slot)] = true;
+  }
+  const int64_t size = bytes_of(pool.state.dtype);
+  for (int64_t slot = 0; slot < pool.num_slots; ++slot) {
+    const int64_t used = written[static_cast<size_t>(slot)] ? case_.heads_v * pool.stride_head : 0;
+    const int64_t offset = (slot * pool.stride_slot + used) * size;
+    const int64_t bytes = (pool.stride_slot - used) * size;
+    const bool kept = before != nullptr ? std::memcmp(buffer.data() + offset, before->data() + offset,
+                                                      static_cast<size_t>(bytes)) == 0
+                                        : is_poison(buffer.data() + offset, bytes);
+    if (!kept) {
+      return std::string(name) + ": changed " + (used == 0 ? "slot " : "the gap behind slot ") + std::to_string(slot);
+    }
+  }
+  return {};
+}
+
+std::vector<std::byte> TensorSet::output_bits() const {
+  std::vector<std::byte> bits;
+  for (const GuardedBuffer* buffer : {&memory_o_, &memory_final_, &memory_checkpoint_}) {
+    bits.insert(bits.end(), buffer->data(), buffer->data() + buffer->bytes());
+  }
+  return bits;
+}
+
+}  // namespace deltarelay::check

@@ -1,0 +1,120 @@
+// The memory of one case: every tensor the library is given, generated, guarded and poisoned.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "case/case.h"
+#include "check/element.h"
+#include "check/memory.h"
+
+namespace deltarelay::check {
+
+// A tensor of tokens, [T, heads, width] under its strides.
+struct TokenTensor {
+  std::byte* data = nullptr;
+  int32_t dtype = DR_FP32;
+  dr_strides strides{};
+  int64_t heads = 0;
+  int64_t width = 0;
+  const std::vector<int64_t>* offsets = nullptr;  // packed; nullptr: batched
+
+  // Element (sequence, token in it, head, feature).
+  int64_t at(int64_t sequence, int64_t t, int64_t head, int64_t i) const {
+    const int64_t start =
+        offsets != nullptr ? (*offsets)[static_cast<size_t>(sequence)] * strides.token : sequence * strides.sequence;
+    return start + t * strides.token + head * strides.head + i;
+  }
+  double get(int64_t element) const { return load(data, dtype, element); }
+  void set(int64_t element, double value) const { store(data, dtype, element, value); }
+};
+
+// A pool of states, and which slot each entry (sequence or checkpoint row) has; -1: null.
+struct StateTensor {
+  std::byte* data = nullptr;
+  cases::State state;
+  int64_t num_slots = 0;
+  int64_t stride_slot = 0;
+  int64_t stride_head = 0;
+  int64_t dk = 0;
+  int64_t dv = 0;
+  std::vector<int64_t> slots;
+
+  bool used() const { return state.use != DR_STATE_NONE; }
+  int64_t at(int64_t slot, int64_t head, int64_t i, int64_t column) const {
+    return slot * stride_slot + head * stride_head +
+           (state.layout == DR_STATE_VALUE_MAJOR ? column * dk + i : i * dv + column);
+  }
+  double get(int64_t element) const { return load(data, state.dtype, element); }
+  void set(int64_t element, double value) const { store(data, state.dtype, element, value); }
+};
+
+// Inputs hold the values of the case where the contract lets the library look, and NaN everywhere else: rows behind the
+// last offset, gaps between rows, slots that no sequence reads, states whose mask is off.
+class TensorSet {
+ public:
+  explicit TensorSet(const cases::Case& c);  // throws cases::CaseError, std::bad_alloc
+  TensorSet(const TensorSet&) = delete;
+  TensorSet& operator=(const TensorSet&) = delete;
+
+  const cases::Case& of() const { return case_; }
+  // Pointers for dr_execute. When states are in place, initial and final are the same memory.
+  const dr_tensors& tensors() const { return tensors_; }
+  // The same inputs with the initial states as generated, for a run that must not see what an earlier run left behind.
+  dr_tensors inputs() const;
+
+  // Outputs to NaN (states in place: back to the initial ones). Before every run.
+  void poison();
+  // What a run must not have changed or left out: canaries, gaps, slots not named, rows behind the last offset (zero).
+  // Empty when all is well, else the first finding.
+  std::string damage() const;
+  // Every byte a run may have changed: o, final states, checkpoints. Equal for equal results.
+  std::vector<std::byte> output_bits() const;
+
+  const TokenTensor& q() const { return q_; }
+  const TokenTensor& k() const { return k_; }
+  const TokenTensor& v() const { return v_; }
+  const TokenTensor& g() const { return g_; }
+  const TokenTensor& beta() const { return beta_; }
+  const TokenTensor& o() const { return o_; }
+  const StateTensor& initial() const { return initial_; }  // as generated
+  const StateTensor& final_state() const { return final_; }
+  const StateTensor& checkpoint() const { return checkpoint_; }
+  // Sequence of every checkpoint row.
+  const std::vector<int64_t>& checkpoint_sequence() const { return checkpoint_sequence_; }
+
+ private:
+  // What is promised of every pointer; an element is aligned to itself whatever was promised.
+  int64_t alignment_of(int32_t dtype) const { return std::max(alignment_, bytes_of(dtype)); }
+
+  struct Index {  // a slot array in the type of the case
+    std::vector<int32_t> narrow;
+    std::vector<int64_t> wide;
+    const void* data() const { return wide.empty() ? static_cast<const void*>(narrow.data()) : wide.data(); }
+  };
+
+  TokenTensor allocate(GuardedBuffer& buffer, int32_t dtype, const dr_strides& strides, int64_t heads, int64_t width);
+  StateTensor allocate(GuardedBuffer& buffer, Index& index, const cases::State& state, int64_t entries, uint64_t salt);
+  void generate_tokens();
+  void generate_initial();
+  std::string damaged_output() const;
+  std::string damaged_pool(const char* name, const StateTensor& pool, const GuardedBuffer& buffer,
+                           const GuardedBuffer* before) const;
+
+  cases::Case case_;
+  cases::Request request_;
+  int64_t alignment_ = 16;
+  std::vector<int64_t> offsets_;
+  GuardedBuffer memory_qkv_, memory_q_, memory_k_, memory_v_, memory_g_, memory_beta_, memory_a_log_, memory_dt_bias_;
+  GuardedBuffer memory_o_, memory_initial_, memory_final_, memory_checkpoint_;
+  TokenTensor q_, k_, v_, g_, beta_, o_;
+  StateTensor initial_, final_, checkpoint_;
+  Index initial_index_, final_index_, checkpoint_index_;
+  std::vector<uint8_t> mask_;
+  std::vector<int64_t> checkpoint_sequence_;
+  std::vector<int32_t> checkpoint_offsets_, checkpoint_positions_;
+  dr_tensors tensors_;
+};
+
+}  // namespace deltarelay::check

@@ -1,0 +1,29 @@
+#include "check/tolerance.h"
+
+namespace deltarelay::check {
+namespace {
+
+double of_data(const cases::Case& c) {
+  switch (c.dtype) {
+    case DR_BF16:
+      return c.hostile() ? 5e-2 : 5e-3;
+    case DR_FP16:
+      return c.hostile() ? 5e-3 : 2e-3;
+    default:
+      return c.hostile() ? 5e-5 : 2e-5;
+  }
+}
+
+// What storing in 16 bits adds.
+double of_storage(int32_t dtype) { return dtype == DR_BF16 ? 2e-3 : dtype == DR_FP16 ? 3e-4 : 0.0; }
+
+}  // namespace
+
+double tolerance_of_output(const cases::Case& c) {
+  const int32_t dtype = c.output_dtype();
+  return of_data(c) + (dtype == c.dtype ? 0.0 : of_storage(dtype));
+}
+
+double tolerance_of_state(const cases::Case& c, int32_t dtype) { return of_data(c) + of_storage(dtype); }
+
+}  // namespace deltarelay::check

@@ -1,0 +1,52 @@
+#include <cstdio>
+
+#include "deltarelay/commands.h"
+#include "deltarelay/deltarelay.hpp"
+#include "deltarelay/terminal.h"
+
+namespace deltarelay::command {
+namespace {
+
+// One line a backend, then the plan. Returns whether the library takes the case.
+bool explain(const cases::Case& c) {
+  std::printf("%s\n\n", bold(cases::print(c)).c_str());
+  const cases::Request request(c);
+  // Asked of each backend in turn, so the case's own wish for one is set aside.
+  dr_options options = request.options;
+  options.backend = nullptr;
+  std::printf("%s\n", bold("backends").c_str());
+  for (int32_t i = 0; i < dr_backend_count(); ++i) {
+    const dr_status status = dr_backend_check(i, &request.problem, &options);
+    if (status == DR_INVALID) {
+      std::printf("  %s %s\n", red("invalid:").c_str(), dr_last_error());
+      return false;
+    }
+    const std::string answer = status == DR_SUCCESS ? green("accepts") : std::string("declines: ") + dr_last_error();
+    std::printf("  %-12s %s\n", dr_backend_name(i), answer.c_str());
+  }
+  std::printf("\n%s\n", bold("plan").c_str());
+  try {
+    std::printf("%s\n", Plan(request.problem, request.options).describe().c_str());
+  } catch (const Exception& error) {
+    std::printf("%s\n", red(std::string(dr_status_string(error.status())) + ": " + error.what()).c_str());
+    return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+void add_explain(CLI::App& app, int& exit_code) {
+  CLI::App* command =
+      app.add_subcommand("explain", "What would run a case and why: one line a backend, then the plan in words");
+  command->footer("Example:\n  deltarelay explain kda bf16 hv=8 seqs=65536 gate=bounded:-5 device=h200");
+  auto arguments = std::make_shared<CaseArguments>();
+  arguments->add_to(*command);
+  command->callback([arguments, &exit_code] {
+    exit_code = kExitSuccess;
+    for (const cases::Case& c : arguments->read())
+      if (!explain(c)) exit_code = kExitFailure;
+  });
+}
+
+}  // namespace deltarelay::command

@@ -1,0 +1,86 @@
+#include <cstdio>
+#include <exception>
+#include <fstream>
+#include <stdexcept>
+
+#include "deltarelay/commands.h"
+#include "deltarelay/deltarelay.hpp"
+
+namespace deltarelay::command {
+
+void CaseArguments::add_to(CLI::App& app, bool required) {
+  CLI::Option* option =
+      app.add_option("case", words, "Case lines (quoted, or as bare words) and files of cases; see docs/cases.md");
+  if (required) option->required();
+  app.add_option("--with", with, "Words that replace or add to those of every case, e.g. \"segments=2 threads=1\"");
+}
+
+std::vector<cases::Case> CaseArguments::read() const {
+  std::vector<cases::Case> all = cases::read_arguments(words);
+  if (!with.empty())
+    for (cases::Case& c : all) c = cases::with_words(c, with);
+  return all;
+}
+
+void write_file(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.close();
+  if (!file) throw std::runtime_error("file: expected a path that can be written, found '" + path + "'");
+}
+
+namespace {
+
+constexpr const char* kFooter = R"(Examples:
+  deltarelay info
+  deltarelay explain kda bf16 hv=8 seqs=65536 device=h200
+  deltarelay plan "kda bf16 hv=8 seqs=131072,1024x10" --device h200 --svg timeline.svg
+  deltarelay verify tests/cases/smoke.txt
+  deltarelay verify "gdn fp32 hqk=2 hv=8 seqs=2048,1,0,65 init final" --with "backend=cpu segments=3"
+  deltarelay bench tests/cases/cpu-bench.txt --json results.json
+
+A case is one line: op, data type, then words in any order, such as
+  kda bf16 hqk=16 hv=64 dk=128 dv=128 seqs=8192,1300x3 init final gate=bounded:-5 segments=auto seed=7
+docs/cases.md lists the words.
+
+Exit codes: 0 success; 1 a check failed or the library refused a case; 2 bad usage.)";
+
+int run(int argc, char** argv) {
+  CLI::App app(
+      "DeltaRelay: delta-rule linear attention (KDA and GDN) that keeps the whole machine busy on one long sequence",
+      "deltarelay");
+  app.footer(kFooter);
+  app.require_subcommand(1);
+  app.set_version_flag("--version", std::string(dr_build_info()));
+  int exit_code = kExitSuccess;
+  add_info(app, exit_code);
+  add_support(app, exit_code);
+  add_explain(app, exit_code);
+  add_plan(app, exit_code);
+  add_verify(app, exit_code);
+  add_bench(app, exit_code);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kExitSuccess : kExitUsage;
+  } catch (const cases::CaseError& error) {
+    std::fprintf(stderr, "deltarelay: %s\n", error.what());
+    return kExitUsage;
+  } catch (const Exception& error) {
+    std::fprintf(stderr, "deltarelay: %s: %s\n", dr_status_string(error.status()), error.what());
+    return kExitFailure;
+  }
+  return exit_code;
+}
+
+}  // namespace
+}  // namespace deltarelay::command
+
+int main(int argc, char** argv) {
+  try {
+    return deltarelay::command::run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "deltarelay: %s\n", error.what());
+    return deltarelay::command::kExitUsage;
+  }
+}

@@ -1,0 +1,133 @@
+#include "deltarelay/timing.h"
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+
+#include "check/run.h"
+#include "check/tensors.h"
+#include "deltarelay/deltarelay.hpp"
+#include "deltarelay/fma_peak.h"
+
+namespace deltarelay::command {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kSlices = 12;
+constexpr double kFmaSeconds =
+    0.008;  // a burst: long against a time slice of the system, short against a slice of ours
+constexpr double kWarmUpSeconds = 0.05;
+constexpr size_t kMinRuns = 5;
+constexpr size_t kMaxPlans = 200;
+constexpr double kPlanSeconds = 0.05;
+
+double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+double percentile(std::vector<double> values, double share) {
+  std::sort(values.begin(), values.end());
+  const double at = share * static_cast<double>(values.size() - 1);
+  const auto below = static_cast<size_t>(at);
+  const size_t above = std::min(below + 1, values.size() - 1);
+  const double weight = at - static_cast<double>(below);
+  return values[below] * (1 - weight) + values[above] * weight;
+}
+
+Spread spread_of(const std::vector<double>& ms) {
+  return {percentile(ms, 0.5), percentile(ms, 0.1), percentile(ms, 0.9), static_cast<int64_t>(ms.size())};
+}
+
+// Runs for `seconds`, at least once; appends the milliseconds of every call.
+void run_for(double seconds, check::PlannedRun& run, const dr_tensors& tensors, std::vector<double>& ms) {
+  const auto begin = Clock::now();
+  do {
+    const auto call = Clock::now();
+    run.execute(tensors);
+    ms.push_back(1e3 * seconds_since(call));
+  } while (seconds_since(begin) < seconds);
+}
+
+double time_plan_us(const cases::Case& c) {
+  const cases::Request request(c);
+  std::vector<double> us;
+  const auto begin = Clock::now();
+  while (us.size() < kMinRuns || (us.size() < kMaxPlans && seconds_since(begin) < kPlanSeconds)) {
+    dr_plan* plan = nullptr;
+    const auto call = Clock::now();
+    wrapper::check(dr_plan_create(&request.problem, &request.options, &plan));
+    us.push_back(1e6 * seconds_since(call));
+    dr_plan_destroy(plan);
+  }
+  return percentile(us, 0.5);
+}
+
+int64_t bytes_of(int32_t dtype) { return dtype == DR_FP32 ? 4 : 2; }
+
+}  // namespace
+
+int64_t least_bytes(const cases::Case& c) {
+  const int64_t qk = 2 * int64_t{c.heads_qk} * c.dk * bytes_of(c.dtype);
+  const int64_t v = int64_t{c.heads_v} * c.dv * bytes_of(c.dtype);
+  const int64_t o = int64_t{c.heads_v} * c.dv * bytes_of(c.output_dtype());
+  const int64_t g = int64_t{c.heads_v} * (c.op == DR_OP_KDA ? c.dk : 1) * bytes_of(c.gate_dtype());
+  const int64_t beta = int64_t{c.heads_v} * bytes_of(c.beta_dtype());
+  const int64_t state = int64_t{c.heads_v} * c.dk * c.dv;
+  int64_t total = c.tokens() * (qk + v + o + g + beta);
+  for (const cases::State* pool : {&c.initial, &c.final})
+    if (pool->use != DR_STATE_NONE) total += c.num_seqs() * state * bytes_of(pool->dtype);
+  if (c.checkpoints != DR_CHECKPOINTS_NONE)
+    for (const auto& rows : cases::checkpoint_positions(c))
+      total += static_cast<int64_t>(rows.size()) * state * bytes_of(c.checkpoint.dtype);
+  return total;
+}
+
+Timing time_case(const cases::Case& c, double min_seconds, const std::function<void(double share)>& progress) {
+  Timing timing;
+  check::TensorSet tensors(c);
+  check::PlannedRun run(c);
+  const dr_plan_summary summary = run.summary();
+  timing.backend = summary.backend;
+  timing.isa = summary.isa;
+  timing.plan_text = run.describe(DR_DESCRIBE_TEXT);
+  timing.chunk = summary.chunk;
+  timing.threads = summary.threads;
+  timing.value_tiles = summary.value_tiles;
+  timing.segments = summary.max_segments;
+  timing.cut_sequences = summary.cut_sequences;
+  timing.predicted_ns = summary.predicted_ns;
+  timing.predicted_unsplit_ns = summary.unsplit_ns;
+  size_t workspace_bytes = 0;
+  wrapper::check(dr_plan_workspace_bytes(run.plan(), &workspace_bytes));
+  timing.workspace_bytes = static_cast<int64_t>(workspace_bytes);
+
+  std::unique_ptr<check::PlannedRun> unsplit;
+  if (summary.cut_sequences > 0) {
+    cases::Case whole = c;
+    whole.segments = DR_SEGMENTS_OFF;
+    whole.segment_value = 0;
+    whole.invariant = false;
+    unsplit = std::make_unique<check::PlannedRun>(whole);
+  }
+
+  std::vector<double> ignored;
+  run_for(kWarmUpSeconds, run, tensors.tensors(), ignored);
+  if (unsplit) run_for(kWarmUpSeconds, *unsplit, tensors.tensors(), ignored);
+  measure_fma_gflops(timing.threads, kFmaSeconds);
+
+  std::vector<double> calls;
+  std::vector<double> whole_calls;
+  std::vector<double> peaks;
+  for (int slice = 0; slice < kSlices || calls.size() < kMinRuns; ++slice) {
+    run_for(min_seconds / kSlices, run, tensors.tensors(), calls);
+    if (unsplit) run_for(min_seconds / kSlices, *unsplit, tensors.tensors(), whole_calls);
+    peaks.push_back(measure_fma_gflops(timing.threads, kFmaSeconds));
+    progress(static_cast<double>(slice + 1) / kSlices);
+  }
+  timing.call = spread_of(calls);
+  timing.unsplit = unsplit ? spread_of(whole_calls) : timing.call;
+  timing.fma_peak_gflops = percentile(peaks, 0.5);
+  timing.plan_us = time_plan_us(c);
+  return timing;
+}
+
+}  // namespace deltarelay::command

@@ -1,0 +1,145 @@
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+
+#include "check/check.h"
+#include "deltarelay/commands.h"
+#include "deltarelay/deltarelay.hpp"
+#include "deltarelay/terminal.h"
+
+namespace deltarelay::command {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Settings {
+  CaseArguments arguments;
+  bool every_isa = false;
+  bool skip_declined = false;
+  bool quiet = false;
+  double random_seconds = 0;
+  uint64_t random_seed = 1;
+  int64_t random_cost = 50'000'000;  // tokens x HV x DK x DV: some 50 ms for the reference on one core
+};
+
+struct Tally {
+  int64_t passed = 0;
+  int64_t failed = 0;
+  int64_t skipped = 0;
+};
+
+// "cpu/NEON, 4 segments"
+std::string way_of(const cases::Case& c) {
+  const cases::Request request(c);
+  const Plan plan(request.problem, request.options);
+  const dr_plan_summary summary = plan.summary();
+  std::string way = summary.backend;
+  if (summary.isa != nullptr && summary.isa[0] != '\0') way += std::string("/") + summary.isa;
+  if (summary.cut_sequences > 0) way += ", " + std::to_string(summary.num_segments) + " segments";
+  return way;
+}
+
+// "o 1.2e-06 of 2.0e-05, final 8.1e-07 of 2.0e-05"
+std::string errors_of(const check::Outcome& outcome) {
+  std::string text;
+  for (const check::TensorError& error : outcome.errors)
+    text += (text.empty() ? "" : ", ") + error.tensor + " " + significant(error.worst, 2) + " of " +
+            significant(error.tolerance, 2);
+  if (outcome.sampled) text += " (sampled columns)";
+  return text;
+}
+
+void print_passed(const cases::Case& c, const check::Outcome& outcome) {
+  std::printf("%s    %s  [%s; %s]\n", green("ok").c_str(), cases::print(c).c_str(), way_of(c).c_str(),
+              errors_of(outcome).c_str());
+}
+
+void print_failed(const cases::Case& c, const check::Outcome& outcome) {
+  std::printf("%s  %s\n      %s\n", red("FAIL").c_str(), cases::print(c).c_str(), outcome.message.c_str());
+  if (!outcome.plan.empty()) std::printf("      plan: %s\n", outcome.plan.c_str());
+  if (!outcome.errors.empty()) std::printf("      errors: %s\n", errors_of(outcome).c_str());
+  std::printf("      repeat: deltarelay verify \"%s\"\n", cases::print(c).c_str());
+}
+
+void verify(const cases::Case& c, const Settings& settings, Tally& tally) {
+  const check::Outcome outcome = check::check_case(c);
+  if (outcome.passed()) {
+    ++tally.passed;
+    if (!settings.quiet) print_passed(c, outcome);
+  } else if (outcome.verdict == check::Verdict::kDeclined && settings.skip_declined) {
+    ++tally.skipped;
+    if (!settings.quiet) std::printf("skip  %s\n      %s\n", cases::print(c).c_str(), outcome.message.c_str());
+  } else {
+    ++tally.failed;
+    print_failed(c, outcome);
+  }
+  std::fflush(stdout);
+}
+
+// Every case once more for each instruction set of the cpu backend.
+std::vector<cases::Case> for_every_isa(const std::vector<cases::Case>& all) {
+  std::vector<cases::Case> more;
+  for (int32_t i = 0; i < dr_isa_count(); ++i)
+    for (const cases::Case& c : all)
+      more.push_back(cases::with_words(c, std::string("backend=cpu isa=") + dr_isa_name(i)));
+  return more;
+}
+
+void verify_random(const Settings& settings, Tally& tally) {
+  const auto start = Clock::now();
+  Progress progress(static_cast<int64_t>(settings.random_seconds));
+  const auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
+  for (uint64_t seed = settings.random_seed; elapsed() < settings.random_seconds; ++seed) {
+    cases::Case c = cases::random_case(seed, settings.random_cost);
+    if (!settings.arguments.with.empty()) c = cases::with_words(c, settings.arguments.with);
+    progress.show(static_cast<int64_t>(elapsed()), cases::print(c));
+    if (!settings.quiet) progress.clear();
+    verify(c, settings, tally);
+  }
+}
+
+int run(const Settings& settings) {
+  std::vector<cases::Case> all = settings.arguments.read();
+  if (all.empty() && settings.random_seconds <= 0)
+    throw cases::CaseError("case: expected a case, a file of cases or --random, found 'nothing'");
+  if (settings.every_isa) all = for_every_isa(all);
+  Tally tally;
+  Progress progress(static_cast<int64_t>(all.size()));
+  for (size_t i = 0; i < all.size(); ++i) {
+    progress.show(static_cast<int64_t>(i), cases::print(all[i]));
+    if (!settings.quiet) progress.clear();
+    verify(all[i], settings, tally);
+  }
+  progress.clear();
+  if (settings.random_seconds > 0) verify_random(settings, tally);
+  std::string summary = std::to_string(tally.passed) + " passed, " + std::to_string(tally.failed) + " failed";
+  if (tally.skipped > 0) summary += ", " + std::to_string(tally.skipped) + " skipped";
+  std::printf("%s\n", tally.failed == 0 ? green(summary).c_str() : red(summary).c_str());
+  return tally.failed == 0 ? kExitSuccess : kExitFailure;
+}
+
+}  // namespace
+
+void add_verify(CLI::App& app, int& exit_code) {
+  CLI::App* command =
+      app.add_subcommand("verify", "Run cases and hold their results against the double-precision reference");
+  command->footer(
+      "Outputs are filled with NaN first, guarded on both sides, and measured against the table of tolerances.\n"
+      "Examples:\n"
+      "  deltarelay verify tests/cases/smoke.txt\n"
+      "  deltarelay verify kda bf16 hv=4 seqs=4096 init final segments=4\n"
+      "  deltarelay verify tests/cases/ci.txt --every-isa --with \"threads=2\"\n"
+      "  deltarelay verify --random 60 --seed 1000");
+  auto settings = std::make_shared<Settings>();
+  settings->arguments.add_to(*command, false);
+  command->add_flag("--every-isa", settings->every_isa, "Run each case on every instruction set of the cpu backend");
+  command->add_flag("--skip-declined", settings->skip_declined, "A case that its backend declines is no failure");
+  command->add_flag("-q,--quiet", settings->quiet, "Print failures and the summary only");
+  command->add_option("--random", settings->random_seconds, "Draw random cases for so many seconds")
+      ->type_name("SECONDS");
+  command->add_option("--seed", settings->random_seed, "Seed of the first random case")->type_name("N");
+  command->add_option("--cost", settings->random_cost, "Most tokens x HV x DK x DV of a random case")->type_name("N");
+  command->callback([settings, &exit_code] { exit_code = run(*settings); });
+}
+
+}  // namespace deltarelay::command
