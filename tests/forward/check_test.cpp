@@ -18,7 +18,7 @@ TEST(Measure, WorstBlockAndWholeTensor) {
   }
   const check::TensorError error = measure.finish("o", 0.11);
   EXPECT_NEAR(error.worst, 0.1, 1e-12);
-  EXPECT_EQ(error.worst_row, 1);
+  EXPECT_EQ(error.worst_sequence, 1);
   EXPECT_NEAR(error.whole, std::sqrt((0.02 * 0.02 + 0.1 * 0.1) / (4.0 + 1.0)), 1e-12);
   EXPECT_TRUE(error.passes());
   EXPECT_FALSE(measure.finish("o", 0.09).passes());
@@ -200,7 +200,7 @@ TEST(Compare, FindsOneWrongBlockOfMany) {
   o.set(at, before + 0.1);
   std::vector<check::TensorError> errors = check::compare(ran.tensors, reference);
   EXPECT_FALSE(errors[0].passes());
-  EXPECT_EQ(errors[0].worst_row, 1);
+  EXPECT_EQ(errors[0].worst_sequence, 1);
   EXPECT_EQ(errors[0].worst_head, 2);
   o.set(at, std::numeric_limits<double>::quiet_NaN());
   errors = check::compare(ran.tensors, reference);
@@ -212,7 +212,7 @@ TEST(Compare, FindsOneWrongBlockOfMany) {
   ASSERT_EQ(errors.size(), 3u);
   EXPECT_TRUE(errors[0].passes());
   EXPECT_FALSE(errors[1].passes());
-  EXPECT_EQ(errors[1].worst_row, 2);
+  EXPECT_EQ(errors[1].worst_sequence, 2);
   EXPECT_TRUE(errors[2].passes());
 }
 

@@ -17,7 +17,6 @@ namespace {
 
 using nlohmann::json;
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 json parsed(const Plan& plan) { return json::parse(describe_json(plan)); }
 

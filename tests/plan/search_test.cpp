@@ -145,8 +145,8 @@ TEST(Search, HugeAndManySequences) {
   }
   {
     Random random(3);
-    std::vector<int64_t> lengths;
-    for (int32_t i = 0; i < 5000; ++i) lengths.push_back(random.in(0, 300));
+    std::vector<int64_t> lengths(5000);
+    for (int64_t& length : lengths) length = random.in(0, 300);
     lengths[1234] = 1 << 20;
     Mix mix(lengths);
     const plan::Decision d = plan::decide(mix.input.lengths, &costs, 1, {});

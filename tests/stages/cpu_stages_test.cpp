@@ -195,14 +195,16 @@ class Bench {
   std::vector<std::byte> scratch_;
 };
 
+// rms(a - b) / rms(b). A matrix that fp32 can only just tell from zero is held to that floor instead.
 double distance(const Matrix& a, const Matrix& b) {
+  constexpr double kFloor = 1e-30;
   double error = 0.0;
   double size = 0.0;
   for (size_t i = 0; i < b.data().size(); ++i) {
     error += (a.data()[i] - b.data()[i]) * (a.data()[i] - b.data()[i]);
     size += b.data()[i] * b.data()[i];
   }
-  return error == 0.0 ? 0.0 : std::sqrt(error / size);
+  return std::sqrt(error) / std::max(std::sqrt(size), kFloor);
 }
 
 void for_every_shape(const std::function<void(const Shape&, int32_t isa)>& body) {

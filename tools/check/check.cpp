@@ -14,20 +14,16 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-std::string line_of(const TensorError& error, const char* row_name) {
+std::string line_of(const TensorError& error) {
   char text[256];
-  std::snprintf(text, sizeof text, "%s: worst %.3g at %s %lld, head %lld (tolerance %.3g), whole %.3g",
-                error.tensor.c_str(), error.worst, row_name, static_cast<long long>(error.worst_row),
+  std::snprintf(text, sizeof text, "%s: worst %.3g at sequence %lld, head %lld (tolerance %.3g), whole %.3g",
+                error.tensor.c_str(), error.worst, static_cast<long long>(error.worst_sequence),
                 static_cast<long long>(error.worst_head), error.tolerance, error.whole);
   std::string line = text;
   if (error.not_finite > 0) {
     line += ", " + std::to_string(error.not_finite) + " elements not finite or never written";
   }
   return line;
-}
-
-std::string line_of(const TensorError& error) {
-  return line_of(error, error.tensor == "checkpoint" ? "checkpoint" : "sequence");
 }
 
 void judge(const cases::Case& c, Outcome& outcome) {

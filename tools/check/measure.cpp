@@ -37,7 +37,7 @@ TensorError Measure::finish(std::string tensor, double tolerance) const {
     const double error = ratio(rms(block.error, block.count), reference);
     if (!(error <= result.worst)) {
       result.worst = error;
-      result.worst_row = static_cast<int64_t>(i) / heads_;
+      result.worst_sequence = static_cast<int64_t>(i) / heads_;
       result.worst_head = static_cast<int64_t>(i) % heads_;
     }
   }

@@ -15,7 +15,7 @@ namespace deltarelay::check {
 struct TensorError {
   std::string tensor;  // "o", "final", "checkpoint"
   double worst = 0.0;
-  int64_t worst_row = 0;  // sequence, or checkpoint row
+  int64_t worst_sequence = 0;
   int64_t worst_head = 0;
   double whole = 0.0;
   int64_t not_finite = 0;  // NaN or Inf where the reference is finite, or elements left unwritten
@@ -26,15 +26,15 @@ struct TensorError {
 
 class Measure {
  public:
-  Measure(int64_t rows, int64_t heads) : heads_(heads), blocks_(static_cast<size_t>(rows * heads)) {}
+  Measure(int64_t sequences, int64_t heads) : heads_(heads), blocks_(static_cast<size_t>(sequences * heads)) {}
 
-  void add(int64_t row, int64_t head, double out, double reference) {
+  void add(int64_t sequence, int64_t head, double out, double reference) {
     if (!std::isfinite(reference)) return;
     if (!std::isfinite(out)) {
       ++not_finite_;
       return;
     }
-    Block& block = blocks_[static_cast<size_t>(row * heads_ + head)];
+    Block& block = blocks_[static_cast<size_t>(sequence * heads_ + head)];
     block.error += (out - reference) * (out - reference);
     block.reference += reference * reference;
     ++block.count;

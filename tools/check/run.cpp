@@ -75,20 +75,21 @@ TensorError compare_output(const TensorSet& tensors, const Columns& columns, con
   return measure.finish("o", tolerance_of_output(c));
 }
 
+// `sequence_of` (may be nullptr: row n is sequence n) tells which block the states of a row count for.
 template <class Expected>
-TensorError compare_states(const char* name, const cases::Case& c, const StateTensor& states, const Columns& columns,
-                           const Expected& expected) {
-  const auto rows = static_cast<int64_t>(states.slots.size());
-  Measure measure(rows, c.heads_v);
-  for (int64_t row = 0; row < rows; ++row) {
+TensorError compare_states(const char* name, const cases::Case& c, const StateTensor& states,
+                           const std::vector<int64_t>* sequence_of, const Columns& columns, const Expected& expected) {
+  Measure measure(c.num_seqs(), c.heads_v);
+  for (int64_t row = 0; row < static_cast<int64_t>(states.slots.size()); ++row) {
     const int64_t slot = states.slots[static_cast<size_t>(row)];
     if (slot < 0) continue;
+    const int64_t sequence = sequence_of != nullptr ? (*sequence_of)[static_cast<size_t>(row)] : row;
     for (int64_t head = 0; head < c.heads_v; ++head) {
       for (int64_t column = 0; column < c.dv; ++column) {
         for (int64_t i = 0; i < c.dk; ++i) {
           const double out = states.get(states.at(slot, head, i, column));
           if (columns.measured[static_cast<size_t>(column)]) {
-            measure.add(row, head, out, expected(row, head, i, column));
+            measure.add(sequence, head, out, expected(row, head, i, column));
           } else {
             measure.add_unmeasured(out);
           }
@@ -191,11 +192,11 @@ std::vector<TensorError> compare(const TensorSet& tensors, const Reference& refe
     return reference.o[static_cast<size_t>(((offsets[static_cast<size_t>(n)] + t) * c.heads_v + head) * c.dv + i)];
   }));
   if (tensors.final_state().used()) {
-    errors.push_back(compare_states("final", c, tensors.final_state(), columns,
+    errors.push_back(compare_states("final", c, tensors.final_state(), nullptr, columns,
                                     [&](auto... at) { return state_element(reference.final_state, c, at...); }));
   }
   if (tensors.checkpoint().used()) {
-    errors.push_back(compare_states("checkpoint", c, tensors.checkpoint(), columns,
+    errors.push_back(compare_states("checkpoint", c, tensors.checkpoint(), &tensors.checkpoint_sequence(), columns,
                                     [&](auto... at) { return state_element(reference.checkpoint, c, at...); }));
   }
   return errors;
@@ -208,14 +209,16 @@ std::vector<TensorError> compare(const TensorSet& tensors, const TensorSet& othe
   errors.push_back(compare_output(tensors, columns, [&](int64_t n, int64_t head, int64_t t, int64_t i) {
     return other.o().get(other.o().at(n, t, head, i));
   }));
-  const auto against = [&](const char* name, const StateTensor& a, const StateTensor& b) {
+  const auto against = [&](const char* name, const StateTensor& a, const StateTensor& b,
+                           const std::vector<int64_t>* sequence_of) {
     if (!a.used()) return;
-    errors.push_back(compare_states(name, c, a, columns, [&](int64_t row, int64_t head, int64_t i, int64_t column) {
+    const auto expected = [&](int64_t row, int64_t head, int64_t i, int64_t column) {
       return b.get(b.at(b.slots[static_cast<size_t>(row)], head, i, column));
-    }));
+    };
+    errors.push_back(compare_states(name, c, a, sequence_of, columns, expected));
   };
-  against("final", tensors.final_state(), other.final_state());
-  against("checkpoint", tensors.checkpoint(), other.checkpoint());
+  against("final", tensors.final_state(), other.final_state(), nullptr);
+  against("checkpoint", tensors.checkpoint(), other.checkpoint(), &tensors.checkpoint_sequence());
   return errors;
 }
 

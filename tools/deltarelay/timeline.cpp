@@ -231,6 +231,7 @@ class Picture {
            ".note { font-size: 12px; fill: #57606a; }\n"
            ".end { font-size: 12.5px; font-weight: bold; }\n"
            ".inside { font-size: 11px; fill: #ffffff; }\n"
+           ".hatched { font-size: 11px; fill: #24292f; }\n"
            "</style>\n"
            "<defs>\n"
            "<pattern id=\"hatch\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\" "
@@ -315,11 +316,11 @@ class Picture {
     const bool seam = height > 6 && width > 3;
     const std::string outline =
         std::string(seam ? " stroke=\"#ffffff\" stroke-width=\"0.6\"" : "") + (rounded ? " rx=\"2\"" : "");
-    body_ +=
-        "<g><title>" +
-        escape(item.work + ": sequence " + std::to_string(item.sequence) + ", segment " + std::to_string(item.segment) +
-               ", head " + std::to_string(item.head) + ", " + duration(item.begin) + " to " + duration(item.end)) +
-        "</title>";
+    body_ += "<g><title>" +
+             escape(item.work + ": sequence " + std::to_string(item.sequence) + ", segment " +
+                    std::to_string(item.segment) + ", head " + std::to_string(item.head) + ", value tile " +
+                    std::to_string(item.tile) + ", " + duration(item.begin) + " to " + duration(item.end)) +
+             "</title>";
     body_ += rect(x, y, width, height, "fill=\"" + fill_of(item.sequence, item.segment) + "\"" + outline);
     if (item.work == "summarize") body_ += rect(x, y, width, height, "fill=\"url(#hatch)\"" + outline);
     body_ += "</g>\n";
@@ -327,8 +328,8 @@ class Picture {
     if (height < 18) return;
     const std::string label = label_of(item, width);
     if (label.empty()) return;
-    const std::string colour = item.work == "summarize" ? "\" fill-opacity=\"0.9\" style=\"fill:#24292f" : "";
-    body_ += text_at(x + width / 2, y + height / 2 + 4, "inside" + colour, label, "middle");
+    const char* css = item.work == "summarize" ? "hatched" : "inside";
+    body_ += text_at(x + width / 2, y + height / 2 + 4, css, label, "middle");
   }
 
   void draw_carry(double top, double height, const Schedule& schedule) {

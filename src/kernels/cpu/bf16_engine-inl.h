@@ -21,8 +21,7 @@ class Bf16Engine {
         rounded_(carver.take<uint16_t>(static_cast<int64_t>(panels) * channels_ * kCols)),
         keys_(carver.take<uint16_t>(static_cast<int64_t>(kChunk) * channels_)),
         queries_(carver.take<uint16_t>(static_cast<int64_t>(kChunk) * channels_)),
-        to_end_(carver.take<uint16_t>(static_cast<int64_t>(kChunk) * channels_)),
-        mix_(carver.take<uint16_t>(kChunk * kChunk)) {}
+        to_end_(carver.take<uint16_t>(static_cast<int64_t>(kChunk) * channels_)) {}
 
   void enter(const float* panels) {
     for (int32_t p = 0; p < panels_; ++p) {
@@ -52,7 +51,6 @@ class Bf16Engine {
     Product::pack_left_turned(s.operands.to_end, channels_, to_end_);
     for (int32_t c = 0; c < channels_; c += kRows)
       Product::pack_scale(s.operands.decay + c, decay_ + c / kRows * Product::kScaleFloats);
-    pack_mix(s.operands.mix);
   }
 
   HWY_INLINE void keys(const float* rows, int64_t stride, const float* factor, const float* scale,
@@ -93,8 +91,12 @@ class Bf16Engine {
       for (int32_t t = 0; t < row_tiles; ++t) {
         Product::clear(product);
         Product::multiply(product, queries_ + t * left_tile, rounded, steps);
-        Product::multiply(product, mix_ + t * kChunk * kRows, x_right, (t + 1) * kRows / Product::kDepth);
-        Product::to_rows(product, outputs + t * kRows * output_stride, output_stride);
+        Product::to_rows(product, read, kCols);
+        // What the chunk's own tokens add stays fp32: in short sequences it is all there is, and it is cheap.
+        Tile tile;
+        load(tile, read, kCols);
+        multiply(tile, in.mix + t * kChunk * kRows, kRows, x, (t + 1) * kRows);
+        store(tile, outputs + t * kRows * output_stride, output_stride);
       }
     }
     for (int32_t c = 0; c < channels_; c += kRows) {
@@ -119,18 +121,6 @@ class Bf16Engine {
     }
   }
 
-  // Aqk from [row tile][token][kRows] to left operands.
-  HWY_INLINE void pack_mix(const float* HWY_RESTRICT mix) {
-    static constexpr float kOnes[kSubChunk] = {1.0f, 1.0f, 1.0f, 1.0f};
-    alignas(64) float rows[kSubChunk * kChunk];
-    for (int32_t t = 0; t < kChunk; t += kSubChunk) {
-      for (int32_t i = 0; i < kSubChunk; ++i)
-        for (int32_t j = 0; j < kChunk; ++j)
-          rows[i * kChunk + j] = mix[((t + i) / kRows * kChunk + j) * kRows + (t + i) % kRows];
-      Product::pack_left(rows, kChunk, nullptr, kOnes, kChunk, t, mix_);
-    }
-  }
-
   const Problem& problem_;
   int32_t panels_;
   int32_t channels_;
@@ -140,7 +130,6 @@ class Bf16Engine {
   uint16_t* keys_;     // left operands [row tile][channel step]: k from the start, times -beta
   uint16_t* queries_;  // left operands [row tile][channel step]: q from the start
   uint16_t* to_end_;   // left operands [channel tile][token step]
-  uint16_t* mix_;      // left operands [row tile][token step]
 };
 
 }  // namespace
