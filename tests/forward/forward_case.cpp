@@ -67,7 +67,7 @@ void expect_correct_when_cut(const cases::Case& c) {
     const check::Reference reference = check::run_reference(cut.tensors);
     const auto expect_close = [](const std::vector<check::TensorError>& errors, const char* what) {
       for (const check::TensorError& error : errors) {
-        EXPECT_TRUE(error.passes()) << what << ", " << error.tensor << ": worst " << error.worst << " at row "
+        EXPECT_TRUE(error.passes()) << what << ", " << error.tensor << ": worst " << error.worst << " at sequence "
                                     << error.worst_sequence << ", head " << error.worst_head << ", tolerance "
                                     << error.tolerance << ", not finite " << error.not_finite;
       }

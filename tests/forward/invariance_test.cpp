@@ -68,7 +68,7 @@ void copy_state(const check::StateTensor& from, int64_t n, const check::StateTen
 
 void expect_close(const check::TensorSet& x, const check::TensorSet& y) {
   for (const check::TensorError& error : check::compare(x, y)) {
-    EXPECT_TRUE(error.passes()) << error.tensor << ": worst " << error.worst << " at row " << error.worst_sequence
+    EXPECT_TRUE(error.passes()) << error.tensor << ": worst " << error.worst << " at sequence " << error.worst_sequence
                                 << ", head " << error.worst_head << ", tolerance " << error.tolerance;
   }
 }

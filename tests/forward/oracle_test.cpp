@@ -148,7 +148,7 @@ TEST_P(Oracle, ReferenceBackendIsTheDefinition) {
                           : error.tensor == "final" ? c.final.dtype
                                                     : c.checkpoint.dtype;
     EXPECT_LE(error.worst, storage_error(dtype))
-        << error.tensor << " row " << error.worst_sequence << " head " << error.worst_head;
+        << error.tensor << " sequence " << error.worst_sequence << " head " << error.worst_head;
     EXPECT_EQ(error.not_finite, 0) << error.tensor;
   }
 }
