@@ -14,7 +14,7 @@
 namespace deltarelay {
 namespace {
 
-constexpr int64_t K = 1024;  // tokens
+constexpr int64_t kKilo = 1024;  // tokens
 
 // Pieces of all sequences together, 0 when the policy leaves the call alone.
 int64_t pieces(const std::string& policy, const std::vector<int64_t>& lengths, int64_t heads, int64_t units,
@@ -36,29 +36,29 @@ TEST(Policies, CulaSm100CutsThirteenOfThirtySixCases) {
     int64_t with_4_heads, with_8_heads;
   };
   auto with_tail = [](int64_t first, int64_t count) {
-    std::vector<int64_t> lengths(static_cast<size_t>(count + 1), K);
+    std::vector<int64_t> lengths(static_cast<size_t>(count + 1), kKilo);
     lengths[0] = first;
     return lengths;
   };
   const Case cases[] = {
-      {{4 * K}, 0, 0},
-      {{8 * K}, 0, 0},
-      {{32 * K}, 0, 0},
-      {{64 * K}, 19, 9},
-      {{128 * K}, 19, 9},
-      {std::vector<int64_t>(8, 4 * K), 0, 0},
-      {std::vector<int64_t>(4, 8 * K), 0, 0},
-      {std::vector<int64_t>(2, 16 * K), 0, 0},
-      {{16 * K, 16 * K}, 0, 0},
-      {{24 * K, 8 * K}, 0, 0},
-      {{28 * K, 4 * K}, 0, 0},
-      {{32 * K, 256, 256}, 0, 0},
-      {{40 * K, K, 8 * K}, 0, 0},
-      {{64 * K, 512, 256, 128}, 19, 9},
-      {with_tail(128 * K, 1), 19, 9},
-      {with_tail(128 * K, 2), 19, 9},
-      {with_tail(128 * K, 5), 19, 9},
-      {with_tail(128 * K, 10), 19, 0},
+      {{4 * kKilo}, 0, 0},
+      {{8 * kKilo}, 0, 0},
+      {{32 * kKilo}, 0, 0},
+      {{64 * kKilo}, 19, 9},
+      {{128 * kKilo}, 19, 9},
+      {std::vector<int64_t>(8, 4 * kKilo), 0, 0},
+      {std::vector<int64_t>(4, 8 * kKilo), 0, 0},
+      {std::vector<int64_t>(2, 16 * kKilo), 0, 0},
+      {{16 * kKilo, 16 * kKilo}, 0, 0},
+      {{24 * kKilo, 8 * kKilo}, 0, 0},
+      {{28 * kKilo, 4 * kKilo}, 0, 0},
+      {{32 * kKilo, 256, 256}, 0, 0},
+      {{40 * kKilo, kKilo, 8 * kKilo}, 0, 0},
+      {{64 * kKilo, 512, 256, 128}, 19, 9},
+      {with_tail(128 * kKilo, 1), 19, 9},
+      {with_tail(128 * kKilo, 2), 19, 9},
+      {with_tail(128 * kKilo, 5), 19, 9},
+      {with_tail(128 * kKilo, 10), 19, 0},
   };
   int32_t cut = 0;
   for (const Case& c : cases) {

@@ -89,8 +89,6 @@ void random_values(Dice& dice, Case& c) {
   c.l2norm = dice.one_in(3);
   // Long products of (I - beta k k^T) with beta |k|^2 above 2 grow without bound; only normalised keys keep near2 tame.
   if (c.beta == BetaProfile::kNear2 || c.beta == BetaProfile::kTwice) c.l2norm = true;
-  // Few channels leave the length of a normal key to chance, so that beta |k|^2 passes 2 now and then.
-  if (c.dk < 32) c.l2norm = true;
   // With nothing written, only the initial state is left, and a strong decay sends that below what any type can hold.
   if (c.beta == BetaProfile::kZero) {
     c.gate_form = DR_GATE_LOG;

@@ -14,28 +14,43 @@ namespace deltarelay::cpu::HWY_NAMESPACE {
 namespace {  // internal linkage: several translation units compile this text with different instructions
 namespace hn = hwy::HWY_NAMESPACE;
 
-// exp(x), 1 ulp for x in [-87.3, 88]; smaller x, -inf included, give exactly 0 (the true value is below 2^-126, and a decay
-// that small forgets); NaN stays NaN (its integer part converts to 0
-// or to the least integer, neither of which moves its exponent bits off all ones and its mantissa off non-zero). Larger x are cut at 88: gates above zero are outside the contract but must not fault.
-HWY_INLINE Vec exp_of(Vec x) {
+// exp(x) = 2^n 2^r, n the integer nearest to x / ln 2. Relative error below 1e-7 (1 + |x|): what is left of x / ln 2 carries
+// its rounding, which matters less the smaller exp(x) is. Below -87.3, -inf included, exactly 0 (the true value is under
+// 2^-126, and a decay that small forgets). NaN stays NaN: its integer part converts to 0 or to the least integer, and
+// neither moves the exponent bits. Above 88 the result is cut: gates above zero are outside the contract but must not fault.
+template <int32_t kCount>
+HWY_INLINE void exp_of(Vec (&x)[kCount]) {  // several at once: one alone waits for its own chain of twelve operations
   const F32 d;
   const hn::RebindToSigned<F32> di;
-  const Vec most = hn::Set(d, 88.0f);
-  const Vec bounded = hn::IfThenElse(hn::Gt(x, most), most, x);  // Min would drop a NaN on Arm
-  const Vec n = hn::Round(hn::Mul(bounded, hn::Set(d, 1.44269504f)));
-  Vec r = hn::NegMulAdd(n, hn::Set(d, 0.693359375f), bounded);  // ln 2 in two parts: the first times n is exact
-  r = hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4f), r);
-  // Taylor up to r^7: |r| <= ln2 / 2, so the rest is below 5e-9.
-  Vec p = hn::Set(d, 1.0f / 5040);
-  p = hn::MulAdd(p, r, hn::Set(d, 1.0f / 720));
-  p = hn::MulAdd(p, r, hn::Set(d, 1.0f / 120));
-  p = hn::MulAdd(p, r, hn::Set(d, 1.0f / 24));
-  p = hn::MulAdd(p, r, hn::Set(d, 1.0f / 6));
-  p = hn::MulAdd(p, r, hn::Set(d, 0.5f));
-  p = hn::MulAdd(p, hn::Mul(r, r), r);
-  p = hn::Add(p, hn::Set(d, 1.0f));
-  const auto scaled = hn::Add(hn::BitCast(di, p), hn::ShiftLeft<23>(hn::ConvertTo(di, n)));
-  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -87.3f)), hn::BitCast(d, scaled));
+  // Taylor of 2^r up to r^7, |r| <= 1/2: the rest is below 5e-9.
+  constexpr float kTaylor[] = {1.52527338e-5f, 1.54035304e-4f, 1.33335581e-3f, 9.61812911e-3f,
+                               5.55041087e-2f, 2.40226507e-1f, 6.93147181e-1f, 1.0f};
+  Vec n[kCount], r[kCount], p[kCount];
+  DR_UNROLL
+  for (int32_t i = 0; i < kCount; ++i) {
+    const Vec y =
+        hn::Mul(hn::Min(hn::Set(d, 88.0f), x[i]), hn::Set(d, 1.44269504f));  // in this order a NaN passes on x86
+    n[i] = hn::Round(y);
+    r[i] = hn::Sub(y, n[i]);
+    p[i] = hn::Set(d, kTaylor[0]);
+  }
+  DR_UNROLL
+  for (int32_t k = 1; k < 8; ++k) {
+    const Vec term = hn::Set(d, kTaylor[k]);
+    DR_UNROLL
+    for (int32_t i = 0; i < kCount; ++i) p[i] = hn::MulAdd(p[i], r[i], term);
+  }
+  DR_UNROLL
+  for (int32_t i = 0; i < kCount; ++i) {
+    const auto scaled = hn::Add(hn::BitCast(di, p[i]), hn::ShiftLeft<23>(hn::ConvertTo(di, n[i])));
+    x[i] = hn::IfThenZeroElse(hn::Lt(x[i], hn::Set(d, -87.3f)), hn::BitCast(d, scaled));
+  }
+}
+
+HWY_INLINE Vec exp_of(Vec x) {
+  Vec one[1] = {x};
+  exp_of(one);
+  return one[0];
 }
 
 HWY_INLINE Vec sigmoid_of(Vec x) {  // both halves in exp(-|x|) <= 1
@@ -86,7 +101,8 @@ HWY_INLINE Vec log_decay(const GateTerms& terms, Vec x, int32_t channel) {
   return hn::Mul(hn::Set(d, terms.lower_bound), sigmoid_of(hn::Mul(x, hn::Set(d, terms.factor))));
 }
 
-// Rows of gate inputs become rows of decays (possibly in place), and `whole` the decay over all of them.
+// Rows of gate inputs become rows of decays (possibly in place), and `whole` the decay over the first `tokens` of them; rows
+// up to the next multiple of four are read and written too.
 //
 // Sums and products: the decay of a whole chunk multiplies the state over and over, so it is formed from the sum of its
 // logarithms, rounded once; a product of 16 rounded decays would repeat the same rounding error every chunk when the gate
@@ -95,20 +111,25 @@ template <GateForm kForm>
 HWY_INLINE void activate_form(const GateTerms terms, const float* inputs, int64_t stride, int32_t tokens,
                               int32_t channels, float* rows, float* HWY_RESTRICT whole) {
   const F32 d;
+  constexpr int32_t kAtOnce = 4;
+  static_assert(kChunk % kAtOnce == 0);
   for (int32_t c = 0; c < channels; c += kLanes) {
     Vec sum = hn::Zero(d);
-    _Pragma("GCC unroll 4")  // exponentials of several tokens overlap
-        for (int32_t t = 0; t < tokens; ++t) {
-      const Vec x = hn::LoadU(d, inputs + t * stride + c);
-      float* to = rows + t * channels + c;
-      if constexpr (kForm == GateForm::kLinear) {
-        const Vec floor = hn::Set(d, terms.floor_decay);
-        hn::StoreU(hn::IfThenElse(hn::Lt(x, floor), floor, x), d, to);  // a NaN stays
-      } else {
-        const Vec g = log_decay<kForm>(terms, x, c);
-        sum = hn::Add(sum, g);
-        hn::StoreU(exp_of(g), d, to);
+    for (int32_t t = 0; t < tokens; t += kAtOnce) {
+      Vec x[kAtOnce];
+      DR_UNROLL
+      for (int32_t i = 0; i < kAtOnce; ++i) {
+        x[i] = hn::LoadU(d, inputs + (t + i) * stride + c);
+        if constexpr (kForm == GateForm::kLinear) {
+          x[i] = hn::Max(x[i], hn::Set(d, terms.floor_decay));
+        } else {
+          x[i] = log_decay<kForm>(terms, x[i], c);
+          if (t + i < tokens) sum = hn::Add(sum, x[i]);
+        }
       }
+      if constexpr (kForm != GateForm::kLinear) exp_of(x);
+      DR_UNROLL
+      for (int32_t i = 0; i < kAtOnce; ++i) hn::StoreU(x[i], d, rows + (t + i) * channels + c);
     }
     hn::StoreU(exp_of(sum), d, whole + c);
   }

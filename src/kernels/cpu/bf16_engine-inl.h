@@ -53,13 +53,13 @@ class Bf16Engine {
       Product::pack_scale(s.operands.decay + c, decay_ + c / kRows * Product::kScaleFloats);
   }
 
-  HWY_INLINE void keys(const float* rows, int64_t stride, const float* factor, const float* scale,
-                       int32_t token) const {
-    Product::pack_left(rows, stride, factor, scale + token, channels_, token, keys_);
+  HWY_INLINE void keys(const float* rows, int64_t stride, const float* factor, const float* scale, int32_t token,
+                       int32_t channel, int32_t width) const {
+    Product::pack_left(rows, stride, factor, scale + token, width, token % kRows, keys_ + place(token, channel));
   }
-  HWY_INLINE void queries(const float* rows, int64_t stride, const float* factor, const float* scale,
-                          int32_t token) const {
-    Product::pack_left(rows, stride, factor, scale + token, channels_, token, queries_);
+  HWY_INLINE void queries(const float* rows, int64_t stride, const float* factor, const float* scale, int32_t token,
+                          int32_t channel, int32_t width) const {
+    Product::pack_left(rows, stride, factor, scale + token, width, token % kRows, queries_ + place(token, channel));
   }
 
   HWY_INLINE void advance(int32_t p, int32_t tokens, const float* HWY_RESTRICT values, int64_t value_stride,
@@ -109,6 +109,11 @@ class Bf16Engine {
   }
 
  private:
+  // Where the step that holds a channel starts in an operand packed by row tiles.
+  int64_t place(int32_t token, int32_t channel) const {
+    return (static_cast<int64_t>(token / kRows) * channels_ + channel) * kRows;
+  }
+
   // Row r of the tile plus scale[r] times row r of `rows`.
   static HWY_INLINE void add_scaled(Tile& tile, const float* HWY_RESTRICT rows, int64_t stride,
                                     const float* HWY_RESTRICT scale) {

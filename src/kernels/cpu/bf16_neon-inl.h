@@ -132,12 +132,11 @@ struct Bf16Product {
   }
 
   // Four rows ("sub-chunk") times factor[column] (nullptr: 1) and scale[row], into a left operand whose summed axis is the
-  // columns. `row` is the first row's place in the operand.
+  // columns. `row` is the first row's place in its tile, `left` the tile's first step.
   static HWY_INLINE void pack_left(const float* HWY_RESTRICT rows, int64_t stride, const float* HWY_RESTRICT factor,
                                    const float* HWY_RESTRICT scale, int32_t columns, int32_t row,
                                    uint16_t* HWY_RESTRICT left) {
-    uint16_t* HWY_RESTRICT to =
-        left + static_cast<int64_t>(row / kTileRows) * columns * kTileRows + row % kTileRows * 4;
+    uint16_t* HWY_RESTRICT to = left + row * kDepth;
     const float32x4_t s = vld1q_f32(scale);
     for (int32_t c = 0; c < columns; c += kDepth) {
       const float32x4_t f = factor != nullptr ? vld1q_f32(factor + c) : vdupq_n_f32(1.0f);

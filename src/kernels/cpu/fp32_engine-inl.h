@@ -13,20 +13,17 @@ namespace deltarelay::cpu::HWY_NAMESPACE {
 namespace {  // internal linkage: several translation units compile this text with different instructions
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The four rows of a sub-chunk that starts at `token`, [token][channel] -> [row tile][channel][kRows], times factor[channel]
-// (nullptr: 1) and scale[token].
+// The four rows of a sub-chunk, [token][channel] -> [channel][kRows], times factor[channel] (nullptr: 1) and scale[token].
 HWY_INLINE void pack_rows(const float* HWY_RESTRICT rows, int64_t stride, const float* HWY_RESTRICT factor,
-                          const float* HWY_RESTRICT scale, int32_t channels, int32_t token,
-                          float* HWY_RESTRICT packed) {
-  float* HWY_RESTRICT to = packed + static_cast<int64_t>(token / kRows) * channels * kRows + token % kRows;
+                          const float* HWY_RESTRICT scale, int32_t width, float* HWY_RESTRICT to) {
 #if HWY_TARGET == HWY_SCALAR
   for (int32_t t = 0; t < kSubChunk; ++t)
-    for (int32_t c = 0; c < channels; ++c)
-      to[c * kRows + t] = rows[t * stride + c] * (factor != nullptr ? factor[c] : 1.0f) * scale[token + t];
+    for (int32_t c = 0; c < width; ++c)
+      to[c * kRows + t] = rows[t * stride + c] * (factor != nullptr ? factor[c] : 1.0f) * scale[t];
 #else
   const hn::FixedTag<float, kSubChunk> d;
-  const auto scales = hn::LoadU(d, scale + token);
-  for (int32_t c = 0; c < channels; c += 4) {
+  const auto scales = hn::LoadU(d, scale);
+  for (int32_t c = 0; c < width; c += 4) {
     auto r0 = hn::LoadU(d, rows + c);
     auto r1 = hn::LoadU(d, rows + stride + c);
     auto r2 = hn::LoadU(d, rows + 2 * stride + c);
@@ -63,13 +60,13 @@ class Fp32Engine {
       prepare_gdn(problem_, in, gate, shape, s.staging, s.operands, *this);
   }
 
-  HWY_INLINE void keys(const float* rows, int64_t stride, const float* factor, const float* scale,
-                       int32_t token) const {
-    pack_rows(rows, stride, factor, scale, channels_, token, keys_);
+  HWY_INLINE void keys(const float* rows, int64_t stride, const float* factor, const float* scale, int32_t token,
+                       int32_t channel, int32_t width) const {
+    pack_rows(rows, stride, factor, scale + token, width, keys_ + place(token, channel));
   }
-  HWY_INLINE void queries(const float* rows, int64_t stride, const float* factor, const float* scale,
-                          int32_t token) const {
-    pack_rows(rows, stride, factor, scale, channels_, token, queries_);
+  HWY_INLINE void queries(const float* rows, int64_t stride, const float* factor, const float* scale, int32_t token,
+                          int32_t channel, int32_t width) const {
+    pack_rows(rows, stride, factor, scale + token, width, queries_ + place(token, channel));
   }
 
   // One chunk of one panel. `values` and `outputs` point at the panel's columns; nullptr: no values (columns of M), no
@@ -113,6 +110,11 @@ class Fp32Engine {
   }
 
  private:
+  // Where a token and channel stand in an operand packed by row tiles.
+  int64_t place(int32_t token, int32_t channel) const {
+    return (static_cast<int64_t>(token / kRows) * channels_ + channel) * kRows + token % kRows;
+  }
+
   const Problem& problem_;
   int32_t channels_;
   float* keys_;     // [row tile][channel][kRows]: k from the start, times -beta

@@ -45,16 +45,21 @@ struct ChunkOperands {
   float* beta;    // [token]
 };
 
-// Row-major staging of one chunk, rows of `channels` numbers.
+// Channels are prepared in blocks: the rows of a block stay in L1 (64 KiB on the machine this was tuned on; whole rows of
+// 128 channels took 80 KiB and cost 10 % more).
+constexpr int32_t kChannelBlock = 64;
+static_assert(kChannelBlock % kChannelPad == 0);
+
+// Row-major staging of one chunk.
 struct Staging {
-  float* k;        // [token] unless the caller's rows can be read in place
-  float* q;        // [token]
-  float* decay;    // [token]
-  float* rows_k;   // [token] from the start of the sub-chunk
-  float* rows_q;   // [token]
-  float* columns;  // [token] up to the start of the sub-chunk at hand
-  float* starts;   // [sub-chunk] decay from the start of the chunk to the start of the sub-chunk
-  float* bias;     // one row, padded
+  float* k;       // [token][channel] unless the caller's rows can be read in place
+  float* q;       // [token][channel]
+  float* g;       // [token][channel]
+  float* decay;   // [token][channel of a block]
+  float* rows_k;  // [token][channel of a block] from the start of the sub-chunk
+  float* rows_q;  // [token][channel of a block]
+  float* starts;  // [sub-chunk][channel of a block] decay from the start of the chunk to the start of the sub-chunk
+  float* bias;    // one row, padded
 };
 
 struct HeadInputs {  // addresses of one (sequence, head), strides in elements
@@ -121,9 +126,29 @@ HWY_INLINE void row_factors(const Problem& problem, const HeadInputs& in, const 
   }
 }
 
-// out[i * kChunk + j] = dot(rows[i], columns[j]) for a kSubChunk x kSubChunk block.
+// Sums of products of rows i and columns j as they are gathered: scores[j][i], so that four rows lie side by side.
+struct Scores {
+  alignas(64) float kk[kChunk * kChunk] = {};
+  alignas(64) float qk[kChunk * kChunk] = {};
+};
+
+// to[i] += sum of the lanes of s_i
+HWY_INLINE void add_sums(Vec s0, Vec s1, Vec s2, Vec s3, float* HWY_RESTRICT to) {
+#if HWY_TARGET == HWY_NEON
+  const float32x4_t sums = vpaddq_f32(vpaddq_f32(s0.raw, s1.raw), vpaddq_f32(s2.raw, s3.raw));
+  vst1q_f32(to, vaddq_f32(vld1q_f32(to), sums));
+#else
+  const F32 d;
+  to[0] += hn::GetLane(hn::SumOfLanes(d, s0));
+  to[1] += hn::GetLane(hn::SumOfLanes(d, s1));
+  to[2] += hn::GetLane(hn::SumOfLanes(d, s2));
+  to[3] += hn::GetLane(hn::SumOfLanes(d, s3));
+#endif
+}
+
+// out[j][i] += dot(rows[i], columns[j]) for a kSubChunk x kSubChunk block.
 HWY_INLINE void dot_block(const float* HWY_RESTRICT rows, int64_t row_stride, const float* HWY_RESTRICT columns,
-                          int64_t column_stride, int32_t channels, float* HWY_RESTRICT out) {
+                          int64_t column_stride, int32_t width, float* HWY_RESTRICT out) {
   const F32 d;
   // As many accumulators as a tile of the micro-kernel has.
   constexpr int32_t kWide = 2 * kRows / kSubChunk;
@@ -134,7 +159,7 @@ HWY_INLINE void dot_block(const float* HWY_RESTRICT rows, int64_t row_stride, co
       DR_UNROLL
       for (int32_t j = 0; j < kWide; ++j) sum[i][j] = hn::Zero(d);
     }
-    for (int32_t c = 0; c < channels; c += kLanes) {
+    for (int32_t c = 0; c < width; c += kLanes) {
       Vec b[kWide];
       DR_UNROLL
       for (int32_t j = 0; j < kWide; ++j) b[j] = hn::LoadU(d, columns + (j0 + j) * column_stride + c);
@@ -146,124 +171,131 @@ HWY_INLINE void dot_block(const float* HWY_RESTRICT rows, int64_t row_stride, co
       }
     }
     DR_UNROLL
-    for (int32_t i = 0; i < kSubChunk; ++i) {
-      DR_UNROLL
-      for (int32_t j = 0; j < kWide; ++j) out[i * kChunk + j0 + j] = hn::GetLane(hn::SumOfLanes(d, sum[i][j]));
-    }
+    for (int32_t j = 0; j < kWide; ++j) add_sums(sum[0][j], sum[1][j], sum[2][j], sum[3][j], out + (j0 + j) * kChunk);
   }
 }
 
-// Products inside one sub-chunk, pair by pair.
-HWY_INLINE void pair_block(const RowView& k, const RowView& q, const float* HWY_RESTRICT decay, int32_t channels,
-                           int32_t block, float* HWY_RESTRICT akk, float* HWY_RESTRICT aqk) {
+// Products inside one sub-chunk, pair by pair; entries above the diagonal are left alone.
+HWY_INLINE void pair_block(const float* HWY_RESTRICT keys, int64_t key_stride, const float* HWY_RESTRICT queries,
+                           int64_t query_stride, const float* HWY_RESTRICT decay, int32_t width,
+                           float* HWY_RESTRICT out_kk, float* HWY_RESTRICT out_qk) {
   const F32 d;
   static_assert(kSubChunk == 4);
-  const float* keys = k.row(block);
-  const float* queries = q.row(block);
-  const int64_t key_stride = k.stride, query_stride = q.stride;
-  Vec kk[4][4], qk[4][4];  // the strict lower triangles, and the diagonal of qk
-  DR_UNROLL
-  for (int32_t i = 0; i < 4; ++i) {
-    DR_UNROLL
-    for (int32_t j = 0; j <= i; ++j) kk[i][j] = qk[i][j] = hn::Zero(d);
+  const Vec zero = hn::Zero(d);
+  Vec kk10 = zero, kk20 = zero, kk21 = zero, kk30 = zero, kk31 = zero, kk32 = zero;
+  Vec qk00 = zero, qk10 = zero, qk11 = zero, qk20 = zero, qk21 = zero, qk22 = zero;
+  Vec qk30 = zero, qk31 = zero, qk32 = zero, qk33 = zero;
+  for (int32_t c = 0; c < width; c += kLanes) {
+    const Vec d1 = hn::LoadU(d, decay + width + c);
+    const Vec d2 = hn::LoadU(d, decay + 2 * width + c);
+    const Vec d3 = hn::LoadU(d, decay + 3 * width + c);
+    const Vec k1 = hn::LoadU(d, keys + key_stride + c);
+    const Vec k2 = hn::LoadU(d, keys + 2 * key_stride + c);
+    const Vec k3 = hn::LoadU(d, keys + 3 * key_stride + c);
+    const Vec q1 = hn::LoadU(d, queries + query_stride + c);
+    const Vec q2 = hn::LoadU(d, queries + 2 * query_stride + c);
+    const Vec q3 = hn::LoadU(d, queries + 3 * query_stride + c);
+    Vec key = hn::LoadU(d, keys + c);  // column 0, decayed row by row
+    qk00 = hn::MulAdd(hn::LoadU(d, queries + c), key, qk00);
+    key = hn::Mul(key, d1);
+    kk10 = hn::MulAdd(k1, key, kk10), qk10 = hn::MulAdd(q1, key, qk10);
+    key = hn::Mul(key, d2);
+    kk20 = hn::MulAdd(k2, key, kk20), qk20 = hn::MulAdd(q2, key, qk20);
+    key = hn::Mul(key, d3);
+    kk30 = hn::MulAdd(k3, key, kk30), qk30 = hn::MulAdd(q3, key, qk30);
+    key = k1;
+    qk11 = hn::MulAdd(q1, key, qk11);
+    key = hn::Mul(key, d2);
+    kk21 = hn::MulAdd(k2, key, kk21), qk21 = hn::MulAdd(q2, key, qk21);
+    key = hn::Mul(key, d3);
+    kk31 = hn::MulAdd(k3, key, kk31), qk31 = hn::MulAdd(q3, key, qk31);
+    key = k2;
+    qk22 = hn::MulAdd(q2, key, qk22);
+    key = hn::Mul(key, d3);
+    kk32 = hn::MulAdd(k3, key, kk32), qk32 = hn::MulAdd(q3, key, qk32);
+    qk33 = hn::MulAdd(q3, k3, qk33);
   }
-  for (int32_t c = 0; c < channels; c += kLanes) {
-    DR_UNROLL
-    for (int32_t j = 0; j < 4; ++j) {
-      Vec key = hn::LoadU(d, keys + j * key_stride + c);
-      qk[j][j] = hn::MulAdd(hn::LoadU(d, queries + j * query_stride + c), key, qk[j][j]);
-      DR_UNROLL
-      for (int32_t i = j + 1; i < 4; ++i) {
-        key = hn::Mul(key, hn::LoadU(d, decay + (block + i) * channels + c));
-        kk[i][j] = hn::MulAdd(hn::LoadU(d, keys + i * key_stride + c), key, kk[i][j]);
-        qk[i][j] = hn::MulAdd(hn::LoadU(d, queries + i * query_stride + c), key, qk[i][j]);
+  add_sums(zero, kk10, kk20, kk30, out_kk);
+  add_sums(zero, zero, kk21, kk31, out_kk + kChunk);
+  add_sums(zero, zero, zero, kk32, out_kk + 2 * kChunk);
+  add_sums(qk00, qk10, qk20, qk30, out_qk);
+  add_sums(zero, qk11, qk21, qk31, out_qk + kChunk);
+  add_sums(zero, zero, qk22, qk32, out_qk + 2 * kChunk);
+  add_sums(zero, zero, zero, qk33, out_qk + 3 * kChunk);
+}
+
+// Scores to packed operands, with the factors of their rows and columns: -beta Akk for the solve, Aqk for the outputs. The
+// upper triangle is selected away, not multiplied: what stands there may be anything.
+HWY_INLINE void pack_scores(const Scores& scores, const RowFactors& factors, const ChunkOperands& out) {
+  for (int32_t tile = 0; tile < kRowTiles; ++tile) {
+    for (int32_t j = 0; j < kChunk; ++j) {
+      float* HWY_RESTRICT solve = out.solve + (tile * kChunk + j) * kRows;
+      float* HWY_RESTRICT mix = out.mix + (tile * kChunk + j) * kRows;
+      const float column = factors.k[j];
+      for (int32_t r = 0; r < kRows; ++r) {
+        const int32_t i = tile * kRows + r;
+        const float kk = factors.minus_beta_k[i] * (column * scores.kk[j * kChunk + i]);
+        const float qk = factors.q[i] * (column * scores.qk[j * kChunk + i]);
+        solve[r] = j < i ? kk : 0.0f;
+        mix[r] = j <= i ? qk : 0.0f;
       }
     }
   }
-  akk += block * kChunk + block;
-  aqk += block * kChunk + block;
-  DR_UNROLL
-  for (int32_t i = 0; i < 4; ++i) {
-    DR_UNROLL
-    for (int32_t j = 0; j < i; ++j) akk[i * kChunk + j] = hn::GetLane(hn::SumOfLanes(d, kk[i][j]));
-    DR_UNROLL
-    for (int32_t j = 0; j <= i; ++j) aqk[i * kChunk + j] = hn::GetLane(hn::SumOfLanes(d, qk[i][j]));
-  }
 }
 
-// Triangles to packed operands, with the factors of their rows and columns: -beta Akk for the solve, Aqk for the outputs.
-HWY_INLINE void pack_scores(const float* HWY_RESTRICT akk, const float* HWY_RESTRICT aqk, const RowFactors& factors,
-                            const ChunkOperands& out) {
-  for (int32_t i = 0; i < kChunk; ++i) {
-    float* HWY_RESTRICT solve = out.solve + (i / kRows) * kChunk * kRows + i % kRows;
-    float* HWY_RESTRICT mix = out.mix + (i / kRows) * kChunk * kRows + i % kRows;
-    for (int32_t j = 0; j < kChunk; ++j) {
-      solve[j * kRows] = j < i ? factors.minus_beta_k[i] * (factors.k[j] * akk[i * kChunk + j]) : 0.0f;
-      mix[j * kRows] = j <= i ? factors.q[i] * (factors.k[j] * aqk[i * kChunk + j]) : 0.0f;
-    }
-  }
-}
-
-// Rows of a KDA chunk times their decays: from the start of the sub-chunk, and to the end of the chunk.
-HWY_INLINE void decay_rows(const RowView& keys, const RowView& queries, const RowFactors& factors, const Staging& s,
-                           float* HWY_RESTRICT to_end, int32_t channels) {
+// Rows of a block of KDA channels times their decays from the start of the sub-chunk.
+HWY_INLINE void decay_rows(const float* HWY_RESTRICT k, int64_t k_stride, const float* HWY_RESTRICT q, int64_t q_stride,
+                           int32_t width, const Staging& s) {
   const F32 d;
-  const float* HWY_RESTRICT k = keys.base;
-  const float* HWY_RESTRICT q = queries.base;
-  const int64_t k_stride = keys.stride, q_stride = queries.stride;
   const float* HWY_RESTRICT decay = s.decay;
   float* HWY_RESTRICT rows_k = s.rows_k;
   float* HWY_RESTRICT rows_q = s.rows_q;
   float* HWY_RESTRICT starts = s.starts;
   const Vec one = hn::Set(d, 1.0f);
-  for (int32_t c = 0; c < channels; c += kLanes) {
-    Vec end = one;
-    DR_UNROLL
-    for (int32_t t = kChunk - 1; t >= 0; --t) {
-      const Vec key = hn::Mul(hn::LoadU(d, k + t * k_stride + c), hn::Set(d, factors.k[t]));
-      hn::StoreU(hn::Mul(key, end), d, to_end + t * channels + c);
-      end = hn::Mul(end, hn::LoadU(d, decay + t * channels + c));
-    }
+  for (int32_t c = 0; c < width; c += kLanes) {
     Vec start = one;
     DR_UNROLL
     for (int32_t block = 0; block < kChunk; block += kSubChunk) {
-      hn::StoreU(start, d, starts + block / kSubChunk * channels + c);
+      hn::StoreU(start, d, starts + block / kSubChunk * width + c);
       Vec sub = one;
       DR_UNROLL
       for (int32_t t = block; t < block + kSubChunk; ++t) {
-        sub = hn::Mul(sub, hn::LoadU(d, decay + t * channels + c));
-        hn::StoreU(hn::Mul(hn::LoadU(d, k + t * k_stride + c), sub), d, rows_k + t * channels + c);
-        hn::StoreU(hn::Mul(hn::LoadU(d, q + t * q_stride + c), sub), d, rows_q + t * channels + c);
+        sub = hn::Mul(sub, hn::LoadU(d, decay + t * width + c));
+        hn::StoreU(hn::Mul(hn::LoadU(d, k + t * k_stride + c), sub), d, rows_k + t * width + c);
+        hn::StoreU(hn::Mul(hn::LoadU(d, q + t * q_stride + c), sub), d, rows_q + t * width + c);
       }
       start = hn::Mul(start, sub);
     }
   }
 }
 
-// Moves the columns [0, block) on from the start of sub-chunk `block` to the start of the next one, and adds its own keys.
-HWY_INLINE void advance_columns(const RowView& keys, const Staging& s, int32_t block, int32_t channels) {
+// Moves the columns of earlier sub-chunks on from the start of sub-chunk `block` to the start of the next one, and adds its
+// own keys. After the last sub-chunk the columns are what to_end is.
+HWY_INLINE void advance_columns(const float* HWY_RESTRICT k, int64_t k_stride, const float* HWY_RESTRICT decay,
+                                int32_t width, int32_t block, float* HWY_RESTRICT columns, int64_t stride) {
   const F32 d;
-  const float* HWY_RESTRICT k = keys.row(block);
-  const int64_t k_stride = keys.stride;
-  const float* HWY_RESTRICT decay = s.decay + block * channels;
-  float* HWY_RESTRICT columns = s.columns;
-  float* HWY_RESTRICT own = s.columns + block * channels;
-  for (int32_t c = 0; c < channels; c += kLanes) {
+  for (int32_t c = 0; c < width; c += kLanes) {
     Vec end = hn::Set(d, 1.0f);
     DR_UNROLL
     for (int32_t t = kSubChunk - 1; t >= 0; --t) {
-      hn::StoreU(hn::Mul(hn::LoadU(d, k + t * k_stride + c), end), d, own + t * channels + c);
-      end = hn::Mul(end, hn::LoadU(d, decay + t * channels + c));
+      hn::StoreU(hn::Mul(hn::LoadU(d, k + (block + t) * k_stride + c), end), d, columns + (block + t) * stride + c);
+      end = hn::Mul(end, hn::LoadU(d, decay + (block + t) * width + c));
     }
     for (int32_t t = 0; t < block; ++t) {
-      float* column = columns + t * channels + c;
+      float* column = columns + t * stride + c;
       hn::StoreU(hn::Mul(hn::LoadU(d, column), end), d, column);
     }
   }
 }
 
-// `pack` has keys(rows, stride, factor, scale, token) and queries(...), which take the four rows of a sub-chunk times
-// factor[channel] (nullptr: 1) and scale[token].
+HWY_INLINE void scale_row(float* HWY_RESTRICT row, float factor, int32_t channels) {
+  const F32 d;
+  const Vec f = hn::Set(d, factor);
+  for (int32_t c = 0; c < channels; c += kLanes) hn::StoreU(hn::Mul(hn::LoadU(d, row + c), f), d, row + c);
+}
+
+// `pack` has keys(rows, stride, factor, scale, token, channel, width) and queries(...), which take the four rows of a
+// sub-chunk, `width` channels from `channel` on, times factor[channel] (nullptr: 1) and scale[token].
 
 // KDA: a decay per token and channel.
 template <class Pack>
@@ -275,29 +307,34 @@ HWY_NOINLINE void prepare_kda(const Problem& problem, const HeadInputs& in, cons
   RowFactors factors;
   row_factors(problem, in, shape, k, q, out.beta, factors);
 
-  const RowView g = view_rows(in.g, problem.dtype_gate, in.stride_g, shape, problem.dk, s.decay);
-  activate_gates(gate, g.base, g.stride, shape.tokens, channels, s.decay, out.decay);
-  std::fill(s.decay + shape.tokens * channels, s.decay + kChunk * channels, 1.0f);
-
-  decay_rows(k, q, factors, s, out.to_end, channels);
-  for (int32_t t = 0; t < kChunk; t += kSubChunk) {
-    const float* starts = s.starts + t / kSubChunk * channels;
-    pack.keys(s.rows_k + t * channels, channels, starts, factors.minus_beta_k, t);
-    pack.queries(s.rows_q + t * channels, channels, starts, factors.q, t);
-  }
-
-  alignas(64) float akk[kChunk * kChunk] = {}, aqk[kChunk * kChunk] = {};  // rows past the end stay zero
-  for (int32_t block = 0; block < shape.tokens; block += kSubChunk) {
-    pair_block(k, q, s.decay, channels, block, akk, aqk);
-    for (int32_t j = 0; j < block; j += kSubChunk) {
-      const float* columns = s.columns + j * channels;
-      const int32_t offset = block * kChunk + j;
-      dot_block(s.rows_k + block * channels, channels, columns, channels, channels, akk + offset);
-      dot_block(s.rows_q + block * channels, channels, columns, channels, channels, aqk + offset);
+  const RowView g = view_rows(in.g, problem.dtype_gate, in.stride_g, shape, problem.dk, s.g);
+  Scores scores;
+  for (int32_t c = 0; c < channels; c += kChannelBlock) {
+    const int32_t width = std::min(kChannelBlock, channels - c);
+    GateTerms terms = gate;
+    if (terms.bias != nullptr) terms.bias += c;
+    activate_gates(terms, g.base + c, g.stride, shape.tokens, width, s.decay, out.decay + c);
+    std::fill(s.decay + shape.tokens * width, s.decay + kChunk * width, 1.0f);
+    decay_rows(k.base + c, k.stride, q.base + c, q.stride, width, s);
+    float* columns = out.to_end + c;
+    for (int32_t block = 0; block < kChunk; block += kSubChunk) {
+      const float* rows_k = s.rows_k + block * width;
+      const float* rows_q = s.rows_q + block * width;
+      const float* starts = s.starts + block / kSubChunk * width;
+      pack.keys(rows_k, width, starts, factors.minus_beta_k, block, c, width);
+      pack.queries(rows_q, width, starts, factors.q, block, c, width);
+      pair_block(k.row(block) + c, k.stride, q.row(block) + c, q.stride, s.decay + block * width, width,
+                 scores.kk + block * kChunk + block, scores.qk + block * kChunk + block);
+      for (int32_t j = 0; j < block; j += kSubChunk) {
+        dot_block(rows_k, width, columns + j * channels, channels, width, scores.kk + j * kChunk + block);
+        dot_block(rows_q, width, columns + j * channels, channels, width, scores.qk + j * kChunk + block);
+      }
+      advance_columns(k.base + c, k.stride, s.decay, width, block, columns, channels);
     }
-    if (block + kSubChunk < shape.tokens) advance_columns(k, s, block, channels);
   }
-  pack_scores(akk, aqk, factors, out);
+  if (problem.l2norm)
+    for (int32_t t = 0; t < kChunk; ++t) scale_row(out.to_end + t * channels, factors.k[t], channels);
+  pack_scores(scores, factors, out);
 }
 
 // GDN: one decay per token, so products of keys and queries are taken bare and the decays multiply 16 x 16 numbers.
@@ -319,23 +356,22 @@ HWY_NOINLINE void prepare_gdn(const Problem& problem, const HeadInputs& in, cons
   float decay[kChunk];
   for (int32_t t = 0; t < kChunk; ++t) decay[t] = t < shape.tokens ? gates[t * kLanes] : 1.0f;
 
-  alignas(64) float akk[kChunk * kChunk] = {}, aqk[kChunk * kChunk] = {};  // rows past the end stay zero
+  Scores scores;
   for (int32_t i = 0; i < shape.tokens; i += kSubChunk) {
     for (int32_t j = 0; j <= i; j += kSubChunk) {
-      dot_block(k.row(i), k.stride, k.row(j), k.stride, channels, akk + i * kChunk + j);
-      dot_block(q.row(i), q.stride, k.row(j), k.stride, channels, aqk + i * kChunk + j);
+      dot_block(k.row(i), k.stride, k.row(j), k.stride, channels, scores.kk + j * kChunk + i);
+      dot_block(q.row(i), q.stride, k.row(j), k.stride, channels, scores.qk + j * kChunk + i);
     }
   }
-  float between[kChunk];  // product of decays after token j up to token i
-  for (int32_t i = 0; i < kChunk; ++i) {
-    for (int32_t j = 0; j < i; ++j) between[j] *= decay[i];
-    between[i] = 1.0f;
-    for (int32_t j = 0; j <= i; ++j) {
-      akk[i * kChunk + j] *= between[j];
-      aqk[i * kChunk + j] *= between[j];
+  for (int32_t j = 0; j < kChunk; ++j) {
+    float between = 1.0f;  // product of decays after token j up to token i
+    for (int32_t i = j; i < kChunk; ++i) {
+      scores.kk[j * kChunk + i] *= between;
+      scores.qk[j * kChunk + i] *= between;
+      if (i + 1 < kChunk) between *= decay[i + 1];
     }
   }
-  pack_scores(akk, aqk, factors, out);
+  pack_scores(scores, factors, out);
 
   alignas(64) float k_start[kChunk], q_start[kChunk], k_end[kChunk];
   float start = 1.0f, end = 1.0f;
@@ -349,8 +385,8 @@ HWY_NOINLINE void prepare_gdn(const Problem& problem, const HeadInputs& in, cons
     end *= decay[t];
   }
   for (int32_t t = 0; t < kChunk; t += kSubChunk) {
-    pack.keys(k.row(t), k.stride, nullptr, k_start, t);
-    pack.queries(q.row(t), q.stride, nullptr, q_start, t);
+    pack.keys(k.row(t), k.stride, nullptr, k_start, t, 0, channels);
+    pack.queries(q.row(t), q.stride, nullptr, q_start, t, 0, channels);
   }
   for (int32_t t = 0; t < kChunk; ++t) {
     const Vec factor = hn::Set(d, k_end[t]);

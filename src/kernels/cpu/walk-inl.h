@@ -63,11 +63,11 @@ inline WalkScratch carve_walk(const Problem& problem, int32_t panels, Carver& ca
   s.operands.beta = carver.take(kChunk);
   s.staging.k = carver.take(rows);
   s.staging.q = carver.take(rows);
-  s.staging.decay = carver.take(rows);
-  s.staging.rows_k = carver.take(rows);
-  s.staging.rows_q = carver.take(rows);
-  s.staging.columns = carver.take(rows);
-  s.staging.starts = carver.take(kChunk / kSubChunk * channels);
+  s.staging.g = carver.take(rows);
+  s.staging.decay = carver.take(kChunk * kChannelBlock);
+  s.staging.rows_k = carver.take(kChunk * kChannelBlock);
+  s.staging.rows_q = carver.take(kChunk * kChannelBlock);
+  s.staging.starts = carver.take(kChunk / kSubChunk * kChannelBlock);
   s.staging.bias = carver.take(channels);
   s.values = carver.take(static_cast<int64_t>(kChunk) * panels * kCols);
   s.outputs = carver.take(static_cast<int64_t>(kChunk) * panels * kCols);
