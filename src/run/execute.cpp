@@ -1,5 +1,6 @@
 #include "run/execute.h"
 
+#include "problem/number.h"
 #include "run/thread_pool.h"
 
 namespace deltarelay {
@@ -18,8 +19,7 @@ Sequences sequences_of(const Plan& plan, const dr_tensors& tensors, std::byte* w
   if (problem.lengths_known) return {problem.offsets.data(), 0, problem.num_seqs};
   auto* offsets = buffer<int64_t>(plan, workspace, kBufferOffsets);
   for (int64_t n = 0; n <= problem.num_seqs; ++n)
-    offsets[n] = problem.offsets_dtype == DType::kInt64 ? static_cast<const int64_t*>(tensors.seq_offsets)[n]
-                                                        : static_cast<const int32_t*>(tensors.seq_offsets)[n];
+    offsets[n] = load_index(tensors.seq_offsets, problem.offsets_dtype, n);
   return {offsets, 0, problem.num_seqs};
 }
 

@@ -16,8 +16,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // exp(x) = 2^n 2^r, n the integer nearest to x / ln 2. Relative error below 1e-7 (1 + |x|): what is left of x / ln 2 carries
 // its rounding, which matters less the smaller exp(x) is. Below -87.3, -inf included, exactly 0 (the true value is under
-// 2^-126, and a decay that small forgets). NaN stays NaN: its integer part converts to 0 or to the least integer, and
-// neither moves the exponent bits. Above 88 the result is cut: gates above zero are outside the contract but must not fault.
+// 2^-126, and a decay that small forgets). NaN stays NaN. Above 88 the result is cut: gates above zero are outside the
+// contract but must not fault.
 template <int32_t kCount>
 HWY_INLINE void exp_of(Vec (&x)[kCount]) {  // several at once: one alone waits for its own chain of twelve operations
   const F32 d;
@@ -28,8 +28,9 @@ HWY_INLINE void exp_of(Vec (&x)[kCount]) {  // several at once: one alone waits 
   Vec n[kCount], r[kCount], p[kCount];
   DR_UNROLL
   for (int32_t i = 0; i < kCount; ++i) {
-    const Vec y =
-        hn::Mul(hn::Min(hn::Set(d, 88.0f), x[i]), hn::Set(d, 1.44269504f));  // in this order a NaN passes on x86
+    // Compare and select: min and max may drop a NaN.
+    const Vec top = hn::Set(d, 88.0f);
+    const Vec y = hn::Mul(hn::IfThenElse(hn::Gt(x[i], top), top, x[i]), hn::Set(d, 1.44269504f));
     n[i] = hn::Round(y);
     r[i] = hn::Sub(y, n[i]);
     p[i] = hn::Set(d, kTaylor[0]);
@@ -43,7 +44,8 @@ HWY_INLINE void exp_of(Vec (&x)[kCount]) {  // several at once: one alone waits 
   DR_UNROLL
   for (int32_t i = 0; i < kCount; ++i) {
     const auto scaled = hn::Add(hn::BitCast(di, p[i]), hn::ShiftLeft<23>(hn::ConvertTo(di, n[i])));
-    x[i] = hn::IfThenZeroElse(hn::Lt(x[i], hn::Set(d, -87.3f)), hn::BitCast(d, scaled));
+    const Vec kept = hn::IfThenElse(hn::Eq(x[i], x[i]), hn::BitCast(d, scaled), x[i]);  // a NaN as it was
+    x[i] = hn::IfThenZeroElse(hn::Lt(x[i], hn::Set(d, -87.3f)), kept);
   }
 }
 
@@ -121,7 +123,8 @@ HWY_INLINE void activate_form(const GateTerms terms, const float* inputs, int64_
       for (int32_t i = 0; i < kAtOnce; ++i) {
         x[i] = hn::LoadU(d, inputs + (t + i) * stride + c);
         if constexpr (kForm == GateForm::kLinear) {
-          x[i] = hn::Max(x[i], hn::Set(d, terms.floor_decay));
+          const Vec floor = hn::Set(d, terms.floor_decay);
+          x[i] = hn::IfThenElse(hn::Lt(x[i], floor), floor, x[i]);
         } else {
           x[i] = log_decay<kForm>(terms, x[i], c);
           if (t + i < tokens) sum = hn::Add(sum, x[i]);

@@ -117,11 +117,18 @@ void finish(const StageArgs& args, Executor& executor) {
     });
   }
   if (!problem.final.used()) return;
-  for (int64_t n = 0; n < args.sequences.num_seqs; ++n) {
-    if (args.sequences.length(n) != 0) continue;
+  int64_t empty = 0;
+  for (int64_t n = 0; n < args.sequences.num_seqs; ++n) empty += args.sequences.length(n) == 0 ? 1 : 0;
+  if (empty == 0) return;
+  const Kernels& kernels = kernels_of(problem, args.isa);
+  const PanelRange all{0, panels_for(problem.dv, kernels.panel_columns)};
+  for_each<NoMemory>(args, executor, args.sequences.num_seqs, [&](NoMemory, int32_t worker, int64_t n) {
+    if (args.sequences.length(n) != 0) return;
     const Row row{static_cast<int32_t>(n), 0, 0, Work::kEmit, -1, -1, -1};
-    run_rows(args, &row, 1, executor);
-  }
+    for (int32_t head = 0; head < problem.heads_v; ++head)
+      for (int32_t p = 0; p < all.count; ++p)  // panel by panel: scratch is sized for one tile
+        kernels.run_item(args, {row, head, {p, 1}, 0}, args.scratch + worker * args.scratch_bytes);
+  });
 }
 
 }  // namespace

@@ -7,6 +7,10 @@
 
 #include "hwy/targets.h"
 
+#if defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
 #if defined(__linux__)
 #include <sched.h>
 #include <unistd.h>
@@ -14,6 +18,21 @@
 
 namespace deltarelay {
 namespace cpu {
+
+namespace {
+
+// The instruction set with native bf16 products that extends a vector target, if this machine has it.
+const char* bf16_isa_name(int64_t highway_target) {
+#if defined(__aarch64__) && defined(__linux__)
+  if (highway_target == HWY_NEON && (getauxval(AT_HWCAP2) & HWCAP2_BF16) != 0) return "neon-bf16";
+#elif defined(__x86_64__)
+  if (highway_target == HWY_AVX3 && __builtin_cpu_supports("avx512bf16")) return "avx512-bf16";
+#endif
+  (void)highway_target;
+  return nullptr;
+}
+
+}  // namespace
 
 const std::vector<Isa>& available_isas() {
   static const std::vector<Isa> kIsas = [] {
@@ -23,8 +42,8 @@ const std::vector<Isa>& available_isas() {
       // The portable target needs nothing of the machine, whatever the detection says of it.
       if ((supported & target.highway_target) == 0 && &target != &simd_targets().back()) continue;
       if (isas.empty()) {
-        const Bf16Target bf16 = bf16_target();
-        if (bf16.kernels != nullptr) isas.push_back({bf16.name, target.kernels, bf16.kernels});
+        if (const char* name = bf16_isa_name(target.highway_target))
+          if (const Kernels* bf16 = bf16_kernels()) isas.push_back({name, target.kernels, bf16});
       }
       isas.push_back({target.name, target.kernels, nullptr});
     }

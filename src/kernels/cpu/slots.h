@@ -23,25 +23,23 @@ class CheckpointCursor {
   CheckpointCursor(const StageArgs& args, int64_t sequence, int64_t base, int64_t position)
       : args_(args), row_(base), end_(base), step_(0) {
     const Problem& problem = args.problem;
-    const int64_t length = args.sequences.length(sequence);
     switch (problem.checkpoints) {
       case Checkpoints::kNone:
         break;
       case Checkpoints::kEvery:
         step_ = problem.checkpoint_every;
         next_ = step_;
-        end_ = base + length / step_;
         break;
       case Checkpoints::kChunks:
         step_ = kCheckpointChunk;
         next_ = 0;
-        end_ = base + (length + kCheckpointChunk - 1) / kCheckpointChunk;
         break;
       case Checkpoints::kList:
         end_ = args.tensors.checkpoint_offsets[sequence + 1];
         break;
     }
     if (step_ > 0) {
+      end_ = base + problem.checkpoint_rows(args.sequences.length(sequence));
       const int64_t skip = position > next_ ? (position - next_ + step_ - 1) / step_ : 0;
       row_ += skip;
       next_ += skip * step_;
@@ -76,11 +74,7 @@ class CheckpointRows {
     if (args.problem.checkpoints == Checkpoints::kNone) return 0;
     if (args.problem.checkpoints == Checkpoints::kList) return args.tensors.checkpoint_offsets[sequence];
     if (sequence < sequence_) sequence_ = base_ = 0;
-    for (; sequence_ < sequence; ++sequence_) {
-      const int64_t length = args.sequences.length(sequence_);
-      base_ += args.problem.checkpoints == Checkpoints::kEvery ? length / args.problem.checkpoint_every
-                                                               : (length + kCheckpointChunk - 1) / kCheckpointChunk;
-    }
+    for (; sequence_ < sequence; ++sequence_) base_ += args.problem.checkpoint_rows(args.sequences.length(sequence_));
     return base_;
   }
 
