@@ -26,10 +26,19 @@ TEST(Measure, WorstBlockAndWholeTensor) {
 
 TEST(Measure, SilentBlocksAreHeldToOnePercentOfTheTensor) {
   check::Measure measure(2, 1);
-  measure.add(0, 0, 1.0, 1.0);
-  measure.add(1, 0, 1e-4, 0.0);
+  for (int i = 0; i < 64; ++i) {
+    measure.add(0, 0, 1.0, 1.0);
+    measure.add(1, 0, 1e-4, 0.0);
+  }
   // The whole tensor has rms sqrt(1/2).
   EXPECT_NEAR(measure.finish("o", 1.0).worst, 1e-4 / (0.01 * std::sqrt(0.5)), 1e-12);
+}
+
+TEST(Measure, BlocksOfAFewNumbersAreHeldToATenthOfTheTensor) {
+  check::Measure measure(2, 1);
+  measure.add(0, 0, 1.0, 1.0);
+  measure.add(1, 0, 1e-4, 0.0);
+  EXPECT_NEAR(measure.finish("o", 1.0).worst, 1e-4 / (0.1 * std::sqrt(0.5)), 1e-12);
 }
 
 TEST(Measure, NumbersThatAreNotFinite) {

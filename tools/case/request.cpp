@@ -80,9 +80,11 @@ std::vector<int64_t> Case::offsets() const {
 
 bool Case::hostile() const {
   constexpr double kNearZero = -0.1;  // per token: more than half of the state survives six tokens
-  const bool slow = !raw_gate() && (gate_profile == GateProfile::kZero ||
-                                    (gate_profile == GateProfile::kRange && gate_low >= kNearZero) ||
-                                    (gate_profile == GateProfile::kMean && gate_low >= kNearZero));
+  // Softplus gates include slow heads: a_log goes down to -3, a log-decay of -0.04 in the mean.
+  const bool slow = gate_form == DR_GATE_RAW_SOFTPLUS ||
+                    (!raw_gate() && (gate_profile == GateProfile::kZero ||
+                                     (gate_profile == GateProfile::kRange && gate_low >= kNearZero) ||
+                                     (gate_profile == GateProfile::kMean && gate_low >= kNearZero)));
   const bool unruly = keys == KeyProfile::kCorrelated || beta == BetaProfile::kNear2 || beta == BetaProfile::kTwice;
   return slow && unruly;
 }

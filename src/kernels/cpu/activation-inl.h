@@ -22,6 +22,7 @@ template <int32_t kCount>
 HWY_INLINE void exp_of(Vec (&x)[kCount]) {  // several at once: one alone waits for its own chain of twelve operations
   const F32 d;
   const hn::RebindToSigned<F32> di;
+  const hn::RebindToUnsigned<F32> du;
   // Taylor of 2^r up to r^7, |r| <= 1/2: the rest is below 5e-9.
   constexpr float kTaylor[] = {1.52527338e-5f, 1.54035304e-4f, 1.33335581e-3f, 9.61812911e-3f,
                                5.55041087e-2f, 2.40226507e-1f, 6.93147181e-1f, 1.0f};
@@ -43,7 +44,9 @@ HWY_INLINE void exp_of(Vec (&x)[kCount]) {  // several at once: one alone waits 
   }
   DR_UNROLL
   for (int32_t i = 0; i < kCount; ++i) {
-    const auto scaled = hn::Add(hn::BitCast(di, p[i]), hn::ShiftLeft<23>(hn::ConvertTo(di, n[i])));
+    // Unsigned, since lanes that are dropped below may wrap.
+    const auto exponent = hn::BitCast(du, hn::ShiftLeft<23>(hn::ConvertTo(di, n[i])));
+    const auto scaled = hn::Add(hn::BitCast(du, p[i]), exponent);
     const Vec kept = hn::IfThenElse(hn::Eq(x[i], x[i]), hn::BitCast(d, scaled), x[i]);  // a NaN as it was
     x[i] = hn::IfThenZeroElse(hn::Lt(x[i], hn::Set(d, -87.3f)), kept);
   }
