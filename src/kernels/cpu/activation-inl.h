@@ -16,8 +16,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // exp(x) = 2^n 2^r, n the integer nearest to x / ln 2. Relative error below 1e-7 (1 + |x|): what is left of x / ln 2 carries
 // its rounding, which matters less the smaller exp(x) is. Below -87.3, -inf included, exactly 0 (the true value is under
-// 2^-126, and a decay that small forgets). NaN stays NaN. Above 88 the result is cut: gates above zero are outside the
-// contract but must not fault.
+// 2^-126, and a decay that small forgets). NaN stays NaN. Above 88 any number or NaN comes out: such gates are outside the
+// contract and must only not fault.
 template <int32_t kCount>
 HWY_INLINE void exp_of(Vec (&x)[kCount]) {  // several at once: one alone waits for its own chain of twelve operations
   const F32 d;
@@ -29,9 +29,7 @@ HWY_INLINE void exp_of(Vec (&x)[kCount]) {  // several at once: one alone waits 
   Vec n[kCount], r[kCount], p[kCount];
   DR_UNROLL
   for (int32_t i = 0; i < kCount; ++i) {
-    // Compare and select: min and max may drop a NaN.
-    const Vec top = hn::Set(d, 88.0f);
-    const Vec y = hn::Mul(hn::IfThenElse(hn::Gt(x[i], top), top, x[i]), hn::Set(d, 1.44269504f));
+    const Vec y = hn::Mul(x[i], hn::Set(d, 1.44269504f));
     n[i] = hn::Round(y);
     r[i] = hn::Sub(y, n[i]);
     p[i] = hn::Set(d, kTaylor[0]);
@@ -47,7 +45,11 @@ HWY_INLINE void exp_of(Vec (&x)[kCount]) {  // several at once: one alone waits 
     // Unsigned, since lanes that are dropped below may wrap.
     const auto exponent = hn::BitCast(du, hn::ShiftLeft<23>(hn::ConvertTo(di, n[i])));
     const auto scaled = hn::Add(hn::BitCast(du, p[i]), exponent);
-    const Vec kept = hn::IfThenElse(hn::Eq(x[i], x[i]), hn::BitCast(d, scaled), x[i]);  // a NaN as it was
+#if HWY_TARGET == HWY_NEON  // a NaN converts to 0 and keeps its bits
+    const Vec kept = hn::BitCast(d, scaled);
+#else
+    const Vec kept = hn::IfThenElse(hn::Eq(x[i], x[i]), hn::BitCast(d, scaled), x[i]);
+#endif
     x[i] = hn::IfThenZeroElse(hn::Lt(x[i], hn::Set(d, -87.3f)), kept);
   }
 }
@@ -93,51 +95,51 @@ struct GateTerms {
   const float* bias;  // per channel, padded with zeros; nullptr: none
 };
 
-// Log-decay of a gate input that is not linear.
+// Log-decay of a gate input, or the decay itself where that is what is given; before any floor.
 template <GateForm kForm>
-HWY_INLINE Vec log_decay(const GateTerms& terms, Vec x, int32_t channel) {
+HWY_INLINE Vec raw_decay(const GateTerms& terms, Vec x, int32_t channel) {
   const F32 d;
-  if constexpr (kForm == GateForm::kLog) {
-    const Vec floor = hn::Set(d, terms.floor);
-    return hn::IfThenElse(hn::Lt(x, floor), floor, x);  // a NaN stays
-  }
+  if constexpr (kForm == GateForm::kLog || kForm == GateForm::kLinear) return x;
   if (terms.bias != nullptr) x = hn::Add(x, hn::LoadU(d, terms.bias + channel));
   if constexpr (kForm == GateForm::kRawSoftplus) return hn::Mul(hn::Set(d, -terms.factor), softplus_of(x));
   return hn::Mul(hn::Set(d, terms.lower_bound), sigmoid_of(hn::Mul(x, hn::Set(d, terms.factor))));
 }
 
-// Rows of gate inputs become rows of decays (possibly in place), and `whole` the decay over the first `tokens` of them; rows
-// up to the next multiple of four are read and written too.
+// Rows of gate inputs become rows of decays (possibly in place), and `whole` the decay over all of them.
 //
 // Sums and products: the decay of a whole chunk multiplies the state over and over, so it is formed from the sum of its
 // logarithms, rounded once; a product of 16 rounded decays would repeat the same rounding error every chunk when the gate
 // is constant. Everything else is a product of decays, which needs no difference of large sums and no positive exponent.
-template <GateForm kForm>
+template <GateForm kForm, bool kFloor>
 HWY_INLINE void activate_form(const GateTerms terms, const float* inputs, int64_t stride, int32_t tokens,
                               int32_t channels, float* rows, float* HWY_RESTRICT whole) {
   const F32 d;
+  const Vec floor = hn::Set(d, kForm == GateForm::kLinear ? terms.floor_decay : terms.floor);
+  const auto logs_of = [&](int32_t t, int32_t c) HWY_ATTR {
+    const Vec x = raw_decay<kForm>(terms, hn::LoadU(d, inputs + t * stride + c), c);
+    return kFloor ? hn::IfThenElse(hn::Lt(x, floor), floor, x) : x;  // compare and select: max may drop a NaN
+  };
   constexpr int32_t kAtOnce = 4;
-  static_assert(kChunk % kAtOnce == 0);
   for (int32_t c = 0; c < channels; c += kLanes) {
     Vec sum = hn::Zero(d);
-    for (int32_t t = 0; t < tokens; t += kAtOnce) {
+    int32_t t = 0;
+    for (; t + kAtOnce <= tokens; t += kAtOnce) {
       Vec x[kAtOnce];
       DR_UNROLL
       for (int32_t i = 0; i < kAtOnce; ++i) {
-        x[i] = hn::LoadU(d, inputs + (t + i) * stride + c);
-        if constexpr (kForm == GateForm::kLinear) {
-          const Vec floor = hn::Set(d, terms.floor_decay);
-          x[i] = hn::IfThenElse(hn::Lt(x[i], floor), floor, x[i]);
-        } else {
-          x[i] = log_decay<kForm>(terms, x[i], c);
-          if (t + i < tokens) sum = hn::Add(sum, x[i]);
-        }
+        x[i] = logs_of(t + i, c);
+        sum = hn::Add(sum, x[i]);
       }
       if constexpr (kForm != GateForm::kLinear) exp_of(x);
       DR_UNROLL
       for (int32_t i = 0; i < kAtOnce; ++i) hn::StoreU(x[i], d, rows + (t + i) * channels + c);
     }
-    hn::StoreU(exp_of(sum), d, whole + c);
+    for (; t < tokens; ++t) {
+      const Vec x = logs_of(t, c);
+      sum = hn::Add(sum, x);
+      hn::StoreU(kForm == GateForm::kLinear ? x : exp_of(x), d, rows + t * channels + c);
+    }
+    if constexpr (kForm != GateForm::kLinear) hn::StoreU(exp_of(sum), d, whole + c);
   }
   if constexpr (kForm == GateForm::kLinear) {  // given decays are multiplied in double and rounded once
     for (int32_t c = 0; c < channels; ++c) {
@@ -150,15 +152,17 @@ HWY_INLINE void activate_form(const GateTerms terms, const float* inputs, int64_
 
 HWY_INLINE void activate_gates(const GateTerms& terms, const float* inputs, int64_t stride, int32_t tokens,
                                int32_t channels, float* rows, float* HWY_RESTRICT whole) {
+  const bool floor = terms.floor_decay > 0.0f;
   switch (terms.form) {
     case GateForm::kLog:
-      return activate_form<GateForm::kLog>(terms, inputs, stride, tokens, channels, rows, whole);
+      return floor ? activate_form<GateForm::kLog, true>(terms, inputs, stride, tokens, channels, rows, whole)
+                   : activate_form<GateForm::kLog, false>(terms, inputs, stride, tokens, channels, rows, whole);
     case GateForm::kLinear:
-      return activate_form<GateForm::kLinear>(terms, inputs, stride, tokens, channels, rows, whole);
+      return activate_form<GateForm::kLinear, true>(terms, inputs, stride, tokens, channels, rows, whole);
     case GateForm::kRawSoftplus:
-      return activate_form<GateForm::kRawSoftplus>(terms, inputs, stride, tokens, channels, rows, whole);
+      return activate_form<GateForm::kRawSoftplus, false>(terms, inputs, stride, tokens, channels, rows, whole);
     case GateForm::kRawBounded:
-      return activate_form<GateForm::kRawBounded>(terms, inputs, stride, tokens, channels, rows, whole);
+      return activate_form<GateForm::kRawBounded, false>(terms, inputs, stride, tokens, channels, rows, whole);
   }
 }
 
