@@ -17,26 +17,65 @@ namespace deltarelay::cpu::HWY_NAMESPACE {
 namespace {  // internal linkage: several translation units compile this text with different instructions
 namespace hn = hwy::HWY_NAMESPACE;
 
-// One panel: value columns [column, column + kCols) of the state at `pool + offset`. `line` is a row of max(DK, kCols) floats.
+// Values that are turned together.
+constexpr int32_t kTurned = 4;
+// Floats of the line buffer below.
+constexpr int64_t kLineFloats = static_cast<int64_t>(kTurned) * kMaxHeadWidth;
+
+// to[i][j] = from[j][i] for a 4 x 4 block.
+HWY_INLINE void turn_block(const float* HWY_RESTRICT from, int64_t from_stride, float* HWY_RESTRICT to,
+                           int64_t to_stride) {
+#if HWY_TARGET == HWY_SCALAR
+  for (int32_t i = 0; i < kTurned; ++i)
+    for (int32_t j = 0; j < kTurned; ++j) to[i * to_stride + j] = from[j * from_stride + i];
+#else
+  const hn::FixedTag<float, kTurned> d;
+  const auto r0 = hn::LoadU(d, from), r1 = hn::LoadU(d, from + from_stride);
+  const auto r2 = hn::LoadU(d, from + 2 * from_stride), r3 = hn::LoadU(d, from + 3 * from_stride);
+  const auto lo02 = hn::InterleaveLower(d, r0, r2), hi02 = hn::InterleaveUpper(d, r0, r2);
+  const auto lo13 = hn::InterleaveLower(d, r1, r3), hi13 = hn::InterleaveUpper(d, r1, r3);
+  hn::StoreU(hn::InterleaveLower(d, lo02, lo13), d, to);
+  hn::StoreU(hn::InterleaveUpper(d, lo02, lo13), d, to + to_stride);
+  hn::StoreU(hn::InterleaveLower(d, hi02, hi13), d, to + 2 * to_stride);
+  hn::StoreU(hn::InterleaveUpper(d, hi02, hi13), d, to + 3 * to_stride);
+#endif
+}
+
+// One panel: value columns [column, column + kCols) of the state at `base + offset`; channels and columns past the state's
+// are zero. `lines` holds kLineFloats.
 inline void load_panel(const Problem& problem, const StatePool& pool, const void* base, int64_t offset, int32_t column,
-                       int32_t channels, float* HWY_RESTRICT line, float* HWY_RESTRICT panel) {
+                       int32_t channels, float* HWY_RESTRICT lines, float* HWY_RESTRICT panel) {
   const int32_t columns = std::min(kCols, problem.dv - column);
-  std::fill(panel, panel + static_cast<int64_t>(channels) * kCols, 0.0f);
   if (pool.layout == StateLayout::kKeyMajor) {
+    std::fill(panel, panel + static_cast<int64_t>(channels) * kCols, 0.0f);
     for (int32_t c = 0; c < problem.dk; ++c)
       load_row(at(base, pool.dtype, offset + static_cast<int64_t>(c) * problem.dv + column), pool.dtype, columns,
                panel + c * kCols);
     return;
   }
-  for (int32_t v = 0; v < columns; ++v) {
-    load_row(at(base, pool.dtype, offset + static_cast<int64_t>(column + v) * problem.dk), pool.dtype, problem.dk,
-             line);
-    for (int32_t c = 0; c < problem.dk; ++c) panel[c * kCols + v] = line[c];
+  static_assert(kCols % kTurned == 0 || HWY_TARGET == HWY_SCALAR);
+  for (int32_t v = 0; v < kCols; v += std::min(kTurned, kCols)) {
+    for (int32_t i = 0; i < kTurned; ++i) {
+      float* line = lines + i * kMaxHeadWidth;
+      const int32_t given = v + i < columns ? problem.dk : 0;
+      if (given > 0)
+        load_row(at(base, pool.dtype, offset + static_cast<int64_t>(column + v + i) * problem.dk), pool.dtype, given,
+                 line);
+      std::fill(line + given, line + channels, 0.0f);
+    }
+    for (int32_t c = 0; c < channels; c += kTurned) {
+#if HWY_TARGET == HWY_SCALAR  // a panel is narrower than a block
+      for (int32_t j = 0; j < kTurned; ++j)
+        for (int32_t i = 0; i < kCols; ++i) panel[(c + j) * kCols + i] = lines[i * kMaxHeadWidth + c + j];
+#else
+      turn_block(lines + c, kMaxHeadWidth, panel + c * kCols + v, kCols);
+#endif
+    }
   }
 }
 
 inline void store_panel(const Problem& problem, const StatePool& pool, void* base, int64_t offset, int32_t column,
-                        float* HWY_RESTRICT line, const float* HWY_RESTRICT panel) {
+                        int32_t channels, float* HWY_RESTRICT lines, const float* HWY_RESTRICT panel) {
   const int32_t columns = std::min(kCols, problem.dv - column);
   if (pool.layout == StateLayout::kKeyMajor) {
     for (int32_t c = 0; c < problem.dk; ++c)
@@ -44,33 +83,41 @@ inline void store_panel(const Problem& problem, const StatePool& pool, void* bas
                 at(base, pool.dtype, offset + static_cast<int64_t>(c) * problem.dv + column), pool.dtype);
     return;
   }
-  for (int32_t v = 0; v < columns; ++v) {
-    for (int32_t c = 0; c < problem.dk; ++c) line[c] = panel[c * kCols + v];
-    store_row(line, problem.dk, at(base, pool.dtype, offset + static_cast<int64_t>(column + v) * problem.dk),
-              pool.dtype);
+  for (int32_t v = 0; v < columns; v += std::min(kTurned, kCols)) {
+    for (int32_t c = 0; c < channels; c += kTurned) {
+#if HWY_TARGET == HWY_SCALAR
+      for (int32_t j = 0; j < kTurned; ++j)
+        for (int32_t i = 0; i < kCols; ++i) lines[i * kMaxHeadWidth + c + j] = panel[(c + j) * kCols + i];
+#else
+      turn_block(panel + c * kCols + v, kCols, lines + c, kMaxHeadWidth);
+#endif
+    }
+    for (int32_t i = 0; i < std::min(std::min(kTurned, kCols), columns - v); ++i)
+      store_row(lines + i * kMaxHeadWidth, problem.dk,
+                at(base, pool.dtype, offset + static_cast<int64_t>(column + v + i) * problem.dk), pool.dtype);
   }
 }
 
 // Panels of a state, or zeros when there is none.
 inline void load_state(const Problem& problem, const StatePool& pool, const void* base, int64_t slot, int32_t head,
-                       PanelRange range, int32_t channels, float* line, float* panels) {
+                       PanelRange range, int32_t channels, float* lines, float* panels) {
   for (int32_t p = 0; p < range.count; ++p) {
     float* panel = panels + static_cast<int64_t>(p) * channels * kCols;
     if (slot < 0) {
       std::fill(panel, panel + static_cast<int64_t>(channels) * kCols, 0.0f);
     } else {
       load_panel(problem, pool, base, slot * pool.stride_slot + head * pool.stride_head, (range.first + p) * kCols,
-                 channels, line, panel);
+                 channels, lines, panel);
     }
   }
 }
 
 inline void store_state(const Problem& problem, const StatePool& pool, void* base, int64_t slot, int32_t head,
-                        PanelRange range, int32_t channels, float* line, const float* panels) {
+                        PanelRange range, int32_t channels, float* lines, const float* panels) {
   if (slot < 0) return;
   for (int32_t p = 0; p < range.count; ++p)
-    store_panel(problem, pool, base, slot * pool.stride_slot + head * pool.stride_head, (range.first + p) * kCols, line,
-                panels + static_cast<int64_t>(p) * channels * kCols);
+    store_panel(problem, pool, base, slot * pool.stride_slot + head * pool.stride_head, (range.first + p) * kCols,
+                channels, lines, panels + static_cast<int64_t>(p) * channels * kCols);
 }
 
 }  // namespace

@@ -49,7 +49,7 @@ struct WalkScratch {
   float* values;   // [token][panels * kCols]
   float* outputs;  // [token][panels * kCols]
   float* panels;   // [panel][channel][kCols]
-  float* line;     // one row of the longest kind
+  float* lines;    // kLineFloats
 };
 
 inline WalkScratch carve_walk(const Problem& problem, int32_t panels, Carver& carver) {
@@ -72,7 +72,7 @@ inline WalkScratch carve_walk(const Problem& problem, int32_t panels, Carver& ca
   s.values = carver.take(static_cast<int64_t>(kChunk) * panels * kCols);
   s.outputs = carver.take(static_cast<int64_t>(kChunk) * panels * kCols);
   s.panels = carver.take(panels * channels * kCols);
-  s.line = carver.take(std::max<int64_t>(kMaxHeadWidth, kCols));
+  s.lines = carver.take(kLineFloats);
   return s;
 }
 
@@ -152,7 +152,7 @@ inline void enter(const StageArgs& args, const Item& item, int32_t channels, con
     std::copy(from, from + item.panels.count * panel_floats, s.panels);
   } else {
     load_state(problem, problem.initial, args.tensors.initial, initial_slot(args, item.row.sequence), item.head,
-               item.panels, channels, s.line, s.panels);
+               item.panels, channels, s.lines, s.panels);
   }
 }
 
@@ -212,7 +212,7 @@ inline void walk_item(const StageArgs& args, const Item& item, std::byte* memory
     int64_t slot;
     while (emits && checkpoints.take(position, slot)) {
       engine.leave(s.panels);
-      store_state(problem, problem.checkpoint, args.tensors.checkpoint, slot, item.head, item.panels, channels, s.line,
+      store_state(problem, problem.checkpoint, args.tensors.checkpoint, slot, item.head, item.panels, channels, s.lines,
                   state);
     }
   };
@@ -266,7 +266,7 @@ inline void walk_item(const StageArgs& args, const Item& item, std::byte* memory
   leave(args, item, channels, s);
   if (emits && end == length)
     store_state(problem, problem.final, args.tensors.final, final_slot(args, row.sequence), item.head, item.panels,
-                channels, s.line, folded != nullptr ? folded : s.panels);
+                channels, s.lines, folded != nullptr ? folded : s.panels);
 }
 
 // Bytes of scratch of one worker.
