@@ -4,7 +4,7 @@
 #
 #   scripts/cpu_check.sh <output folder> [tests|bench]     both unless one is named
 #
-# Leaves build.log, tests.log, cpu.txt and the results of the benchmark in the output folder.
+# A copy without its git history names its commit in DELTARELAY_COMMIT. Leaves build.log, tests.log, cpu.txt and the results of the benchmark in the output folder.
 set -euo pipefail
 [ $# -ge 1 ] || { echo "usage: scripts/cpu_check.sh <output folder> [tests|bench]" >&2; exit 2; }
 mkdir -p "$1"
@@ -28,7 +28,7 @@ if [ "$only" != bench ]; then
   tail -25 "$out/tests.log"
 fi
 if [ "$only" != tests ]; then
-  "$command" bench tests/cases/cpu-bench.txt --json "$out/bench.json" || failed=1
+  "$command" bench tests/cases/cpu-bench.txt ${DELTARELAY_COMMIT:+--commit "$DELTARELAY_COMMIT"} --json "$out/bench.json" || failed=1
   python3 scripts/results_table.py "$out/bench.json" >"$out/bench.md"
 fi
 exit $failed
