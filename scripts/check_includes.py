@@ -39,6 +39,7 @@ ALLOWED = {
     # unit tests may see the insides
     "tests/problem": [API, "src", *TOOLS],
     "tests/plan": [API, "src", *TOOLS],
+    "tests/run": [API, "src"],
     "tests/stages": [API, "src", *TOOLS],
 }
 # third-party header prefix -> folders that may use it
