@@ -5,7 +5,7 @@
 #   scripts/setup.sh test      the same, with GoogleTest and the style checkers
 set -euo pipefail
 build=(g++ cmake ninja-build ccache pkg-config libhwy-dev libcli11-dev nlohmann-json3-dev python3 ca-certificates)
-tests=(git libgtest-dev libgmock-dev)
+tests=(git make libgtest-dev libgmock-dev)
 # Formatting depends on the version. Where this one is not to be had, the style checks say so and are skipped.
 style=(clang-format-14 clang-tidy-14)
 

@@ -296,10 +296,12 @@ class Picture {
   std::string label_of(const Item& item, double width) const {
     const std::string segment = "seq " + std::to_string(item.sequence) + " seg " + std::to_string(item.segment);
     const std::string tile = tiles_ > 1 ? " tile " + std::to_string(item.tile) : "";
-    const std::string head = " head " + std::to_string(item.head);
+    const std::string with_tile = segment + tile;
+    const std::string with_head = segment + " head " + std::to_string(item.head);
+    const std::string full = with_head + tile;
     const std::string brief = std::to_string(item.sequence) + "." + std::to_string(item.segment);
     constexpr double kCharacter = 6.4;
-    for (const std::string& label : {segment + head + tile, segment + tile, segment, brief})
+    for (const std::string& label : {full, with_tile, segment, brief})
       if (width >= static_cast<double>(label.size()) * kCharacter + 6) return label;
     return "";
   }

@@ -24,18 +24,18 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using F32 = hn::ScalableTag<float>;
 using Vec = hn::Vec<F32>;
-constexpr int32_t kLanes = static_cast<int32_t>(hn::MaxLanes(F32()));
-constexpr int32_t kCols = 2 * kLanes;
+inline constexpr int32_t kLanes = static_cast<int32_t>(hn::MaxLanes(F32()));
+inline constexpr int32_t kCols = 2 * kLanes;
 
 // Rows of a tile. 2 * kRows accumulators hide the FMA latency (4 cycles x 4 pipes on a Neoverse-V1, 4 x 2 on x86) and must
 // fit beside the operands: 16 of 32 registers on NEON and AVX-512, 8 of 16 before.
 #if HWY_TARGET == HWY_NEON || HWY_TARGET <= HWY_AVX3
-constexpr int32_t kRows = 8;
+inline constexpr int32_t kRows = 8;
 #else
-constexpr int32_t kRows = 4;
+inline constexpr int32_t kRows = 4;
 #endif
 static_assert(kChunk % kRows == 0 && kChannelPad % kRows == 0 && kChannelPad % kLanes == 0);
-constexpr int32_t kRowTiles = kChunk / kRows;
+inline constexpr int32_t kRowTiles = kChunk / kRows;
 
 struct Tile {
   HWY_INLINE Tile() {}  // spelled out: a constructor the compiler makes would lack the target attribute

@@ -47,7 +47,7 @@ struct ChunkOperands {
 
 // Channels are prepared in blocks: the rows of a block stay in L1 (64 KiB on the machine this was tuned on; whole rows of
 // 128 channels took 80 KiB and cost 10 % more).
-constexpr int32_t kChannelBlock = 64;
+inline constexpr int32_t kChannelBlock = 64;
 static_assert(kChannelBlock % kChannelPad == 0);
 
 // Row-major staging of one chunk.

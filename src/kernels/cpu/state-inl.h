@@ -18,9 +18,9 @@ namespace {  // internal linkage: several translation units compile this text wi
 namespace hn = hwy::HWY_NAMESPACE;
 
 // Values that are turned together.
-constexpr int32_t kTurned = 4;
+inline constexpr int32_t kTurned = 4;
 // Floats of the line buffer below.
-constexpr int64_t kLineFloats = static_cast<int64_t>(kTurned) * kMaxHeadWidth;
+inline constexpr int64_t kLineFloats = static_cast<int64_t>(kTurned) * kMaxHeadWidth;
 
 // to[i][j] = from[j][i] for a 4 x 4 block.
 HWY_INLINE void turn_block(const float* HWY_RESTRICT from, int64_t from_stride, float* HWY_RESTRICT to,
