@@ -78,6 +78,7 @@ struct Request {
   const char* isa = nullptr;
   CarryMode carry = CarryMode::kExact;
   int32_t num_columns = 0;  // > 0: a subset of value columns is asked for
+  bool cut = false;         // segments are forced, or asked for in the manner of another system
   int32_t device_kind = DR_DEVICE_CPU;
   int32_t compute_capability = 0;
 };

@@ -93,12 +93,6 @@ void choose_grain(Plan& plan) {
 
 void choose_rule(Plan& plan) {
   const Options& options = plan.options;
-  if (!can_cut(plan) && (options.segments == DR_SEGMENTS_COUNT || options.segments == DR_SEGMENTS_LENGTH ||
-                         options.policy != kOwnPolicy)) {
-    fail_unsupported(std::string(plan.backend->name) +
-                     ": segments: this backend computes every sequence whole, found " +
-                     (options.policy != kOwnPolicy ? "policy '" + options.policy + "'" : "a forced cut"));
-  }
   if (options.invariant) {
     choose_grain(plan);
     if (plan.grain > 0) {

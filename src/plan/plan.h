@@ -14,6 +14,9 @@
 
 namespace deltarelay {
 
+// The name of our own way to cut; others are presets of policies.h.
+inline constexpr const char* kOwnPolicy = "deltarelay";
+
 // dr_options with its strings owned and its defaults resolved.
 struct Options {
   int32_t segments = DR_SEGMENTS_AUTO;
@@ -40,6 +43,8 @@ inline Request request_of(const Options& options) {
   request.isa = options.isa.empty() ? nullptr : options.isa.c_str();
   request.carry = options.carry;
   request.num_columns = static_cast<int32_t>(options.columns.size());
+  request.cut =
+      options.segments == DR_SEGMENTS_COUNT || options.segments == DR_SEGMENTS_LENGTH || options.policy != kOwnPolicy;
   request.device_kind = options.device.kind;
   request.compute_capability = options.device.compute_capability;
   return request;

@@ -7,8 +7,6 @@
 
 namespace deltarelay {
 
-inline constexpr const char* kOwnPolicy = "deltarelay";
-
 int32_t policy_count();
 const char* policy_name(int32_t index);
 int32_t policy_find(const std::string& name);  // -1: unknown

@@ -21,8 +21,11 @@ bool explain(const cases::Case& c) {
       std::printf("  %s %s\n", red("invalid:").c_str(), dr_last_error());
       return false;
     }
-    const std::string answer = status == DR_SUCCESS ? green("accepts") : std::string("declines: ") + dr_last_error();
-    std::printf("  %-12s %s\n", dr_backend_name(i), answer.c_str());
+    const std::string name = dr_backend_name(i);
+    std::string reason = dr_last_error();
+    if (reason.starts_with(name + ": ")) reason.erase(0, name.size() + 2);  // it stands at the head of the line already
+    std::printf("  %-12s %s\n", name.c_str(),
+                status == DR_SUCCESS ? green("accepts").c_str() : ("declines: " + reason).c_str());
   }
   std::printf("\n%s\n", bold("plan").c_str());
   try {
