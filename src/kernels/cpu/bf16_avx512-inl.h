@@ -19,10 +19,17 @@ struct Bf16Product {
   static constexpr int32_t kRightStep = 64;
   static constexpr int32_t kScaleFloats = 8;  // of a packed row scale
 
+  struct Session {};  // nothing to set up
+
   struct Tile {
     __m512 lo[kTileRows];
     __m512 hi[kTileRows];
   };
+
+  // Where a row stands in its tile's step that holds `channel`, in an operand of row tiles.
+  static int64_t place(int32_t token, int32_t channel, int32_t channels) {
+    return (static_cast<int64_t>(token / kTileRows) * channels + channel) * kTileRows + token % kTileRows * kDepth;
+  }
 
   static HWY_INLINE void clear(Tile& tile) {
     DR_UNROLL
@@ -35,9 +42,9 @@ struct Bf16Product {
     return out;
   }
 
-  static HWY_INLINE void multiply(Tile& tile, const uint16_t* HWY_RESTRICT left, const uint16_t* HWY_RESTRICT right,
-                                  int32_t steps) {
-    for (int32_t i = 0; i < steps; ++i) {
+  static HWY_INLINE void multiply(Tile& tile, const uint16_t* HWY_RESTRICT left, int32_t,
+                                  const uint16_t* HWY_RESTRICT right, int32_t depth) {
+    for (int32_t i = 0; i < depth; i += kDepth) {
       const __m512bh lo = as_bf16(_mm512_loadu_si512(right));
       const __m512bh hi = as_bf16(_mm512_loadu_si512(right + 32));
       DR_UNROLL
@@ -105,9 +112,9 @@ struct Bf16Product {
   }
 
   // Four rows ("sub-chunk") times factor[column] (nullptr: 1) and scale[row], into a left operand whose summed axis is the
-  // columns. `row` is the first row's place in its tile, `left` the tile's first step.
+  // columns; `left` is the first row's place.
   static HWY_INLINE void pack_left(const float* HWY_RESTRICT rows, int64_t stride, const float* HWY_RESTRICT factor,
-                                   const float* HWY_RESTRICT scale, int32_t columns, int32_t row,
+                                   const float* HWY_RESTRICT scale, int32_t columns, int32_t,
                                    uint16_t* HWY_RESTRICT left) {
     for (int32_t c = 0; c < columns; c += 16) {
       const __m512 f = factor != nullptr ? _mm512_loadu_ps(factor + c) : _mm512_set1_ps(1.0f);
@@ -118,7 +125,7 @@ struct Bf16Product {
         const __m256bh rounded = _mm512_cvtneps_pbh(x);  // neighbours in a row are the pairs
         __builtin_memcpy(pairs[r], &rounded, sizeof(rounded));
       }
-      auto* to = reinterpret_cast<uint32_t*>(left + c / kDepth * kLeftStep) + row;
+      auto* to = reinterpret_cast<uint32_t*>(left + c / kDepth * kLeftStep);
       for (int32_t step = 0; step < 8; ++step)
         for (int32_t r = 0; r < kSubChunk; ++r) to[step * kLeftStep / 2 + r] = pairs[r][step];
     }

@@ -9,7 +9,8 @@ namespace {
 
 template <class Product>
 class Bf16Engine {
-  static_assert(Product::kTileCols == kCols && Product::kTileRows == kRows);
+  static constexpr int32_t kTileRows = Product::kTileRows;
+  static_assert(Product::kTileCols == kCols && kTileRows % kRows == 0 && kChunk % kTileRows == 0);
 
  public:
   Bf16Engine(const Problem& problem, int32_t panels, Carver& carver)
@@ -17,7 +18,7 @@ class Bf16Engine {
         panels_(panels),
         channels_(padded_channels(problem.dk)),
         state_(carver.take(static_cast<int64_t>(panels) * channels_ * kCols)),
-        decay_(carver.take(static_cast<int64_t>(channels_ / kRows) * Product::kScaleFloats)),
+        decay_(carver.take(static_cast<int64_t>(channels_ / kTileRows) * Product::kScaleFloats)),
         rounded_(carver.take<uint16_t>(static_cast<int64_t>(panels) * channels_ * kCols)),
         keys_(carver.take<uint16_t>(static_cast<int64_t>(kChunk) * channels_)),
         queries_(carver.take<uint16_t>(static_cast<int64_t>(kChunk) * channels_)),
@@ -25,7 +26,7 @@ class Bf16Engine {
 
   void enter(const float* panels) {
     for (int32_t p = 0; p < panels_; ++p) {
-      for (int32_t c = 0; c < channels_; c += kRows) {
+      for (int32_t c = 0; c < channels_; c += kTileRows) {
         const int64_t at = (static_cast<int64_t>(p) * channels_ + c) * kCols;
         typename Product::Tile tile;
         Product::from_rows(tile, panels + at, kCols);
@@ -36,7 +37,7 @@ class Bf16Engine {
   }
 
   void leave(float* panels) {
-    for (int64_t at = 0; at < static_cast<int64_t>(panels_) * channels_ * kCols; at += kRows * kCols) {
+    for (int64_t at = 0; at < static_cast<int64_t>(panels_) * channels_ * kCols; at += kTileRows * kCols) {
       typename Product::Tile tile;
       Product::load(tile, state_ + at);
       Product::to_rows(tile, panels + at, kCols);
@@ -49,17 +50,19 @@ class Bf16Engine {
     else
       prepare_gdn(problem_, in, gate, shape, s.staging, s.operands, *this);
     Product::pack_left_turned(s.operands.to_end, channels_, to_end_);
-    for (int32_t c = 0; c < channels_; c += kRows)
-      Product::pack_scale(s.operands.decay + c, decay_ + c / kRows * Product::kScaleFloats);
+    for (int32_t c = 0; c < channels_; c += kTileRows)
+      Product::pack_scale(s.operands.decay + c, decay_ + c / kTileRows * Product::kScaleFloats);
   }
 
   HWY_INLINE void keys(const float* rows, int64_t stride, const float* factor, const float* scale, int32_t token,
                        int32_t channel, int32_t width) const {
-    Product::pack_left(rows, stride, factor, scale + token, width, token % kRows, keys_ + place(token, channel));
+    Product::pack_left(rows, stride, factor, scale + token, width, channels_,
+                       keys_ + Product::place(token, channel, channels_));
   }
   HWY_INLINE void queries(const float* rows, int64_t stride, const float* factor, const float* scale, int32_t token,
                           int32_t channel, int32_t width) const {
-    Product::pack_left(rows, stride, factor, scale + token, width, token % kRows, queries_ + place(token, channel));
+    Product::pack_left(rows, stride, factor, scale + token, width, channels_,
+                       queries_ + Product::place(token, channel, channels_));
   }
 
   HWY_INLINE void advance(int32_t p, int32_t tokens, const float* HWY_RESTRICT values, int64_t value_stride,
@@ -68,50 +71,54 @@ class Bf16Engine {
     const int64_t at = static_cast<int64_t>(p) * channels_ * kCols;
     float* HWY_RESTRICT state = state_ + at;
     uint16_t* HWY_RESTRICT rounded = rounded_ + at;
-    const int32_t steps = channels_ / Product::kDepth;
     const int32_t row_tiles = (tokens + kRows - 1) / kRows;
-    const int64_t left_tile = static_cast<int64_t>(channels_) * kRows;
-    alignas(64) float x[kChunk * kCols], read[kRows * kCols];
+    const int32_t product_tiles = (tokens + kTileRows - 1) / kTileRows;
+    alignas(64) float x[kChunk * kCols], read[kChunk * kCols];
     alignas(64) uint16_t x_right[kChunk * kCols];
-    typename Product::Tile product;
+    read_state(keys_, rounded, product_tiles, read);
     for (int32_t t = 0; t < row_tiles; ++t) {
-      Product::clear(product);
-      Product::multiply(product, keys_ + t * left_tile, rounded, steps);
-      Product::to_rows(product, read, kCols);
       Tile tile;
-      load(tile, read, kCols);
+      load(tile, read + t * kRows * kCols, kCols);
       if (values != nullptr) add_scaled(tile, values + t * kRows * value_stride, value_stride, in.beta + t * kRows);
       multiply(tile, in.solve + t * kChunk * kRows, kRows, x, t * kRows);
       substitute(tile, in.solve + (t * kChunk + t * kRows) * kRows);
       store(tile, x + t * kRows * kCols, kCols);
-      Product::from_rows(product, x + t * kRows * kCols, kCols);
-      Product::to_right(product, x_right + t * kRows * kCols);
+    }
+    std::fill(x + row_tiles * kRows * kCols, x + product_tiles * kTileRows * kCols, 0.0f);
+    typename Product::Tile product;
+    for (int32_t t = 0; t < product_tiles * kTileRows; t += kTileRows) {
+      Product::from_rows(product, x + t * kCols, kCols);
+      Product::to_right(product, x_right + t * kCols);
     }
     if (outputs != nullptr) {
+      read_state(queries_, rounded, product_tiles, read);
       for (int32_t t = 0; t < row_tiles; ++t) {
-        Product::clear(product);
-        Product::multiply(product, queries_ + t * left_tile, rounded, steps);
-        Product::to_rows(product, read, kCols);
         // What the chunk's own tokens add stays fp32: in short sequences it is all there is, and it is cheap.
         Tile tile;
-        load(tile, read, kCols);
+        load(tile, read + t * kRows * kCols, kCols);
         multiply(tile, in.mix + t * kChunk * kRows, kRows, x, (t + 1) * kRows);
         store(tile, outputs + t * kRows * output_stride, output_stride);
       }
     }
-    for (int32_t c = 0; c < channels_; c += kRows) {
+    for (int32_t c = 0; c < channels_; c += kTileRows) {
       Product::load(product, state + c * kCols);
-      Product::scale_rows(product, decay_ + c / kRows * Product::kScaleFloats);
-      Product::multiply(product, to_end_ + c * kChunk, x_right, row_tiles * kRows / Product::kDepth);
+      Product::scale_rows(product, decay_ + c / kTileRows * Product::kScaleFloats);
+      Product::multiply(product, to_end_ + c * kChunk, kChunk, x_right, product_tiles * kTileRows);
       Product::store(product, state + c * kCols);
       Product::to_right(product, rounded + c * kCols);
     }
   }
 
  private:
-  // Where the step that holds a channel starts in an operand packed by row tiles.
-  int64_t place(int32_t token, int32_t channel) const {
-    return (static_cast<int64_t>(token / kRows) * channels_ + channel) * kRows;
+  // rows = left * state, for the tokens of a chunk.
+  HWY_INLINE void read_state(const uint16_t* HWY_RESTRICT left, const uint16_t* HWY_RESTRICT rounded,
+                             int32_t product_tiles, float* HWY_RESTRICT rows) const {
+    for (int32_t t = 0; t < product_tiles * kTileRows; t += kTileRows) {
+      typename Product::Tile product;
+      Product::clear(product);
+      Product::multiply(product, left + static_cast<int64_t>(t) * channels_, channels_, rounded, channels_);
+      Product::to_rows(product, rows + t * kCols, kCols);
+    }
   }
 
   // Row r of the tile plus scale[r] times row r of `rows`.
@@ -126,6 +133,7 @@ class Bf16Engine {
     }
   }
 
+  [[no_unique_address]] typename Product::Session session_;
   const Problem& problem_;
   int32_t panels_;
   int32_t channels_;

@@ -20,9 +20,16 @@ struct Bf16Product {
   static constexpr int32_t kTileFloats = 64;
   static constexpr int32_t kScaleFloats = 16;  // of a packed row scale
 
+  struct Session {};  // nothing to set up
+
   struct Tile {
     float32x4_t block[4][4];
   };
+
+  // Where a row stands in its tile's step that holds `channel`, in an operand of row tiles.
+  static int64_t place(int32_t token, int32_t channel, int32_t channels) {
+    return (static_cast<int64_t>(token / kTileRows) * channels + channel) * kTileRows + token % kTileRows * kDepth;
+  }
 
   static HWY_INLINE void clear(Tile& tile) {
     DR_UNROLL
@@ -32,9 +39,9 @@ struct Bf16Product {
     }
   }
 
-  static HWY_INLINE void multiply(Tile& tile, const uint16_t* HWY_RESTRICT left, const uint16_t* HWY_RESTRICT right,
-                                  int32_t steps) {
-    for (int32_t i = 0; i < steps; ++i) {
+  static HWY_INLINE void multiply(Tile& tile, const uint16_t* HWY_RESTRICT left, int32_t,
+                                  const uint16_t* HWY_RESTRICT right, int32_t depth) {
+    for (int32_t i = 0; i < depth; i += kDepth) {
       bfloat16x8_t a[4], b[4];
       DR_UNROLL
       for (int32_t j = 0; j < 4; ++j) {
@@ -132,11 +139,11 @@ struct Bf16Product {
   }
 
   // Four rows ("sub-chunk") times factor[column] (nullptr: 1) and scale[row], into a left operand whose summed axis is the
-  // columns. `row` is the first row's place in its tile, `left` the tile's first step.
+  // columns; `left` is the first row's place.
   static HWY_INLINE void pack_left(const float* HWY_RESTRICT rows, int64_t stride, const float* HWY_RESTRICT factor,
-                                   const float* HWY_RESTRICT scale, int32_t columns, int32_t row,
+                                   const float* HWY_RESTRICT scale, int32_t columns, int32_t,
                                    uint16_t* HWY_RESTRICT left) {
-    uint16_t* HWY_RESTRICT to = left + row * kDepth;
+    uint16_t* HWY_RESTRICT to = left;
     const float32x4_t s = vld1q_f32(scale);
     for (int32_t c = 0; c < columns; c += kDepth) {
       const float32x4_t f = factor != nullptr ? vld1q_f32(factor + c) : vdupq_n_f32(1.0f);

@@ -11,6 +11,10 @@
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
 #endif
+#if defined(__x86_64__) && defined(__linux__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#endif
 #if defined(__linux__)
 #include <sched.h>
 #include <unistd.h>
@@ -32,6 +36,21 @@ const char* bf16_isa_name(int64_t highway_target) {
   return nullptr;
 }
 
+// AMX registers are large, and Linux gives them only to processes that ask. nullptr: not to be had.
+const Kernels* granted_amx_kernels(int64_t highway_target) {
+#if defined(__x86_64__) && defined(__linux__)
+  if (highway_target != HWY_AVX3 || !__builtin_cpu_supports("avx512bf16")) return nullptr;
+  uint32_t a = 0, b = 0, c = 0, d = 0;
+  constexpr uint32_t kAmxBf16 = 1u << 22, kAmxTile = 1u << 24;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & kAmxBf16) == 0 || (d & kAmxTile) == 0) return nullptr;
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0 ? amx_kernels() : nullptr;
+#else
+  (void)highway_target;
+  return nullptr;
+#endif
+}
+
 }  // namespace
 
 const std::vector<Isa>& available_isas() {
@@ -41,6 +60,8 @@ const std::vector<Isa>& available_isas() {
     for (const SimdTarget& target : simd_targets()) {
       // The portable target needs nothing of the machine, whatever the detection says of it.
       if ((supported & target.highway_target) == 0 && &target != &simd_targets().back()) continue;
+      if (const Kernels* amx = granted_amx_kernels(target.highway_target))
+        isas.push_back({"avx512-amx", target.kernels, amx});
       const char* bf16_name = bf16_isa_name(target.highway_target);
       const Kernels* bf16 = bf16_name != nullptr ? bf16_kernels() : nullptr;
       const Isa plain{target.name, target.kernels, nullptr};

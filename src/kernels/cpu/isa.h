@@ -37,5 +37,6 @@ const std::vector<Isa>& available_isas();
 // Kernels for bf16 data with native products; nullptr when none were compiled. Only to be called on a machine that has the
 // instructions (isa.cpp asks): the file they are in is compiled with them throughout.
 const Kernels* bf16_kernels();
+const Kernels* amx_kernels();
 
 }  // namespace deltarelay::cpu

@@ -1,0 +1,30 @@
+// Kernels for bf16 data with AMX. Compiled for processors that have it (see CMakeLists.txt); isa.cpp asks the machine first.
+#include "kernels/cpu/isa.h"
+
+#if defined(__AMX_BF16__) && defined(__AVX512BF16__)
+
+#include "hwy/highway.h"
+#include "kernels/cpu/bf16_amx-inl.h"
+#include "kernels/cpu/bf16_engine-inl.h"
+#include "kernels/cpu/carry-inl.h"
+
+namespace deltarelay::cpu {
+
+const Kernels* amx_kernels() {
+  using Engine = HWY_NAMESPACE::Bf16Engine<HWY_NAMESPACE::AmxProduct>;
+  static constexpr Kernels kKernels{HWY_NAMESPACE::kCols, HWY_NAMESPACE::scratch_bytes<Engine>,
+                                    HWY_NAMESPACE::walk_item<Engine>, HWY_NAMESPACE::run_fold};
+  return &kKernels;
+}
+
+}  // namespace deltarelay::cpu
+
+#else
+
+namespace deltarelay::cpu {
+
+const Kernels* amx_kernels() { return nullptr; }
+
+}  // namespace deltarelay::cpu
+
+#endif
