@@ -350,7 +350,7 @@ DR_API dr_status dr_execute(const dr_plan* plan, const dr_tensors* tensors, void
 
 /* ---- backends -------------------------------------------------------------------------------------------------- */
 
-/* In order of preference; "reference", which accepts every valid problem, is last. */
+/* In order of preference; "reference", which accepts every valid problem (but computes every sequence whole), is last. */
 DR_API int32_t dr_backend_count(void);
 DR_API const char* dr_backend_name(int32_t index); /* NULL when out of range */
 /* Would this backend serve the problem? DR_SUCCESS, DR_UNSUPPORTED (dr_last_error has the reason) or DR_INVALID. */

@@ -163,6 +163,13 @@ TEST(CasePrint, EveryWordComesBack) {
   EXPECT_EQ(printed.size(), words.size()) << "two different cases print alike";
 }
 
+// Some backend serves the request.
+bool library_accepts(const Request& request) {
+  for (int32_t i = 0; i < dr_backend_count(); ++i)
+    if (dr_backend_check(i, &request.problem, &request.options) == DR_SUCCESS) return true;
+  return false;
+}
+
 TEST(CasePrint, RandomCasesComeBackAndAreValid) {
   std::set<std::string> printed;
   for (uint64_t seed = 0; seed < 3000; ++seed) {
@@ -171,9 +178,7 @@ TEST(CasePrint, RandomCasesComeBackAndAreValid) {
     EXPECT_LE(c.token_heads() * c.dk * c.dv, 20'000'000) << print(c);
     printed.insert(print(c));
     const Request request(c);
-    const int32_t reference = dr_backend_count() - 1;
-    ASSERT_EQ(dr_backend_check(reference, &request.problem, &request.options), DR_SUCCESS) << print(c) << "\n"
-                                                                                           << dr_last_error();
+    ASSERT_TRUE(library_accepts(request)) << print(c) << "\n" << dr_last_error();
     if (::testing::Test::HasFailure()) return;
   }
   EXPECT_GT(printed.size(), 2990u);
@@ -191,9 +196,7 @@ TEST(CaseFiles, EveryLineOfEveryFileIsACaseTheLibraryAccepts) {
     for (const Case& c : all) {
       EXPECT_TRUE(seen.insert(print(c)).second) << entry.path() << " holds twice: " << print(c);
       const Request request(c);
-      EXPECT_EQ(dr_backend_check(dr_backend_count() - 1, &request.problem, &request.options), DR_SUCCESS)
-          << print(c) << "\n"
-          << dr_last_error();
+      EXPECT_TRUE(library_accepts(request)) << print(c) << "\n" << dr_last_error();
     }
   }
   EXPECT_EQ(files, 5u);
