@@ -14,8 +14,8 @@
 namespace deltarelay {
 namespace {
 
-// How long a thread looks before it sleeps. Waking one takes 30 to 50 us, as long as two chunks of work; the phases of a
-// split plan follow each other much faster than that.
+// How long a thread looks before it sleeps. The phases of a split plan follow each other at once, and waking a thread between
+// them cost tens of microseconds (two segments on two threads: 1.0 % over unsplit without looking, 0.2 to 0.7 % with it).
 constexpr std::chrono::microseconds kLook{50};
 
 inline void pause() {
