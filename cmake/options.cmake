@@ -4,6 +4,8 @@ option(DELTARELAY_BUILD_TESTS "Build the tests (needs GoogleTest; brings the too
 option(DELTARELAY_WERROR "Treat compiler warnings as errors" OFF)
 set(DELTARELAY_SANITIZE "" CACHE STRING "Sanitizers to build with: address (with undefined behaviour), thread, or empty")
 set_property(CACHE DELTARELAY_SANITIZE PROPERTY STRINGS "" address thread)
+set(DELTARELAY_CUDA AUTO CACHE STRING "Build the CUDA backends: AUTO (where a toolkit of 12.4 or later is found), ON or OFF")
+set_property(CACHE DELTARELAY_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(DELTARELAY_DEPS_DIR "${PROJECT_SOURCE_DIR}/.deps" CACHE PATH
     "Sources of dependencies for hosts without their packages (scripts/fetch_deps.sh fills it)")
 
@@ -23,6 +25,7 @@ if(PROJECT_IS_TOP_LEVEL)
   if(DELTARELAY_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
     set(CMAKE_C_COMPILER_LAUNCHER ${DELTARELAY_CCACHE})
     set(CMAKE_CXX_COMPILER_LAUNCHER ${DELTARELAY_CCACHE})
+    set(CMAKE_CUDA_COMPILER_LAUNCHER ${DELTARELAY_CCACHE})
   endif()
   if(NOT CMAKE_RUNTIME_OUTPUT_DIRECTORY)
     set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)

@@ -66,7 +66,7 @@ def check_results() -> list[str]:
         table = results.with_suffix(".md")
         expected = results_table.results_table(results_table.load(name_of(results)))
         if not table.exists() or expected not in table.read_text(encoding="utf-8"):
-            problems.append(f"{name_of(table)}: differs from {name_of(results)}; scripts/bench_cpu.sh writes both")
+            problems.append(f"{name_of(table)}: differs from {name_of(results)}; scripts/bench_cpu.sh and scripts/gpu_check.sh write both")
     return problems
 
 

@@ -17,25 +17,33 @@ SEARCHED = ("src", "include", "tools", "tests", "bench", "examples")
 
 API = "include/deltarelay"
 STAGES = "src/kernels/stages.h"
+CUDA = "src/kernels/cuda"
 TOOLS = ["tools/case", "tools/check"]
-# folder -> what it may include besides itself: folders, or single files
+# folder -> what it may include besides itself: folders, single files, or "folder/*": files of that folder, but none below it
 ALLOWED = {
     "include/deltarelay": [],
     "src/problem": [API],
     "src/kernels": [API, "src/problem"],  # stages.h
     "src/kernels/reference": [API, "src/problem", STAGES],
     "src/kernels/cpu": [API, "src/problem", STAGES],
+    # device code has three floors, ptx <- tile <- stages, and architectures know nothing of each other
+    f"{CUDA}/ptx": [],
+    f"{CUDA}/tile": [f"{CUDA}/ptx"],
+    CUDA: [API, "src/problem", STAGES, f"{CUDA}/ptx", f"{CUDA}/tile"],
+    f"{CUDA}/sm90": [API, "src/problem", STAGES, f"{CUDA}/*", f"{CUDA}/ptx", f"{CUDA}/tile"],
     "src/plan": [API, "src/problem", STAGES],
-    "src/run": [API, "src/problem", "src/plan", STAGES],
+    "src/run": [API, "src/problem", "src/plan", STAGES, f"{CUDA}/args.h", f"{CUDA}/status.h"],
     "src/api": [API, "src/problem", "src/plan", "src/run", STAGES],
     "tools/case": [API],
     "tools/check": [API, "tools/case"],
     "tools/deltarelay": [API, *TOOLS],
+    "tools/first_call": [API],
     "examples": [API],
     "bench": [API, *TOOLS],
     "tests/abi": [API, *TOOLS],
     "tests/cli": [API, *TOOLS, "tools/deltarelay"],
     "tests/forward": [API, *TOOLS],
+    "tests/gpu": [API, *TOOLS, "tests/forward"],
     # unit tests may see the insides
     "tests/problem": [API, "src", *TOOLS],
     "tests/plan": [API, "src", *TOOLS],
@@ -49,13 +57,18 @@ THIRD_PARTY = {
     "nlohmann/": ["tools", "tests", "bench"],
     "gtest/": ["tests"],
     "gmock/": ["tests"],
-    "cuda": ["src/kernels/cuda", "src/run"],
+    **dict.fromkeys(
+        ("cuda", "cub/", "cooperative_groups"),
+        [CUDA, "src/run", "tools/check", "tools/first_call", "tests/gpu", "tests/run"],
+    ),
 }
 GENERATED = {"deltarelay/commit.h"}  # written into the build folder
 INCLUDE = re.compile(r'^\s*#\s*(?:include|define\s+HWY_TARGET_INCLUDE)\s+([<"])([^>"]+)[>"]')
 
 
 def under(path: str, place: str) -> bool:
+    if place.endswith("/*"):
+        return path.rpartition("/")[0] == place[:-2]
     return path == place or path.startswith(place + "/")
 
 
@@ -66,7 +79,9 @@ def folder_of(path: str) -> str | None:
 
 
 def resolve(source: pathlib.Path, name: str) -> str | None:
-    for base in (source.parent, ROOT / "src", ROOT / "include", ROOT / "tools", ROOT / "tests", ROOT):
+    # what the build searches, and folders whose headers a target hands on to those that link it
+    shared = [ROOT / place for place in ALLOWED[folder_of(source.relative_to(ROOT).as_posix())] if place.startswith("tests/")]
+    for base in (source.parent, ROOT / "src", ROOT / "include", ROOT / "tools", ROOT / "tests", ROOT, *shared):
         candidate = (base / name).resolve()
         if candidate.is_file() and ROOT in candidate.parents:
             return candidate.relative_to(ROOT).as_posix()

@@ -82,7 +82,8 @@ def main() -> int:
     for entry in json.loads((build / "compile_commands.json").read_text()):
         file = pathlib.Path(entry["file"])
         name = file.relative_to(ROOT).as_posix() if ROOT in file.parents else ""
-        if name.startswith(JUDGED) and (len(sys.argv) == 2 or any(part in name for part in sys.argv[2:])):
+        # clang 14 does not speak the CUDA of today
+        if name.startswith(JUDGED) and file.suffix != ".cu" and (len(sys.argv) == 2 or any(part in name for part in sys.argv[2:])):
             entries[name] = entry
     if not entries:
         print(f"no source under {' or '.join(JUDGED)} is in {build / 'compile_commands.json'}")

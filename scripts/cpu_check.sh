@@ -4,7 +4,9 @@
 #
 #   scripts/cpu_check.sh <output folder> [tests|bench]     both unless one is named
 #
-# A copy without its git history names its commit in DELTARELAY_COMMIT. Leaves build.log, tests.log, cpu.txt and the results of the benchmark in the output folder.
+# A copy without its git history names its commit in DELTARELAY_COMMIT. DELTARELAY_BUILD_DIR is a build folder to use as it is
+# configured (scripts/gpu_check.sh has one); else the library is built without CUDA in build/cpu-check. Leaves build.log, tests.log,
+# cpu.txt and the results of the benchmark in the output folder.
 set -euo pipefail
 [ $# -ge 1 ] || { echo "usage: scripts/cpu_check.sh <output folder> [tests|bench]" >&2; exit 2; }
 mkdir -p "$1"
@@ -13,9 +15,11 @@ only=${2:-}
 cd "$(dirname "$0")/.."
 generator=()
 if command -v ninja >/dev/null; then generator=(-G Ninja); fi
-build=build/cpu-check
+build=${DELTARELAY_BUILD_DIR:-build/cpu-check}
 {
-  cmake -S . -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release
+  if [ -z "${DELTARELAY_BUILD_DIR:-}" ]; then
+    cmake -S . -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DDELTARELAY_CUDA=OFF
+  fi
   cmake --build "$build" -j "$(nproc)"
 } >"$out/build.log" 2>&1 || { tail -40 "$out/build.log"; exit 1; }
 command="$build/bin/deltarelay"
@@ -24,7 +28,7 @@ tail -30 "$out/cpu.txt"
 
 failed=0
 if [ "$only" != bench ]; then
-  ctest --test-dir "$build" --output-on-failure -LE '^once$' -j "$(nproc)" >"$out/tests.log" 2>&1 || failed=1
+  ctest --test-dir "$build" --output-on-failure -LE '^(once|gpu|gpu-big)$' -j "$(nproc)" >"$out/tests.log" 2>&1 || failed=1
   tail -25 "$out/tests.log"
 fi
 if [ "$only" != tests ]; then

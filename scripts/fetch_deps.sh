@@ -2,11 +2,30 @@
 # Puts the sources of the dependencies into .deps/, for building on a host that has neither their packages nor a network.
 # Runs on Debian or Ubuntu (apt), needs no root; what it leaves is the same for every architecture, about 6 MB.
 #
-#   scripts/fetch_deps.sh [folder]     default: .deps beside this repository's CMakeLists.txt
+#   scripts/fetch_deps.sh [--python] [folder]     default: .deps beside this repository's CMakeLists.txt
+#
+# --python also fetches what bench/peers.py times, as far as it is pure Python (PyPI, another 6 MB): FLA's kernels in <folder>/python.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
+python=
+if [ "${1:-}" = --python ]; then python=yes && shift; fi
 target=${1:-$root/.deps}
+fetch_python() {
+  [ -n "$python" ] && [ ! -e "$target/python/complete" ] || return 0
+  local wheels
+  wheels=$(mktemp -d)
+  echo "fetching fla-core and einops (wheels)"
+  python3 -m pip download --quiet --no-deps --only-binary=:all: --dest "$wheels" fla-core einops
+  rm -rf "$target/python"
+  mkdir -p "$target/python"
+  for wheel in "$wheels"/*.whl; do python3 -m zipfile -e "$wheel" "$target/python"; done
+  (cd "$wheels" && ls) >"$target/python/complete"
+  rm -rf "$wheels"
+  echo "$target/python: $(du -sh "$target/python" | cut -f1), from $(tr '\n' ' ' <"$target/python/complete")"
+}
+
 if [ -e "$target/complete" ]; then
+  fetch_python
   echo "$target is complete already; remove it to fetch again"
   exit 0
 fi
@@ -57,3 +76,4 @@ for file in googletest libcli11-dev nlohmann-json3-dev; do
 done
 ls "$work/fetched" >"$target/complete"
 echo "$target: $(du -sh "$target" | cut -f1), from $(tr '\n' ' ' <"$target/complete")"
+fetch_python

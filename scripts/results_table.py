@@ -26,7 +26,79 @@ def ratio(row: dict) -> str:
     return f"{row['gflops'] / peak:.2f}" if peak else "-"
 
 
+def on_gpu(results: dict) -> bool:
+    return any(row.get("backend", "").startswith("cuda") for row in results["rows"])
+
+
+def milliseconds(value: float) -> str:
+    return f"{value:.3f}" if value < 10 else f"{value:.2f}"
+
+
+def targets() -> dict:
+    path = ROOT / "bench" / "targets.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"cases": {}, "fixed": {}}
+
+
+def judged(value: float, target: dict) -> str:
+    """The figure in bold when it is as good as required, with a star when it reaches the goal."""
+    if value <= target.get("goal", 0):
+        return f"**{milliseconds(value)}** \\*"
+    return f"**{milliseconds(value)}**" if value <= target["required"] else milliseconds(value)
+
+
+def gpu_cells(row: dict, known: dict) -> list[str]:
+    target = known["cases"].get(row["case"])
+    limits = target and {"required": target["required_ms"], "goal": target["goal_ms"]}
+    peers = sorted((ms, name) for name, ms in row.get("peers", {}).items())
+    return [
+        f"`{row['case'] or row['line']}`",
+        str(row["segments"]),
+        judged(row["ms"], limits) if limits else milliseconds(row["ms"]),
+        f"{milliseconds(row['ms_low'])} to {milliseconds(row['ms_high'])}",
+        milliseconds(limits["required"]) if limits else "-",
+        milliseconds(limits["goal"]) if limits else "-",
+        f"{row['gbytes_per_s']:.0f}",
+        milliseconds(row["unsplit_ms"]) if row.get("cut_sequences") else "-",
+        f"{row['host_us']:.1f}",
+        f"{row['plan_us']:.1f}",
+        f"{row['workspace_bytes_per_token_head']:.0f}",
+        f"{row['error']:.1e}",
+        ", ".join(f"{name} {milliseconds(ms)}" for ms, name in peers) or (target or {}).get("elsewhere", "-"),
+    ]
+
+
+def gpu_table(results: dict) -> str:
+    """Whole calls on a GPU beside what they are held to."""
+    known = targets()
+    head = ["case", "segments", "ms", "10 to 90 %", "required", "goal", "GB/s", "unsplit ms", "host us", "plan us"]
+    head += ["workspace B/token-head", "error", "elsewhere, ms"]
+    where = f"{results['device']}, driver {results['driver']}, CUDA {results['cuda']}"
+    lines = [f"{where}, {results['date']}, commit {results['commit']}.", ""]
+    lines.append("| " + " | ".join(head) + " |")
+    lines.append("|---|" + "--:|" * (len(head) - 2) + "---|")
+    lines += ["| " + " | ".join(gpu_cells(row, known)) + " |" for row in results["rows"]]
+    lines += ["", "Bold: as fast as required; with a star: the goal. Elsewhere: timed in the same run where a name stands before a"]
+    lines.append("figure alone, else m measured by us, p published for an H200, p100 for an H100.")
+    for first in results.get("first_call", []):
+        lines.append(
+            f"First {first['op'].upper()} call of a cold process, from loading the library to its result: "
+            f"{first['first_call_ms']:.0f} ms, beside {first['context_ms']:.0f} ms for a bare CUDA context."
+        )
+    swept = [row for row in results["rows"] if row.get("sweep")]
+    if swept:
+        counts = sorted({int(n) for row in swept for n in row["sweep"]})
+        lines += ["", "| case | " + " | ".join(f"{n} segments" for n in counts) + " | auto |"]
+        lines.append("|---|" + "--:|" * (len(counts) + 1))
+        for row in swept:
+            cells = [milliseconds(row["sweep"][str(n)]) if str(n) in row["sweep"] else "-" for n in counts]
+            lines.append(f"| `{row['case'] or row['line']}` | " + " | ".join(cells))
+            lines[-1] += f" | {milliseconds(row['ms'])} ({row['segments']}) |"
+    return "\n".join(lines) + "\n"
+
+
 def results_table(results: dict) -> str:
+    if on_gpu(results):
+        return gpu_table(results)
     head = ["case", "threads", "segments", "ms", "10 to 90 %", "token-heads/s", "GFLOP/s", "of FMA peak"]
     head += ["vs unsplit", "error"]
     lines = [f"{results['cpu'] or results['device']}, {results['date']}, commit {results['commit']}.", ""]

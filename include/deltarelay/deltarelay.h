@@ -212,7 +212,7 @@ typedef struct dr_stage_costs {
 typedef struct dr_device {
   uint32_t size;
   int32_t kind;               /* DR_DEVICE_CPU or DR_DEVICE_CUDA */
-  char name[32];              /* "cpu", "h200", ... */
+  char name[32];              /* "cpu"; "h200", ...: a model; "cuda:0", ...: a GPU of this machine */
   int32_t units;              /* threads of a CPU, multiprocessors of a GPU */
   int32_t compute_capability; /* 90 for 9.0; 0 on a CPU */
   int64_t l1_bytes;           /* per unit: L1 data cache, or shared memory */
@@ -224,7 +224,9 @@ typedef struct dr_device {
 
 DR_API void dr_device_init(dr_device* device);
 
-/* Known devices: 0 is this machine's CPU, then a table of GPUs. */
+/* Known devices: 0 is this machine's CPU, then a table of GPU models, then the GPUs that are here, named "cuda:0", "cuda:1", ...
+ * (none where there is no driver). dr_device_find also takes "cuda", the calling thread's current one. A GPU that is here has its
+ * own facts with the stage costs of its model, or, when the table lacks it, of the model nearest to it. */
 DR_API int32_t dr_device_count(void);
 DR_API dr_status dr_device_get(int32_t index, dr_device* device);
 DR_API dr_status dr_device_find(const char* name, dr_device* device);
@@ -247,6 +249,8 @@ enum { /* dr_options.carry */
 typedef void (*dr_parallel_body)(void* context, int64_t i);
 typedef void (*dr_parallel_for)(void* pool, int64_t count, dr_parallel_body body, void* context);
 
+/* A plan for a device that is not here can be read, not executed. A "cuda:N" is here if its units and capability are those of
+ * the GPU; what it costs is the caller's to say. */
 typedef struct dr_options {
   uint32_t size;
   int32_t segments;
@@ -254,7 +258,7 @@ typedef struct dr_options {
   const char* backend;     /* NULL: the first that accepts */
   const char* isa;         /* cpu backend: an instruction set by name; NULL: the best one */
   const char* policy;      /* NULL or "deltarelay"; or how another system would cut: "fla", "cula-sm100", ... */
-  const dr_device* device; /* NULL: this machine. A plan for another device can be read, not executed */
+  const dr_device* device; /* NULL: this machine's CPU, or its current GPU when `backend` is one for CUDA */
   int32_t threads;         /* 0: as many as the device has units */
   int32_t invariant;       /* nonzero: output bits of a sequence do not depend on the rest of the batch */
   int32_t carry;
@@ -308,9 +312,11 @@ DR_API dr_status dr_plan_describe(const dr_plan* plan, int32_t format, char* tex
 
 /* ---- execution ------------------------------------------------------------------------------------------------- */
 
-/* Pointers of one execution, in the shapes, strides and types that the problem states. What the problem has no use for is
- * NULL, but for a_log and dt_bias, which are then not looked at. A tensor without elements may be NULL. No two rows write
- * the same slot, and no sequence reads a slot that another one writes. */
+/* Pointers of one execution, in the shapes, strides and types that the problem states. All of them, and the workspace, are in
+ * host memory for a CPU plan and in memory of its GPU for a CUDA plan, index arrays, lists and the report included; values in
+ * host memory are checked, on a GPU they are brought into range and reported. What the problem has no use for is NULL, but for
+ * a_log and dt_bias, which are then not looked at. A tensor without elements may be NULL. No two rows write the same slot, and
+ * no sequence reads a slot that another one writes. */
 typedef struct dr_tensors {
   uint32_t size;
   uint32_t reserved;

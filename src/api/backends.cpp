@@ -13,9 +13,9 @@ void check_backend(int32_t index, const dr_problem* request, const dr_options* o
     fail_invalid("index", "0 to " + std::to_string(backend_count() - 1), std::to_string(index));
   }
   require_pointer("problem", request);
-  const Problem problem = validate(*request);
-  const Options options = validate_options(options_request, problem);
   const Backend& backend = *backend_at(index);
+  const Problem problem = validate(*request);
+  const Options options = validate_options(options_request, problem, backend.name);
   const std::string reason = backend.decline(problem, request_of(options));
   if (!reason.empty()) fail_unsupported(std::string(backend.name) + ": " + reason);
 }

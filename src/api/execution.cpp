@@ -29,11 +29,12 @@ void run(const Plan& plan, const dr_tensors* tensors, void* workspace, size_t wo
     fail_unsupported(std::string("plan: made for the device '") + plan.options.device.name +
                      "', which can be planned for but not run on here");
   }
+  const bool on_host = plan.options.device.kind == DR_DEVICE_CPU;
   require_pointer("tensors", tensors);
-  validate_tensors(plan.problem, *tensors, true);
+  validate_tensors(plan.problem, *tensors, on_host);
   check_workspace(plan, workspace, workspace_bytes);
-  if (stream != nullptr) fail_invalid("stream", "NULL for a plan on the CPU", "a pointer");
-  execute(plan, *tensors, static_cast<std::byte*>(workspace));
+  if (on_host && stream != nullptr) fail_invalid("stream", "NULL for a plan on the CPU", "a pointer");
+  execute(plan, *tensors, static_cast<std::byte*>(workspace), stream);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include "api/last_error.h"
 #include "kernels/stages.h"
+#include "plan/cuda_devices.h"
 
 namespace deltarelay {
 namespace {
@@ -41,7 +42,7 @@ std::string build_info() {
   text += std::string("; ") + compiler_name() + " for " + architecture_name();
   text += "; instruction sets usable here:";
   for (int32_t i = 0; i < cpu_isa_count(); ++i) text += std::string(i == 0 ? " " : ", ") + cpu_isa_name(i);
-  text += "; GPU architectures: none";
+  text += "; GPU architectures: " + cuda_build_text();
   return text;
 }
 

@@ -10,6 +10,7 @@
 #include "api/plan_handle.h"
 #include "problem/struct_size.h"
 #include "problem/validate.h"
+#include "run/execute.h"
 
 namespace deltarelay {
 namespace {
@@ -35,6 +36,7 @@ void create(const dr_problem* request, const dr_options* options_request, dr_pla
   Options options = validate_options(options_request, problem);
   auto handle = std::make_unique<dr_plan>();
   handle->plan = make_plan(std::move(problem), std::move(options));
+  load(*handle->plan);
   *result = handle.release();
 }
 

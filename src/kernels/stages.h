@@ -1,4 +1,5 @@
 // What a backend is: a named table of functions over rows of work. Kernels see this header and src/problem, nothing else.
+// A host backend is called stage by stage (StageArgs); a device backend puts the whole call onto a stream (DeviceCall).
 //
 // A plan runs in up to three phases:
 //   1  rows: whole sequences and first segments are emitted (they start from the true state), middle segments summarized
@@ -41,6 +42,16 @@ struct Fold {
   bool operator==(const Fold&) const = default;
 };
 
+// Rows of both phases and the folds between them, in memory that someone else owns.
+struct TableView {
+  const Row* rows1;
+  int64_t num_rows1;
+  const Fold* folds;
+  int64_t num_folds;
+  const Row* rows3;
+  int64_t num_rows3;
+};
+
 // How a backend spreads work; changes speed, never results.
 struct Tiling {
   int32_t threads = 1;
@@ -73,6 +84,35 @@ struct StageArgs {
   size_t scratch_bytes;    // of one worker, a multiple of kWorkspaceAlignment
 };
 
+namespace cuda {
+struct Tables;  // kernels/cuda/args.h
+}
+
+// How much of everything a call on a device has: exact when the plan knew the lengths, else upper bounds for which grids and
+// workspace are sized (the table itself then says how many there are).
+struct CallBounds {
+  int64_t rows1 = 0, folds = 0, rows3 = 0;
+  int64_t chunks = 0;  // of all sequences
+  int64_t slots = 0;
+};
+
+// One execution on a GPU. The table is on its way: kernels put onto `stream` find it filled. Refers to the plan, so `enqueue`
+// copies what its kernels need into their parameters.
+struct DeviceCall {
+  const Problem& problem;
+  const dr_tensors& tensors;  // device pointers; a report word is 0 when the kernels start
+  int32_t device;             // CUDA ordinal, current on the calling thread
+  int32_t units;              // multiprocessors
+  void* stream;               // cudaStream_t
+  int32_t chunk;              // tokens
+  Tiling tiling;
+  CallBounds bounds;
+  const cuda::Tables& tables;  // device pointers into the workspace
+  std::byte* prepared;         // [chunk, HV, record_bytes]; nullptr where the call has no chunk
+  float* slot_state;           // [slot, HV, state_floats]; nullptr where the call has no slot
+  float* slot_transition;      // [slot, HV, transition_floats]; nullptr where the call has no slot
+};
+
 // Options that concern the choice of a backend.
 struct Request {
   const char* isa = nullptr;
@@ -81,12 +121,14 @@ struct Request {
   bool cut = false;         // segments are forced, or asked for in the manner of another system
   int32_t device_kind = DR_DEVICE_CPU;
   int32_t compute_capability = 0;
+  bool here = true;  // the device is this machine's: the plan is to run
 };
 
-struct Sizes {  // floats per (slot, head), bytes per worker
-  int64_t state_floats = 0;
-  int64_t transition_floats = 0;
-  size_t scratch_bytes = 0;
+struct Sizes {
+  int64_t state_floats = 0;       // per (slot, head)
+  int64_t transition_floats = 0;  // per (slot, head)
+  size_t scratch_bytes = 0;       // per worker
+  int64_t record_bytes = 0;  // per (chunk, value head): operands that `prepare` leaves in memory for the other stages
 };
 
 struct Backend {
@@ -96,14 +138,23 @@ struct Backend {
   int32_t (*chunk)(const Problem&, int32_t isa);          // tokens a chunk
   int32_t (*panel_columns)(const Problem&, int32_t isa);  // value columns that are never spread over work items
   Sizes (*sizes)(const Problem&, int32_t isa, const Tiling&);
+
+  // Of a host backend, else nullptr.
   void (*run_rows)(const StageArgs&, const Row* rows, int64_t count, Executor&);
   void (*run_folds)(const StageArgs&, const Fold* folds, int64_t count, Executor&);
   // What belongs to no row: outputs of rows past the last offset are zeroed, empty sequences get final = initial.
   void (*finish)(const StageArgs&, Executor&);
+
+  // Of a device backend, else nullptr. Both throw Error(DR_DEVICE_ERROR).
+  // Puts the whole call onto the stream: all three phases and what belongs to no row. Allocates nothing, waits for nothing.
+  void (*enqueue)(const DeviceCall&) = nullptr;
+  // Loads every kernel that `enqueue` may launch onto this device, which is current, so that no execution has to.
+  void (*load)(int32_t device) = nullptr;
 };
 
 extern const Backend kReferenceBackend;
 extern const Backend kCpuBackend;
+extern const Backend kCudaSm90Backend;  // without CUDA in the build: to plan with, not to run
 
 // Instruction sets of the cpu backend on this machine, best first.
 int32_t cpu_isa_count();

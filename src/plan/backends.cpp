@@ -1,4 +1,4 @@
-// The ordered list of backends. CUDA entries without kernels serve to plan for GPUs that are not here.
+// The ordered list of backends, best first for each kind of device; each declines the other kind.
 #include <string>
 
 #include "plan/plan.h"
@@ -10,46 +10,34 @@ std::string capability_text(int32_t capability) {
   return std::to_string(capability / 10) + "." + std::to_string(capability % 10);
 }
 
-std::string decline_cuda(const Request& request, bool capable, const char* takes) {
+// Portable CUDA kernels are still to come: plans for GPUs that are not here can be made and read with what is known of them.
+std::string decline_sm80(const Problem&, const Request& request) {
   if (request.device_kind != DR_DEVICE_CUDA) {
-    return "device: expected a CUDA device, found a CPU (this library has no CUDA kernels built in; plans for a CUDA "
-           "device can be "
-           "made and read)";
+    return "device: expected a CUDA device, found a CPU (plans for a GPU that is not here can be made and read)";
   }
-  if (!capable) {
-    return std::string("compute capability: expected ") + takes + ", found " +
-           capability_text(request.compute_capability);
+  if (request.compute_capability < 80) {
+    return "compute capability: expected 8.0 or higher, found " + capability_text(request.compute_capability);
   }
   if (request.num_columns > 0) return "columns: expected all value columns, found a subset of them";
   if (request.carry != CarryMode::kExact) return "carry: expected exact, found truncated";
+  if (request.here) return "device: expected one that is not here, this library has no cuda-sm80 kernels yet";
   return {};
 }
 
-std::string decline_sm90(const Problem&, const Request& request) {
-  return decline_cuda(request, request.compute_capability == 90, "9.0");
-}
+int32_t sm80_chunk(const Problem&, int32_t) { return 64; }
+int32_t sm80_panel(const Problem& problem, int32_t) { return problem.dv; }  // one item holds the whole state of a head
 
-std::string decline_sm80(const Problem&, const Request& request) {
-  return decline_cuda(request, request.compute_capability >= 80, "8.0 or higher");
-}
-
-int32_t cuda_chunk(const Problem&, int32_t) { return 64; }
-int32_t cuda_panel(const Problem& problem, int32_t) { return problem.dv; }  // one item holds the whole state of a head
-
-Sizes cuda_sizes(const Problem& problem, int32_t, const Tiling&) {
+Sizes sm80_sizes(const Problem& problem, int32_t, const Tiling&) {
   Sizes sizes;
   sizes.state_floats = int64_t{problem.dk} * problem.dv;
   sizes.transition_floats = int64_t{problem.dk} * problem.dk;
   return sizes;
 }
 
-// Planning only: without run functions, and chosen only when the device is one that this machine does not have.
-constexpr Backend kPlannedSm90 = {"cuda-sm90", decline_sm90, cuda_chunk, cuda_panel,
-                                  cuda_sizes,  nullptr,      nullptr,    nullptr};
-constexpr Backend kPlannedSm80 = {"cuda-sm80", decline_sm80, cuda_chunk, cuda_panel,
-                                  cuda_sizes,  nullptr,      nullptr,    nullptr};
+constexpr Backend kPlannedSm80 = {"cuda-sm80", decline_sm80, sm80_chunk, sm80_panel,
+                                  sm80_sizes,  nullptr,      nullptr,    nullptr};
 
-const Backend* const kBackends[] = {&kCpuBackend, &kPlannedSm90, &kPlannedSm80, &kReferenceBackend};
+const Backend* const kBackends[] = {&kCpuBackend, &kCudaSm90Backend, &kPlannedSm80, &kReferenceBackend};
 
 }  // namespace
 

@@ -1,14 +1,10 @@
 // The numbers the planner reckons with. Everything in this family of headers (costs, lengths, cut, makespan, search, rows,
-// grain) is integer arithmetic without allocation or recursion, so that the same text gives the same table on the host and in
+// grain, cut_rules, team) is integer arithmetic without allocation or recursion, so that the same text gives the same table on the host and in
 // one thread block of a GPU. Times are whole nanoseconds.
 #pragma once
 #include <cstdint>
 
-#if defined(__CUDACC__)
-#define DR_HD __host__ __device__
-#else
-#define DR_HD
-#endif
+#include "problem/host_device.h"
 
 namespace deltarelay::plan {
 

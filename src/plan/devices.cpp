@@ -1,47 +1,69 @@
-// Facts about devices. The CPU is this machine's; the GPUs are a table, so that plans for them can be made and read anywhere.
+// Facts about devices. The CPU is this machine's; GPUs are a table, so that plans for them can be made and read anywhere. A GPU
+// that is here has its own facts, and the costs of the row of its model.
+#include <cctype>
+#include <cstdlib>
 #include <cstring>
+#include <string>
 
+#include "plan/cuda_devices.h"
 #include "plan/plan.h"
+#include "problem/status.h"
 
 namespace deltarelay {
 namespace {
 
-// Chunk of the GPU kernels, and their traffic per chunk and head at 128: KDA in bf16 moves q, k, v, g, o (256 B each) and beta
-// for every token, GDN with four value heads a key head 648 B; a summary reads neither q nor o.
+// Stage costs of the cuda-sm90 kernels at 128 per 64 tokens and head, as measured on an H200 on 2026-11-15 (docs/kernels/): one CTA with a
+// multiprocessor to itself, bf16, raw bounded gate (KDA) or log gate with four value heads a key head (GDN). The bytes are those of the
+// records that `prepare` leaves, of v and o, and for GDN of raw q and k; a summary reads neither q nor P and writes no o.
+struct Measured {
+  int32_t emit_ns, summarize_ns;
+  int32_t
+      local_ns;  // of either, when a head's value columns are spread over two CTAs: 1430 and 1235 ns a chunk were measured
+  int32_t emit_bytes, summarize_bytes;
+};
 constexpr int32_t kChunk = 64;
-constexpr int32_t kKdaBytes[2] = {1282 * kChunk, 770 * kChunk};
-constexpr int32_t kGdnBytes[2] = {648 * kChunk, 328 * kChunk};
+constexpr Measured kKda = {1800, 2770, 1060, 91392, 54528};
+constexpr Measured kGdn = {1690, 2430, 780, 58384, 29712};
+constexpr int32_t kCarryNs = 1300;       // a fold, over all multiprocessors
+constexpr int32_t kCarryUnitNs = 12000;  // one multiprocessor's time for one fold of one head
+constexpr int32_t kSplitNs = 6000;       // two more launches
+constexpr int32_t kItemNs = 6000;        // a CTA's start and end: state in and out, first operands
 
 struct Gpu {
   const char* name;
   int32_t units, compute_capability;
   int32_t shared_kib, l2_mib;
-  int32_t bytes_per_ns;  // what a copy reaches
-  int32_t
-      tenths_of_h200;  // time of a chunk against the H200 estimate, from tensor throughput and clock of one multiprocessor
+  int32_t bytes_per_ns;    // what a copy reaches
+  int32_t tenths_of_h200;  // time of a chunk against the H200's, from tensor throughput and clock of one multiprocessor
+  bool measured;
 };
 
-// No entry has been measured; docs/planner.md says how to. 10 stands for KDA emit 1.9 us, summarize 2.2 us, GDN 1.65 us.
+// All but the H200 are estimates; docs/planner.md says how to measure.
 constexpr Gpu kGpus[] = {
-    {"a100", 108, 80, 164, 40, 1700, 20},           {"h100", 132, 90, 228, 50, 2900, 10},
-    {"h200", 132, 90, 228, 50, 4300, 10},           {"b200", 148, 100, 228, 126, 6800, 10},
-    {"gb200", 152, 100, 228, 126, 6800, 10},        {"rtx3090", 82, 86, 100, 6, 850, 30},
-    {"rtx4090", 128, 89, 100, 72, 920, 20},         {"rtx5090", 170, 120, 100, 96, 1600, 18},
-    {"rtx-pro-6000", 188, 120, 100, 128, 1600, 18},
+    {"a100", 108, 80, 164, 40, 1700, 20, false},
+    {"h100", 132, 90, 228, 50, 2900, 10, false},
+    {"h200", 132, 90, 228, 50, 4300, 10, true},
+    {"b200", 148, 100, 228, 126, 6800, 10, false},
+    {"gb200", 152, 100, 228, 126, 6800, 10, false},
+    {"rtx3090", 82, 86, 100, 6, 850, 30, false},
+    {"rtx4090", 128, 89, 100, 72, 920, 20, false},
+    {"rtx5090", 170, 120, 100, 96, 1600, 18, false},
+    {"rtx-pro-6000", 188, 120, 100, 128, 1600, 18, false},
 };
 constexpr int32_t kNumGpus = static_cast<int32_t>(sizeof kGpus / sizeof kGpus[0]);
 
-dr_stage_costs gpu_costs(const Gpu& gpu, int32_t emit_ns, int32_t summarize_ns, const int32_t (&bytes)[2]) {
+dr_stage_costs gpu_costs(const Gpu& gpu, const Measured& h200) {
   dr_stage_costs c{};
   c.chunk = kChunk;
-  c.emit_ns = emit_ns * gpu.tenths_of_h200 / 10;
-  c.summarize_ns = summarize_ns * gpu.tenths_of_h200 / 10;
-  c.carry_ns = 500;
-  c.carry_unit_ns = 2000;
-  c.split_ns = 6000;
-  c.item_ns = 500;
-  c.emit_bytes = bytes[0];
-  c.summarize_bytes = bytes[1];
+  c.emit_ns = h200.emit_ns * gpu.tenths_of_h200 / 10;
+  c.summarize_ns = h200.summarize_ns * gpu.tenths_of_h200 / 10;
+  c.local_ns = h200.local_ns * gpu.tenths_of_h200 / 10;
+  c.carry_ns = kCarryNs;
+  c.carry_unit_ns = kCarryUnitNs;
+  c.split_ns = kSplitNs;
+  c.item_ns = kItemNs;
+  c.emit_bytes = h200.emit_bytes;
+  c.summarize_bytes = h200.summarize_bytes;
   return c;
 }
 
@@ -55,8 +77,9 @@ dr_device describe_gpu(const Gpu& gpu) {
   device.l1_bytes = int64_t{gpu.shared_kib} << 10;
   device.l2_bytes = int64_t{gpu.l2_mib} << 20;
   device.bytes_per_ns = gpu.bytes_per_ns;
-  device.kda = gpu_costs(gpu, 1900, 2200, kKdaBytes);
-  device.gdn = gpu_costs(gpu, 1650, 1650, kGdnBytes);
+  device.measured = gpu.measured ? 1 : 0;
+  device.kda = gpu_costs(gpu, kKda);
+  device.gdn = gpu_costs(gpu, kGdn);
   return device;
 }
 
@@ -70,10 +93,123 @@ const dr_device& this_cpu() {
   return device;
 }
 
+// The name of a model as it is compared: lower case, letters and digits only; `starts` says where a word begins in it.
+struct Plain {
+  std::string text;
+  std::string starts;
+
+  explicit Plain(const std::string& name) {
+    bool inside = false;
+    for (const char c : name) {
+      const bool kept = std::isalnum(static_cast<unsigned char>(c)) != 0;
+      if (kept) {
+        text += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+        starts += inside ? '-' : 'x';
+      }
+      inside = kept;
+    }
+  }
+  // "NVIDIA GeForce RTX 4090" holds rtx4090, "NVIDIA GH200" does not hold h200.
+  bool holds(const std::string& model) const {
+    for (size_t at = text.find(model); at != std::string::npos; at = text.find(model, at + 1)) {
+      if (starts[at] == 'x') return true;
+    }
+    return false;
+  }
+};
+
+const Gpu* row_of_model(const std::string& model) {
+  const Plain name(model);
+  for (const Gpu& gpu : kGpus) {
+    if (name.holds(Plain(gpu.name).text)) return &gpu;
+  }
+  return nullptr;
+}
+
+// The row with the same compute capability, else the highest below it, else the lowest; of several the one nearest in units.
+const Gpu& nearest_row(const CudaFacts& facts) {
+  auto rank = [&](const Gpu& gpu) {
+    const int32_t above = gpu.compute_capability - facts.compute_capability;
+    const int32_t capability = above > 0 ? 1000 + above : -above;
+    return capability * 10000 + std::abs(gpu.units - facts.units);
+  };
+  const Gpu* best = &kGpus[0];
+  for (const Gpu& gpu : kGpus) {
+    if (rank(gpu) < rank(*best)) best = &gpu;
+  }
+  return *best;
+}
+
+constexpr const char* kCudaName = "cuda";
+constexpr const char* kCudaPrefix = "cuda:";
+
+// The number after "cuda:" in the name of a GPU that is here, -1: it is no such name.
+int32_t ordinal_in(const std::string& name) {
+  const size_t prefix = std::strlen(kCudaPrefix);
+  if (name.compare(0, prefix, kCudaPrefix) != 0 || name.size() == prefix || name.size() > prefix + 4) return -1;
+  int32_t ordinal = 0;
+  for (const char c : name.substr(prefix)) {
+    if (c < '0' || c > '9') return -1;
+    ordinal = ordinal * 10 + (c - '0');
+  }
+  if (kCudaPrefix + std::to_string(ordinal) != name) return -1;  // one name for one GPU
+  return ordinal;
+}
+
+[[noreturn]] void fail_no_gpu(const std::string& name) {
+  const int32_t count = cuda_device_count();
+  std::string here = "a GPU of this machine, which has none that CUDA can use";
+  if (count > 0) here = "a GPU of this machine, cuda:0" + (count > 1 ? " to cuda:" + std::to_string(count - 1) : "");
+  fail_invalid("name", here, "'" + name + "'");
+}
+
 }  // namespace
 
-int32_t device_count() { return 1 + kNumGpus; }
+int32_t device_count() { return 1 + kNumGpus + cuda_device_count(); }
 
-dr_device device_at(int32_t index) { return index == 0 ? this_cpu() : describe_gpu(kGpus[index - 1]); }
+dr_device device_at(int32_t index) {
+  if (index == 0) return this_cpu();
+  return index <= kNumGpus ? describe_gpu(kGpus[index - 1]) : cuda_device(index - 1 - kNumGpus);
+}
+
+dr_device device_named(const std::string& name) {
+  if (name == this_cpu().name) return this_cpu();
+  std::string known = this_cpu().name;
+  for (const Gpu& gpu : kGpus) {
+    if (name == gpu.name) return describe_gpu(gpu);
+    known += std::string(", ") + gpu.name;
+  }
+  const int32_t ordinal = name == kCudaName ? cuda_current_device() : ordinal_in(name);
+  if (ordinal >= 0 && ordinal < cuda_device_count()) return cuda_device(ordinal);
+  if (name.compare(0, std::strlen(kCudaName), kCudaName) == 0) fail_no_gpu(name);
+  fail_invalid("name", "one of " + known + ", or cuda:0, cuda:1, ... for a GPU of this machine", "'" + name + "'");
+}
+
+dr_device cuda_device(int32_t ordinal) {
+  const CudaFacts facts = cuda_facts(ordinal);
+  const Gpu* model = row_of_model(facts.model);
+  const bool same = model != nullptr && model->units == facts.units;
+  const Gpu& row = model != nullptr ? *model : nearest_row(facts);
+  dr_device device = describe_gpu(row);
+  std::memset(device.name, 0, sizeof device.name);
+  std::strncpy(device.name, (kCudaPrefix + std::to_string(ordinal)).c_str(), sizeof device.name - 1);
+  device.units = facts.units;
+  device.compute_capability = facts.compute_capability;
+  device.l1_bytes = facts.shared_bytes;
+  device.l2_bytes = facts.l2_bytes;
+  if (!same) {  // another model, or a part of one: bandwidth goes with the multiprocessors, and nobody has timed it
+    device.bytes_per_ns = static_cast<int32_t>(int64_t{row.bytes_per_ns} * facts.units / row.units);
+    device.measured = 0;
+  }
+  return device;
+}
+
+int32_t cuda_ordinal(const dr_device& device) {
+  if (device.kind != DR_DEVICE_CUDA) return -1;
+  const int32_t ordinal = ordinal_in(device.name);
+  if (ordinal < 0 || ordinal >= cuda_device_count()) return -1;
+  const CudaFacts facts = cuda_facts(ordinal);
+  return device.units == facts.units && device.compute_capability == facts.compute_capability ? ordinal : -1;
+}
 
 }  // namespace deltarelay

@@ -76,8 +76,8 @@ DR_HD inline int32_t wholes_that_fit(const Lengths& n, const Costs& c, int32_t f
 }
 
 // The `cut_seqs` longest sequences are cut by `shape`. Gives up (total INT64_MAX) as soon as it cannot stay below `give_up`.
-DR_HD inline Estimate cut_time(const Lengths& n, const Costs& c, const Limits& limits, const Shape& shape,
-                               int32_t cut_seqs, ns give_up) {
+DR_HD_CALL inline Estimate cut_time(const Lengths& n, const Costs& c, const Limits& limits, const Shape& shape,
+                                    int32_t cut_seqs, ns give_up) {
   const int64_t copies = c.copies;
   int64_t pieces = 0, emit1 = 0, summed = 0, emit3 = 0;  // chunks of one copy, but for `pieces`
   int32_t top_first = 0, top_middle = 0, top_last = 0, most_pieces = 0;

@@ -17,12 +17,12 @@ namespace deltarelay::plan {
 
 constexpr int64_t kInfiniteGrain = -1;
 
-// Grain in chunks of 64 on a GPU, a function of heads and units alone: near the optimum of the model in the mean ratio to free
-// cutting, flat within one step (docs/planner.md).
-DR_HD constexpr int64_t gpu_grain(int64_t heads, int64_t units) {
-  constexpr int32_t kStep[7][2] = {{1, 8}, {2, 12}, {4, 16}, {8, 24}, {12, 32}, {16, 48}, {28, 64}};
+// Grain in chunks on a GPU: a number of tokens that is a function of heads and units alone, near the optimum of the model in the
+// mean ratio to free cutting and flat within one step (docs/planner.md).
+DR_HD constexpr int64_t gpu_grain(int64_t heads, int64_t units, int64_t chunk) {
+  constexpr int32_t kStep[7][2] = {{1, 512}, {2, 768}, {4, 1024}, {8, 1536}, {12, 2048}, {16, 3072}, {28, 4096}};
   for (const auto& step : kStep) {
-    if (heads * 132 <= step[0] * units) return step[1];
+    if (heads * 132 <= step[0] * units) return ceil_div(step[1], chunk);
   }
   return kInfiniteGrain;
 }
@@ -61,6 +61,28 @@ DR_HD inline TableSize grain_table_size(const Key* keys, int32_t count, int32_t 
   return size;
 }
 
+// Runs of one sequence with `full` full grains in a phase. Without one it is whole and runs in phase 1 if it rides there.
+DR_HD inline int32_t grain_runs_of(bool third, int32_t full, int32_t grain, int32_t chunks, bool rides, int32_t place,
+                                   int32_t base, const Costs& c, Run* runs) {
+  int32_t n = 0;
+  if (full == 0) {
+    if (rides != third) runs[n++] = {ns{chunks} * c.emit, place, 0, 1, -1};
+    return n;
+  }
+  runs[n++] = {ns{grain} * (third ? c.emit : c.summarize), place, 0, full, base};
+  if (third && chunks > full * grain) runs[n++] = {ns{chunks - full * grain} * c.emit, place, full, 1, base};
+  return n;
+}
+
+// The row of segment j of a run.
+DR_HD inline Row grain_row_of(bool third, int32_t grain, const Run& run, int32_t j, const Key& key) {
+  if (run.base < 0) return {key.sequence, 0, key.chunks, Work::kEmit, -1, -1, -1};
+  const bool ragged = run.from > 0;  // full grains are one run from 0 on
+  const int32_t begin = j * grain, chunks = ragged ? key.chunks - begin : grain;
+  if (!third) return {key.sequence, begin, chunks, Work::kSummarize, -1, run.base + 1 + j, -1};
+  return {key.sequence, begin, chunks, Work::kEmit, run.base + j, -1, ragged ? -1 : run.base + 1 + j};
+}
+
 template <class FullOf>
 DR_HD inline TableSize write_grain_table(const Key* keys, int32_t count, int32_t grain, const FullOf& full_of,
                                          int32_t in_phase1, const Costs& c, Run* runs, const Table& table) {
@@ -69,40 +91,30 @@ DR_HD inline TableSize write_grain_table(const Key* keys, int32_t count, int32_t
     const bool third = phase == 3;
     int32_t n = 0, base = 0, wholes = 0;
     for (int32_t i = 0; i < count; ++i) {
-      const int32_t chunks = keys[i].chunks;
       const int32_t full = static_cast<int32_t>(full_of(keys[i].sequence) / grain);
-      if (full == 0) {
-        if ((wholes++ < in_phase1) != third) runs[n++] = {ns{chunks} * c.emit, i, 0, 1, -1};
-        continue;
-      }
-      runs[n++] = {ns{grain} * (third ? c.emit : c.summarize), i, 0, full, base};
-      if (third && chunks > full * grain) runs[n++] = {ns{chunks - full * grain} * c.emit, i, full, 1, base};
+      const bool rides = full == 0 && wholes++ < in_phase1;
+      n += grain_runs_of(third, full, grain, keys[i].chunks, rides, i, base, c, runs + n);
+      if (full == 0) continue;
       if (third) table.folds[size.folds++] = {keys[i].sequence, base, full, true};
       base += full + 1;
     }
     size.slots = base;
-    sort_runs(runs, n);
+    sort_in_place(runs, n, RunOrder());
     Row* row = third ? table.rows3 : table.rows1;
     for (int32_t r = 0; r < n; ++r) {
-      const Run& run = runs[r];
-      const Key key = keys[run.place];
-      if (run.base < 0) {
-        *row++ = {key.sequence, 0, key.chunks, Work::kEmit, -1, -1, -1};
-        continue;
-      }
-      const bool ragged = run.from > 0;  // full grains are one run from 0 on
-      for (int32_t j = run.from; j < run.from + run.count; ++j) {
-        const int32_t begin = j * grain, chunks = ragged ? key.chunks - begin : grain;
-        if (third) {
-          *row++ = {key.sequence, begin, chunks, Work::kEmit, run.base + j, -1, ragged ? -1 : run.base + 1 + j};
-        } else {
-          *row++ = {key.sequence, begin, chunks, Work::kSummarize, -1, run.base + 1 + j, -1};
-        }
-      }
+      const Key key = keys[runs[r].place];
+      for (int32_t j = 0; j < runs[r].count; ++j) *row++ = grain_row_of(third, grain, runs[r], runs[r].from + j, key);
     }
     (third ? size.rows3 : size.rows1) = row - (third ? table.rows3 : table.rows1);
   }
   return size;
+}
+
+// What `full` summaries put on phase 1.
+DR_HD constexpr PhaseOne grain_phase_one(int64_t full, int32_t grain, const Costs& c) {
+  if (full == 0) return {};
+  const ns each = ns{grain} * c.summarize + c.item;
+  return {full * each, each};
 }
 
 // Sequences without a full grain that ride in phase 1: as many as fit beside the summaries.
@@ -110,18 +122,21 @@ template <class FullOf>
 DR_HD inline int32_t grain_riders_for(const Key* keys, int32_t count, int32_t grain, const FullOf& full_of,
                                       const Costs& c) {
   int64_t work = 0, wholes = 0;
+  ns longest = 0;
   for (int32_t i = 0; i < count; ++i) {
     const int64_t full = full_of(keys[i].sequence) / grain;
-    work += full * (ns{grain} * c.summarize + c.item);
+    const PhaseOne summaries = grain_phase_one(full, grain, c);
+    work += summaries.work;
+    longest = max_of(longest, summaries.longest);
     wholes += full == 0;
   }
   if (work == 0) return static_cast<int32_t>(wholes);
   work *= c.copies;
-  const int64_t area = max_of(ns{grain} * c.summarize + c.item, ceil_div(work, c.units)) * c.units;
+  const int64_t area = area_of(work, longest, c);
   int32_t riders = 0;
   for (int32_t i = 0; i < count; ++i) {
     if (full_of(keys[i].sequence) / grain != 0) continue;
-    work += c.copies * (ns{keys[i].chunks} * c.emit + c.item);
+    work += whole_work(keys[i].chunks, c);
     if (work > area) break;
     ++riders;
   }

@@ -58,12 +58,16 @@ DR_HD inline void sort_in_place(T* items, int32_t n, const Before& before) {
   }
 }
 
-// Sorts `keys` longest first (ties by sequence, so the order of the caller is the only tie-break) and fills `sorted` (n
-// entries) and `tail` (n + 1). Empty sequences are left out: they get no row.
-DR_HD inline Lengths order_lengths(Key* keys, int32_t n, int32_t* sorted, int64_t* tail) {
-  sort_in_place(keys, n, [](const Key& a, const Key& b) {
+// Longest first; the order of the caller is the only tie-break.
+struct KeyOrder {
+  DR_HD bool operator()(const Key& a, const Key& b) const {
     return a.chunks != b.chunks ? a.chunks > b.chunks : a.sequence < b.sequence;
-  });
+  }
+};
+
+// Sorts `keys` and fills `sorted` (n entries) and `tail` (n + 1). Empty sequences are left out: they get no row.
+DR_HD inline Lengths order_lengths(Key* keys, int32_t n, int32_t* sorted, int64_t* tail) {
+  sort_in_place(keys, n, KeyOrder());
   int32_t count = n;
   while (count > 0 && keys[count - 1].chunks <= 0) --count;
   tail[count] = 0;

@@ -26,7 +26,7 @@ struct PhaseLoad {
 
 // Lower bound of a phase that runs `load` and the whole sequences at places [from, to): the longest item, the area, and
 // "item q x units shares its unit with q items at least as long".
-DR_HD inline ns phase_bound(const Lengths& n, const Costs& c, const PhaseLoad& load, int32_t from, int32_t to) {
+DR_HD_CALL inline ns phase_bound(const Lengths& n, const Costs& c, const PhaseLoad& load, int32_t from, int32_t to) {
   const int64_t copies = c.copies;
   ns bound = load.longest;
   int64_t work = load.work;
@@ -133,8 +133,8 @@ constexpr int32_t kGroups = 8;  // 24 would gain 0.05 % on average
 
 // The phase list-scheduled: groups of pieces (longest first) and whole sequences [from, to) merged by time. What is left after
 // `max_groups` groups counts through `bound` alone.
-DR_HD inline ns list_time(const Lengths& n, const Costs& c, const Group* group, int32_t groups, bool third, ns bound,
-                          int32_t from, int32_t to, int32_t max_groups) {
+DR_HD_CALL inline ns list_time(const Lengths& n, const Costs& c, const Group* group, int32_t groups, bool third,
+                               ns bound, int32_t from, int32_t to, int32_t max_groups) {
   LoadLevels levels(c.units);
   int32_t i = from, k = 0;
   for (int32_t placed = 0; (k < groups || i < to) && placed < max_groups; ++placed) {
@@ -154,7 +154,7 @@ DR_HD inline ns list_time(const Lengths& n, const Costs& c, const Group* group, 
 }
 
 // Nothing is cut: one phase of whole sequences.
-DR_HD inline ns whole_time(const Lengths& n, const Costs& c) {
+DR_HD_CALL inline ns whole_time(const Lengths& n, const Costs& c) {
   const ns bound = phase_bound(n, c, {0, 0, 0, 0}, 0, n.count);
   const ns time = list_time(n, c, nullptr, 0, false, bound, 0, n.count, 2 * kGroups);
   return max_of(time, memory_time(c, whole_bytes(n, c, 0, n.count)));

@@ -2,6 +2,7 @@
 #include <cstring>
 #include <string>
 
+#include "plan/cuda_devices.h"
 #include "plan/plan.h"
 #include "plan/policies.h"
 #include "problem/status.h"
@@ -133,13 +134,27 @@ void take_columns(const dr_options& request, const Problem& problem, Options& op
   }
 }
 
+// The device that the options describe. Without one it is this machine: its CPU, or, for a CUDA backend, its current GPU.
+void take_device(const dr_device* given, const std::string& backend, Options& options) {
+  options.device = device_at(0);
+  if (given != nullptr) {
+    check_device(*given);
+    options.cuda_device = cuda_ordinal(*given);
+    options.device_is_here = options.cuda_device >= 0 || same_device(*given, options.device);
+    options.device = *given;
+  } else if (backend.compare(0, 4, "cuda") == 0) {
+    options.cuda_device = cuda_current_device();
+    if (options.cuda_device >= 0) options.device = cuda_device(options.cuda_device);
+  }
+}
+
 }  // namespace
 
-Options validate_options(const dr_options* request, const Problem& problem) {
+Options validate_options(const dr_options* request, const Problem& problem, const char* asked) {
   Options options;
   options.policy = kOwnPolicy;
-  options.device = device_at(0);
   if (request == nullptr) {
+    take_device(nullptr, asked, options);
     options.threads = options.device.units;
     return options;
   }
@@ -156,11 +171,7 @@ Options validate_options(const dr_options* request, const Problem& problem) {
     options.isa = request->isa;
     check_isa(options.isa);
   }
-  if (request->device != nullptr) {
-    check_device(*request->device);
-    options.device_is_here = same_device(*request->device, options.device);
-    options.device = *request->device;
-  }
+  take_device(request->device, *asked != '\0' ? std::string(asked) : options.backend, options);
   expect_range("options.threads", request->threads, 0, kMostThreads);
   options.threads = request->threads > 0 ? request->threads : options.device.units;
   expect_range("options.carry", request->carry, DR_CARRY_EXACT, DR_CARRY_TRUNCATED);

@@ -84,7 +84,7 @@ void choose_grain(Plan& plan) {
   if (plan.options.segments == DR_SEGMENTS_LENGTH) {
     plan.grain = length_in_chunks(plan);
   } else if (device.kind == DR_DEVICE_CUDA) {
-    plan.grain = plan::gpu_grain(plan.problem.heads_v, device.units);
+    plan.grain = plan::gpu_grain(plan.problem.heads_v, device.units, plan.chunk);
   } else {
     plan.grain = plan::cpu_grain(plan.problem.heads_v, most_tiles(plan.problem, *plan.backend, plan.isa), device.units,
                                  plan.chunk);
@@ -189,6 +189,24 @@ void plan_unknown_lengths(Plan& plan, const Modes& modes) {
   }
 }
 
+// Chunks of all sequences; when lengths come at execution, the most that the bounds allow: every sequence may end in a ragged one.
+int64_t count_chunks(const Plan& plan) {
+  const Problem& p = plan.problem;
+  if (!p.lengths_known) return plan::ceil_div(p.num_tokens, plan.chunk) + p.num_seqs;
+  int64_t chunks = 0;
+  for (int64_t n = 0; n < p.num_seqs; ++n) chunks += plan::ceil_div(p.length(n), plan.chunk);
+  return chunks;
+}
+
+// A GPU reads the table from its own memory. What the plan knows of it is kept as the bytes to send; else the GPU writes it.
+void lay_out_device_table(Plan& plan) {
+  const Problem& p = plan.problem;
+  plan.device_table = device_table_layout(p.num_seqs, plan.capacity, !p.lengths_known);
+  if (!p.lengths_known) return;
+  const Sequences sequences{p.batched() ? nullptr : p.offsets.data(), p.seq_len, p.num_seqs};
+  plan.device_image = device_table_image(plan.device_table, sequences, plan.chunk, plan.table);
+}
+
 void book_workspace(Plan& plan, const Modes& modes) {
   plan.sizes = plan.backend->sizes(plan.problem, plan.isa, plan.tiling);
   if (!plan.problem.lengths_known) {
@@ -205,7 +223,12 @@ void book_workspace(Plan& plan, const Modes& modes) {
   book(kBufferScratch, static_cast<size_t>(plan.tiling.threads) * plan.sizes.scratch_bytes);
   book(kBufferSlotState, states * static_cast<size_t>(plan.sizes.state_floats) * sizeof(float));
   book(kBufferTransition, states * static_cast<size_t>(plan.sizes.transition_floats) * sizeof(float));
-  if (!plan.problem.lengths_known) {
+  book(kBufferPrepared, static_cast<size_t>(plan.num_chunks) * static_cast<size_t>(plan.problem.heads_v) *
+                            static_cast<size_t>(plan.sizes.record_bytes));
+  if (plan.options.device.kind == DR_DEVICE_CUDA) {
+    lay_out_device_table(plan);
+    book(kBufferTable, plan.device_table.bytes);
+  } else if (!plan.problem.lengths_known) {
     book(kBufferTable, table_bytes(plan.problem.num_seqs, plan.capacity));
     book(kBufferOffsets, sizeof(int64_t) * static_cast<size_t>(plan.problem.num_seqs + 1));
   }
@@ -221,6 +244,7 @@ std::unique_ptr<const Plan> make_plan(Problem problem, Options options) {
   plan.tiling.threads = plan.options.device.kind == DR_DEVICE_CPU ? plan.options.threads : 1;  // of the host
   choose_backend(plan);
   check_sizes(plan);
+  plan.num_chunks = count_chunks(plan);
   choose_rule(plan);
   set_limits(plan);
   const Modes modes = modes_of(plan.problem, plan.options, *plan.backend, plan.isa);

@@ -9,6 +9,8 @@
 #include "deltarelay/deltarelay.h"
 #include "kernels/stages.h"
 #include "plan/costs.h"
+#include "plan/cut_rules.h"
+#include "plan/device_table.h"
 #include "plan/rows.h"
 #include "problem/problem.h"
 
@@ -26,6 +28,7 @@ struct Options {
   std::string policy;   // "deltarelay" or a preset of policies.h
   dr_device device{};
   bool device_is_here = true;  // false: planned for an absent device, cannot be executed
+  int32_t cuda_device = -1;    // ordinal of a GPU of this machine; -1: a CPU, or absent
   int32_t threads = 0;         // resolved, >= 1
   bool invariant = false;
   CarryMode carry = CarryMode::kExact;
@@ -34,8 +37,9 @@ struct Options {
   void* parallel_pool = nullptr;
 };
 
-// Throws Error(DR_INVALID) naming the option. `request` may be nullptr.
-Options validate_options(const dr_options* request, const Problem& problem);
+// Throws Error(DR_INVALID) naming the option. `request` may be nullptr. `asked` is a backend that the caller asks about without
+// naming it in the options: one for CUDA means the current GPU where the options name no device.
+Options validate_options(const dr_options* request, const Problem& problem, const char* asked = "");
 
 // What a backend needs of the options to accept or decline. Refers to `options`.
 inline Request request_of(const Options& options) {
@@ -47,6 +51,7 @@ inline Request request_of(const Options& options) {
       options.segments == DR_SEGMENTS_COUNT || options.segments == DR_SEGMENTS_LENGTH || options.policy != kOwnPolicy;
   request.device_kind = options.device.kind;
   request.compute_capability = options.device.compute_capability;
+  request.here = options.device_is_here;
   return request;
 }
 
@@ -94,16 +99,6 @@ struct Declined {
   std::string reason;
 };
 
-// How the sequences of a plan are cut.
-enum class CutRule : int32_t {
-  kWhole,   // not at all
-  kSearch,  // where the cost model gains (search.h)
-  kCount,   // into `cut_value` segments
-  kLength,  // into segments of `cut_value` chunks
-  kGrain,   // at absolute multiples of `cut_value` chunks, states folded (grain.h)
-  kPolicy,  // as another system would (policies.h)
-};
-
 struct Plan {
   Problem problem;
   Options options;
@@ -125,6 +120,11 @@ struct Plan {
   plan::Limits limits;
   plan::Decision decision;   // of the search
   plan::TableSize capacity;  // upper bounds when lengths come at execution, else what the table holds
+  int64_t num_chunks = 0;    // of all sequences; an upper bound when lengths come at execution
+
+  // On a GPU: where the table lies in its buffer, and, when the lengths are known, what it holds.
+  DeviceTableLayout device_table;
+  std::vector<std::byte> device_image;
 };
 
 // Buffers of the workspace.
@@ -133,20 +133,13 @@ inline constexpr const char* kBufferSlotState = "slot state";        // [slot, H
 inline constexpr const char* kBufferTransition = "slot transition";  // [slot, HV, transition_floats] fp32
 inline constexpr const char* kBufferOffsets =
     "sequence offsets";                                       // [num_seqs + 1] int64, lengths known only at execution
-inline constexpr const char* kBufferTable = "segment table";  // lengths known only at execution
+inline constexpr const char* kBufferTable = "segment table";  // lengths known only at execution, or on a GPU
+inline constexpr const char* kBufferPrepared = "prepared operands";  // [chunk, HV, record_bytes]
 
 // Throws Error(DR_INVALID) or Error(DR_UNSUPPORTED).
 std::unique_ptr<const Plan> make_plan(Problem problem, Options options);
 
 // The table of a batch whose lengths come with the tensors, written into booked memory without allocating.
-struct TableView {
-  const Row* rows1;
-  int64_t num_rows1;
-  const Fold* folds;
-  int64_t num_folds;
-  const Row* rows3;
-  int64_t num_rows3;
-};
 TableView fill_table(const Plan& plan, const Sequences& sequences, std::byte* memory, size_t bytes);
 
 // Backends in order of preference, "reference" last.
@@ -162,8 +155,15 @@ std::string describe_text(const Plan& plan);
 std::string describe_json(const Plan& plan);
 std::string describe_signature(const Plan& plan);
 
-// Known devices: 0 is this machine's CPU. devices.cpp.
+// Known devices: 0 is this machine's CPU, then a table of GPUs, then the GPUs that are here as "cuda:0", "cuda:1", ... Only
+// questions about the latter ask the CUDA runtime. devices.cpp.
 int32_t device_count();
 dr_device device_at(int32_t index);
+// "cuda" is the current GPU. Throws Error(DR_INVALID) with the names there are.
+dr_device device_named(const std::string& name);
+// The facts of a GPU that is here.
+dr_device cuda_device(int32_t ordinal);
+// Which GPU of this machine these facts describe, -1: none. Costs and bandwidth are free: a caller may know better.
+int32_t cuda_ordinal(const dr_device& device);
 
 }  // namespace deltarelay

@@ -32,12 +32,13 @@ struct Run {
 };
 constexpr int32_t kRunsPerSequence = 3;
 
-DR_HD inline void sort_runs(Run* runs, int32_t n) {
-  sort_in_place(runs, n, [](const Run& a, const Run& b) {
+// Longest first, then in the order of places and segments.
+struct RunOrder {
+  DR_HD bool operator()(const Run& a, const Run& b) const {
     if (a.cost != b.cost) return a.cost > b.cost;
     return a.place != b.place ? a.place < b.place : a.from < b.from;
-  });
-}
+  }
+};
 
 // `cut_of(place, chunks)` gives the Cut of a sequence; `in_phase1` whole sequences, the longest, ride in phase 1.
 template <class CutOf>
@@ -56,35 +57,33 @@ DR_HD inline TableSize table_size(const Key* keys, int32_t count, const CutOf& c
   return size;
 }
 
-namespace internal {
-
-template <class CutOf>
-DR_HD inline int32_t runs_of_phase(bool third, const Key* keys, int32_t count, const CutOf& cut_of, int32_t in_phase1,
-                                   const Costs& c, Run* runs) {
-  int32_t n = 0, base = 0, wholes = 0;
-  auto add = [&](ns cost, int32_t place, int32_t from, int32_t segments) {
+// Runs of one sequence in a phase, of which it may have none. A whole sequence runs in phase 1 if it rides there.
+DR_HD_CALL inline int32_t runs_of(bool third, const Cut& cut, bool rides, int32_t place, int32_t base, const Costs& c,
+                                  Run* runs) {
+  int32_t n = 0;
+  auto add = [&](ns cost, int32_t from, int32_t segments) {
     if (segments > 0) runs[n++] = {cost, place, from, segments, base};
   };
-  for (int32_t i = 0; i < count; ++i) {
-    const Cut cut = cut_of(i, keys[i].chunks);
-    if (cut.pieces() == 0) {
-      if ((wholes++ < in_phase1) != third) add(ns{keys[i].chunks} * c.emit, i, 0, 1);
-      continue;
-    }
-    if (third) {
-      add(ns{cut.near_chunks} * c.emit, i, 1, cut.near_count);
-      add(ns{cut.far_chunks} * c.emit, i, 1 + cut.near_count, cut.far_count);
-    } else {  // the last segment is never summarized
-      add(ns{cut.first} * c.emit, i, 0, 1);
-      add(ns{cut.near_chunks} * c.summarize, i, 1, cut.far_count ? cut.near_count : cut.near_count - 1);
-      add(ns{cut.far_chunks} * c.summarize, i, 1 + cut.near_count, cut.far_count - 1);
-    }
-    base += cut.pieces();
+  if (cut.pieces() == 0) {
+    add(ns{cut.first} * c.emit, 0, rides != third);
+  } else if (third) {
+    add(ns{cut.near_chunks} * c.emit, 1, cut.near_count);
+    add(ns{cut.far_chunks} * c.emit, 1 + cut.near_count, cut.far_count);
+  } else {  // the last segment is never summarized
+    add(ns{cut.first} * c.emit, 0, 1);
+    add(ns{cut.near_chunks} * c.summarize, 1, cut.far_count ? cut.near_count : cut.near_count - 1);
+    add(ns{cut.far_chunks} * c.summarize, 1 + cut.near_count, cut.far_count - 1);
   }
   return n;
 }
 
-}  // namespace internal
+// The row of segment j of a run.
+DR_HD inline Row row_of(bool third, const Cut& cut, const Run& run, int32_t j, int32_t sequence) {
+  if (cut.pieces() == 0) return {sequence, 0, cut.first, Work::kEmit, -1, -1, -1};
+  const Range at = segment_of(cut, j);
+  if (third) return {sequence, at.begin, at.chunks, Work::kEmit, run.base + j - 1, -1, -1};
+  return {sequence, at.begin, at.chunks, j == 0 ? Work::kEmit : Work::kSummarize, -1, run.base + j, -1};
+}
 
 // Writes the table. `runs` is scratch of kRunsPerSequence * count entries. Grid index = row x copies + copy.
 template <class CutOf>
@@ -93,37 +92,46 @@ DR_HD inline TableSize write_table(const Key* keys, int32_t count, const CutOf& 
   TableSize size;
   for (int32_t phase = 1; phase <= 3; phase += 2) {
     const bool third = phase == 3;
-    const int32_t n = internal::runs_of_phase(third, keys, count, cut_of, in_phase1, c, runs);
-    sort_runs(runs, n);
+    int32_t n = 0, base = 0, wholes = 0;
+    for (int32_t i = 0; i < count; ++i) {
+      const Cut cut = cut_of(i, keys[i].chunks);
+      const bool rides = cut.pieces() == 0 && wholes++ < in_phase1;
+      n += runs_of(third, cut, rides, i, base, c, runs + n);
+      if (third && cut.pieces() > 1) table.folds[size.folds++] = {keys[i].sequence, base, cut.pieces() - 1, false};
+      base += cut.pieces();
+    }
+    size.slots = base;
+    sort_in_place(runs, n, RunOrder());
     Row* row = third ? table.rows3 : table.rows1;
     for (int32_t r = 0; r < n; ++r) {
-      const Run& run = runs[r];
-      const int32_t sequence = keys[run.place].sequence;
-      const Cut cut = cut_of(run.place, keys[run.place].chunks);
-      if (cut.pieces() == 0) {
-        *row++ = {sequence, 0, keys[run.place].chunks, Work::kEmit, -1, -1, -1};
-        continue;
-      }
-      for (int32_t j = run.from; j < run.from + run.count; ++j) {
-        const Range at = segment_of(cut, j);
-        if (third) {
-          *row++ = {sequence, at.begin, at.chunks, Work::kEmit, run.base + j - 1, -1, -1};
-        } else {
-          *row++ = {sequence, at.begin, at.chunks, j == 0 ? Work::kEmit : Work::kSummarize, -1, run.base + j, -1};
-        }
-      }
+      const Key key = keys[runs[r].place];
+      const Cut cut = cut_of(runs[r].place, key.chunks);
+      for (int32_t j = 0; j < runs[r].count; ++j) *row++ = row_of(third, cut, runs[r], runs[r].from + j, key.sequence);
     }
     (third ? size.rows3 : size.rows1) = row - (third ? table.rows3 : table.rows1);
   }
-  int32_t base = 0;
-  for (int32_t i = 0; i < count; ++i) {
-    const int32_t pieces = cut_of(i, keys[i].chunks).pieces();
-    if (pieces > 1) table.folds[size.folds++] = {keys[i].sequence, base, pieces - 1, false};
-    base += pieces;
-  }
-  size.slots = base;
   return size;
 }
+
+// What the pieces of a cut sequence put on phase 1: the time of one copy, and the longest item.
+struct PhaseOne {
+  int64_t work = 0, longest = 0;
+};
+
+DR_HD inline PhaseOne phase_one(const Cut& cut, int32_t chunks, const Costs& c) {
+  if (cut.pieces() == 0) return {};
+  const int64_t summed = int64_t{chunks} - cut.first - cut.last();
+  const int32_t middle = cut.near_count > (cut.far_count ? 0 : 1) ? cut.near_chunks : 0;
+  const int32_t longest = cut.far_count > 1 ? cut.far_chunks : middle;
+  return {ns{cut.first} * c.emit + summed * c.summarize + int64_t{cut.pieces()} * c.item,
+          max_of(ns{cut.first} * c.emit, ns{longest} * c.summarize) + c.item};
+}
+
+// Time of all units while the pieces of cut sequences run in phase 1: what whole sequences can share.
+DR_HD constexpr int64_t area_of(int64_t work, ns longest, const Costs& c) {
+  return max_of(longest, ceil_div(work, c.units)) * c.units;
+}
+DR_HD constexpr int64_t whole_work(int32_t chunks, const Costs& c) { return c.copies * (ns{chunks} * c.emit + c.item); }
 
 // Whole sequences that ride in phase 1 when the cuts are given, not searched for: as many as its idle units can take while the
 // pieces of cut sequences run.
@@ -133,23 +141,18 @@ DR_HD inline int32_t riders_for(const Key* keys, int32_t count, const CutOf& cut
   ns longest = 0;
   for (int32_t i = 0; i < count; ++i) {
     const Cut cut = cut_of(i, keys[i].chunks);
-    if (cut.pieces() == 0) {
-      ++wholes;
-      continue;
-    }
-    const int64_t summed = int64_t{keys[i].chunks} - cut.first - cut.last();
-    work += ns{cut.first} * c.emit + summed * c.summarize + int64_t{cut.pieces()} * c.item;
-    longest = max_of(longest, ns{cut.first} * c.emit + c.item);
-    const int32_t middle = cut.near_count > (cut.far_count ? 0 : 1) ? cut.near_chunks : 0;
-    longest = max_of(longest, ns{cut.far_count > 1 ? cut.far_chunks : middle} * c.summarize + c.item);
+    const PhaseOne pieces = phase_one(cut, keys[i].chunks, c);
+    wholes += cut.pieces() == 0;
+    work += pieces.work;
+    longest = max_of(longest, pieces.longest);
   }
   if (longest == 0) return static_cast<int32_t>(wholes);  // nothing is cut: one phase
   work *= c.copies;
-  const int64_t area = max_of(longest, ceil_div(work, c.units)) * c.units;
+  const int64_t area = area_of(work, longest, c);
   int32_t riders = 0;
   for (int32_t i = 0; i < count; ++i) {
     if (cut_of(i, keys[i].chunks).pieces() != 0) continue;
-    work += c.copies * (ns{keys[i].chunks} * c.emit + c.item);
+    work += whole_work(keys[i].chunks, c);
     if (work > area) break;
     ++riders;
   }

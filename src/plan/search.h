@@ -35,7 +35,7 @@ DR_HD constexpr int32_t first_for(int32_t segment, int32_t ratio) {
 DR_HD constexpr Shape shape_of(int32_t segment, int32_t ratio) { return {segment, first_for(segment, ratio), ratio}; }
 
 // Smallest segment that cuts the `cut_seqs` longest sequences (< 0: those longer than it) into at most `target` pieces.
-DR_HD inline int32_t segment_for(const Lengths& n, int64_t target, int32_t ratio, int32_t cut_seqs) {
+DR_HD_CALL inline int32_t segment_for(const Lengths& n, int64_t target, int32_t ratio, int32_t cut_seqs) {
   int32_t lo = 1, hi = n.sorted[0];
   while (lo < hi) {
     const int32_t mid = lo + (hi - lo) / 2, first = first_for(mid, ratio), whole = first > mid ? first : mid;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "plan/cut.h"
 #include "plan/grain.h"
 #include "plan/search.h"
 #include "problem/status.h"
@@ -19,39 +18,6 @@ T* take_array(std::byte*& memory, int64_t count) {
   memory += aligned(sizeof(T) * static_cast<size_t>(count));
   return array;
 }
-
-// The cut of the sequence at a place, by every rule but the grain.
-struct CutBy {
-  const TableInput& input;
-  plan::Shape shape;
-
-  explicit CutBy(const TableInput& in) : input(in), shape{in.decision.segment, in.decision.first, in.decision.ratio} {}
-  plan::Cut operator()(int32_t place, int32_t chunks) const {
-    switch (input.rule) {
-      case CutRule::kSearch:
-        return place < input.decision.cut_seqs ? plan::balanced_cut(chunks, shape) : plan::whole_cut(chunks);
-      case CutRule::kCount:
-        return plan::count_cut(chunks, input.value);
-      case CutRule::kLength:
-        return plan::length_cut(chunks, input.value);
-      case CutRule::kPolicy: {
-        const PolicyCut& cut = input.policy[input.space.keys[place].sequence];
-        if (cut.pieces < 2) return plan::whole_cut(chunks);
-        const int64_t each = std::min<int64_t>(plan::ceil_div(cut.tokens, input.chunk), kMostChunks);
-        return plan::length_cut(chunks, static_cast<int32_t>(each),
-                                static_cast<int32_t>(std::min<int64_t>(cut.pieces, kMostChunks)));
-      }
-      default:
-        return plan::whole_cut(chunks);
-    }
-  }
-};
-
-// Chunks of a sequence that have all their tokens.
-struct FullChunks {
-  const TableInput& input;
-  int64_t operator()(int32_t sequence) const { return input.sequences.length(sequence) / input.chunk; }
-};
 
 }  // namespace
 

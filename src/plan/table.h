@@ -6,38 +6,16 @@
 
 #include "kernels/stages.h"
 #include "plan/costs.h"
-#include "plan/lengths.h"
+#include "plan/cut_rules.h"
 #include "plan/plan.h"
-#include "plan/policies.h"
 #include "plan/rows.h"
 #include "problem/problem.h"
 
 namespace deltarelay {
 
-// Longest number of chunks of one sequence: leaves room for sums and for products with a ratio of 256.
-constexpr int64_t kMostChunks = int64_t{1} << 30;
-
-// Scratch of one table.
-struct TableSpace {
-  int64_t* tail;
-  plan::Run* runs;
-  plan::Key* keys;
-  int32_t* sorted;
-};
+// Scratch of a table for so many sequences.
 size_t space_bytes(int64_t num_seqs);
 TableSpace space_in(std::byte* memory, int64_t num_seqs);
-
-// The sequences of one call, ordered, and the rule by which they are cut.
-struct TableInput {
-  Sequences sequences;
-  int32_t chunk = 0;  // tokens
-  TableSpace space{};
-  plan::Lengths lengths{};
-  CutRule rule = CutRule::kWhole;
-  int32_t value = 0;                  // of the rule
-  plan::Decision decision;            // kSearch
-  const PolicyCut* policy = nullptr;  // kPolicy: one per sequence
-};
 
 // Reads the lengths, at most `num_tokens` tokens in all, and orders them.
 TableInput order_sequences(const Sequences& sequences, int64_t num_tokens, int32_t chunk, const TableSpace& space);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "problem/host_device.h"
 #include "problem/types.h"
 
 namespace deltarelay {
@@ -95,7 +96,7 @@ inline void store_double(void* data, DType type, int64_t index, double value) {
 }
 
 // Element of an index array (slots, offsets).
-inline int64_t load_index(const void* data, DType type, int64_t index) {
+DR_HD inline int64_t load_index(const void* data, DType type, int64_t index) {
   return type == DType::kInt64 ? static_cast<const int64_t*>(data)[index] : static_cast<const int32_t*>(data)[index];
 }
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "problem/host_device.h"
 #include "problem/types.h"
 
 namespace deltarelay {
@@ -82,7 +83,7 @@ struct Sequences {
   int64_t seq_len = 0;               // batched when > 0
   int64_t num_seqs = 0;
 
-  int64_t length(int64_t n) const { return seq_len > 0 ? seq_len : offsets[n + 1] - offsets[n]; }
+  DR_HD int64_t length(int64_t n) const { return seq_len > 0 ? seq_len : offsets[n + 1] - offsets[n]; }
   // Element offset of the first token of sequence n in a tensor with these strides.
   int64_t start(int64_t n, const Strides& s) const { return seq_len > 0 ? n * s.sequence : offsets[n] * s.token; }
 };

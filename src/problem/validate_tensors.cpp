@@ -119,10 +119,13 @@ void check_written_once(const char* argument, const StatePool& pool, const void*
   }
 }
 
-// States may be updated in place, but a slot that one sequence writes must not be read by another: there is no order
-// between them. Only pools at the same address are compared.
-void check_in_place(const Problem& p, const dr_tensors& t) {
-  if (!p.initial.used() || !p.final.used() || t.initial != t.final) return;
+bool in_place(const Problem& p, const dr_tensors& t) {
+  return p.initial.used() && p.final.used() && t.initial == t.final;
+}
+
+// Pools at the same address are the same pool.
+void check_same_pool(const Problem& p, const dr_tensors& t) {
+  if (!in_place(p, t)) return;
   const auto differ = [](const char* what, int64_t initial, int64_t final) {
     fail_invalid(std::string("tensors.final"),
                  std::string("memory of its own, because problem.final.") + what + " is " + std::to_string(final) +
@@ -137,7 +140,12 @@ void check_in_place(const Problem& p, const dr_tensors& t) {
   if (p.initial.layout != p.final.layout && p.dk > 1 && p.dv > 1) {
     differ("layout", static_cast<int64_t>(p.initial.layout), static_cast<int64_t>(p.final.layout));
   }
-  if (p.initial.use == StateUse::kRows && p.final.use == StateUse::kRows) return;
+}
+
+// States may be updated in place, but a slot that one sequence writes must not be read by another: there is no order
+// between them. Only pools at the same address are compared.
+void check_in_place(const Problem& p, const dr_tensors& t) {
+  if (!in_place(p, t) || (p.initial.use == StateUse::kRows && p.final.use == StateUse::kRows)) return;
   int64_t first = least_slot_from(p.final, t.final_index, p.num_seqs, 0);
   while (first != kNoSlot) {
     SlotWindow written(first);
@@ -302,6 +310,7 @@ void validate_tensors(const Problem& p, const dr_tensors& t, bool host_memory) {
     check_absent("tensors.checkpoint_positions", t.checkpoint_positions, "checkpoints is not DR_CHECKPOINTS_LIST");
   }
   check_alignment("tensors.report", t.report, alignof(uint32_t));
+  check_same_pool(p, t);
   if (host_memory) check_lists(p, t);
 }
 

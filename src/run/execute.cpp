@@ -1,6 +1,7 @@
 #include "run/execute.h"
 
 #include "problem/number.h"
+#include "run/execute_cuda.h"
 #include "run/thread_pool.h"
 
 namespace deltarelay {
@@ -33,9 +34,7 @@ TableView table_of(const Plan& plan, const Sequences& sequences, std::byte* work
           table.rows3.data(), static_cast<int64_t>(table.rows3.size())};
 }
 
-}  // namespace
-
-void execute(const Plan& plan, const dr_tensors& tensors, std::byte* workspace) {
+void execute_host(const Plan& plan, const dr_tensors& tensors, std::byte* workspace) {
   const Options& options = plan.options;
   PoolExecutor pool;
   CallerExecutor caller(options.parallel_for, options.parallel_pool);
@@ -60,6 +59,22 @@ void execute(const Plan& plan, const dr_tensors& tensors, std::byte* workspace) 
   if (table.num_folds > 0) plan.backend->run_folds(args, table.folds, table.num_folds, executor);
   if (table.num_rows3 > 0) plan.backend->run_rows(args, table.rows3, table.num_rows3, executor);
   plan.backend->finish(args, executor);
+}
+
+bool runs_on_gpu(const Plan& plan) { return plan.backend->enqueue != nullptr; }
+
+}  // namespace
+
+void load(const Plan& plan) {
+  if (plan.options.device_is_here && runs_on_gpu(plan)) load_cuda(plan);
+}
+
+void execute(const Plan& plan, const dr_tensors& tensors, std::byte* workspace, void* stream) {
+  if (runs_on_gpu(plan)) {
+    execute_cuda(plan, tensors, workspace, stream);
+  } else {
+    execute_host(plan, tensors, workspace);
+  }
 }
 
 }  // namespace deltarelay

@@ -115,6 +115,8 @@ TEST(Devices, BadInput) {
   expect_failure(dr_device_find(nullptr, &device), DR_INVALID, "name", {"expected a pointer", "found NULL"});
   expect_failure(dr_device_find("H2000", &device), DR_INVALID, "name",
                  {"expected one of cpu", "h200", "found 'H2000'"});
+  expect_failure(dr_device_find("cuda:4096", &device), DR_INVALID, "name",
+                 {"a GPU of this machine", "found 'cuda:4096'"});
   expect_failure(dr_device_find("cpu", nullptr), DR_INVALID, "device", {"expected a pointer", "found NULL"});
   EXPECT_EQ(std::memcmp(&device, &before, sizeof device), 0);
   device.size = 0;

@@ -170,6 +170,9 @@ bool library_accepts(const Request& request) {
   return false;
 }
 
+// What can be asked of this machine: a case for a GPU is put to the CPU (tests/gpu asks the GPU's backend).
+Case runnable_here(const Case& c) { return c.on_gpu() ? with_words(c, "backend=cpu device=cpu") : c; }
+
 TEST(CasePrint, RandomCasesComeBackAndAreValid) {
   std::set<std::string> printed;
   for (uint64_t seed = 0; seed < 3000; ++seed) {
@@ -195,11 +198,32 @@ TEST(CaseFiles, EveryLineOfEveryFileIsACaseTheLibraryAccepts) {
     std::set<std::string> seen;
     for (const Case& c : all) {
       EXPECT_TRUE(seen.insert(print(c)).second) << entry.path() << " holds twice: " << print(c);
-      const Request request(c);
+      if (!c.name.empty()) EXPECT_TRUE(seen.insert(c.name).second) << entry.path() << " has two of name " << c.name;
+      const Request request(runnable_here(c));
       EXPECT_TRUE(library_accepts(request)) << print(c) << "\n" << dr_last_error();
     }
   }
-  EXPECT_EQ(files, 5u);
+  EXPECT_EQ(files, 7u);
+}
+
+TEST(CaseFiles, TargetsAreThoseOfTheTable) {
+  int64_t table = 0;
+  for (const Case& c : read_file(std::string(DR_CASES_DIR) + "/targets.txt")) {
+    const bool kda = c.op == DR_OP_KDA;
+    if (c.name.substr(0, 4) != "kda-" && c.name.substr(0, 4) != "gdn-") continue;
+    ++table;
+    EXPECT_EQ(c.name.substr(0, 3), kda ? "kda" : "gdn") << print(c);
+    EXPECT_TRUE(c.dtype == DR_BF16 && c.dk == 128 && c.dv == 128 && c.l2norm && !c.batched) << print(c);
+    EXPECT_EQ(c.gate_form, kda ? DR_GATE_RAW_BOUNDED : DR_GATE_LOG) << print(c);
+    EXPECT_EQ(c.gate_dtype(), kda ? DR_BF16 : DR_FP32) << print(c);
+    EXPECT_EQ(c.beta_dtype(), kda ? DR_BF16 : DR_FP32) << print(c);
+    EXPECT_EQ(c.beta_form(), kda ? DR_BETA_LOGIT : DR_BETA_VALUE) << print(c);
+    EXPECT_TRUE(!kda || (c.lower_bound == -5.0 && c.a_log && c.dt_bias)) << print(c);
+    for (const State& state : {c.initial, c.final})
+      EXPECT_TRUE(state.use == DR_STATE_ROWS && state.dtype == DR_FP32 && state.layout == DR_STATE_VALUE_MAJOR)
+          << print(c);
+  }
+  EXPECT_EQ(table, 31);
 }
 
 TEST(CaseFiles, ErrorsNameFileAndLine) {
@@ -263,6 +287,16 @@ TEST(CaseRequest, LengthsAtExecutionStayOutOfTheProblem) {
 }
 
 TEST(CaseRequest, UnknownDevicesAreNamed) { EXPECT_THROW(Request(parse("gdn seqs=1 device=abacus")), CaseError); }
+
+TEST(CaseDevice, SaysWhereACaseRuns) {
+  EXPECT_EQ(parse("gdn seqs=1 device=cuda").device, "cuda:0");
+  EXPECT_TRUE(parse("gdn seqs=1 device=cuda").on_gpu());
+  EXPECT_TRUE(parse("gdn seqs=1 device=cuda:0 backend=cuda-sm90").on_gpu());
+  EXPECT_TRUE(parse("gdn seqs=1 backend=cuda-sm90").on_gpu());
+  EXPECT_FALSE(parse("gdn seqs=1 backend=cuda-sm90 device=h200").on_gpu()) << "an H200 of the table is not here";
+  EXPECT_FALSE(parse("gdn seqs=1").on_gpu());
+  EXPECT_FALSE(parse("gdn seqs=1 device=cpu backend=cpu").on_gpu());
+}
 
 TEST(CaseStrides, ExtentsCoverEveryElementOnce) {
   for (const char* words : {"strides=contiguous", "strides=padded", "strides=head-first", "strides=packed"})

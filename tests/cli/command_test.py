@@ -206,6 +206,27 @@ class Verify(Base):
         self.fail_with(1, "0 passed, 1 failed", "verify", declined)
         self.assertIn("1 skipped", self.succeed("verify", declined, "--skip-declined"))
 
+    def test_only_some_cases(self):
+        out = self.succeed("verify", "a-1: " + TINY, "b-1: " + SPLIT, "--only", "^b-")
+        self.assertIn("1 passed", out)
+        self.assertIn("b-1:", out)
+        self.fail_with(2, "--only: expected a case that matches", "verify", TINY, "--only", "nothing")
+        self.fail_with(2, "--only: expected a regular expression", "verify", TINY, "--only", "(")
+
+    def test_full_columns_of_a_large_case(self):
+        large = "gdn fp32 hv=2 dk=16 dv=16 seqs=33000"
+        self.assertIn("sampled columns", self.succeed("verify", large))
+        self.assertNotIn("sampled columns", self.succeed("verify", large, "--full-columns"))
+
+    def test_a_gpu_that_is_not_here_is_said_to_be_absent(self):
+        if "GPU" not in run("verify", "kda bf16 seqs=10 device=cuda")[1]:
+            self.skipTest("there is a GPU here")
+        for words in ("device=cuda", "device=cuda:0", "backend=cuda-sm90"):
+            out, _ = self.fail_with(1, "0 passed, 1 failed", "verify", "kda bf16 seqs=10 " + words)
+            self.assertIn("expected a GPU to run on, found none", out)
+            self.assertIn("1 skipped", self.succeed("verify", "kda bf16 seqs=10 " + words, "--skip-declined"))
+            self.fail_with(1, "found none", "bench", "kda bf16 seqs=10 " + words)
+
     def test_bad_usage(self):
         self.fail_with(2, "found 'nothing'", "verify")
         self.fail_with(2, "word: expected", "verify", "kda seqs=10 speed=1")
@@ -237,7 +258,7 @@ class Bench(Base):
         self.assertLessEqual(row["ms_low"], row["ms"])
         self.assertLessEqual(row["ms"], row["ms_high"])
         for field in ("ms", "host_us", "plan_us", "token_heads_per_s", "gflops", "gbytes_per_s", "fma_peak_gflops",
-                      "unsplit_ms", "workspace_bytes"):
+                      "unsplit_ms", "workspace_bytes", "workspace_bytes_per_token_head"):
             self.assertGreater(row[field], 0, field)
         self.assertAlmostEqual(row["gflops"], row["token_heads_per_s"] * 7 * 32 * 32 * 1e-9, places=6)
         self.assertGreater(row["error"], 0)
@@ -250,6 +271,14 @@ class Bench(Base):
         self.assertEqual(len(markdown), 3)
         self.assertTrue(all(line.startswith("|") for line in markdown))
         self.assertEqual(len(json.loads(self.succeed("bench", TINY, "--min-time", "0.02", "--json", "-"))["rows"]), 1)
+
+    def test_sweep(self):
+        lines = self.succeed("bench", "tiny: " + TINY, "--min-time", "0.02", "--sweep").splitlines()
+        self.assertEqual(len(lines), 3)
+        self.assertRegex(lines[2], r"^  segments 1: \S+ ms, 2: .*; auto \(1\): ")
+        (row,) = json.loads(self.succeed("bench", TINY, "--min-time", "0.02", "--sweep", "--json", "-"))["rows"]
+        self.assertGreater(row["sweep"]["2"], 0)
+        self.assertNotIn("64", row["sweep"], "200 tokens have no 64 chunks")
 
     def test_a_case_that_fails_has_no_time(self):
         out, err = self.fail_with(1, "no time is given", "bench", "kda hqk=3 hv=4 seqs=10", TINY, "--min-time", "0.02")

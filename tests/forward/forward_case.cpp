@@ -6,7 +6,13 @@
 
 namespace deltarelay::forward {
 
-std::string backend_under_test() { return dr_backend_name(0); }
+std::string backend_under_test() {
+  for (int32_t i = 0; i < dr_backend_count(); ++i) {
+    const std::string name = dr_backend_name(i);
+    if (name.substr(0, 4) != "cuda") return name;
+  }
+  return {};
+}
 
 bool nothing_to_test() { return backend_under_test() == "reference"; }
 

@@ -21,7 +21,7 @@ inline void PrintTo(const Case& c, std::ostream* out) { *out << print(c); }
 
 namespace deltarelay::forward {
 
-// The backend under test: the library's first choice.
+// The backend under test: the library's first choice in host memory (tests/gpu has the others).
 std::string backend_under_test();
 // Only the reference is built in: comparing it with itself would prove nothing.
 bool nothing_to_test();

@@ -29,9 +29,10 @@ Options invariant_on(const dr_device& device) {
 TEST(Grain, RuleOnGpus) {
   const std::vector<std::pair<int64_t, int64_t>> on_132{{1, 8},   {2, 12},  {4, 16},  {8, 24},  {12, 32},
                                                         {16, 48}, {24, 64}, {28, 64}, {29, -1}, {64, -1}};
-  for (const auto& [heads, grain] : on_132) EXPECT_EQ(plan::gpu_grain(heads, 132), grain) << heads;
-  EXPECT_EQ(plan::gpu_grain(32, 170), 64) << "more units, finer grain";
-  EXPECT_EQ(plan::gpu_grain(32, 108), -1);
+  for (const auto& [heads, grain] : on_132) EXPECT_EQ(plan::gpu_grain(heads, 132, 64), grain) << heads;
+  EXPECT_EQ(plan::gpu_grain(32, 170, 64), 64) << "more units, finer grain";
+  EXPECT_EQ(plan::gpu_grain(32, 108, 64), -1);
+  EXPECT_EQ(plan::gpu_grain(2, 132, 32), 24) << "as many tokens in smaller chunks";
 }
 
 TEST(Grain, RuleOnCpus) {

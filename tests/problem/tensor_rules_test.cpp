@@ -307,6 +307,7 @@ TEST(TensorRules, InPlaceNeedsOneView) {
   EXPECT_NO_THROW(call.run());
   call.request.final.dtype = DR_BF16;
   call.refuse("tensors.final", "memory of its own, because problem.final.dtype", "the address of tensors.initial");
+  EXPECT_THROW(call.run(false), Error) << "needs no memory to be read";
   call.request.final.dtype = DR_FP32;
   call.request.final.layout = DR_STATE_KEY_MAJOR;
   call.refuse("tensors.final", "memory of its own, because problem.final.layout", "the address of tensors.initial");

@@ -1,6 +1,9 @@
 """The checkers of scripts/ must see what they are there to see: each is given a small tree with one fault in it."""
 
+import copy
+import json
 import pathlib
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -11,6 +14,7 @@ sys.dont_write_bytecode = True
 
 import check_docs  # noqa: E402
 import check_includes  # noqa: E402
+import check_results  # noqa: E402
 import results_table  # noqa: E402
 
 
@@ -20,7 +24,7 @@ class Tree(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
         self.root = pathlib.Path(self.folder.name).resolve()
-        for module in (check_docs, check_includes, results_table):
+        for module in (check_docs, check_includes, check_results, results_table):
             self.addCleanup(setattr, module, "ROOT", module.ROOT)
             module.ROOT = self.root
         self.addCleanup(self.folder.cleanup)
@@ -119,6 +123,104 @@ class Results(Tree):
         self.write("bench/peers.json", PEERS.replace('"x": "a"', '"x": "b"'))
         with self.assertRaises(SystemExit):
             results_table.section("compare", ["bench/results/a-1.json", "bench/peers.json"])
+
+
+GPU_ROW = {
+    "case": "kda-8k-h64", "line": "kda bf16 hqk=64 hv=64 seqs=8192 device=cuda:0", "op": "kda", "backend": "cuda-sm90",
+    "segments": 2, "cut_sequences": 1, "ms": 0.4, "ms_low": 0.39, "ms_high": 0.41, "host_us": 9.0, "plan_us": 5.0,
+    "token_heads_per_s": 1e9, "gflops": 1e5, "gbytes_per_s": 1700.0, "error": 4e-3, "workspace_bytes": 1000,
+    "workspace_bytes_per_token_head": 912.0, "plan": "words", "unsplit_ms": 0.5, "peers": {"fla": 1.7}, "sweep": {"1": 0.5, "2": 0.4},
+}  # fmt: skip
+GPU_RESULTS = {
+    "device": "NVIDIA H200", "date": "2026-11-15T05:23:41Z", "commit": "0123456789ab", "driver": "580.1", "cuda": "13.0",
+    "cpu": "A-1", "rows": [GPU_ROW],
+    "first_call": [{"op": "kda", "first_call_ms": 90.0, "context_ms": 200.0}],
+}  # fmt: skip
+TARGETS = {
+    "device": "NVIDIA H200",
+    "cases": {"kda-8k-h64": {"floor_ms": 0.1, "required_ms": 0.45, "goal_ms": 0.2, "elsewhere": "1.2 m FlashKDA"}},
+    "fixed": {"first_call_ms": {"required": 500}, "host_us": {"required": 25, "cases": ["kda-8k-h64"]}},
+}
+
+
+class ResultFiles(Tree):
+    def setUp(self):
+        super().setUp()
+        self.results = copy.deepcopy(GPU_RESULTS)
+        self.write("bench/targets.json", json.dumps(TARGETS))
+
+    def check(self) -> list[str]:
+        return check_results.check_file(self.write("bench/results/h200.json", json.dumps(self.results)))
+
+    def report(self) -> list[str]:
+        return check_results.report(self.write("bench/results/h200.json", json.dumps(self.results)))
+
+    def test_a_whole_file_passes(self):
+        self.assertEqual(self.check(), [])
+
+    def test_a_file_that_does_not_parse(self):
+        self.assertIn("does not parse", check_results.check_file(self.write("bench/results/a.json", "{"))[0])
+
+    def test_every_missing_field_is_named(self):
+        for field in check_results.FILE_FIELDS:
+            self.results = copy.deepcopy(GPU_RESULTS)
+            del self.results[field]
+            self.assertIn(field, self.check()[0])
+        for field in check_results.ROW_FIELDS:
+            self.results = copy.deepcopy(GPU_RESULTS)
+            del self.results["rows"][0][field]
+            self.assertIn(field, self.check()[0])
+
+    def test_values_that_cannot_be(self):
+        for field, value in (("plan", ""), ("ms", 0.5), ("error", -1.0), ("line", "gdn bf16"), ("segments", 1.5), ("ms", float("nan"))):
+            self.results = copy.deepcopy(GPU_RESULTS)
+            self.results["rows"][0][field] = value
+            self.assertEqual(len(self.check()), 1, (field, value))
+        for field, value in (("commit", "unknown"), ("date", "today"), ("driver", ""), ("rows", [])):
+            self.results = copy.deepcopy(GPU_RESULTS)
+            self.results[field] = value
+            self.assertEqual(len(self.check()), 1, (field, value))
+        self.results = copy.deepcopy(GPU_RESULTS)
+        self.results["rows"][0]["peers"] = {"fla": "fast"}
+        self.assertEqual(len(self.check()), 1)
+
+    def test_misses_are_reported(self):
+        self.results["rows"][0].update(ms=0.6, ms_high=0.7, host_us=99.0)
+        self.results["first_call"][0]["first_call_ms"] = 900
+        text = "\n".join(self.report())
+        for words in ("required 0.45", "slower than unsplit", "host_us 99.0", "first kda call", "not known here"):
+            self.assertIn(words, text)
+        self.results["rows"][0]["case"] = "other"
+        self.assertIn("1 of 1 targets were not measured", "\n".join(self.report()))
+
+    def test_kernels_that_changed_later_are_reported(self):
+        def git(*words):
+            options = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+            return subprocess.run(["git", *options, *words], cwd=self.root, check=True, capture_output=True, text=True).stdout
+
+        git("init", "-q")
+        self.write("src/kernels/cuda/a.cu", "int a;\n")
+        git("add", ".")
+        git("commit", "-q", "-m", "one")
+        self.results["commit"] = git("rev-parse", "--short=12", "HEAD").strip()
+        self.write("src/plan/b.cpp", "int b;\n")
+        self.assertEqual(self.report(), [], "other files do not count")
+        self.write("src/kernels/cuda/a.cu", "int c;\n")
+        (line,) = self.report()
+        self.assertIn("kernels changed after its commit", line)
+        self.assertIn("src/kernels/cuda/a.cu", line)
+        self.results["commit"] += "-dirty"
+        self.assertEqual(len(self.report()), 2)
+
+    def test_the_table_of_a_gpu(self):
+        table = results_table.results_table(self.results)
+        self.assertIn("NVIDIA H200, driver 580.1, CUDA 13.0, 2026-11-15T05:23:41Z, commit 0123456789ab.", table)
+        self.assertIn("| `kda-8k-h64` | 2 | **0.400** | 0.390 to 0.410 | 0.450 | 0.200 | 1700 | 0.500 | 9.0 | 5.0 | 912 |", table)
+        self.assertIn("fla 1.700", table)
+        self.assertIn("First KDA call of a cold process", table)
+        self.assertIn("| `kda-8k-h64` | 0.500 | 0.400 | 0.400 (2) |", table)
+        self.results["rows"][0].update(ms=0.19, ms_low=0.18)
+        self.assertIn("**0.190** \\*", results_table.results_table(self.results))
 
 
 if __name__ == "__main__":

@@ -112,7 +112,7 @@ struct Case {
   std::string backend;  // empty: the library's choice
   std::string isa;
   std::string policy;
-  std::string device;
+  std::string device;  // "h200" is a table of facts to plan for, "cuda:0" the first GPU of this machine
   int32_t segments = DR_SEGMENTS_AUTO;
   int64_t segment_value = 0;
   int32_t threads = 0;
@@ -132,6 +132,8 @@ struct Case {
   int64_t num_tokens() const;  // rows of the tensors: tokens and tail
   int64_t token_heads() const { return tokens() * heads_v; }
   std::vector<int64_t> offsets() const;  // num_seqs + 1 entries
+  // Runs in the memory of a GPU: it names one that is here (device=cuda:0), or a CUDA backend and no device.
+  bool on_gpu() const;
   // Gates at or near 0 together with correlated keys or beta near 2: the wider column of the table of tolerances.
   bool hostile() const;
 };

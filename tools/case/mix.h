@@ -4,7 +4,7 @@
 
 namespace deltarelay::cases {
 
-inline uint64_t mix(uint64_t x) {
+constexpr uint64_t mix(uint64_t x) {
   x += 0x9e3779b97f4a7c15u;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;

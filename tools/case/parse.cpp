@@ -241,7 +241,7 @@ const std::map<std::string_view, Setter>& setters() {
       {"backend", [](auto v, Case& c) { c.backend = parse_name("backend", v); }},
       {"isa", [](auto v, Case& c) { c.isa = parse_name("isa", v); }},
       {"policy", [](auto v, Case& c) { c.policy = parse_name("policy", v); }},
-      {"device", [](auto v, Case& c) { c.device = parse_name("device", v); }},
+      {"device", [](auto v, Case& c) { c.device = v == "cuda" ? "cuda:0" : parse_name("device", v); }},
       {"segments", parse_segments},
       {"threads", [](auto v, Case& c) { c.threads = parse_int32("threads", v, 1, kMaxInt32); }},
       {"carry", [](auto v, Case& c) { c.carry = parse_word("carry", v, kCarries); }},

@@ -78,6 +78,8 @@ std::vector<int64_t> Case::offsets() const {
   return all;
 }
 
+bool Case::on_gpu() const { return (device.empty() ? backend : device).substr(0, 4) == "cuda"; }
+
 bool Case::hostile() const {
   constexpr double kNearZero = -0.1;  // per token: more than half of the state survives six tokens
   // Softplus gates include slow heads: a_log goes down to -3, a log-decay of -0.04 in the mean.
@@ -181,6 +183,10 @@ Request::Request(const Case& c) : case_(c) {
     if (dr_device_find(case_.device.c_str(), &device_) != DR_SUCCESS)
       throw CaseError("device: " + std::string(dr_last_error()));
     options.device = &device_;
+  } else if (c.on_gpu()) {
+    // A CUDA backend means the GPU of this machine. Where there is none the library says so.
+    dr_device_init(&device_);
+    if (dr_device_find("cuda:0", &device_) == DR_SUCCESS) options.device = &device_;
   }
 }
 

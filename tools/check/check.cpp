@@ -1,10 +1,10 @@
 #include "check/check.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <new>
 
-#include "check/run.h"
 #include "check/tensors.h"
 
 namespace deltarelay::check {
@@ -26,37 +26,11 @@ std::string line_of(const TensorError& error) {
   return line;
 }
 
-void judge(const cases::Case& c, Outcome& outcome) {
-  TensorSet tensors(c);
-  PlannedRun run(c);
-  outcome.plan = run.describe(DR_DESCRIBE_SIGNATURE);
-  outcome.plan_text = run.describe(DR_DESCRIBE_TEXT);
-  auto start = std::chrono::steady_clock::now();
-  run.execute(tensors.tensors());
-  outcome.run_seconds = seconds_since(start);
-  outcome.message = tensors.damage();
-  if (outcome.message.empty() && !run.workspace_intact()) outcome.message = "workspace: written outside its memory";
-  if (!outcome.message.empty()) return;
-
-  start = std::chrono::steady_clock::now();
-  const Reference reference = run_reference(tensors);
-  outcome.reference_seconds = seconds_since(start);
-  outcome.sampled = !reference.columns.empty();
-  outcome.errors = compare(tensors, reference);
-  for (const TensorError& error : outcome.errors) {
-    if (error.passes()) continue;
-    outcome.message = line_of(error);
-    return;
-  }
-  outcome.verdict = Verdict::kPassed;
-}
-
-}  // namespace
-
-Outcome check_case(const cases::Case& c) {
-  Outcome outcome;
+// Runs `body` and turns what it throws into a verdict.
+template <class Body>
+void with_verdict(Outcome& outcome, const Body& body) {
   try {
-    judge(c, outcome);
+    body();
   } catch (const RunError& error) {
     outcome.message = error.what();
     if (error.status() == DR_UNSUPPORTED) outcome.verdict = Verdict::kDeclined;
@@ -67,6 +41,81 @@ Outcome check_case(const cases::Case& c) {
   } catch (const std::bad_alloc&) {
     outcome.message = "memory: the tensors of this case do not fit";
   }
+}
+
+// From here on the GPU makes its own tokens rather than wait for their copies, which take seconds.
+constexpr int64_t kWorthMaking = int64_t{1} << 30;  // bytes
+
+// Said before the tensors are made: there may be gigabytes of them.
+const cases::Case& runnable(const cases::Case& c) {
+  if (c.on_gpu()) gpu::require();
+  return c;
+}
+
+}  // namespace
+
+double Outcome::worst_error() const {
+  double worst = 0.0;
+  for (const TensorError& error : errors) worst = std::max(worst, error.worst);
+  return worst;
+}
+
+Trial::Trial(const cases::Case& c, const CheckOptions& options) : options_(options), tensors_(runnable(c)) {
+  if (!c.on_gpu()) return;
+  int64_t bytes = 0;
+  for (const TensorSet::Memory& memory : tensors_.memory()) bytes += memory.bytes;
+  const gpu::Tokens tokens = bytes < kWorthMaking ? gpu::Tokens::kCopied : gpu::Tokens::kMadeHere;
+  device_tensors_ = std::make_unique<gpu::DeviceTensors>(tensors_, tokens);
+}
+
+void Trial::run(const cases::Case& way, Outcome& outcome) {
+  PlannedRun run(way, options_);
+  outcome.plan = run.describe(DR_DESCRIBE_SIGNATURE);
+  outcome.plan_text = run.describe(DR_DESCRIBE_TEXT);
+  tensors_.poison();
+  if (device_tensors_ != nullptr) {
+    const gpu::Stream stream;
+    device_tensors_->poison();
+    const auto start = std::chrono::steady_clock::now();
+    run.execute(device_tensors_->tensors(), stream);
+    stream.synchronize();
+    outcome.run_seconds = seconds_since(start);
+    device_tensors_->download(tensors_);
+    outcome.message = device_tensors_->damage();
+  } else {
+    const auto start = std::chrono::steady_clock::now();
+    run.execute(tensors_.tensors());
+    outcome.run_seconds = seconds_since(start);
+  }
+  if (outcome.message.empty()) outcome.message = tensors_.damage();
+  if (outcome.message.empty() && !run.workspace_intact()) outcome.message = "workspace: written outside its memory";
+}
+
+Outcome Trial::judge(const cases::Case& way) {
+  Outcome outcome;
+  with_verdict(outcome, [&] {
+    run(way, outcome);
+    if (!outcome.message.empty()) return;
+    if (reference_ == nullptr) {
+      const auto start = std::chrono::steady_clock::now();
+      reference_ = std::make_unique<const Reference>(run_reference(tensors_, options_));
+      outcome.reference_seconds = seconds_since(start);
+    }
+    outcome.sampled = !reference_->columns.empty();
+    outcome.errors = compare(tensors_, *reference_);
+    for (const TensorError& error : outcome.errors) {
+      if (error.passes()) continue;
+      outcome.message = line_of(error);
+      return;
+    }
+    outcome.verdict = Verdict::kPassed;
+  });
+  return outcome;
+}
+
+Outcome check_case(const cases::Case& c, const CheckOptions& options) {
+  Outcome outcome;
+  with_verdict(outcome, [&] { outcome = Trial(c, options).judge(c); });
   return outcome;
 }
 

@@ -1,17 +1,20 @@
-// A case, from its line to a verdict: build the tensors, run the plan in hostile memory, run the reference, compare.
+// A case, from its line to a verdict: build the tensors, run the plan in hostile memory, run the reference, compare. A case on
+// a GPU is the same, with the tensors copied there and the results copied back.
 #pragma once
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "case/case.h"
 #include "check/measure.h"
+#include "check/run.h"
 
 namespace deltarelay::check {
 
 enum class Verdict {
   kPassed,
   kFailed,    // ran, and is wrong; or an error that no caller could expect
-  kDeclined,  // DR_UNSUPPORTED: a valid case that the chosen backend does not serve
+  kDeclined,  // DR_UNSUPPORTED: a valid case that the chosen backend does not serve, or that this machine cannot run
   kInvalid    // DR_INVALID: the case itself contradicts the contract
 };
 
@@ -26,9 +29,30 @@ struct Outcome {
   double reference_seconds = 0.0;
 
   bool passed() const { return verdict == Verdict::kPassed; }
+  double worst_error() const;
 };
 
-Outcome check_case(const cases::Case& c);
+Outcome check_case(const cases::Case& c, const CheckOptions& options = {});
+
+// A case with its inputs and its reference, for judging several ways of doing it.
+class Trial {
+ public:
+  explicit Trial(const cases::Case& c,
+                 const CheckOptions& options = {});  // throws cases::CaseError, RunError, bad_alloc
+
+  // `way` is the case with other words on how it is to be done: backend, segments, threads.
+  Outcome judge(const cases::Case& way);
+
+  TensorSet& tensors() { return tensors_; }
+  gpu::DeviceTensors& device_tensors() { return *device_tensors_; }  // of a case on a GPU
+
+ private:
+  void run(const cases::Case& way, Outcome& outcome);
+  CheckOptions options_;
+  TensorSet tensors_;
+  std::unique_ptr<gpu::DeviceTensors> device_tensors_;
+  std::unique_ptr<const Reference> reference_;  // made when first needed
+};
 
 // Several lines: the case, the plan, each tensor with error and tolerance, the message.
 std::string report(const cases::Case& c, const Outcome& outcome);

@@ -20,16 +20,31 @@ inline double fp16_to_double(uint16_t bits) {
   return (bits & 0x8000) != 0 ? -magnitude : magnitude;
 }
 
-// Nearest, ties to even: the value is counted in units of the last place of the result, which is exact, and rounded once.
-inline uint16_t double_to_fp16(double value) {
-  const int sign = std::signbit(value) ? 0x8000 : 0;
-  if (std::isnan(value)) return 0x7e00;
-  const double magnitude = std::fabs(value);
-  if (magnitude >= 65520.0) return static_cast<uint16_t>(sign | 0x7c00);
-  const int exponent = magnitude < 0x1p-14 ? -14 : std::ilogb(magnitude);
-  const auto units = static_cast<int>(std::nearbyint(std::ldexp(magnitude, 10 - exponent)));
+// Nearest, ties to even, in whole numbers: the GPU's generator makes the same bits with the same lines.
+constexpr uint16_t double_to_fp16(double value) {
+  const auto bits = std::bit_cast<uint64_t>(value);
+  const uint64_t magnitude = bits & 0x7fff'ffff'ffff'ffffu;
+  const auto sign = static_cast<int>(bits >> 63) << 15;
+  if (magnitude > 0x7ff0'0000'0000'0000u) return 0x7e00;
+  const int exponent = static_cast<int>(magnitude >> 52) - 1023;
+  if (exponent > 15) return static_cast<uint16_t>(sign | 0x7c00);
+  if (exponent < -25) return static_cast<uint16_t>(sign);  // less than half of the least number
+  // In units of the last place of the result; below 2^-14 those no longer shrink.
+  const uint64_t mantissa = (magnitude & 0xf'ffff'ffff'ffffu) | 0x10'0000'0000'0000u;
+  const int shift = 42 + (exponent < -14 ? -14 - exponent : 0);
+  const uint64_t rest = mantissa & ((uint64_t{1} << shift) - 1);
+  const uint64_t half = uint64_t{1} << (shift - 1);
+  auto units = static_cast<int>(mantissa >> shift);
+  if (rest > half || (rest == half && units % 2 != 0)) ++units;
   // From 2^10 on, units carry the leading bit, which the exponent field absorbs; 2^11 carries once more.
-  return static_cast<uint16_t>(sign | (((exponent + 14) << 10) + units));
+  return static_cast<uint16_t>(sign | (((exponent < -14 ? 0 : exponent + 14) << 10) + units));
+}
+
+// Through fp32, because inputs are many: twice rounded, but what is stored is what the reference reads.
+constexpr uint16_t double_to_bf16(double value) {
+  const auto bits = std::bit_cast<uint32_t>(static_cast<float>(value));
+  const bool nan = value != value;
+  return static_cast<uint16_t>(nan ? 0x7fc0u : (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
 inline double load(const void* data, int32_t dtype, int64_t index) {
@@ -42,14 +57,8 @@ inline double load(const void* data, int32_t dtype, int64_t index) {
 inline void store(void* data, int32_t dtype, int64_t index, double value) {
   if (dtype == DR_FP32) {
     static_cast<float*>(data)[index] = static_cast<float>(value);
-  } else if (dtype == DR_FP16) {
-    static_cast<uint16_t*>(data)[index] = double_to_fp16(value);
   } else {
-    // Through fp32, because inputs are many: twice rounded, but what is stored is what the reference reads.
-    const uint32_t bits = std::bit_cast<uint32_t>(static_cast<float>(value));
-    const bool nan = std::isnan(value);
-    static_cast<uint16_t*>(data)[index] =
-        static_cast<uint16_t>(nan ? 0x7fc0u : (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+    static_cast<uint16_t*>(data)[index] = dtype == DR_FP16 ? double_to_fp16(value) : double_to_bf16(value);
   }
 }
 

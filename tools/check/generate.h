@@ -7,24 +7,41 @@
 //   normal  = (sum of the four 16-bit fields - 131070) / (65536 / sqrt(3))   mean 0, variance 1, within +-3.47
 //
 // Then one rounding to the data type. No step depends on a math library, except exp and log of linear gates and of the
-// profile "mean".
+// profile "mean": the GPU makes the same bits of all other profiles (device_generate.h).
 #pragma once
 #include <cstdint>
+#include <memory>
 
 #include "case/case.h"
+#include "case/mix.h"
 
 namespace deltarelay::check {
 
 enum class Stream : uint64_t { kQ = 1, kK, kV, kGate, kBeta, kALog, kDtBias, kInitial, kColumns };
 
-uint64_t random_bits(uint64_t seed, Stream stream, uint64_t index);
-double uniform(uint64_t bits);
-double normal(uint64_t bits);
+constexpr uint64_t random_bits(uint64_t seed, Stream stream, uint64_t index) {
+  const uint64_t key = cases::mix(seed + (static_cast<uint64_t>(stream) << 56));
+  return cases::mix(key + index * 0x9e3779b97f4a7c15u);
+}
+
+constexpr double uniform(uint64_t bits) { return static_cast<double>(bits >> 40) * 0x1p-24; }
+
+constexpr double normal(uint64_t bits) {
+  const auto sum = static_cast<int64_t>((bits & 0xffffu) + ((bits >> 16) & 0xffffu) + ((bits >> 32) & 0xffffu) +
+                                        ((bits >> 48) & 0xffffu));
+  return static_cast<double>(sum - 131070) / 37837.22724161132;  // 65536 / sqrt(3)
+}
+
+struct ValueRules;
 
 // Values before rounding, by profile of the case. `index` counts elements of the contiguous tensor.
 class Values {
  public:
-  explicit Values(const cases::Case& c) : case_(c) {}
+  explicit Values(const cases::Case& c);
+  ~Values();
+  Values(const Values&) = delete;
+  Values& operator=(const Values&) = delete;
+
   double q(int64_t index) const;
   double k(int64_t index) const;  // correlated: not yet divided by key_length
   double v(int64_t index) const;
@@ -37,8 +54,9 @@ class Values {
   double key_length(int64_t row) const;
 
  private:
-  double log_decay(uint64_t bits) const;
-  const cases::Case& case_;
+  std::unique_ptr<const ValueRules> rules_;
+  int32_t gate_form_;
+  int64_t dk_;
 };
 
 }  // namespace deltarelay::check

@@ -23,6 +23,15 @@ double ratio(double error, double reference) {
 
 }  // namespace
 
+void Measure::merge(const Measure& other) {
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    blocks_[i].error += other.blocks_[i].error;
+    blocks_[i].reference += other.blocks_[i].reference;
+    blocks_[i].count += other.blocks_[i].count;
+  }
+  not_finite_ += other.not_finite_;
+}
+
 TensorError Measure::finish(std::string tensor, double tolerance) const {
   TensorError result;
   result.tensor = std::move(tensor);

@@ -42,6 +42,9 @@ class Measure {
   // An element that the reference was not computed for: it must at least be a number.
   void add_unmeasured(double out) { not_finite_ += std::isfinite(out) ? 0 : 1; }
 
+  // What another measure of the same tensor has seen of it.
+  void merge(const Measure& other);
+
   TensorError finish(std::string tensor, double tolerance) const;
 
  private:

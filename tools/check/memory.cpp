@@ -7,8 +7,6 @@
 namespace deltarelay::check {
 namespace {
 
-constexpr int64_t kGuardBytes = 512;
-
 void fill(std::byte* data, int64_t bytes, uint16_t pattern) {
   for (int64_t i = 0; i + 1 < bytes; i += 2) std::memcpy(data + i, &pattern, 2);
   if (bytes % 2 != 0) std::memcpy(data + bytes - 1, &pattern, 1);
@@ -27,15 +25,25 @@ bool holds(const std::byte* data, int64_t bytes, uint16_t pattern) {
 
 void GuardedBuffer::Free::operator()(std::byte* memory) const { std::free(memory); }
 
-GuardedBuffer::GuardedBuffer(int64_t bytes, int64_t alignment) : bytes_(bytes) {
+GuardLayout guard_layout(int64_t bytes, int64_t alignment) {
   // Twice the alignment for the block, once for the offset in it: the start is then an odd multiple.
   const int64_t lead = (kGuardBytes + 2 * alignment - 1) / (2 * alignment) * (2 * alignment) + alignment;
-  const int64_t total = (lead + bytes + kGuardBytes + 2 * alignment - 1) / (2 * alignment) * (2 * alignment);
-  const auto block = static_cast<size_t>(alignment * 2 < 16 ? 16 : alignment * 2);
-  memory_.reset(
-      static_cast<std::byte*>(std::aligned_alloc(block, (static_cast<size_t>(total) + block - 1) / block * block)));
+  const int64_t block = alignment * 2 < 16 ? 16 : alignment * 2;
+  return {lead, (lead + bytes + kGuardBytes + block - 1) / block * block, block};
+}
+
+std::vector<std::byte> guard_bytes() {
+  std::vector<std::byte> guard(static_cast<size_t>(kGuardBytes));
+  fill(guard.data(), kGuardBytes, kCanary);
+  return guard;
+}
+
+GuardedBuffer::GuardedBuffer(int64_t bytes, int64_t alignment) : bytes_(bytes), alignment_(alignment) {
+  const GuardLayout layout = guard_layout(bytes, alignment);
+  memory_.reset(static_cast<std::byte*>(
+      std::aligned_alloc(static_cast<size_t>(layout.block_alignment), static_cast<size_t>(layout.total))));
   if (memory_ == nullptr) throw std::bad_alloc();
-  data_ = memory_.get() + lead;
+  data_ = memory_.get() + layout.lead;
   write_canaries();
   poison();
 }

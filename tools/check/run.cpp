@@ -1,9 +1,11 @@
 #include "check/run.h"
 
 #include <algorithm>
+#include <mutex>
 #include <numeric>
 
 #include "check/generate.h"
+#include "check/parallel.h"
 #include "check/tolerance.h"
 
 namespace deltarelay::check {
@@ -52,26 +54,41 @@ struct Columns {
   std::vector<bool> measured;
 };
 
+// Heads on all cores: each (sequence, head) is summed in the order it always was, so the figures do not depend on the cores.
+template <class Body>
+Measure measure_heads(const cases::Case& c, int64_t elements, const Body& body) {
+  constexpr int64_t kWorthAThread = 1 << 20;  // elements
+  const int64_t grain = std::max<int64_t>(1, kWorthAThread * c.heads_v / std::max<int64_t>(elements, 1));
+  Measure all(c.num_seqs(), c.heads_v);
+  std::mutex mutex;
+  in_parallel(c.heads_v, grain, [&](int64_t begin, int64_t end) {
+    Measure part(c.num_seqs(), c.heads_v);
+    for (int64_t head = begin; head < end; ++head) body(head, part);
+    const std::lock_guard<std::mutex> lock(mutex);
+    all.merge(part);
+  });
+  return all;
+}
+
 // expected(row, head, t, column) and expected(row, head, i, column) give the other side.
 template <class Expected>
 TensorError compare_output(const TensorSet& tensors, const Columns& columns, const Expected& expected) {
   const cases::Case& c = tensors.of();
-  Measure measure(c.num_seqs(), c.heads_v);
-  for (int64_t n = 0; n < c.num_seqs(); ++n) {
-    for (int64_t t = 0; t < c.lengths[static_cast<size_t>(n)]; ++t) {
-      for (int64_t head = 0; head < c.heads_v; ++head) {
+  const Measure measure = measure_heads(c, c.token_heads() * c.dv, [&](int64_t head, Measure& part) {
+    for (int64_t n = 0; n < c.num_seqs(); ++n) {
+      for (int64_t t = 0; t < c.lengths[static_cast<size_t>(n)]; ++t) {
         const int64_t at = tensors.o().at(n, t, head, 0);
         for (int64_t i = 0; i < c.dv; ++i) {
           const double out = tensors.o().get(at + i);
           if (columns.measured[static_cast<size_t>(i)]) {
-            measure.add(n, head, out, expected(n, head, t, i));
+            part.add(n, head, out, expected(n, head, t, i));
           } else {
-            measure.add_unmeasured(out);
+            part.add_unmeasured(out);
           }
         }
       }
     }
-  }
+  });
   return measure.finish("o", tolerance_of_output(c));
 }
 
@@ -79,44 +96,64 @@ TensorError compare_output(const TensorSet& tensors, const Columns& columns, con
 template <class Expected>
 TensorError compare_states(const char* name, const cases::Case& c, const StateTensor& states,
                            const std::vector<int64_t>* sequence_of, const Columns& columns, const Expected& expected) {
-  Measure measure(c.num_seqs(), c.heads_v);
-  for (int64_t row = 0; row < static_cast<int64_t>(states.slots.size()); ++row) {
-    const int64_t slot = states.slots[static_cast<size_t>(row)];
-    if (slot < 0) continue;
-    const int64_t sequence = sequence_of != nullptr ? (*sequence_of)[static_cast<size_t>(row)] : row;
-    for (int64_t head = 0; head < c.heads_v; ++head) {
+  const auto rows = static_cast<int64_t>(states.slots.size());
+  const Measure measure = measure_heads(c, rows * c.heads_v * c.dk * c.dv, [&](int64_t head, Measure& part) {
+    for (int64_t row = 0; row < rows; ++row) {
+      const int64_t slot = states.slots[static_cast<size_t>(row)];
+      if (slot < 0) continue;
+      const int64_t sequence = sequence_of != nullptr ? (*sequence_of)[static_cast<size_t>(row)] : row;
       for (int64_t column = 0; column < c.dv; ++column) {
         for (int64_t i = 0; i < c.dk; ++i) {
           const double out = states.get(states.at(slot, head, i, column));
           if (columns.measured[static_cast<size_t>(column)]) {
-            measure.add(sequence, head, out, expected(row, head, i, column));
+            part.add(sequence, head, out, expected(row, head, i, column));
           } else {
-            measure.add_unmeasured(out);
+            part.add_unmeasured(out);
           }
         }
       }
     }
-  }
+  });
   return measure.finish(name, tolerance_of_state(c, states.state.dtype));
 }
 
 }  // namespace
 
-PlannedRun::PlannedRun(const cases::Case& c) {
+PlannedRun::PlannedRun(const cases::Case& c, const CheckOptions& options) {
+  if (c.on_gpu()) gpu::require();
   const cases::Request request(c);
   create(request.problem, request.options);
+  if (c.on_gpu()) {
+    device_workspace_ = gpu::GuardedMemory(workspace_bytes_, kWorkspaceAlignment);
+    if (options.poison_workspace) device_workspace_.poison();
+  } else {
+    workspace_ = GuardedBuffer(workspace_bytes_, kWorkspaceAlignment);
+  }
 }
 
-PlannedRun::PlannedRun(const dr_problem& problem, const dr_options& options) { create(problem, options); }
+PlannedRun::PlannedRun(const dr_problem& problem, const dr_options& options) {
+  create(problem, options);
+  workspace_ = GuardedBuffer(workspace_bytes_, kWorkspaceAlignment);
+}
 
 void PlannedRun::create(const dr_problem& problem, const dr_options& options) {
   require(dr_plan_create(&problem, &options, &plan_));
   size_t bytes = 0;
   require(dr_plan_workspace_bytes(plan_, &bytes));
-  workspace_ = GuardedBuffer(static_cast<int64_t>(bytes), kWorkspaceAlignment);
+  workspace_bytes_ = static_cast<int64_t>(bytes);
 }
 
 PlannedRun::~PlannedRun() { dr_plan_destroy(plan_); }
+
+void PlannedRun::destroy_plan() {
+  dr_plan_destroy(plan_);
+  plan_ = nullptr;
+}
+
+void PlannedRun::poison_workspace() {
+  if (workspace_.data() != nullptr) workspace_.poison();
+  if (device_workspace_.data() != nullptr) device_workspace_.poison();
+}
 
 dr_plan_summary PlannedRun::summary() const {
   dr_plan_summary summary{};
@@ -135,7 +172,12 @@ std::string PlannedRun::describe(int32_t format) const {
 }
 
 void PlannedRun::execute(const dr_tensors& tensors) {
-  require(dr_execute(plan_, &tensors, workspace_.data(), static_cast<size_t>(workspace_.bytes()), nullptr));
+  require(dr_execute(plan_, &tensors, workspace_.data(), static_cast<size_t>(workspace_bytes_), nullptr));
+}
+
+void PlannedRun::execute(const dr_tensors& tensors, const gpu::Stream& stream) {
+  require(
+      dr_execute(plan_, &tensors, device_workspace_.data(), static_cast<size_t>(workspace_bytes_), stream.handle()));
 }
 
 std::vector<int32_t> sampled_columns(const cases::Case& c) {
@@ -151,11 +193,11 @@ std::vector<int32_t> sampled_columns(const cases::Case& c) {
   return all;
 }
 
-Reference run_reference(const TensorSet& tensors) {
+Reference run_reference(const TensorSet& tensors, const CheckOptions& options) {
   const cases::Case& c = tensors.of();
   const cases::Case r = reference_case(c);
   Reference reference;
-  reference.columns = sampled_columns(c);
+  if (!options.full_columns) reference.columns = sampled_columns(c);
   cases::Request request(r);
   // The promise made of the case's pointers need not hold of the vectors below.
   constexpr int32_t kVectorAlignment = 4;

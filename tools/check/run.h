@@ -1,32 +1,30 @@
 // Running a case: its plan with guarded workspace, and the reference beside it.
 #pragma once
 #include <cstdint>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "case/case.h"
+#include "check/device_tensors.h"
 #include "check/measure.h"
 #include "check/memory.h"
+#include "check/run_error.h"
 #include "check/tensors.h"
 
 namespace deltarelay::check {
 
-// The library said no, or something around it broke.
-class RunError : public std::runtime_error {
- public:
-  RunError(dr_status status, const std::string& message) : std::runtime_error(message), status_(status) {}
-  dr_status status() const { return status_; }
-
- private:
-  dr_status status_;
+struct CheckOptions {
+  // Off: the workspace on the GPU is left as it was allocated, so that compute-sanitizer's initcheck sees reads of what was
+  // never written.
+  bool poison_workspace = true;
+  bool full_columns = false;  // every value column, however large the case is
 };
 
-// The plan of a case (or of a request changed by hand) and a workspace of its size, full of NaN.
+// The plan of a case (or of a request changed by hand) and a workspace of its size, full of NaN, where the case runs.
 class PlannedRun {
  public:
-  explicit PlannedRun(const cases::Case& c);                         // throws RunError
-  PlannedRun(const dr_problem& problem, const dr_options& options);  // throws RunError
+  explicit PlannedRun(const cases::Case& c, const CheckOptions& options = {});  // throws RunError
+  PlannedRun(const dr_problem& problem, const dr_options& options);             // in host memory; throws RunError
   ~PlannedRun();
   PlannedRun(const PlannedRun&) = delete;
   PlannedRun& operator=(const PlannedRun&) = delete;
@@ -34,15 +32,22 @@ class PlannedRun {
   const dr_plan* plan() const { return plan_; }
   dr_plan_summary summary() const;
   std::string describe(int32_t format) const;  // DR_DESCRIBE_*
-  void execute(const dr_tensors& tensors);     // throws RunError
+  int64_t workspace_bytes() const { return workspace_bytes_; }
+  void execute(const dr_tensors& tensors);  // in host memory; throws RunError
+  // Pointers to device memory; returns when the work is queued.
+  void execute(const dr_tensors& tensors, const gpu::Stream& stream);
   // Whether the library kept to the workspace it asked for.
-  bool workspace_intact() const { return workspace_.intact(); }
-  void poison_workspace() { workspace_.poison(); }
+  bool workspace_intact() const { return workspace_.intact() && device_workspace_.intact(); }
+  void poison_workspace();
+  // The plan goes, the workspace stays: for a graph that outlives its plan.
+  void destroy_plan();
 
  private:
   void create(const dr_problem& problem, const dr_options& options);
   dr_plan* plan_ = nullptr;
+  int64_t workspace_bytes_ = 0;
   GuardedBuffer workspace_;
+  gpu::GuardedMemory device_workspace_;
 };
 
 // What the reference backend makes of the same inputs, in fp32, contiguous.
@@ -58,7 +63,7 @@ constexpr int64_t kFullColumns = 64 * 1024;
 constexpr int32_t kSampledColumns = 8;
 std::vector<int32_t> sampled_columns(const cases::Case& c);  // empty: all
 
-Reference run_reference(const TensorSet& tensors);  // throws RunError
+Reference run_reference(const TensorSet& tensors, const CheckOptions& options = {});  // throws RunError
 // o, and final states and checkpoints where the case has them.
 std::vector<TensorError> compare(const TensorSet& tensors, const Reference& reference);
 // The outputs of one run held against those of another of the same shape, blocks and measure as ever.

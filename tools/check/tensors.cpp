@@ -3,26 +3,17 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <functional>
-#include <thread>
 
 #include "check/generate.h"
+#include "check/parallel.h"
 
 namespace deltarelay::check {
 namespace {
 
 enum Salt : uint64_t { kInitialSalt = 1, kFinalSalt = 2, kCheckpointSalt = 3 };
 
-// body(begin, end) over parts of [0, count) on all cores; elements do not depend on each other.
-void in_parallel(int64_t count, const std::function<void(int64_t, int64_t)>& body) {
-  constexpr int64_t kWorthAThread = 1 << 12;
-  const auto cores = static_cast<int64_t>(std::max(1u, std::thread::hardware_concurrency()));
-  const int64_t workers = std::clamp<int64_t>(count / kWorthAThread, 1, cores);
-  std::vector<std::thread> threads;
-  for (int64_t w = 1; w < workers; ++w) threads.emplace_back(body, count * w / workers, count * (w + 1) / workers);
-  body(0, count / workers);
-  for (std::thread& thread : threads) thread.join();
-}
+constexpr int64_t kWorthAThread = 1 << 12;  // token rows
+constexpr int64_t kStatesWorthAThread = 8;
 
 }  // namespace
 
@@ -131,7 +122,7 @@ void TensorSet::generate_tokens() {
   for (int64_t n = 0; n < case_.num_seqs(); ++n) {
     for (int64_t t = 0; t < case_.lengths[static_cast<size_t>(n)]; ++t) rows.emplace_back(n, t);
   }
-  in_parallel(static_cast<int64_t>(rows.size()), [&](int64_t begin, int64_t end) {
+  in_parallel(static_cast<int64_t>(rows.size()), kWorthAThread, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const auto [n, t] = rows[static_cast<size_t>(row)];
       for (int64_t head = 0; head < case_.heads_qk; ++head) {
@@ -164,7 +155,7 @@ void TensorSet::generate_tokens() {
 void TensorSet::generate_initial() {
   if (!initial_.used()) return;
   const Values values(case_);
-  in_parallel(case_.num_seqs() * case_.heads_v, [&](int64_t begin, int64_t end) {
+  in_parallel(case_.num_seqs() * case_.heads_v, kStatesWorthAThread, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {
       const int64_t n = block / case_.heads_v;
       const int64_t slot = initial_.slots[static_cast<size_t>(n)];
@@ -177,6 +168,45 @@ void TensorSet::generate_initial() {
       }
     }
   });
+}
+
+std::vector<TensorSet::Memory> TensorSet::memory() {
+  std::vector<Memory> all;
+  const auto add_input = [&](const char* name, const GuardedBuffer& buffer) {
+    if (buffer.data() != nullptr) all.push_back({name, buffer.data(), nullptr, buffer.bytes(), buffer.alignment()});
+  };
+  const auto add_output = [&](const char* name, GuardedBuffer& buffer) {
+    if (buffer.data() != nullptr)
+      all.push_back({name, buffer.data(), buffer.data(), buffer.bytes(), buffer.alignment()});
+  };
+  // Aligned as one element is, which is all that the contract promises of lists.
+  const auto add_list = [&](const char* name, const void* data, size_t count, int64_t element) {
+    if (data != nullptr)
+      all.push_back(
+          {name, static_cast<const std::byte*>(data), nullptr, static_cast<int64_t>(count) * element, element});
+  };
+  add_input("qkv", memory_qkv_);
+  add_input("q", memory_q_);
+  add_input("k", memory_k_);
+  add_input("v", memory_v_);
+  add_input("g", memory_g_);
+  add_input("beta", memory_beta_);
+  add_input("a_log", memory_a_log_);
+  add_input("dt_bias", memory_dt_bias_);
+  add_input("initial", memory_initial_);
+  add_output("o", memory_o_);
+  add_output("final", memory_final_);
+  add_output("checkpoint", memory_checkpoint_);
+  const auto sequences = static_cast<size_t>(case_.num_seqs());
+  add_list("initial_index", tensors_.initial_index, sequences, bytes_of(case_.initial.index_dtype));
+  add_list("final_index", tensors_.final_index, sequences, bytes_of(case_.final.index_dtype));
+  add_list("checkpoint_index", tensors_.checkpoint_index, checkpoint_sequence_.size(),
+           bytes_of(case_.checkpoint.index_dtype));
+  add_list("has_initial", tensors_.has_initial, sequences, 1);
+  add_list("checkpoint_offsets", tensors_.checkpoint_offsets, sequences + 1, 4);
+  add_list("checkpoint_positions", tensors_.checkpoint_positions, checkpoint_positions_.size(), 4);
+  add_list("seq_offsets", tensors_.seq_offsets, sequences + 1, bytes_of(case_.offsets_dtype));
+  return all;
 }
 
 dr_tensors TensorSet::inputs() const {

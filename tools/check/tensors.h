@@ -64,6 +64,16 @@ class TensorSet {
   // The same inputs with the initial states as generated, for a run that must not see what an earlier run left behind.
   dr_tensors inputs() const;
 
+  // Every piece of memory that tensors() points into, for a copy of it elsewhere.
+  struct Memory {
+    const char* name;
+    const std::byte* data;
+    std::byte* output;  // the same address where a run writes; nullptr: an input
+    int64_t bytes;
+    int64_t alignment;
+  };
+  std::vector<Memory> memory();
+
   // Outputs to NaN (states in place: back to the initial ones). Before every run.
   void poison();
   // What a run must not have changed or left out: canaries, gaps, slots not named, rows behind the last offset (zero).

@@ -25,6 +25,7 @@ void add_bench(CLI::App& app, int& exit_code);
 struct CaseArguments {
   std::vector<std::string> words;
   std::string with;
+  std::string only;  // a regular expression over names, or over lines without one; empty: all
 
   void add_to(CLI::App& app, bool required = true);
   std::vector<cases::Case> read() const;  // throws cases::CaseError

@@ -1,3 +1,5 @@
+#include <regex.h>
+
 #include <cstdio>
 #include <exception>
 #include <fstream>
@@ -7,16 +9,42 @@
 #include "deltarelay/deltarelay.hpp"
 
 namespace deltarelay::command {
+namespace {
+
+// An extended regular expression of POSIX, found anywhere in a text.
+class Pattern {
+ public:
+  explicit Pattern(const std::string& text) {
+    if (regcomp(&compiled_, text.c_str(), REG_EXTENDED | REG_NOSUB) != 0)
+      throw cases::CaseError("--only: expected a regular expression, found '" + text + "'");
+  }
+  ~Pattern() { regfree(&compiled_); }
+  Pattern(const Pattern&) = delete;
+  Pattern& operator=(const Pattern&) = delete;
+  bool matches(const std::string& text) const { return regexec(&compiled_, text.c_str(), 0, nullptr, 0) == 0; }
+
+ private:
+  regex_t compiled_;
+};
+
+}  // namespace
 
 void CaseArguments::add_to(CLI::App& app, bool required) {
   CLI::Option* option =
       app.add_option("case", words, "Case lines (quoted, or as bare words) and files of cases; see docs/cases.md");
   if (required) option->required();
   app.add_option("--with", with, "Words that replace or add to those of every case, e.g. \"segments=2 threads=1\"");
+  app.add_option("--only", only, "Only cases whose name (or line, without one) matches a regular expression")
+      ->type_name("REGEX");
 }
 
 std::vector<cases::Case> CaseArguments::read() const {
   std::vector<cases::Case> all = cases::read_arguments(words);
+  if (!only.empty()) {
+    const Pattern wanted(only);
+    std::erase_if(all, [&](const cases::Case& c) { return !wanted.matches(c.name.empty() ? print(c) : c.name); });
+    if (all.empty()) throw cases::CaseError("--only: expected a case that matches, found none for '" + only + "'");
+  }
   if (!with.empty())
     for (cases::Case& c : all) c = cases::with_words(c, with);
   return all;

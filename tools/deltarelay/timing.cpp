@@ -4,8 +4,6 @@
 #include <chrono>
 #include <memory>
 
-#include "check/run.h"
-#include "check/tensors.h"
 #include "deltarelay/deltarelay.hpp"
 #include "deltarelay/fma_peak.h"
 
@@ -23,19 +21,6 @@ constexpr size_t kMaxPlans = 200;
 constexpr double kPlanSeconds = 0.05;
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
-
-double percentile(std::vector<double> values, double share) {
-  std::sort(values.begin(), values.end());
-  const double at = share * static_cast<double>(values.size() - 1);
-  const auto below = static_cast<size_t>(at);
-  const size_t above = std::min(below + 1, values.size() - 1);
-  const double weight = at - static_cast<double>(below);
-  return values[below] * (1 - weight) + values[above] * weight;
-}
-
-Spread spread_of(const std::vector<double>& ms) {
-  return {percentile(ms, 0.5), percentile(ms, 0.1), percentile(ms, 0.9), static_cast<int64_t>(ms.size())};
-}
 
 // Runs for `seconds`, at least once; appends the milliseconds of every call.
 void run_for(double seconds, check::PlannedRun& run, const dr_tensors& tensors, std::vector<double>& ms) {
@@ -81,11 +66,31 @@ int64_t least_bytes(const cases::Case& c) {
   return total;
 }
 
-Timing time_case(const cases::Case& c, double min_seconds, const std::function<void(double share)>& progress) {
+double percentile(std::vector<double> values, double share) {
+  std::sort(values.begin(), values.end());
+  const double at = share * static_cast<double>(values.size() - 1);
+  const auto below = static_cast<size_t>(at);
+  const size_t above = std::min(below + 1, values.size() - 1);
+  const double weight = at - static_cast<double>(below);
+  return values[below] * (1 - weight) + values[above] * weight;
+}
+
+Spread spread_of(const std::vector<double>& ms) {
+  return {percentile(ms, 0.5), percentile(ms, 0.1), percentile(ms, 0.9), static_cast<int64_t>(ms.size())};
+}
+
+cases::Case unsplit_of(const cases::Case& c) {
+  cases::Case whole = c;
+  whole.segments = DR_SEGMENTS_OFF;
+  whole.segment_value = 0;
+  whole.invariant = false;
+  return whole;
+}
+
+Timing timing_of_plan(const cases::Case& c, const check::PlannedRun& run) {
   Timing timing;
-  check::TensorSet tensors(c);
-  check::PlannedRun run(c);
   const dr_plan_summary summary = run.summary();
+  timing.on_gpu = c.on_gpu();
   timing.backend = summary.backend;
   timing.isa = summary.isa;
   timing.plan_text = run.describe(DR_DESCRIBE_TEXT);
@@ -96,37 +101,40 @@ Timing time_case(const cases::Case& c, double min_seconds, const std::function<v
   timing.cut_sequences = summary.cut_sequences;
   timing.predicted_ns = summary.predicted_ns;
   timing.predicted_unsplit_ns = summary.unsplit_ns;
-  size_t workspace_bytes = 0;
-  wrapper::check(dr_plan_workspace_bytes(run.plan(), &workspace_bytes));
-  timing.workspace_bytes = static_cast<int64_t>(workspace_bytes);
+  timing.workspace_bytes = run.workspace_bytes();
+  timing.plan_us = time_plan_us(c);
+  return timing;
+}
 
+Timing time_case(const cases::Case& c, const TimedInputs& inputs, const TimingOptions& options,
+                 const ShowProgress& progress) {
+  if (c.on_gpu()) return time_on_gpu(c, inputs, options, progress);
+  const dr_tensors& tensors = inputs.host();
+  const double min_seconds = options.min_seconds;
+  check::PlannedRun run(c);
+  Timing timing = timing_of_plan(c, run);
   std::unique_ptr<check::PlannedRun> unsplit;
-  if (summary.cut_sequences > 0) {
-    cases::Case whole = c;
-    whole.segments = DR_SEGMENTS_OFF;
-    whole.segment_value = 0;
-    whole.invariant = false;
-    unsplit = std::make_unique<check::PlannedRun>(whole);
-  }
+  if (timing.cut_sequences > 0 && options.beside_unsplit) unsplit = std::make_unique<check::PlannedRun>(unsplit_of(c));
 
   std::vector<double> ignored;
-  run_for(kWarmUpSeconds, run, tensors.tensors(), ignored);
-  if (unsplit) run_for(kWarmUpSeconds, *unsplit, tensors.tensors(), ignored);
+  run_for(kWarmUpSeconds, run, tensors, ignored);
+  if (unsplit) run_for(kWarmUpSeconds, *unsplit, tensors, ignored);
   measure_fma_gflops(timing.threads, kFmaSeconds);
 
   std::vector<double> calls;
   std::vector<double> whole_calls;
   std::vector<double> peaks;
   for (int slice = 0; slice < kSlices || calls.size() < kMinRuns; ++slice) {
-    run_for(min_seconds / kSlices, run, tensors.tensors(), calls);
-    if (unsplit) run_for(min_seconds / kSlices, *unsplit, tensors.tensors(), whole_calls);
+    run_for(min_seconds / kSlices, run, tensors, calls);
+    if (unsplit) run_for(min_seconds / kSlices, *unsplit, tensors, whole_calls);
     peaks.push_back(measure_fma_gflops(timing.threads, kFmaSeconds));
     progress(static_cast<double>(slice + 1) / kSlices);
   }
   timing.call = spread_of(calls);
   timing.unsplit = unsplit ? spread_of(whole_calls) : timing.call;
+  // A CPU plan is done by the caller's own thread and its helpers: the call is the work.
+  timing.host_us = timing.call.median * 1e3;
   timing.fma_peak_gflops = percentile(peaks, 0.5);
-  timing.plan_us = time_plan_us(c);
   return timing;
 }
 

@@ -2,10 +2,12 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "case/case.h"
+#include "check/check.h"
 
 namespace deltarelay::command {
 
@@ -17,10 +19,18 @@ struct Spread {  // milliseconds
 };
 
 struct Timing {
-  Spread call;                 // one dr_execute, from call to return
-  Spread unsplit;              // the same case with segments=off; equals `call` when nothing is cut
-  double plan_us = 0;          // median of dr_plan_create
+  bool on_gpu = false;
+  Spread call;         // CPU: one dr_execute, from call to return; GPU: all its work there, replayed as a graph
+  Spread unsplit;      // the same case with segments=off; equals `call` when nothing is cut
+  double host_us = 0;  // median of one dr_execute from call to return, with nothing queued before it
+  double plan_us = 0;  // median of dr_plan_create
+  // CPU only
   double fma_peak_gflops = 0;  // median over the same stretch of time, same number of threads
+  // GPU only
+  double back_to_back_ms = 0;  // one replay in a row of them, with no clock read between
+  int64_t input_sets = 0;      // sets of tensors that took turns, so that none is found in the L2 cache
+  int64_t graph_nodes = 0;     // kernels and copies of one call
+
   std::string backend;
   std::string isa;
   std::string plan_text;
@@ -34,11 +44,49 @@ struct Timing {
   int64_t workspace_bytes = 0;
 };
 
-// Times a case that has been checked. Calls, unsplit calls and bursts of FMAs take turns in slices, so that a slow stretch
-// of the machine falls on all of them alike. Throws check::RunError.
-Timing time_case(const cases::Case& c, double min_seconds, const std::function<void(double share)>& progress);
+using ShowProgress = std::function<void(double share)>;
+
+// The case with every sequence whole.
+cases::Case unsplit_of(const cases::Case& c);
+
+// The tensors that a case is timed on: on the CPU those it was checked with, on a GPU several sets of them, so many that together
+// they are far larger than its cache.
+class TimedInputs {
+ public:
+  explicit TimedInputs(check::Trial& trial);
+  ~TimedInputs();
+  TimedInputs(const TimedInputs&) = delete;
+  TimedInputs& operator=(const TimedInputs&) = delete;
+
+  const dr_tensors& host() const { return trial_.tensors().tensors(); }
+  const std::vector<check::gpu::DeviceTensors*>& sets() const { return sets_; }  // on a GPU, at least one
+
+ private:
+  check::Trial& trial_;
+  std::vector<std::unique_ptr<check::gpu::DeviceTensors>> others_;
+  std::vector<check::gpu::DeviceTensors*> sets_;
+};
+
+struct TimingOptions {
+  double min_seconds = 0.5;    // for each timed plan
+  bool beside_unsplit = true;  // the case with segments=off in turns with it, where something is cut
+};
+
+// Times a case that has been checked. Calls, unsplit calls and, on the CPU, bursts of FMAs take turns in slices, so that a slow
+// stretch of the machine falls on all of them alike. Throws check::RunError.
+Timing time_case(const cases::Case& c, const TimedInputs& inputs, const TimingOptions& options,
+                 const ShowProgress& progress);
 
 // Bytes that have to move at least once.
 int64_t least_bytes(const cases::Case& c);
+
+// ---- for the two ways of timing (timing.cpp, gpu_timing.cpp) ----
+
+// What the plan says of itself, and how long it takes to make it.
+Timing timing_of_plan(const cases::Case& c, const check::PlannedRun& run);
+double percentile(std::vector<double> values, double share);
+Spread spread_of(const std::vector<double>& ms);
+Timing time_on_gpu(const cases::Case& c, const TimedInputs& inputs, const TimingOptions& options,
+                   const ShowProgress& progress);
 
 }  // namespace deltarelay::command

@@ -17,6 +17,7 @@ struct Settings {
   bool every_isa = false;
   bool skip_declined = false;
   bool quiet = false;
+  check::CheckOptions check;
   double random_seconds = 0;
   uint64_t random_seed = 1;
   int64_t random_cost = 50'000'000;  // tokens x HV x DK x DV: some 50 ms for the reference on one core
@@ -62,7 +63,7 @@ void print_failed(const cases::Case& c, const check::Outcome& outcome) {
 }
 
 void verify(const cases::Case& c, const Settings& settings, Tally& tally) {
-  const check::Outcome outcome = check::check_case(c);
+  const check::Outcome outcome = check::check_case(c, settings.check);
   if (outcome.passed()) {
     ++tally.passed;
     if (!settings.quiet) print_passed(c, outcome);
@@ -129,12 +130,17 @@ void add_verify(CLI::App& app, int& exit_code) {
       "  deltarelay verify tests/cases/smoke.txt\n"
       "  deltarelay verify kda bf16 hv=4 seqs=4096 init final segments=4\n"
       "  deltarelay verify tests/cases/ci.txt --every-isa --with \"threads=2\"\n"
-      "  deltarelay verify --random 60 --seed 1000");
+      "  deltarelay verify --random 60 --seed 1000\n"
+      "  deltarelay verify tests/cases/gpu.txt");
   auto settings = std::make_shared<Settings>();
   settings->arguments.add_to(*command, false);
   command->add_flag("--every-isa", settings->every_isa, "Run each case on every instruction set of the cpu backend");
   command->add_flag("--skip-declined", settings->skip_declined, "A case that its backend declines is no failure");
   command->add_flag("-q,--quiet", settings->quiet, "Print failures and the summary only");
+  command->add_flag("--full-columns", settings->check.full_columns,
+                    "Check every value column of large cases too, not only a sample");
+  command->add_flag("!--bare-workspace", settings->check.poison_workspace,
+                    "Leave the workspace on a GPU as it was allocated, for compute-sanitizer --tool initcheck");
   command->add_option("--random", settings->random_seconds, "Draw random cases for so many seconds")
       ->type_name("SECONDS");
   command->add_option("--seed", settings->random_seed, "Seed of the first random case")->type_name("N");

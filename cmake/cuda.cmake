@@ -1,0 +1,63 @@
+# Is there a CUDA toolkit to build the GPU backends with? Sets DELTARELAY_HAS_CUDA, and then enables the language.
+#
+# Nothing of CUDA is needed where the library is loaded: the runtime is linked in, and functions of the driver are asked for by
+# name (cudaGetDriverEntryPointByVersion) when a GPU is used.
+include_guard()
+set(DELTARELAY_HAS_CUDA OFF)
+set(cuda_needed 12.4)  # kernel parameters of 32 KB, wgmma and TMA without later repairs of ptxas
+
+string(TOUPPER "${DELTARELAY_CUDA}" cuda_wanted)
+if(NOT cuda_wanted MATCHES "^(AUTO|ON|OFF|TRUE|FALSE|1|0)$")
+  message(FATAL_ERROR "DELTARELAY_CUDA: expected AUTO, ON or OFF, found '${DELTARELAY_CUDA}'")
+endif()
+if(cuda_wanted STREQUAL "AUTO")
+  # Sanitizers of the host say nothing about kernels and do not get along with the driver.
+  if(DELTARELAY_SANITIZE)
+    set(cuda_sought OFF)
+  else()
+    set(cuda_sought ON)
+  endif()
+  set(cuda_complaint STATUS)
+elseif(cuda_wanted)
+  if(DELTARELAY_SANITIZE)
+    message(FATAL_ERROR "DELTARELAY_CUDA: expected OFF or AUTO in a build with sanitizers, found '${DELTARELAY_CUDA}'")
+  endif()
+  set(cuda_sought ON)
+  set(cuda_complaint FATAL_ERROR)
+else()
+  set(cuda_sought OFF)
+endif()
+
+if(cuda_sought)
+  # The host half of a .cu file is compiled by the compiler of everything else.
+  if(NOT DEFINED CMAKE_CUDA_HOST_COMPILER AND NOT DEFINED ENV{CUDAHOSTCXX})
+    set(CMAKE_CUDA_HOST_COMPILER ${CMAKE_CXX_COMPILER})
+  endif()
+  set(CMAKE_CUDA_ARCHITECTURES 90a-real)
+  include(CheckLanguage)
+  check_language(CUDA)
+  if(NOT CMAKE_CUDA_COMPILER)
+    message(${cuda_complaint} "CUDA: no working compiler was found; the GPU backends are left out")
+  else()
+    find_package(CUDAToolkit QUIET)
+    if(NOT CUDAToolkit_FOUND OR CUDAToolkit_VERSION VERSION_LESS cuda_needed)
+      message(${cuda_complaint} "CUDA: expected a toolkit of ${cuda_needed} or later, found '${CUDAToolkit_VERSION}'; "
+              "the GPU backends are left out")
+    else()
+      enable_language(CUDA)
+      # CMake before 3.25.2 does not know that nvcc speaks C++20.
+      if(NOT "cuda_std_20" IN_LIST CMAKE_CUDA_COMPILE_FEATURES)
+        list(APPEND CMAKE_CUDA_COMPILE_FEATURES cuda_std_20)
+        set(CMAKE_CUDA20_COMPILE_FEATURES cuda_std_20)
+        set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+        set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
+      endif()
+      set(CMAKE_CUDA_STANDARD 20)
+      set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+      set(CMAKE_CUDA_EXTENSIONS OFF)
+      set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+      set(DELTARELAY_HAS_CUDA ON)
+      message(STATUS "CUDA: ${CUDAToolkit_VERSION}, for sm_90a")
+    endif()
+  endif()
+endif()

@@ -1,0 +1,202 @@
+#!/usr/bin/env bash
+# Everything that is to be proved and measured on a GPU, on a host without network: needs nvcc, a C++ compiler, CMake (3.24), Ninja or
+# Make, Python, compute-sanitizer, and the sources that scripts/fetch_deps.sh left in .deps. Installs nothing.
+#
+#   scripts/gpu_check.sh <output folder> [quick|full|<stage>...]
+#
+#   quick    build tests bench                  the named targets, short timings
+#   full     build tests big sanitize cpu bench peers     (default) everything, with a sweep over segments
+#
+#   build      the library with CUDA, tools and tests        tools     the library and the tools alone, for a bench in a hurry
+#   tests      every test that needs a GPU        big       tensors of more than 2^31 elements
+#   sanitize   memcheck, racecheck, initcheck and synccheck over tests/cases/gpu-sanitize.txt
+#   cpu        the CPU suite and the CPU benchmark of this host
+#   bench      the table of targets, each case checked before it is timed: <gpu>.json and <gpu>.md, as bench/results holds them
+#   peers      public packages on the same cases, where they can be imported (.deps/python is looked in); adds to <gpu>.json
+#   verify     tests/cases/gpu.txt by the command, a line a case (what `tests` does too)
+#
+# Stages run in the order they are named, each writes its own log, and a short table comes last. A stage that fails does not stop the
+# others, unless it is the build. DELTARELAY_COMMIT names the commit of a copy without its git history; DELTARELAY_ONLY is a regular
+# expression over the names of cases for bench and peers; DELTARELAY_MIN_TIME the seconds of each timing; DELTARELAY_BENCH_WORDS
+# are further options of `deltarelay bench`, such as --sweep.
+set -euo pipefail
+[ $# -ge 1 ] || { sed -n '/^#   /p' "$0" >&2; exit 2; }
+mkdir -p "$1"
+out=$(cd "$1" && pwd)
+shift
+cd "$(dirname "$0")/.."
+case ${1:-full} in
+  quick) stages=(build tests bench) mode=quick ;;
+  full) stages=(build tests big sanitize cpu bench peers) mode=full ;;
+  *) stages=("$@") mode=stages ;;
+esac
+build=build/gpu-check
+command="$build/bin/deltarelay"
+commit=(${DELTARELAY_COMMIT:+--commit "$DELTARELAY_COMMIT"})
+jobs=$(nproc)
+forced="backend=cuda-sm90 device=cuda"
+
+configure() {
+  local generator=()
+  if command -v ninja >/dev/null; then generator=(-G Ninja); fi
+  if ! command -v nvcc >/dev/null && [ -x /usr/local/cuda/bin/nvcc ]; then export PATH="$PATH:/usr/local/cuda/bin"; fi
+  cmake -S . -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DDELTARELAY_CUDA=ON
+}
+
+build_targets() {  # <option of cmake --build>...
+  if ! { configure && cmake --build "$build" -j "$jobs" "$@"; } >"$out/build.log" 2>&1; then
+    grep -E 'error|FAILED|Error' "$out/build.log" | head -30
+    tail -20 "$out/build.log"
+    return 1
+  fi
+  { nvidia-smi || true; "$command" info; } >>"$out/build.log" 2>&1
+}
+
+stage_build() { build_targets; }
+stage_tools() { build_targets --target deltarelay_command --target deltarelay_first_call; }
+
+# Tests without a GPU end as skipped, which is no proof: so one case has to run first.
+require_gpu() { "$command" verify gdn bf16 hv=1 seqs=64 backend=cuda-sm90 -q; }
+
+run_ctest() {  # <label>
+  local result=0
+  ctest --test-dir "$build" --output-on-failure -L "^$1\$" --no-tests=error >>"$out/tests.log" 2>&1 || result=1
+  grep -E '^\[  FAILED  \]|Failure$|why:' "$out/tests.log" | sort | uniq -c | sort -rn | head -40 || true
+  grep -E 'tests passed|tests failed|\*\*\*' "$out/tests.log" | tail -15
+  return $result
+}
+
+stage_tests() {
+  : >"$out/tests.log"
+  require_gpu && run_ctest gpu
+}
+
+stage_big() { require_gpu && run_ctest gpu-big; }
+
+stage_verify() {
+  local result=0
+  "$command" verify tests/cases/gpu.txt >"$out/verify.log" 2>&1 || result=1
+  grep -A4 '^FAIL' "$out/verify.log" | head -60 || true
+  tail -1 "$out/verify.log"
+  return $result
+}
+
+find_sanitizer() {
+  local place
+  for place in "$(command -v compute-sanitizer || true)" /usr/local/cuda/bin/compute-sanitizer \
+    /usr/local/cuda/compute-sanitizer/compute-sanitizer; do
+    if [ -n "$place" ] && [ -x "$place" ]; then echo "$place"; return; fi
+  done
+  return 1
+}
+
+stage_sanitize() {
+  local sanitizer tool result=0 words
+  sanitizer=$(find_sanitizer) || { echo "compute-sanitizer was not found"; return 1; }
+  : >"$out/sanitize.log"
+  for tool in memcheck racecheck initcheck synccheck; do
+    words=()
+    # The workspace is left as it was allocated, or nothing in it could be read before it was written.
+    if [ "$tool" = initcheck ]; then words=(--bare-workspace); fi
+    echo "== $tool" >>"$out/sanitize.log"
+    local started=$SECONDS status=0
+    timeout "${DELTARELAY_SANITIZE_SECONDS:-300}" "$sanitizer" --tool "$tool" --error-exitcode 9 --print-limit 20 \
+      "$command" verify tests/cases/gpu-sanitize.txt "${words[@]}" >>"$out/sanitize.log" 2>&1 || status=$?
+    if [ $status -ne 0 ]; then result=1; fi
+    printf '%-10s exit %d %4d s  %s\n' "$tool" $status $((SECONDS - started)) \
+      "$(sed -n "/^== $tool/,\$p" "$out/sanitize.log" | grep -E 'SUMMARY|passed,' | sed 's/^=* *//' | paste -sd';')"
+  done
+  return $result
+}
+
+stage_cpu() {
+  local work result=0
+  work=$(mktemp -d)
+  DELTARELAY_BUILD_DIR=$build scripts/cpu_check.sh "$work" >"$out/cpu.log" 2>&1 || result=1
+  cat "$work"/tests.log >>"$out/cpu.log" 2>/dev/null || true
+  if [ -e "$work/bench.json" ]; then cp "$work/bench.json" "$out/cpu-bench.json"; fi
+  rm -rf "$work"
+  grep -E 'tests passed|tests failed|Failed|FAIL' "$out/cpu.log" | sort -u | tail -15
+  return $result
+}
+
+# <gpu>.json, where <gpu> is the last word of the device's name: NVIDIA H200 is h200.
+results_file() { find "$out" -maxdepth 1 -name '*.json' ! -name cpu-bench.json | head -1; }
+
+write_table() {  # <results.json>
+  local name
+  name=$(basename "$1" .json)
+  {
+    echo "# GPU results: $name"
+    echo
+    echo "Written by \`scripts/gpu_check.sh\`; the case lines and plans are in [$name.json]($name.json)."
+    echo
+    python3 scripts/results_table.py "$1"
+  } >"$out/$name.md"
+}
+
+stage_bench() {
+  local result=0 more words=(--min-time "${DELTARELAY_MIN_TIME:-0.4}") only=${DELTARELAY_ONLY:-'^(kda|gdn|fixed)-'}
+  if [ "$mode" = full ]; then words=(--min-time "${DELTARELAY_MIN_TIME:-0.6}" --sweep --full-columns) only=${DELTARELAY_ONLY:-.}; fi
+  if [ "$mode" = quick ]; then words=(--min-time "${DELTARELAY_MIN_TIME:-0.2}"); fi
+  read -ra more <<<"${DELTARELAY_BENCH_WORDS:-}"
+  # The rows that pass are written even when others fail.
+  "$command" bench tests/cases/targets.txt --only "$only" --with "$forced" "${words[@]}" "${more[@]}" "${commit[@]}" --json "$out/bench.tmp" \
+    >"$out/bench.log" 2>&1 || result=1
+  cat "$out/bench.log"
+  [ -s "$out/bench.tmp" ] || return 1
+  local op
+  for op in kda gdn; do
+    for _ in 1 2 3 4 5; do "$build/bin/deltarelay-first-call" "$build/libdeltarelay.so" "$op" 2>>"$out/bench.log" || result=1; done
+  done >"$out/first.tmp"
+  local name
+  name=$(python3 - "$out/bench.tmp" "$out/first.tmp" <<'PYTHON'
+import json, re, statistics, sys
+results = json.load(open(sys.argv[1], encoding="utf-8"))
+runs = [json.loads(line) for line in open(sys.argv[2], encoding="utf-8") if line.strip()]
+results["first_call"] = []
+for op in sorted({run["op"] for run in runs}):
+    mine = [run for run in runs if run["op"] == op]
+    medians = {key: statistics.median(run[key] for run in mine) for key in mine[0] if key != "op"}
+    results["first_call"].append({"op": op, "runs": len(mine), **medians})
+json.dump(results, open(sys.argv[1], "w", encoding="utf-8"), indent=2)
+print(re.sub(r"[^a-z0-9]+", "-", results["device"].lower().removeprefix("nvidia ")).strip("-"))
+PYTHON
+  )
+  mv "$out/bench.tmp" "$out/$name.json"
+  rm -f "$out/first.tmp"
+  write_table "$out/$name.json"
+  grep 'First' "$out/$name.md" || true
+  return $result
+}
+
+stage_peers() {
+  local results result=0
+  results=$(results_file)
+  # Those of an earlier run will do: peers are timed beside our library, whose own time is printed with theirs.
+  if [ -z "$results" ] && [ -e bench/results/h200.json ]; then results=$out/h200.json && cp bench/results/h200.json "$results"; fi
+  [ -n "$results" ] || { echo "peers: no results to add to; run the stage bench before"; return 1; }
+  echo "== peers" >>"$out/bench.log"
+  PYTHONPATH="$PWD/.deps/python${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 python3 bench/peers.py "$results" \
+    --library "$build/libdeltarelay.so" ${DELTARELAY_ONLY:+--only "$DELTARELAY_ONLY"} >>"$out/bench.log" 2>&1 || result=1
+  sed -n '/^== peers/,$p' "$out/bench.log"
+  write_table "$results"
+  return $result
+}
+
+summary=()
+failed=0
+for stage in "${stages[@]}"; do
+  declare -F "stage_$stage" >/dev/null || { echo "gpu_check: expected quick, full or stages of its list, found '$stage'" >&2; exit 2; }
+done
+for stage in "${stages[@]}"; do
+  echo "== $stage"
+  started=$SECONDS
+  if "stage_$stage"; then verdict=ok; else verdict=FAILED failed=1; fi
+  summary+=("$(printf '%-10s %-8s %4d s' "$stage" "$verdict" $((SECONDS - started)))")
+  if [ "$stage" = build ] && [ $verdict = FAILED ]; then break; fi
+done
+echo
+echo "== summary, $SECONDS s; logs in $out"
+printf '%s\n' "${summary[@]}"
+exit $failed

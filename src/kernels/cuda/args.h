@@ -1,0 +1,87 @@
+// What every CUDA kernel is told: plain structures that travel as kernel parameters. No CUDA header is needed to read this file.
+#pragma once
+#include <cstdint>
+
+#include "kernels/stages.h"
+
+namespace deltarelay::cuda {
+
+// A tensor of the call. Strides are in elements; the feature stride is 1. Packed problems have sequence stride 0 and count
+// tokens from the first row of the tensor; batched ones count them from the first row of their sequence.
+struct TensorView {
+  void* data;
+  int64_t token, head, sequence;
+  DType dtype;
+};
+
+// A pool of states of the caller (StatePool with its pointers).
+struct StateView {
+  void* data;         // nullptr: the pool is not used
+  const void* index;  // slots: one index per row; nullptr: row n is slot n
+  int64_t stride_slot, stride_head, num_slots, null_index;
+  StateLayout layout;
+  DType dtype, index_dtype;
+  bool has_null_index;
+};
+
+// Which tokens and chunks belong to which sequence, and who walks them: filled by the host or by the device planner, in the workspace.
+// Chunks are numbered through the call: sequence n owns chunks [chunk_begin[n], chunk_begin[n + 1]).
+struct Tables {
+  const int64_t*
+      token_begin;  // [num_seqs + 1] packed: first token of each sequence; batched: n * seq_len, lengths only
+  const int32_t* chunk_begin;  // [num_seqs + 1]
+  const Row* rows1;
+  const Fold* folds;
+  const Row* rows3;
+  const int32_t* counts;  // rows1, folds, rows3 in use; grids may be larger
+  int64_t num_seqs;
+  bool batched;
+};
+
+// Gates, betas and norms, as `prepare` reads them.
+struct Activation {
+  TensorView g, beta;
+  const float* a_log;    // [HV] or nullptr
+  const float* dt_bias;  // [HV, DK] (KDA), [HV] (GDN) or nullptr
+  GateForm gate_form;
+  BetaForm beta_form;
+  float lower_bound;  // raw bounded
+  float gate_floor;   // log and linear gates; 0: none
+  float scale;
+  bool l2norm;
+};
+
+struct PrepareArgs {
+  Tables tables;
+  Activation activation;
+  TensorView q, k;
+  uint8_t* prepared;  // [chunks, HV] records
+  int32_t heads_qk, heads_v;
+  int32_t chunks;  // an upper bound: chunk_begin[num_seqs] says how many there are
+};
+
+struct WalkArgs {
+  Tables tables;
+  int32_t phase;      // 1 or 3: which rows
+  int32_t row_bound;  // rows the grid covers
+  const uint8_t* prepared;
+  StateView initial, final;
+  const uint8_t* has_initial;  // [num_seqs] or nullptr
+  TensorView o;                // ragged chunks are stored without TMA
+  float* slot_state;           // [slot, HV, 128 value rows, 128 key columns]
+  float* slot_transition;      // [slot, HV, 128, 128]: row c holds M e_c, that is, M transposed
+  uint32_t* report;            // or nullptr: DR_REPORT_SLOTS when an index is outside its pool
+  int32_t heads_qk, heads_v;
+};
+
+struct CarryArgs {
+  Tables tables;
+  int32_t fold_bound;
+  StateView initial;           // folds that start from the caller's state
+  const uint8_t* has_initial;  // [num_seqs] or nullptr
+  float* slot_state;
+  const float* slot_transition;
+  int32_t heads_v;
+};
+
+}  // namespace deltarelay::cuda

@@ -1,0 +1,70 @@
+// Waiting and handing over: mbarriers in rings, named barriers, register budgets.
+#pragma once
+#include <cstdint>
+#include <cuda/ptx>
+
+namespace deltarelay::cuda {
+
+namespace ptx = ::cuda::ptx;
+
+__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+__device__ __forceinline__ void wait_parity(uint64_t* barrier, uint32_t parity) {
+  while (!ptx::mbarrier_try_wait_parity(barrier, parity)) {
+  }
+}
+
+// Place in a ring of stages: which stage, and the parity of its barriers at this use. A waiter must walk every use in order: only
+// parity is compared, so one that skips a use may pass on the phase before.
+template <int kStages>
+struct RingPosition {
+  int stage = 0;
+  uint32_t parity = 0;
+  __device__ __forceinline__ void advance() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// One arrival per warp, after all its lanes are done.
+__device__ __forceinline__ void warp_arrive(uint64_t* barrier) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(barrier);
+}
+
+// Barrier over `threads` threads of the block; 0 is __syncthreads.
+__device__ __forceinline__ void named_barrier(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// A warpgroup's share of the register file. Every warp of the group must execute it.
+template <int kCount>
+__device__ __forceinline__ void raise_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
+}
+template <int kCount>
+__device__ __forceinline__ void lower_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
+}
+
+// Programmatic dependent launch: wait for the grids this one depends on (and their memory); let the next one be launched.
+__device__ __forceinline__ void wait_for_previous_grid() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void allow_next_grid() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+
+// Brings a tensor map (a kernel parameter) to this multiprocessor ahead of its first copy.
+__device__ __forceinline__ void prefetch_tensor_map(const void* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+// Number of this warp among all that are resident on the multiprocessor. For balance only: nothing promises that it stays the same.
+__device__ __forceinline__ uint32_t warp_slot() {
+  uint32_t slot;
+  asm volatile("mov.u32 %0, %%warpid;" : "=r"(slot));
+  return slot;
+}
+
+}  // namespace deltarelay::cuda

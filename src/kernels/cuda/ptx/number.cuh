@@ -1,0 +1,62 @@
+// 16-bit operands and fast functions, one instruction each.
+#pragma once
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+namespace deltarelay::cuda {
+
+// Two numbers in one register, as matrix instructions take them. `low` has the lower address.
+template <class Element>
+struct Pair;
+
+template <>
+struct Pair<__nv_bfloat16> {
+  static __device__ __forceinline__ uint32_t pack(float low, float high) {
+    uint32_t packed;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+    return packed;
+  }
+  static __device__ __forceinline__ float low(uint32_t packed) { return __uint_as_float(packed << 16); }
+  static __device__ __forceinline__ float high(uint32_t packed) { return __uint_as_float(packed & 0xffff0000u); }
+};
+
+template <>
+struct Pair<__half> {
+  static __device__ __forceinline__ uint32_t pack(float low, float high) {
+    uint32_t packed;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+    return packed;
+  }
+  static __device__ __forceinline__ float low(uint32_t packed) {
+    return __half2float(__ushort_as_half(static_cast<unsigned short>(packed & 0xffffu)));
+  }
+  static __device__ __forceinline__ float high(uint32_t packed) {
+    return __half2float(__ushort_as_half(static_cast<unsigned short>(packed >> 16)));
+  }
+};
+
+// 2^x with a relative error of 2^-22; results under 2^-126 are 0.
+__device__ __forceinline__ float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+__device__ __forceinline__ float reciprocal_approx(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+constexpr float kLog2e = 1.4426950408889634f;
+
+// Hides where a value comes from. The compiler otherwise keeps every address that follows from a loop-invariant offset alive across
+// the loop, and runs out of registers.
+__device__ __forceinline__ uint32_t opaque(uint32_t value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
+}  // namespace deltarelay::cuda

@@ -1,0 +1,97 @@
+#include "kernels/cuda/sm90/accepts.h"
+
+#include <limits>
+#include <string>
+
+#include "kernels/cuda/sm90/record.h"
+
+namespace deltarelay::cuda::sm90 {
+namespace {
+
+// What a tensor map of TMA takes: addresses and strides in whole 16-byte pieces, strides below 2^40 bytes, coordinates in int32_t.
+constexpr int64_t kMapBytes = 16;
+constexpr int64_t kMapStrideBytes = int64_t{1} << 40;
+constexpr int64_t kMapCoordinates = std::numeric_limits<int32_t>::max();
+
+std::string found(const std::string& argument, const std::string& expected, const std::string& actual) {
+  return argument + ": expected " + expected + ", found " + actual;
+}
+
+std::string decline_device(const Request& request) {
+  if (request.device_kind != DR_DEVICE_CUDA) {
+    return found("device", "a CUDA device", "a CPU (plans for a GPU that is not here can be made and read)");
+  }
+  if (request.compute_capability != 90) {
+    return found(
+        "compute capability", "9.0",
+        std::to_string(request.compute_capability / 10) + "." + std::to_string(request.compute_capability % 10));
+  }
+  if (request.isa != nullptr) return found("isa", "none", request.isa);
+  if (request.carry != CarryMode::kExact) return found("carry", "exact", "truncated");
+  if (request.num_columns > 0) {
+    return found("columns", "all value columns", "a list of " + std::to_string(request.num_columns));
+  }
+  return {};
+}
+
+std::string decline_stride(const char* tensor, const char* axis, int64_t stride, DType dtype) {
+  const auto element = static_cast<int64_t>(size_of(dtype));
+  const int64_t piece = kMapBytes / element, limit = kMapStrideBytes / element;
+  if (stride % piece == 0 && stride < limit) return {};
+  return found(std::string("stride_") + tensor + "." + axis,
+               "a multiple of " + std::to_string(piece) + " elements below " + std::to_string(limit),
+               std::to_string(stride));
+}
+
+std::string decline_strides(const char* tensor, const Strides& s, DType dtype) {
+  std::string reason = decline_stride(tensor, "token", s.token, dtype);
+  if (reason.empty()) reason = decline_stride(tensor, "head", s.head, dtype);
+  if (reason.empty()) reason = decline_stride(tensor, "sequence", s.sequence, dtype);
+  return reason;
+}
+
+std::string decline_tensors(const Problem& p) {
+  if (p.alignment_bytes < kMapBytes) {
+    return found("alignment_bytes", "at least " + std::to_string(kMapBytes), std::to_string(p.alignment_bytes));
+  }
+  const struct {
+    const char* name;
+    const Strides& strides;
+  } tensors[] = {{"q", p.q}, {"k", p.k}, {"v", p.v}, {"o", p.o}};
+  for (const auto& tensor : tensors) {
+    std::string reason = decline_strides(tensor.name, tensor.strides, p.dtype);
+    if (!reason.empty()) return reason;
+  }
+  if (p.num_tokens > kMapCoordinates) {
+    return found("num_tokens", "at most " + std::to_string(kMapCoordinates), std::to_string(p.num_tokens));
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string decline(const Problem& p, const Request& request) {
+  std::string reason = decline_device(request);
+  if (!reason.empty()) return reason;
+  if (p.dk != kWidth) return found("dk", std::to_string(kWidth), std::to_string(p.dk));
+  if (p.dv != kWidth) return found("dv", std::to_string(kWidth), std::to_string(p.dv));
+  if (p.dtype != DType::kBf16 && p.dtype != DType::kFp16) return found("dtype", "bf16 or fp16", name_of(p.dtype));
+  if (p.dtype_o != p.dtype) return found("dtype_o", std::string(name_of(p.dtype)) + " as dtype", name_of(p.dtype_o));
+  if (p.checkpoints != Checkpoints::kNone) return found("checkpoints", "none", name_of(p.checkpoints));
+  return decline_tensors(p);
+}
+
+int32_t chunk(const Problem& p, int32_t) { return p.op == Op::kGdn ? GdnRecord::kChunk : KdaRecord::kChunk; }
+
+// A work item holds 64 value columns, or two such panels.
+int32_t panel_columns(const Problem&, int32_t) { return kHalfWidth; }
+
+Sizes sizes(const Problem& p, int32_t, const Tiling&) {
+  Sizes sizes;
+  sizes.state_floats = int64_t{kWidth} * kWidth;
+  sizes.transition_floats = int64_t{kWidth} * kWidth;
+  sizes.record_bytes = p.op == Op::kGdn ? GdnRecord::kBytes : KdaRecord::kBytes;
+  return sizes;
+}
+
+}  // namespace deltarelay::cuda::sm90

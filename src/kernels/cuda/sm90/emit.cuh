@@ -1,0 +1,160 @@
+// `emit`: replays a segment from the state that enters it, writing outputs.
+//
+// Per chunk K S, then Q S behind it; R; T R; then K^T U, and P U behind that. The output of a chunk is converted and stored while the
+// products of the next one run.
+#pragma once
+#include "kernels/cuda/ptx/barrier.cuh"
+#include "kernels/cuda/ptx/wgmma.cuh"
+#include "kernels/cuda/sm90/stage.cuh"
+
+namespace deltarelay::cuda::sm90 {
+
+template <class Stage, class Element, int kGroups>
+__device__ __forceinline__ void emit_chunks(const Item& item, uint8_t* ring, uint64_t* full, uint64_t* done, int group,
+                                            float (&state)[64]) {
+  using Record = typename Stage::Record;
+  using View = ChunkView<Stage>;
+  using Product = Wgmma<Element>;
+  constexpr bool kScalarGate = View::kScalarGate;
+  constexpr int kChunk = View::kChunk, kBlocks = View::kBlocks;
+  const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, warp = thread / 32;
+  const int column = 2 * (lane % 4);  // place in an 8-column block of an accumulator
+  const int chunks = item.row.chunks;
+  // This lane's row of its warp's 16 value columns, 16 tokens at a time, for transposing ldmatrix and stmatrix in a V tile.
+  const uint32_t v_offset =
+      Stage::kV + group * View::kHalfBytes + swizzled_offset(8 * (lane / 16) + lane % 8, 2 * warp + lane / 8 % 2);
+  const uint32_t ring_address = shared_address(ring);
+
+  float out[kChunk / 2];
+  Fragment update[kBlocks];                     // U^T
+  Fragment decayed[kScalarGate ? kBlocks : 1];  // (update U)^T
+  RingPosition<Stage::kStages> position;
+  uint32_t previous = 0;  // address of the stage before
+
+  auto convert_output = [&](Fragment(&converted)[kBlocks]) {
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) converted[b] = pack_block<Element>(out, b);
+  };
+  auto store_output = [&](uint32_t stage, int stage_index, const Fragment(&converted)[kBlocks]) {
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) store_matrix_transposed(stage + v_offset + b * 16 * kRowBytes, converted[b]);
+    warp_arrive(&done[stage_index]);
+  };
+
+  // From the state to U: all of a chunk that comes before its update of the state. Outputs of the chunk before are converted ahead of
+  // K S and stored behind Q S: a store between the two would hold Q S back, since it may not overwrite what is still to be read.
+  auto predict = [&](int chunk, int previous_stage) {
+    const View view = {opaque(ring_address + position.stage * Stage::kBytes)};
+    Fragment state_operand[8];
+#pragma unroll
+    for (int k = 0; k < 8; ++k) state_operand[k] = pack_block<Element>(state, k);
+    wait_parity(&full[position.stage], position.parity);
+    const int valid = item.tokens - chunk * kChunk;
+    clear_keys<Stage, kGroups>(ring + position.stage * Stage::kBytes, valid);
+    wgmma_wait<0>();
+    Fragment converted[kBlocks];
+    if (previous_stage >= 0) {
+      pin(out);
+      convert_output(converted);
+    }
+
+    float product[kChunk / 2];  // K S, then T R
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < 8; ++k) Product::times(product, state_operand[k], view.read() + View::channels(k), k > 0);
+    wgmma_commit();
+#pragma unroll
+    for (int k = 0; k < 8; ++k) Product::times(out, state_operand[k], view.query() + View::channels(k), k > 0);
+    wgmma_commit();
+    if (previous_stage >= 0) store_output(previous, previous_stage, converted);
+
+    Fragment value[kBlocks];
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) value[b] = load_matrix_transposed(view.address + v_offset + b * 16 * kRowBytes);
+    float2 factor[kChunk / 8];
+    view.load_factors(factor, kScalarGate ? static_cast<int>(Record::kRead) : static_cast<int>(Record::kBeta), column);
+    wgmma_wait<1>();
+    pin(product);
+#pragma unroll
+    for (int n = 0; n < kChunk / 8; ++n) {
+      const float2 beta = kScalarGate ? view.load_pair(Record::kBeta + (8 * n + column) * 4) : factor[n];
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const uint32_t pair = value[n / 2].reg[2 * (n % 2) + r];
+        float &low = product[4 * n + 2 * r], &high = product[4 * n + 2 * r + 1];
+        low = fmaf(-factor[n].x, low, beta.x * Pair<Element>::low(pair));
+        high = fmaf(-factor[n].y, high, beta.y * Pair<Element>::high(pair));
+      }
+    }
+    if (valid < kChunk) {  // select, for values past the end may be anything
+#pragma unroll
+      for (int i = 0; i < kChunk / 2; ++i) product[i] = 8 * (i / 4) + column + i % 2 < valid ? product[i] : 0.0f;
+    }
+    Fragment error[kBlocks];
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) error[b] = pack_block<Element>(product, b);
+
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < kBlocks; ++k) Product::times(product, error[k], view.t() + View::columns(k), k > 0);
+    wgmma_commit();
+
+    // Behind T R: the factors of Q S, and the decay of the state.
+    wgmma_wait<1>();
+    pin(out);
+    if constexpr (kScalarGate) {
+      view.load_factors(factor, Record::kQuery, column);
+#pragma unroll
+      for (int i = 0; i < kChunk / 2; i += 2) {
+        out[i] *= factor[i / 4].x;
+        out[i + 1] *= factor[i / 4].y;
+      }
+      view.load_factors(factor, Record::kUpdate, column);
+    }
+    view.decay(state, column);
+    wgmma_wait<0>();
+    pin(product);
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) update[b] = pack_block<Element>(product, b);
+    if constexpr (kScalarGate) {
+#pragma unroll
+      for (int i = 0; i < kChunk / 2; i += 2) {
+        product[i] *= factor[i / 4].x;
+        product[i + 1] *= factor[i / 4].y;
+      }
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) decayed[b] = pack_block<Element>(product, b);
+    }
+  };
+
+  // The loop is rotated so that no product is in flight over its back edge: ptxas follows wgmma through straight code only.
+  predict(0, -1);
+  for (int chunk = 0;;) {
+    const View view = {opaque(ring_address + position.stage * Stage::kBytes)};
+    const int stage_index = position.stage;
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < kBlocks; ++k) {
+      Product::add_transposed(state, kScalarGate ? decayed[k] : update[k], view.update() + View::tokens(k));
+    }
+    wgmma_commit();
+#pragma unroll
+    for (int k = 0; k < kBlocks; ++k) Product::times(out, update[k], view.p() + View::columns(k), true);
+    wgmma_commit();
+    wgmma_wait<1>();
+    pin(state);
+    previous = view.address;
+    position.advance();
+    if (++chunk == chunks) {
+      wgmma_wait<0>();
+      pin(out);
+      Fragment converted[kBlocks];
+      convert_output(converted);
+      store_output(previous, stage_index, converted);
+      return;
+    }
+    predict(chunk, stage_index);
+  }
+}
+
+}  // namespace deltarelay::cuda::sm90

@@ -1,0 +1,24 @@
+// Host side of the Hopper kernels: one function to launch each, one to load it ahead of the first launch.
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include "kernels/cuda/args.h"
+#include "kernels/cuda/sm90/walk_maps.h"
+
+namespace deltarelay::cuda::sm90 {
+
+// `mid_frame`: gates are bounded so that scores may be formed in the frame of the chunk's middle (prepare_kda.cuh).
+cudaError_t launch_prepare_kda(const PrepareArgs& args, DType dtype, bool mid_frame, cudaStream_t stream);
+cudaError_t load_prepare_kda(DType dtype);
+
+// `value_tiles`: CTAs over the value columns of one head, 1 or 2.
+struct WalkShape {
+  DType dtype;
+  int32_t value_tiles;
+};
+cudaError_t launch_walk_kda(const WalkMaps& maps, const WalkArgs& args, const WalkShape& shape, cudaStream_t stream);
+cudaError_t launch_walk_gdn(const WalkMaps& maps, const WalkArgs& args, const WalkShape& shape, cudaStream_t stream);
+cudaError_t load_walk_kda(DType dtype);
+cudaError_t load_walk_gdn(DType dtype);
+
+}  // namespace deltarelay::cuda::sm90

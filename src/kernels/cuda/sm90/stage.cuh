@@ -1,0 +1,158 @@
+// What one CTA of the walk works on: its item, and the stages of its ring in shared memory.
+#pragma once
+#include <cstdint>
+
+#include "kernels/cuda/args.h"
+#include "kernels/cuda/ptx/wgmma.cuh"
+#include "kernels/cuda/sm90/record.h"
+#include "kernels/cuda/tile/descriptor.cuh"
+
+namespace deltarelay::cuda::sm90 {
+
+constexpr int kWarpgroup = 128;
+constexpr int kGroupRows = 64;  // value rows of one state warpgroup
+
+// Shared-memory offsets inside a stage, and how the operands lie there.
+struct GdnStage {
+  using Record = GdnRecord;
+  static constexpr int kStages = 3;
+  static constexpr bool kRawTiles = true;  // q and k come from the caller's tensors
+  static constexpr int kQ = 0;
+  static constexpr int kK = 16384;
+  static constexpr int kRecord = 32768;
+  static constexpr int kV = kRecord + 18 * 1024;  // the next multiple of 1024 behind the record
+  static constexpr int kBytes = kV + 16384;
+  static constexpr int kQuery = kQ, kRead = kK, kUpdate = kK;
+};
+struct KdaStage {
+  using Record = KdaRecord;
+  static constexpr int kStages = 6;
+  static constexpr bool kRawTiles = false;
+  static constexpr int kRecord = 0;
+  static constexpr int kV = 29696;  // the next multiple of 1024
+  static constexpr int kBytes = kV + 8192;
+  static constexpr int kQuery = KdaRecord::kQuery, kRead = KdaRecord::kRead, kUpdate = KdaRecord::kUpdate;
+};
+static_assert(GdnRecord::kBytes <= 18 * 1024 && KdaRecord::kBytes <= KdaStage::kV);
+static_assert(GdnStage::kV % 1024 == 0 && GdnStage::kBytes % 1024 == 0 && KdaStage::kBytes % 1024 == 0);
+
+template <class Stage>
+constexpr int kWalkSharedBytes =
+    Stage::kStages* Stage::kBytes + Stage::kStages * 2 * 8 + 1024;  // 1024: to align the ring
+
+// What one CTA does.
+struct Item {
+  Row row;
+  int head;
+  int value_half;   // first 64-row block of this CTA: 0 or 1 (CTAs with one state group)
+  int sequence_at;  // batched: the sequence, else 0: TMA coordinate
+  int64_t token;    // first token of the row: TMA coordinate, or row in the sequence
+  int tokens;       // of the row
+  int64_t chunk;    // first chunk of the row, numbered through the call
+  bool ends_sequence;
+};
+
+// Items are numbered (row, head, value half), the last innermost: rows come longest first, and so do the CTAs.
+template <int kGroups>
+__device__ __forceinline__ bool find_item(const WalkArgs& args, int chunk_tokens, Item& item) {
+  const bool third = args.phase == 3;
+  const int count = args.tables.counts[third ? 2 : 0];
+  constexpr int kHalves = 2 / kGroups;  // CTAs over the value rows of one head
+  const int line = static_cast<int>(blockIdx.x) / kHalves;
+  const int index = line / args.heads_v;
+  if (index >= count) return false;
+  item.row = (third ? args.tables.rows3 : args.tables.rows1)[index];
+  item.head = line % args.heads_v;
+  item.value_half = static_cast<int>(blockIdx.x) % kHalves;
+  const int n = item.row.sequence;
+  const int64_t begin = args.tables.token_begin[n], length = args.tables.token_begin[n + 1] - begin;
+  const int64_t offset = static_cast<int64_t>(item.row.begin) * chunk_tokens;
+  const int first_chunk = args.tables.chunk_begin[n];
+  item.sequence_at = args.tables.batched ? n : 0;
+  item.token = (args.tables.batched ? 0 : begin) + offset;
+  const int64_t left = length - offset, whole = static_cast<int64_t>(item.row.chunks) * chunk_tokens;
+  item.tokens = static_cast<int>(left < whole ? left : whole);
+  item.chunk = first_chunk + item.row.begin;
+  item.ends_sequence = item.row.begin + item.row.chunks == args.tables.chunk_begin[n + 1] - first_chunk;
+  return true;
+}
+
+// B operands of one chunk in its stage at `address`, and this lane's share of what is not an operand.
+template <class Stage>
+struct ChunkView {
+  using Record = typename Stage::Record;
+  static constexpr bool kScalarGate = Stage::kRawTiles;  // GDN: factors per token; KDA: factors are in the tiles
+  static constexpr int kChunk = Record::kChunk;
+  static constexpr int kBlocks = kChunk / 16;
+  static constexpr int kHalfBytes = kChunk * kRowBytes;
+
+  uint32_t address;
+
+  // The 16 channels of product step `step` of K S and Q S.
+  __device__ __forceinline__ uint64_t read() const { return swizzled_operand(address + Stage::kRead); }
+  __device__ __forceinline__ uint64_t query() const { return swizzled_operand(address + Stage::kQuery); }
+  static __device__ __forceinline__ constexpr uint64_t channels(int step) {
+    return operand_step((step / 4) * kHalfBytes + (step % 4) * 32);
+  }
+  // The 16 tokens of step `step` of the update K^T U.
+  __device__ __forceinline__ uint64_t update() const { return swizzled_operand(address + Stage::kUpdate, kHalfBytes); }
+  static __device__ __forceinline__ constexpr uint64_t tokens(int step) { return operand_step(step * 16 * kRowBytes); }
+  // The 16 columns of step `step` of T R and P U.
+  __device__ __forceinline__ uint64_t t() const { return square(Record::kT); }
+  __device__ __forceinline__ uint64_t p() const { return square(Record::kP); }
+  static __device__ __forceinline__ constexpr uint64_t columns(int step) {
+    return operand_step(kScalarGate ? step * 32 : step * 1024);
+  }
+
+  // Two factors of each 8-column block of an accumulator, from a vector over the tokens.
+  __device__ __forceinline__ void load_factors(float2 (&factor)[kChunk / 8], int offset, int column) const {
+#pragma unroll
+    for (int n = 0; n < kChunk / 8; ++n) factor[n] = load_pair(offset + (8 * n + column) * 4);
+  }
+  __device__ __forceinline__ float2 load_pair(int offset) const {
+    float2 pair;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+                 : "=f"(pair.x), "=f"(pair.y)
+                 : "r"(address + Stage::kRecord + offset));
+    return pair;
+  }
+
+  // S <- decay S
+  __device__ __forceinline__ void decay(float (&state)[64], int column) const {
+    if constexpr (kScalarGate) {
+      const float factor = load_pair(Record::kDecay).x;
+#pragma unroll
+      for (int i = 0; i < 64; ++i) state[i] *= factor;
+    } else {
+#pragma unroll
+      for (int b = 0; b < 16; ++b) {
+        const float2 factor = load_pair(Record::kDecay + (8 * b + column) * 4);
+        state[4 * b] *= factor.x, state[4 * b + 1] *= factor.y, state[4 * b + 2] *= factor.x,
+            state[4 * b + 3] *= factor.y;
+      }
+    }
+  }
+
+ private:
+  __device__ __forceinline__ uint64_t square(int offset) const {
+    const uint32_t at = address + Stage::kRecord + offset;
+    return kScalarGate ? swizzled_operand(at) : plain_operand(at, 512, 128);
+  }
+};
+
+// Rows of k past the end of a sequence belong to another one and may hold NaN, which a zero of U does not silence. Called by all state
+// groups; records of KDA hold zeros there already.
+template <class Stage, int kGroups>
+__device__ __forceinline__ void clear_keys(uint8_t* stage, int valid) {
+  using View = ChunkView<Stage>;
+  if (!View::kScalarGate || valid >= View::kChunk) return;
+  uint8_t* tile = stage + Stage::kRead;
+  for (int i = threadIdx.x; i < (View::kChunk - valid) * 16; i += kGroups * kWarpgroup) {
+    *reinterpret_cast<uint4*>(tile + (i % 16 / 8) * View::kHalfBytes + (valid + i / 16) * kRowBytes + i % 8 * 16) =
+        make_uint4(0, 0, 0, 0);
+  }
+  ptx::fence_proxy_async(ptx::space_shared);
+  named_barrier(1, kGroups * kWarpgroup);
+}
+
+}  // namespace deltarelay::cuda::sm90

@@ -1,0 +1,19 @@
+// Tensor maps: what TMA is told about a tensor of the call.
+#pragma once
+#include <cuda.h>
+
+#include "kernels/cuda/args.h"
+
+namespace deltarelay::cuda::sm90 {
+
+// [sequences, tokens, heads, 128] with 16-bit elements, as {64 channels, tokens, 2 halves, heads, sequences} in boxes of
+// {64, box_tokens, box_halves, 1, 1}: a box arrives as swizzled half tiles, one behind the other. Strides and address are multiples of
+// 16 bytes. Throws Error(DR_DEVICE_ERROR).
+struct MapRequest {
+  TensorView tensor;
+  int64_t sequences, tokens, heads;
+  int32_t box_tokens, box_halves;
+};
+CUtensorMap make_map(const MapRequest& request);
+
+}  // namespace deltarelay::cuda::sm90

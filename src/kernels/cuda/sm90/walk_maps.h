@@ -1,0 +1,12 @@
+// Tensor maps of the kernels, five axes each: {64 channels, tokens, 2 halves, heads, sequences}.
+#pragma once
+#include <cuda.h>
+
+namespace deltarelay::cuda::sm90 {
+
+struct WalkMaps {
+  CUtensorMap q, k;  // GDN only; box: a whole tile of 64 tokens, both halves
+  CUtensorMap v, o;  // box: one half of a chunk
+};
+
+}  // namespace deltarelay::cuda::sm90

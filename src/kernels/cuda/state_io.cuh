@@ -1,0 +1,186 @@
+// States between registers and memory: the caller's pools in any layout and type, and slots of the workspace.
+//
+// One warpgroup holds 64 value rows of the transposed state in fp32, as an accumulator of wgmma: lane number 4 b + 2 r
+// + c is value row value_row0 + lane_row + 8 r, key channel 8 b + lane_column + c, with lane_row = 16 * warp + lane / 4
+// and lane_column = 2 * (lane % 4). Pairs of channels are neighbours in a value-major matrix.
+//
+// What may be read as a vector: the contract promises the pool pointer alone (alignment_bytes, at least one element)
+// and leaves the strides free, so whether pairs are aligned is asked of the address of each matrix. The answer is the
+// same for all lanes.
+#pragma once
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/args.h"
+#include "kernels/cuda/ptx/number.cuh"
+
+namespace deltarelay::cuda {
+
+constexpr int kStateWidth = 128;  // DK = DV
+constexpr int kStateFloats = kStateWidth * kStateWidth;
+
+// Slot of `row` (a sequence, or a checkpoint); -1 when nothing is to be read or written. An index beyond the pool
+// counts as null and is noted in `report`.
+__device__ __forceinline__ int64_t slot_of(const StateView& pool, int64_t row, uint32_t* report = nullptr) {
+  if (pool.data == nullptr) return -1;
+  int64_t slot = row;
+  if (pool.index != nullptr) {
+    slot = pool.index_dtype == DType::kInt64 ? static_cast<const int64_t*>(pool.index)[row]
+                                             : static_cast<const int32_t*>(pool.index)[row];
+    if (slot < 0 || (pool.has_null_index && slot == pool.null_index)) return -1;
+  }
+  if (slot < pool.num_slots) return slot;
+  if (report != nullptr) atomicOr(report, static_cast<uint32_t>(DR_REPORT_SLOTS));
+  return -1;
+}
+
+// Slot of the state that sequence `row` starts from. `has_initial` is a mask, or nullptr.
+__device__ __forceinline__ int64_t initial_slot(const StateView& pool, const uint8_t* has_initial, int64_t row,
+                                                uint32_t* report = nullptr) {
+  if (has_initial != nullptr && has_initial[row] == 0) return -1;
+  return slot_of(pool, row, report);
+}
+
+// The matrix of one slot and head. Element (value row v, key channel k) lies v * value_step + k * key_step elements
+// from `data`.
+struct StateMatrix {
+  uint8_t* data;
+  int value_step, key_step;
+  DType dtype;
+};
+
+__device__ __forceinline__ StateMatrix state_matrix(const StateView& pool, int64_t slot, int head) {
+  const int64_t element = slot * pool.stride_slot + head * pool.stride_head;
+  const bool value_major = pool.layout == StateLayout::kValueMajor;
+  return {static_cast<uint8_t*>(pool.data) + element * (pool.dtype == DType::kFp32 ? 4 : 2),
+          value_major ? kStateWidth : 1, value_major ? 1 : kStateWidth, pool.dtype};
+}
+
+// Are the pairs of channels neighbours that one access may take? Channels of a pair begin at an even one.
+__device__ __forceinline__ bool has_aligned_pairs(const StateMatrix& matrix) {
+  const int pair_bytes = matrix.dtype == DType::kFp32 ? 8 : 4;
+  return matrix.key_step == 1 && reinterpret_cast<uintptr_t>(matrix.data) % pair_bytes == 0;
+}
+
+// Two 16-bit numbers of either type; `low` has the lower address.
+__device__ __forceinline__ float2 unpack_pair(uint32_t packed, DType dtype) {
+  const bool bf16 = dtype == DType::kBf16;
+  return {bf16 ? Pair<__nv_bfloat16>::low(packed) : Pair<__half>::low(packed),
+          bf16 ? Pair<__nv_bfloat16>::high(packed) : Pair<__half>::high(packed)};
+}
+__device__ __forceinline__ uint32_t pack_pair(float low, float high, DType dtype) {
+  return dtype == DType::kBf16 ? Pair<__nv_bfloat16>::pack(low, high) : Pair<__half>::pack(low, high);
+}
+
+// Calls body(i, value row, key channel) for the 32 pairs of a lane: numbers state[2 i] and state[2 i + 1].
+template <class Body>
+__device__ __forceinline__ void for_each_pair(int first_row, int first_key, Body body) {
+#pragma unroll
+  for (int b = 0; b < 16; ++b) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) body(2 * b + r, first_row + 8 * r, first_key + 8 * b);
+  }
+}
+
+// slot < 0 reads zero. Key-major lanes l / 4 take 8 neighbouring value rows: whole 32-byte sectors in fp32.
+__device__ __forceinline__ void load_state(float (&state)[64], const StateView& pool, int64_t slot, int head,
+                                           int value_row0, int lane_row, int lane_column) {
+  if (slot < 0) {
+#pragma unroll
+    for (float& number : state) number = 0.0f;
+    return;
+  }
+  const StateMatrix matrix = state_matrix(pool, slot, head);
+  const int row = value_row0 + lane_row;
+  const bool pairs = has_aligned_pairs(matrix);
+  if (matrix.dtype == DType::kFp32) {
+    const float* data = reinterpret_cast<const float*>(matrix.data);
+    if (pairs) {
+      for_each_pair(row, lane_column, [&](int i, int v, int k) {
+        const float2 pair = *reinterpret_cast<const float2*>(data + v * kStateWidth + k);
+        state[2 * i] = pair.x;
+        state[2 * i + 1] = pair.y;
+      });
+    } else {
+      for_each_pair(row, lane_column, [&](int i, int v, int k) {
+        const int element = v * matrix.value_step + k * matrix.key_step;
+        state[2 * i] = data[element];
+        state[2 * i + 1] = data[element + matrix.key_step];
+      });
+    }
+    return;
+  }
+  const uint16_t* data = reinterpret_cast<const uint16_t*>(matrix.data);
+  const auto put = [&](int i, uint32_t packed) {
+    const float2 pair = unpack_pair(packed, matrix.dtype);
+    state[2 * i] = pair.x;
+    state[2 * i + 1] = pair.y;
+  };
+  if (pairs) {
+    for_each_pair(row, lane_column,
+                  [&](int i, int v, int k) { put(i, *reinterpret_cast<const uint32_t*>(data + v * kStateWidth + k)); });
+  } else {
+    for_each_pair(row, lane_column, [&](int i, int v, int k) {
+      const int element = v * matrix.value_step + k * matrix.key_step;
+      put(i, data[element] | static_cast<uint32_t>(data[element + matrix.key_step]) << 16);
+    });
+  }
+}
+
+// slot < 0 writes nothing.
+__device__ __forceinline__ void store_state(const float (&state)[64], const StateView& pool, int64_t slot, int head,
+                                            int value_row0, int lane_row, int lane_column) {
+  if (slot < 0) return;
+  const StateMatrix matrix = state_matrix(pool, slot, head);
+  const int row = value_row0 + lane_row;
+  const bool pairs = has_aligned_pairs(matrix);
+  if (matrix.dtype == DType::kFp32) {
+    float* data = reinterpret_cast<float*>(matrix.data);
+    if (pairs) {
+      for_each_pair(row, lane_column, [&](int i, int v, int k) {
+        *reinterpret_cast<float2*>(data + v * kStateWidth + k) = make_float2(state[2 * i], state[2 * i + 1]);
+      });
+    } else {
+      for_each_pair(row, lane_column, [&](int i, int v, int k) {
+        const int element = v * matrix.value_step + k * matrix.key_step;
+        data[element] = state[2 * i];
+        data[element + matrix.key_step] = state[2 * i + 1];
+      });
+    }
+    return;
+  }
+  uint16_t* data = reinterpret_cast<uint16_t*>(matrix.data);
+  if (pairs) {
+    for_each_pair(row, lane_column, [&](int i, int v, int k) {
+      *reinterpret_cast<uint32_t*>(data + v * kStateWidth + k) =
+          pack_pair(state[2 * i], state[2 * i + 1], matrix.dtype);
+    });
+  } else {
+    for_each_pair(row, lane_column, [&](int i, int v, int k) {
+      const int element = v * matrix.value_step + k * matrix.key_step;
+      const uint32_t packed = pack_pair(state[2 * i], state[2 * i + 1], matrix.dtype);
+      data[element] = static_cast<uint16_t>(packed);
+      data[element + matrix.key_step] = static_cast<uint16_t>(packed >> 16);
+    });
+  }
+}
+
+// A slot of the workspace at one head: [128 value rows][128 key channels] fp32, 256-byte aligned.
+__device__ __forceinline__ void load_slot(float (&state)[64], const float* base, int value_row0, int lane_row,
+                                          int lane_column) {
+  for_each_pair(value_row0 + lane_row, lane_column, [&](int i, int v, int k) {
+    const float2 pair = *reinterpret_cast<const float2*>(base + v * kStateWidth + k);
+    state[2 * i] = pair.x;
+    state[2 * i + 1] = pair.y;
+  });
+}
+__device__ __forceinline__ void store_slot(const float (&state)[64], float* base, int value_row0, int lane_row,
+                                           int lane_column) {
+  for_each_pair(value_row0 + lane_row, lane_column, [&](int i, int v, int k) {
+    *reinterpret_cast<float2*>(base + v * kStateWidth + k) = make_float2(state[2 * i], state[2 * i + 1]);
+  });
+}
+
+}  // namespace deltarelay::cuda

@@ -1,0 +1,25 @@
+// More than 2^31 elements in a tensor: tens of gigabytes, so an executable of its own.
+#include "gpu_case.h"
+
+namespace deltarelay::on_gpu {
+namespace {
+
+using Big = EachCase;
+
+// Every token and head is held against the reference on a sample of value columns.
+TEST_P(Big, AgreesWithTheReference) {
+  const cases::Case& c = GetParam();
+  ASSERT_GT(c.token_heads() * c.dv, int64_t{1} << 31);
+  const check::Outcome outcome = check::check_case(c);
+  ASSERT_TRUE(outcome.passed()) << check::report(c, outcome);
+  EXPECT_TRUE(outcome.sampled);
+}
+
+INSTANTIATE_TEST_SUITE_P(Gpu, Big, testing::ValuesIn(cases_in(R"(
+  kda: kda bf16 hv=64 seqs=262208 init final gate=bounded:-5 beta=logit l2norm backend=cuda-sm90
+  gdn: gdn bf16 g=fp32 b=fp32 hqk=16 hv=64 seqs=200000,62208 init final gate=log:-0.01,0 l2norm backend=cuda-sm90 segments=4
+)")),
+                         name_of);
+
+}  // namespace
+}  // namespace deltarelay::on_gpu

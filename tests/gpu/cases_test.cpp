@@ -1,0 +1,47 @@
+// Every line of tests/cases/gpu.txt, in hostile memory, against the reference; and that the backend which was forced is the one
+// that ran.
+#include "gpu_case.h"
+
+namespace deltarelay::on_gpu {
+namespace {
+
+using EveryLine = EachCase;
+
+TEST_P(EveryLine, AgreesWithTheReference) {
+  const cases::Case& c = GetParam();
+  const check::Outcome outcome = check::check_case(c);
+  if (c.checkpoints != DR_CHECKPOINTS_NONE && outcome.verdict == check::Verdict::kDeclined)
+    GTEST_SKIP() << "states inside a sequence are declined: " << outcome.message;
+  ASSERT_TRUE(outcome.passed()) << check::report(c, outcome);
+
+  // Device pointers are of no use to any other backend, so what the plan names is what ran.
+  const dr_plan_summary summary = check::PlannedRun(c).summary();
+  EXPECT_STREQ(summary.backend, kBackend);
+  if (c.segments == DR_SEGMENTS_OFF) EXPECT_EQ(summary.cut_sequences, 0);
+  if (c.segments == DR_SEGMENTS_COUNT) EXPECT_EQ(summary.max_segments, c.segment_value);
+  if (c.segments == DR_SEGMENTS_LENGTH) EXPECT_GE(summary.cut_sequences, 1);
+}
+
+INSTANTIATE_TEST_SUITE_P(Gpu, EveryLine, testing::ValuesIn(cases::read_file(DR_CASES_DIR "/gpu.txt")), name_of);
+
+using FirstGpu = OnGpu;
+
+TEST_F(FirstGpu, IsADeviceOfTheLibrary) {
+  dr_device device;
+  dr_device_init(&device);
+  ASSERT_EQ(dr_device_find("cuda:0", &device), DR_SUCCESS) << dr_last_error();
+  EXPECT_EQ(device.kind, DR_DEVICE_CUDA);
+  EXPECT_EQ(device.units, gpu::facts().units);
+  EXPECT_EQ(device.compute_capability, 90) << "the tests of this folder are about Hopper";
+}
+
+TEST_F(FirstGpu, IsWhereACaseRunsThatAsksForIt) {
+  const cases::Case c = cases::parse("kda bf16 hv=2 seqs=300,65 init final device=cuda");
+  Ran ran(c);
+  EXPECT_STREQ(ran.run.summary().backend, kBackend);
+  expect_undamaged(ran);
+  expect_close(check::compare(ran.host, check::run_reference(ran.host)), "device=cuda");
+}
+
+}  // namespace
+}  // namespace deltarelay::on_gpu

@@ -1,0 +1,147 @@
+// Bad numbers stay where they are, and bad lists are clamped and reported.
+#include <cmath>
+#include <limits>
+
+#include "gpu_case.h"
+
+namespace deltarelay::on_gpu {
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+// One bad number in one tensor of sequence 1, head 1 must not move a bit of any other (sequence, head).
+using Containment = EachCase;
+
+TEST_P(Containment, BadInputStaysInItsSequenceAndHead) {
+  const cases::Case c = forced(GetParam());
+  const Ran clean(c);
+  const auto expect_contained = [&](Ran& dirty, const char* what) {
+    expect_undamaged(dirty);
+    for (int64_t n = 0; n < c.num_seqs(); ++n)
+      for (int64_t head = 0; head < c.heads_v; ++head)
+        if (n != 1 || head != 1)
+          EXPECT_TRUE(block_of(dirty.host, n, head) == block_of(clean.host, n, head))
+              << what << " reached sequence " << n << ", head " << head;
+  };
+  struct Bad {
+    const char* name;
+    const check::TokenTensor& (check::TensorSet::*tensor)() const;
+    double value;
+  };
+  const Bad all[] = {{"q NaN", &check::TensorSet::q, kNan},       {"k NaN", &check::TensorSet::k, kNan},
+                     {"v NaN", &check::TensorSet::v, kNan},       {"g NaN", &check::TensorSet::g, kNan},
+                     {"beta NaN", &check::TensorSet::beta, kNan}, {"k Inf", &check::TensorSet::k, kInf},
+                     {"v -Inf", &check::TensorSet::v, -kInf},     {"beta Inf", &check::TensorSet::beta, kInf},
+                     {"g Inf", &check::TensorSet::g, kInf}};
+  for (const Bad& bad : all) {
+    Ran dirty(c, [&](check::TensorSet& x) {
+      const check::TokenTensor& tensor = (x.*bad.tensor)();
+      tensor.set(tensor.at(1, 37, 1, tensor.width / 2), bad.value);
+    });
+    expect_contained(dirty, bad.name);
+    const double o = dirty.host.o().get(dirty.host.o().at(1, 37, 1, c.dv / 2));
+    if (std::isnan(bad.value)) EXPECT_FALSE(std::isfinite(o)) << bad.name << " was not seen at all";
+  }
+  Ran dirty(c, [](check::TensorSet& x) { x.initial().set(x.initial().at(x.initial().slots[1], 1, 2, 3), kNan); });
+  expect_contained(dirty, "initial NaN");
+}
+
+INSTANTIATE_TEST_SUITE_P(Plans, Containment, testing::ValuesIn(cases_in(R"(
+  kda:      kda bf16 hv=3 seqs=70,150,0,90 tail=3 init final segments=off
+  gdn:      gdn bf16 hv=3 seqs=70,150,0,90 tail=3 init final segments=off
+  cut:      kda bf16 hv=3 seqs=300,350,0,390 init final segments=3
+  cut-gdn:  gdn bf16 hv=3 seqs=300,350,0,390 init final segments=3
+  l2norm:   kda fp16 hv=3 batch=3x150 init final l2norm
+  bounded:  kda bf16 hv=3 seqs=70,150,90 init final gate=bounded:-5 beta=logit l2norm
+  softplus: gdn bf16 hv=3 seqs=70,150,90 init final gate=softplus beta=twice l2norm
+  linear:   kda bf16 hv=3 seqs=70,150,90 init final gate=linear floor=-5
+)")),
+                         name_of);
+
+// TensorSet fills rows behind the last offset, gaps between rows, slots that are not named and states whose mask is off with NaN;
+// here a whole neighbour is NaN too, the tokens beside the seam included.
+using Neighbours = OnGpu;
+
+TEST_F(Neighbours, NanDoesNotCrossASeam) {
+  for (const char* line :
+       {"kda bf16 hv=2 seqs=33,97,65 tail=40 strides=padded init=slots:null=0:negative mask final "
+        "gate=bounded:-5 beta=logit l2norm",
+        "gdn bf16 hqk=1 hv=2 seqs=33,97,65 tail=40 strides=padded init=slots:null=0:negative mask final "
+        "l2norm"}) {
+    const cases::Case c = forced(line);
+    SCOPED_TRACE(cases::print(c));
+    const Ran clean(c);
+    Ran dirty(c, [](check::TensorSet& x) {
+      for (const check::TokenTensor* tensor : {&x.q(), &x.k(), &x.v(), &x.g(), &x.beta()})
+        for (int64_t t = 0; t < 97; ++t)
+          for (int64_t head = 0; head < tensor->heads; ++head)
+            for (int64_t i = 0; i < tensor->width; ++i) tensor->set(tensor->at(1, t, head, i), kNan);
+    });
+    expect_undamaged(dirty);
+    for (const int64_t n : {0, 2})
+      for (int64_t head = 0; head < 2; ++head)
+        EXPECT_TRUE(block_of(dirty.host, n, head) == block_of(clean.host, n, head)) << n << ", " << head;
+  }
+}
+
+// Lists that only the device can read: what does not fit the bounds is clamped, reported, and writes nothing outside.
+class Reports : public OnGpu {
+ protected:
+  // Runs with `bytes` at the device address `list` and returns the report word.
+  static uint32_t report_of(Ran& ran, const void* list, const void* bytes, int64_t count) {
+    const gpu::Memory word(sizeof(uint32_t));
+    gpu::fill(word.data(), 0xff, word.bytes());
+    if (list != nullptr) gpu::upload(const_cast<void*>(list), bytes, count);
+    dr_tensors tensors = ran.device.tensors();
+    tensors.report = reinterpret_cast<uint32_t*>(word.data());
+    ran.device.poison();
+    ran.run.execute(tensors, ran.stream);
+    ran.stream.synchronize();
+    uint32_t report = 0;
+    gpu::download(&report, word.data(), sizeof report);
+    return report;
+  }
+  // Canaries of everything that is written; the list itself was changed on purpose.
+  static void expect_inside(Ran& ran) {
+    EXPECT_EQ(ran.device.damaged_canaries(), "");
+    EXPECT_TRUE(ran.run.workspace_intact());
+  }
+};
+
+TEST_F(Reports, NothingWhenAllIsWell) {
+  for (const char* op : {"kda", "gdn"}) {
+    Ran ran(forced(std::string(op) + " bf16 hv=2 seqs=100,50,30 lengths=execute init=slots final=slots l2norm"));
+    EXPECT_EQ(report_of(ran, nullptr, nullptr, 0), 0u) << op;
+  }
+}
+
+TEST_F(Reports, OffsetsOutsideTheirBounds) {
+  const std::vector<std::vector<int32_t>> lists = {
+      {0, 100, 90, 180}, {0, 100, 1 << 30, 180}, {-5, 100, 150, 180}, {0, 100, 150, 4000}, {7, 100, 150, 180}};
+  for (const char* op : {"kda", "gdn"}) {
+    for (const std::vector<int32_t>& offsets : lists) {
+      Ran ran(forced(std::string(op) + " bf16 hv=2 seqs=100,50,30 lengths=execute init final l2norm"));
+      const uint32_t report = report_of(ran, ran.device.tensors().seq_offsets, offsets.data(), 16);
+      EXPECT_NE(report & DR_REPORT_OFFSETS, 0u) << op << ", offsets " << testing::PrintToString(offsets);
+      expect_inside(ran);
+    }
+  }
+}
+
+TEST_F(Reports, SlotsOutsideThePool) {
+  for (const char* op : {"kda", "gdn"}) {
+    const cases::Case c = forced(std::string(op) + " bf16 hv=2 seqs=100,50,30 init=slots final=slots l2norm");
+    Ran reads(c);
+    const int32_t far[] = {0, 1 << 29, 2};
+    EXPECT_NE(report_of(reads, reads.device.tensors().initial_index, far, sizeof far) & DR_REPORT_SLOTS, 0u) << op;
+    expect_inside(reads);
+    Ran writes(c);
+    const int32_t near[] = {99, 1, 2};
+    EXPECT_NE(report_of(writes, writes.device.tensors().final_index, near, sizeof near) & DR_REPORT_SLOTS, 0u) << op;
+    expect_inside(writes);
+  }
+}
+
+}  // namespace
+}  // namespace deltarelay::on_gpu

@@ -1,0 +1,221 @@
+// Equalities: what may change without the result changing, on the GPU.
+#include <algorithm>
+
+#include "gpu_case.h"
+
+namespace deltarelay::on_gpu {
+namespace {
+
+using Cut = EachCase;
+
+// Any segmentation agrees with none, and both with the reference.
+TEST_P(Cut, AgreesWithTheUncutRunAndTheReference) {
+  const cases::Case c = forced(GetParam());
+  Ran cut(c);
+  Ran whole(cases::with_words(c, "segments=off"));
+  EXPECT_GE(cut.run.summary().cut_sequences, 1) << cut.run.describe(DR_DESCRIBE_SIGNATURE);
+  EXPECT_EQ(whole.run.summary().cut_sequences, 0);
+  EXPECT_STREQ(cut.run.summary().backend, kBackend);
+  expect_undamaged(cut);
+  expect_undamaged(whole);
+  const check::Reference reference = check::run_reference(cut.host);
+  expect_close(check::compare(cut.host, reference), "cut against reference");
+  expect_close(check::compare(whole.host, reference), "uncut against reference");
+  expect_close(check::compare(cut.host, whole.host), "cut against uncut");
+}
+
+// Weak gates and normalised keys: with strong gates the state that crosses a cut would be forgotten at once.
+INSTANTIATE_TEST_SUITE_P(Counts, Cut,
+                         testing::ValuesIn(combine({{"kda bf16", "gdn bf16", "kda fp16", "gdn fp16"},
+                                                    {"hv=2 gate=log:-0.02,0 l2norm init final"},
+                                                    {"seqs=129 segments=2", "seqs=257 segments=3",
+                                                     "seqs=1000 segments=7", "seqs=511,0,513,1,640 segments=4",
+                                                     "batch=2x400 segments=3", "seqs=700 segments=len:128"}})),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(Forms, Cut, testing::ValuesIn(cases_in(R"(
+  bounded:        kda bf16 hv=4 seqs=4096,1000 init final gate=bounded:-0.05 beta=logit l2norm segments=8
+  bounded-deep:   kda bf16 hv=4 seqs=4096 init final gate=bounded:-5 beta=logit l2norm segments=8
+  softplus:       kda bf16 hqk=2 hv=4 seqs=2000,77 init final gate=softplus beta=twice l2norm segments=5
+  grouped:        gdn bf16 hqk=2 hv=8 seqs=2000,77 init final gate=log:-0.01,0 l2norm segments=5
+  in-place:       kda bf16 hv=2 seqs=2000,1999 init=slots final=in-place gate=log:-0.01,0 l2norm segments=6
+  two-long:       gdn bf16 hv=2 seqs=5000,5000,4999 init final gate=log:-0.001,0 l2norm segments=4
+  no-states:      kda bf16 hv=2 seqs=3000 gate=log:-0.01,0 l2norm segments=9
+  exact-forget:   kda bf16 hv=2 seqs=1500 init final gate=log:inf l2norm segments=4
+)")),
+                         name_of);
+
+using EachPlan = EachCase;
+
+TEST_P(EachPlan, AbsentInitialStateIsZerosBitForBit) {
+  const cases::Case with = forced(GetParam());
+  const Ran zeros(with, [](check::TensorSet& x) {
+    const check::StateTensor& pool = x.initial();
+    for (int64_t i = 0; i < pool.num_slots * pool.stride_slot; ++i) pool.set(i, 0.0);
+  });
+  cases::Case without = with;
+  without.initial = {};
+  const Ran absent(without);
+  EXPECT_TRUE(zeros.host.output_bits() == absent.host.output_bits());
+}
+
+// Value heads that share a query/key head, against the same heads with their own copies of it.
+TEST_P(EachPlan, GroupedEqualsPlainBitForBit) {
+  cases::Case grouped = forced(GetParam());
+  grouped.heads_qk = 2;
+  grouped.heads_v = 6;
+  cases::Case plain = grouped;
+  plain.heads_qk = 6;
+  const Ran a(grouped);
+  const Ran b(plain, [&](check::TensorSet& x) {
+    for (int64_t n = 0; n < plain.num_seqs(); ++n)
+      for (int64_t t = 0; t < plain.lengths[static_cast<size_t>(n)]; ++t)
+        for (int64_t head = 0; head < 6; ++head)
+          for (int64_t i = 0; i < plain.dk; ++i) {
+            x.q().set(x.q().at(n, t, head, i), a.host.q().get(a.host.q().at(n, t, head / 3, i)));
+            x.k().set(x.k().at(n, t, head, i), a.host.k().get(a.host.k().at(n, t, head / 3, i)));
+          }
+  });
+  EXPECT_TRUE(a.host.output_bits() == b.host.output_bits());
+}
+
+TEST_P(EachPlan, GdnIsKdaWithTheGateOnEveryChannel) {
+  cases::Case gdn = forced(GetParam());
+  gdn.op = DR_OP_GDN;
+  cases::Case kda = gdn;
+  kda.op = DR_OP_KDA;
+  const Ran scalar(gdn);
+  const Ran broadcast(kda, [&](check::TensorSet& x) {
+    for (int64_t n = 0; n < gdn.num_seqs(); ++n)
+      for (int64_t t = 0; t < gdn.lengths[static_cast<size_t>(n)]; ++t)
+        for (int64_t head = 0; head < gdn.heads_v; ++head) {
+          const double g = scalar.host.g().get(scalar.host.g().at(n, t, head, 0));
+          for (int64_t i = 0; i < gdn.dk; ++i) x.g().set(x.g().at(n, t, head, i), g);
+        }
+  });
+  expect_close(check::compare(broadcast.host, scalar.host), "KDA with a broadcast gate against GDN");
+}
+
+// One sequence whole against its two halves with the state handed over by hand.
+TEST_P(EachPlan, ConcatenationThroughAState) {
+  cases::Case c = cases::with_words(forced(GetParam()), "segments=off");
+  c.lengths = {300};
+  const Ran whole(c);
+  for (const int64_t seam : {int64_t{1}, int64_t{64}, int64_t{153}}) {
+    const auto copy_from = [&](int64_t begin) {
+      return [&, begin](check::TensorSet& x) {
+        const std::pair<const check::TokenTensor*, const check::TokenTensor*> tensors[] = {
+            {&whole.host.q(), &x.q()},
+            {&whole.host.k(), &x.k()},
+            {&whole.host.v(), &x.v()},
+            {&whole.host.g(), &x.g()},
+            {&whole.host.beta(), &x.beta()}};
+        for (const auto& [a, b] : tensors)
+          for (int64_t t = 0; t < x.of().lengths[0]; ++t)
+            for (int64_t head = 0; head < a->heads; ++head)
+              for (int64_t i = 0; i < a->width; ++i) b->set(b->at(0, t, head, i), a->get(a->at(0, begin + t, head, i)));
+      };
+    };
+    const auto copy_state = [&](const check::StateTensor& from, const check::StateTensor& to) {
+      for (int64_t head = 0; head < c.heads_v; ++head)
+        for (int64_t i = 0; i < c.dk; ++i)
+          for (int64_t j = 0; j < c.dv; ++j)
+            to.set(to.at(to.slots[0], head, i, j), from.get(from.at(from.slots[0], head, i, j)));
+    };
+    cases::Case head = c;
+    head.lengths = {seam};
+    cases::Case tail = c;
+    tail.lengths = {c.lengths[0] - seam};
+    const Ran first(head, [&](check::TensorSet& x) {
+      copy_from(0)(x);
+      copy_state(whole.host.initial(), x.initial());
+    });
+    const Ran second(tail, [&](check::TensorSet& x) {
+      copy_from(seam)(x);
+      copy_state(first.host.final_state(), x.initial());
+    });
+    check::Measure measure(1, c.heads_v);
+    for (int64_t t = 0; t < c.lengths[0]; ++t) {
+      const check::TensorSet& part = t < seam ? first.host : second.host;
+      for (int64_t h = 0; h < c.heads_v; ++h)
+        for (int64_t i = 0; i < c.dv; ++i)
+          measure.add(0, h, part.o().get(part.o().at(0, t < seam ? t : t - seam, h, i)),
+                      whole.host.o().get(whole.host.o().at(0, t, h, i)));
+    }
+    const check::TensorError error = measure.finish("o", c.dtype == DR_FP16 ? 2e-3 : 5e-3);
+    EXPECT_TRUE(error.passes()) << "seam " << seam << ": " << error.worst;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Plans, EachPlan, testing::ValuesIn(cases_in(R"(
+  kda:      kda bf16 hv=2 seqs=300,0,65 init final l2norm segments=off
+  gdn:      gdn bf16 hv=2 seqs=300,0,65 init final l2norm segments=off
+  kda-fp16: kda fp16 hv=2 seqs=300,0,65 init=key final l2norm segments=off
+  kda-cut:  kda bf16 hv=2 seqs=300,0,65 init final gate=log:-0.05,0 l2norm segments=3
+  gdn-cut:  gdn bf16 hv=2 seqs=300,0,65 init final gate=log:-0.05,0 l2norm segments=3
+)")),
+                         name_of);
+
+using Equalities = OnGpu;
+
+// FlashKDA's first test: a split that is turned off changes nothing at all.
+TEST_F(Equalities, OneSegmentIsNoSegmentsBitForBit) {
+  const cases::Case off = forced("kda bf16 hv=4 seqs=4k gate=bounded:-5 l2norm beta=logit init final segments=off");
+  cases::Case one = off;
+  one.segments = DR_SEGMENTS_COUNT;
+  one.segment_value = 1;
+  const Ran a(off);
+  const Ran b(one);
+  EXPECT_TRUE(a.host.output_bits() == b.host.output_bits());
+}
+
+// Packed and batched are two ways to say the same thing.
+TEST_F(Equalities, BatchedIsPackedBitForBit) {
+  for (const char* words : {"kda bf16 hv=3 l2norm gate=bounded:-5 beta=logit", "gdn bf16 hqk=1 hv=3 l2norm"}) {
+    const Ran packed(forced(std::string(words) + " seqs=200x3 init final segments=off"));
+    const Ran batched(forced(std::string(words) + " batch=3x200 init final segments=off"));
+    EXPECT_TRUE(packed.host.output_bits() == batched.host.output_bits()) << words;
+  }
+}
+
+// Strides, layouts of states and what lies behind the last offset move data, not numbers.
+TEST_F(Equalities, StridesMoveNoBits) {
+  for (const char* words : {"kda bf16 hqk=2 hv=4 l2norm", "gdn bf16 hqk=2 hv=4 l2norm"}) {
+    const std::string line = std::string(words) + " seqs=150,0,67 init final";
+    const Ran plain(forced(line));
+    for (const char* strides : {"strides=packed", "strides=padded", "strides=head-first", "tail=11"}) {
+      const Ran other(forced(line + " " + strides));
+      for (int64_t n : {0, 2})
+        for (int64_t head = 0; head < 4; ++head)
+          EXPECT_TRUE(block_of(plain.host, n, head) == block_of(other.host, n, head))
+              << words << " " << strides << ": sequence " << n << ", head " << head;
+    }
+  }
+}
+
+// The lengths of a plan and those of an execution fill the same table from the same arithmetic.
+TEST_F(Equalities, LengthsAtExecutionCutAlikeForTheSameSegments) {
+  for (const char* words : {"kda bf16 hv=2 l2norm gate=log:-0.01,0", "gdn bf16 hv=2 l2norm gate=log:-0.01,0"}) {
+    const std::string line = std::string(words) + " seqs=700,0,65,300 init final segments=off";
+    const Ran early(forced(line));
+    const Ran late(forced(line + " lengths=execute"));
+    EXPECT_TRUE(early.host.output_bits() == late.host.output_bits()) << words;
+  }
+}
+
+// An empty sequence hands its initial state on, bit for bit when the storage is the same; zero when it has none.
+TEST_F(Equalities, EmptySequenceHandsItsStateOn) {
+  const Ran ran(forced("kda bf16 hv=2 seqs=0,70,0,0 init final mask"));
+  const check::StateTensor& initial = ran.host.initial();
+  const check::StateTensor& final_state = ran.host.final_state();
+  for (int64_t element = 0; element < initial.stride_slot; ++element)
+    for (const int64_t n : {0, 2, 3})
+      ASSERT_EQ(final_state.get(n * initial.stride_slot + element), initial.get(n * initial.stride_slot + element));
+  const Ran bare(forced("gdn bf16 hv=2 seqs=0,70,0 final"));
+  for (int64_t element = 0; element < initial.stride_slot; ++element) {
+    ASSERT_EQ(bare.host.final_state().get(element), 0.0);
+    ASSERT_EQ(bare.host.final_state().get(2 * initial.stride_slot + element), 0.0);
+  }
+}
+
+}  // namespace
+}  // namespace deltarelay::on_gpu

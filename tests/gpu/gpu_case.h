@@ -1,0 +1,62 @@
+// Tests of what runs on a GPU, written as case lines like those of tests/forward. Every fixture ends as skipped where there is no
+// GPU: scripts/gpu_check.sh runs them on a host that has one, elsewhere they prove that they compile.
+#pragma once
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "case/case.h"
+#include "check/check.h"
+#include "check/device_memory.h"
+#include "check/device_tensors.h"
+#include "check/run.h"
+#include "forward/forward_case.h"
+
+namespace deltarelay::on_gpu {
+
+using forward::cases_in;
+using forward::combine;
+using forward::name_of;
+namespace gpu = check::gpu;
+
+constexpr const char* kBackend = "cuda-sm90";
+
+template <class Base>
+class NeedsGpu : public Base {
+ protected:
+  void SetUp() override {
+    const std::string why = gpu::why_absent();
+    if (!why.empty()) GTEST_SKIP() << why;
+  }
+};
+using OnGpu = NeedsGpu<testing::Test>;
+using EachCase = NeedsGpu<testing::TestWithParam<cases::Case>>;
+
+// The case on the backend under test.
+cases::Case forced(const cases::Case& c);
+cases::Case forced(const std::string& line);
+
+using Edit = std::function<void(check::TensorSet&)>;
+
+// A case that ran on the GPU: `host` holds the results, `device` the tensors it ran on. `edit` may change inputs first.
+struct Ran {
+  explicit Ran(const cases::Case& c, const Edit& edit = {});
+  // Once more, outputs poisoned before.
+  void again();
+
+  check::TensorSet host;
+  gpu::DeviceTensors device;
+  check::PlannedRun run;
+  gpu::Stream stream;
+};
+
+// Nothing outside was touched, and what must not be written was not.
+void expect_undamaged(Ran& ran);
+// Within the table of tolerances.
+void expect_close(const std::vector<check::TensorError>& errors, const char* what);
+// Bits of one (sequence, head): o and final state.
+std::vector<std::byte> block_of(const check::TensorSet& x, int64_t sequence, int64_t head);
+
+}  // namespace deltarelay::on_gpu

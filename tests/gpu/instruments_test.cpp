@@ -1,0 +1,132 @@
+// The measuring instruments on the GPU: each must find what it is there to find.
+#include <cstring>
+
+#include "check/device_generate.h"
+#include "gpu_case.h"
+
+namespace deltarelay::on_gpu {
+namespace {
+
+using Instruments = OnGpu;
+
+TEST_F(Instruments, CanariesNoticeWritesOnBothSides) {
+  for (const int64_t alignment : {1, 4, 16, 256}) {
+    gpu::GuardedMemory memory(100, alignment);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(memory.data()) % static_cast<uintptr_t>(2 * alignment),
+              static_cast<uintptr_t>(alignment));
+    memory.poison();
+    EXPECT_TRUE(memory.intact());
+    std::byte* const places[] = {memory.data() - 1, memory.data() + 100, memory.data() - 512, memory.data() + 611};
+    for (std::byte* place : places) {
+      std::byte before{};
+      gpu::download(&before, place, 1);
+      gpu::fill(place, 0, 1);
+      EXPECT_FALSE(memory.intact());
+      gpu::upload(place, &before, 1);
+      EXPECT_TRUE(memory.intact());
+    }
+  }
+}
+
+TEST_F(Instruments, HashSeesEveryByteAndItsPlace) {
+  constexpr int64_t kBytes = 100'003;
+  const gpu::Memory memory(kBytes);
+  gpu::fill(memory.data(), 7, kBytes);
+  const uint64_t expected = gpu::hash(memory.data(), kBytes);
+  EXPECT_EQ(gpu::hash(memory.data(), kBytes), expected);
+  std::vector<uint64_t> seen = {expected};
+  for (const int64_t at : {int64_t{0}, int64_t{1}, int64_t{4}, kBytes / 2, kBytes - 2, kBytes - 1}) {
+    gpu::fill(memory.data() + at, 8, 1);
+    seen.push_back(gpu::hash(memory.data(), kBytes));
+    gpu::fill(memory.data() + at, 7, 1);
+  }
+  std::sort(seen.begin(), seen.end());
+  EXPECT_EQ(std::unique(seen.begin(), seen.end()), seen.end()) << "two different contents, one hash";
+  EXPECT_EQ(gpu::hash(memory.data(), kBytes), expected);
+  EXPECT_NE(gpu::hash(memory.data(), kBytes - 1), expected);
+}
+
+TEST_F(Instruments, AChangedInputIsNoticed) {
+  const cases::Case c = forced("kda bf16 hv=2 seqs=70,30 init=slots final lengths=execute");
+  check::TensorSet host(c);
+  gpu::DeviceTensors tensors(host);
+  EXPECT_EQ(tensors.damage(), "");
+  for (const void* input : {tensors.tensors().q, tensors.tensors().beta, tensors.tensors().initial_index,
+                            tensors.tensors().seq_offsets, tensors.tensors().initial}) {
+    std::byte before{};
+    gpu::download(&before, input, 1);
+    const std::byte changed = before ^ std::byte{1};
+    gpu::upload(const_cast<void*>(input), &changed, 1);
+    EXPECT_NE(tensors.damage(), "");
+    gpu::upload(const_cast<void*>(input), &before, 1);
+    EXPECT_EQ(tensors.damage(), "");
+  }
+}
+
+TEST_F(Instruments, PoisonAndCopiesReachTheGpu) {
+  const cases::Case c = forced("gdn bf16 hv=2 seqs=70,30 tail=2 init=slots:pad=8 final=in-place");
+  check::TensorSet host(c);
+  gpu::DeviceTensors tensors(host);
+  check::TensorSet back(c);
+  for (const check::TensorSet::Memory& memory : back.memory())
+    if (memory.output != nullptr) std::memset(memory.output, 0, static_cast<size_t>(memory.bytes));
+  tensors.download(back);
+  EXPECT_TRUE(back.output_bits() == host.output_bits()) << "poison, and initial states in place";
+  const gpu::DeviceTensors other(tensors);
+  EXPECT_NE(other.tensors().q, tensors.tensors().q);
+  EXPECT_EQ(other.output_hash(), tensors.output_hash());
+  EXPECT_EQ(other.damage(), "");
+}
+
+// What the GPU makes of a case is what the CPU makes of it, bit for bit, and it leaves alone what it must.
+using Generator = EachCase;
+
+TEST_P(Generator, MakesTheBitsOfTheCpu) {
+  const cases::Case c = forced(GetParam());
+  ASSERT_TRUE(gpu::can_generate(c));
+  check::TensorSet host(c);
+  const gpu::DeviceTensors copied(host);
+  gpu::DeviceTensors made(host, gpu::Tokens::kMadeHere);
+  const auto compare = [&](const char* name, const void* a, const void* b, int64_t bytes) {
+    EXPECT_EQ(gpu::hash(a, bytes), gpu::hash(b, bytes)) << name;
+  };
+  const cases::TensorStrides strides = cases::tensor_strides(c);
+  const auto bytes = [&](const dr_strides& of, int64_t heads, int64_t width, int32_t dtype) {
+    return cases::extent(c, of, heads, width) * check::bytes_of(dtype);
+  };
+  const dr_tensors& a = copied.tensors();
+  const dr_tensors& b = made.tensors();
+  compare("q", a.q, b.q, bytes(strides.q, c.heads_qk, c.dk, c.dtype));
+  compare("k", a.k, b.k, bytes(strides.k, c.heads_qk, c.dk, c.dtype));
+  compare("v", a.v, b.v, bytes(strides.v, c.heads_v, c.dv, c.dtype));
+  compare("g", a.g, b.g, bytes(strides.g, c.heads_v, c.op == DR_OP_KDA ? c.dk : 1, c.gate_dtype()));
+  compare("beta", a.beta, b.beta, bytes(strides.beta, c.heads_v, 1, c.beta_dtype()));
+  ASSERT_TRUE(made.generate(c.seed + 1));
+  EXPECT_NE(gpu::hash(a.q, 1000), gpu::hash(b.q, 1000)) << "another seed, the same values";
+  EXPECT_EQ(made.damage(), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Gpu, Generator, testing::ValuesIn(cases_in(R"(
+  kda:          kda bf16 hqk=2 hv=4 seqs=300,0,65 tail=3 gate=bounded:-5 beta=logit l2norm
+  kda-fp16:     kda fp16 hv=2 seqs=300,1 gate=log:-5,0
+  gdn-fp32:     gdn bf16 g=fp32 b=fp32 hqk=1 hv=4 batch=3x77 beta=near2
+  extreme:      kda bf16 g=fp16 hv=2 seqs=200 gate=log:extreme beta=one
+  inf:          gdn fp16 g=bf16 hv=2 seqs=200 gate=log:inf beta=zero
+  zero:         kda bf16 hv=2 seqs=200 gate=log:zero beta=twice l2norm
+  at-bound:     kda bf16 hv=2 seqs=200 gate=bounded:-5:low
+  softplus:     kda fp16 b=fp32 hv=3 seqs=200 gate=softplus
+  narrow:       gdn bf16 hv=2 seqs=200 gate=log:-0.3,-0.1 seed=12345678901
+  packed:       kda bf16 hqk=1 hv=2 seqs=100,30 strides=packed tail=5
+  padded:       kda bf16 hqk=1 hv=2 batch=2x60 strides=padded
+  head-first:   gdn bf16 g=fp32 hqk=1 hv=2 batch=2x60 strides=head-first
+)")),
+                         name_of);
+
+TEST_F(Instruments, WhatNeedsALogarithmIsLeftToTheCpu) {
+  for (const char* line : {"kda bf16 hv=1 seqs=9 gate=linear", "kda bf16 hv=1 seqs=9 gate=log:mean:-2",
+                           "kda bf16 hv=1 seqs=9 keys=correlated"})
+    EXPECT_FALSE(gpu::can_generate(cases::parse(line))) << line;
+}
+
+}  // namespace
+}  // namespace deltarelay::on_gpu

@@ -1,0 +1,71 @@
+// What the cuda-sm90 backend takes and what it declines, read off plans: no GPU is needed, and none of CUDA.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "case/case.h"
+#include "deltarelay/deltarelay.hpp"
+
+namespace deltarelay::on_gpu {
+namespace {
+
+int32_t index_of(const char* backend) {
+  for (int32_t i = 0; i < dr_backend_count(); ++i)
+    if (std::strcmp(dr_backend_name(i), backend) == 0) return i;
+  return -1;
+}
+
+// The case for an H200 that need not be here.
+std::string reason_to_decline(const cases::Case& c) {
+  const cases::Request request(cases::with_words(c, "device=h200 backend=cuda-sm90"));
+  return dr_backend_check(index_of("cuda-sm90"), &request.problem, &request.options) == DR_SUCCESS ? ""
+                                                                                                   : dr_last_error();
+}
+
+TEST(Sm90, TakesEveryLineOfItsFiles) {
+  ASSERT_GE(index_of("cuda-sm90"), 0);
+  for (const char* file : {"gpu.txt", "gpu-sanitize.txt", "targets.txt"}) {
+    for (const cases::Case& c : cases::read_file(std::string(DR_CASES_DIR "/") + file)) {
+      const std::string reason = reason_to_decline(c);
+      const bool known = c.checkpoints != DR_CHECKPOINTS_NONE && reason.find("checkpoints") != std::string::npos;
+      EXPECT_TRUE(reason.empty() || known) << cases::print(c) << "\n" << reason;
+    }
+  }
+}
+
+// What gpu_cases expects of plans on a GPU that is here.
+TEST(Sm90, CutsWhatItIsToldTo) {
+  for (const char* file : {"gpu.txt", "gpu-sanitize.txt"})
+    for (const cases::Case& c : cases::read_file(std::string(DR_CASES_DIR "/") + file)) {
+      if (c.segments != DR_SEGMENTS_COUNT || c.checkpoints != DR_CHECKPOINTS_NONE) continue;
+      const cases::Request request(cases::with_words(c, "device=h200"));
+      const Plan plan(request.problem, request.options);
+      EXPECT_STREQ(plan.summary().backend, "cuda-sm90") << cases::print(c);
+      EXPECT_EQ(plan.summary().max_segments, c.segment_value) << cases::print(c);
+    }
+}
+
+TEST(Sm90, LinesOfItsOwnFilesNameIt) {
+  for (const char* file : {"gpu.txt", "gpu-sanitize.txt"})
+    for (const cases::Case& c : cases::read_file(std::string(DR_CASES_DIR "/") + file)) {
+      EXPECT_EQ(c.backend, "cuda-sm90") << cases::print(c);
+      EXPECT_TRUE(c.on_gpu()) << cases::print(c);
+    }
+}
+
+TEST(Sm90, DeclinesWithTheArgumentTheExpectedAndTheFound) {
+  const std::pair<const char*, const char*> all[] = {
+      {"kda bf16 hv=2 dk=64 seqs=100", "64"},      {"gdn bf16 hv=2 dv=256 seqs=100", "256"},
+      {"kda fp32 hv=2 seqs=100", "fp32"},          {"kda bf16 o=fp32 hv=2 seqs=100", "fp32"},
+      {"gdn bf16 hv=2 seqs=100 align=2", "align"}, {"kda bf16 hv=2 seqs=100 carry=truncated", "truncated"},
+  };
+  for (const auto& [line, found] : all) {
+    const std::string reason = reason_to_decline(cases::parse(line));
+    EXPECT_THAT(reason, testing::HasSubstr("expected")) << line;
+    EXPECT_THAT(reason, testing::HasSubstr(found)) << line;
+  }
+}
+
+}  // namespace
+}  // namespace deltarelay::on_gpu

@@ -1,0 +1,139 @@
+// Same plan, same bits: ten thousand times, on two streams, from two threads. Results are hashed where they are.
+#include <algorithm>
+#include <atomic>
+#include <thread>
+
+#include "gpu_case.h"
+
+namespace deltarelay::on_gpu {
+namespace {
+
+using Repeats = EachCase;
+
+TEST_P(Repeats, TenThousandRunsGiveTheSameBits) {
+  constexpr int64_t kRepeats = 10000;
+  constexpr int64_t kBetweenPoisons = 500;  // of the workspace, whose contents must not matter
+  const cases::Case c = forced(GetParam());
+  Ran ran(c);
+  if (c.segments == DR_SEGMENTS_COUNT) ASSERT_GE(ran.run.summary().cut_sequences, 1);
+  expect_close(check::compare(ran.host, check::run_reference(ran.host)), "the first run");
+  const uint64_t expected = ran.device.output_hash();
+
+  const gpu::Memory sums(kRepeats * static_cast<int64_t>(sizeof(uint64_t)));
+  gpu::fill(sums.data(), 0, sums.bytes());
+  auto* const slots = reinterpret_cast<uint64_t*>(sums.data());
+  for (int64_t i = 0; i < kRepeats; ++i) {
+    if (i % kBetweenPoisons == 0) ran.run.poison_workspace();
+    ran.device.poison(ran.stream);
+    ran.run.execute(ran.device.tensors(), ran.stream);
+    ran.device.add_output_hash(ran.stream, slots + i);
+  }
+  ran.stream.synchronize();
+  std::vector<uint64_t> found(kRepeats);
+  gpu::download(found.data(), sums.data(), sums.bytes());
+  const auto same = std::count(found.begin(), found.end(), expected);
+  EXPECT_EQ(same, kRepeats) << "first other hash in repeat "
+                            << std::find_if(found.begin(), found.end(), [&](uint64_t h) { return h != expected; }) -
+                                   found.begin();
+  EXPECT_TRUE(ran.run.workspace_intact());
+}
+
+INSTANTIATE_TEST_SUITE_P(Gpu, Repeats, testing::ValuesIn(cases_in(R"(
+  kda-cut:   kda bf16 hv=4 seqs=4096,1000 init final gate=bounded:-0.05 beta=logit l2norm segments=8
+  gdn-cut:   gdn bf16 g=fp32 b=fp32 hqk=2 hv=8 seqs=4096,1000 init final gate=log:-0.02,0 l2norm segments=8
+  kda-log:   kda bf16 hv=4 seqs=1024,33 init final gate=log:-0.02,0 l2norm segments=4
+  kda-whole: kda bf16 hv=8 seqs=512,100x5 init=slots final=in-place gate=bounded:-5 beta=logit l2norm
+)")),
+                         name_of);
+
+// cuLA's stress repeats, at their own lengths.
+using Stress = EachCase;
+
+TEST_P(Stress, RepeatsAreTheSameBits) {
+  Ran ran(forced(GetParam()));
+  const uint64_t expected = ran.device.output_hash();
+  for (int repeat = 0; repeat < 100; ++repeat) {
+    ran.device.poison();
+    ran.run.poison_workspace();
+    ran.run.execute(ran.device.tensors(), ran.stream);
+    ran.stream.synchronize();
+    ASSERT_EQ(ran.device.output_hash(), expected) << "repeat " << repeat;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cula, Stress, testing::ValuesIn(cases_in(R"(
+  single-64K-H4-gk-h0:   kda bf16 hv=4 seqs=64k gate=log:-0.001,0 l2norm init final segments=8
+  multi-64K-4K-H4-gk-h0: kda bf16 hv=4 seqs=64k,4k gate=log:-0.001,0 l2norm init final segments=8
+)")),
+                         name_of);
+
+using AtOnce = EachCase;
+
+// One plan, two streams, a workspace and tensors each, from one thread: the work of both overlaps on the GPU.
+TEST_P(AtOnce, TwoStreams) {
+  const cases::Case c = forced(GetParam());
+  Ran first(c);
+  Ran second(c);
+  const uint64_t expected = first.device.output_hash();
+  ASSERT_EQ(second.device.output_hash(), expected);
+  for (int repeat = 0; repeat < 50; ++repeat) {
+    first.device.poison();
+    second.device.poison();
+    for (int call = 0; call < 4; ++call) {
+      first.run.execute(first.device.tensors(), first.stream);
+      second.run.execute(second.device.tensors(), second.stream);
+    }
+    first.stream.synchronize();
+    second.stream.synchronize();
+    ASSERT_EQ(first.device.output_hash(), expected) << "repeat " << repeat;
+    ASSERT_EQ(second.device.output_hash(), expected) << "repeat " << repeat;
+  }
+}
+
+// One plan shared by two threads, each with its stream, workspace and tensors.
+TEST_P(AtOnce, TwoThreads) {
+  const cases::Case c = forced(GetParam());
+  const Ran alone(c);
+  const uint64_t expected = alone.device.output_hash();
+  constexpr int kRepeats = 200;
+  std::atomic<int> wrong = 0;
+  const auto work = [&] {
+    try {
+      check::TensorSet host(c);
+      gpu::DeviceTensors tensors(host);
+      const gpu::GuardedMemory workspace(alone.run.workspace_bytes(), 256);
+      const gpu::Stream stream;
+      const gpu::Memory sums(kRepeats * static_cast<int64_t>(sizeof(uint64_t)));
+      gpu::fill(sums.data(), 0, sums.bytes());
+      for (int i = 0; i < kRepeats; ++i) {
+        tensors.poison(stream);
+        if (dr_execute(alone.run.plan(), &tensors.tensors(), workspace.data(),
+                       static_cast<size_t>(alone.run.workspace_bytes()), stream.handle()) != DR_SUCCESS)
+          ++wrong;
+        tensors.add_output_hash(stream, reinterpret_cast<uint64_t*>(sums.data()) + i);
+      }
+      stream.synchronize();
+      std::vector<uint64_t> found(kRepeats);
+      gpu::download(found.data(), sums.data(), sums.bytes());
+      wrong += static_cast<int>(kRepeats - std::count(found.begin(), found.end(), expected));
+      if (!workspace.intact() || !tensors.damage().empty()) ++wrong;
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << error.what();
+    }
+  };
+  std::thread other(work);
+  work();
+  other.join();
+  EXPECT_EQ(wrong, 0) << "calls that failed or left other bits";
+}
+
+INSTANTIATE_TEST_SUITE_P(Gpu, AtOnce, testing::ValuesIn(cases_in(R"(
+  kda:     kda bf16 hv=2 seqs=1024,65 init final gate=bounded:-0.05 beta=logit l2norm segments=4
+  gdn:     gdn bf16 hqk=1 hv=2 seqs=1024,65 init final gate=log:-0.02,0 l2norm segments=4
+  late:    kda bf16 hv=2 seqs=700,0,65 lengths=execute init final l2norm
+  whole:   gdn bf16 hv=2 seqs=300,65 init=slots final=slots l2norm segments=off
+)")),
+                         name_of);
+
+}  // namespace
+}  // namespace deltarelay::on_gpu

@@ -1,0 +1,239 @@
+// Planning for GPUs, here or not: what cuda-sm90 takes, what a call needs of memory, and the table as it is sent.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/sm90/record.h"
+#include "length_mixes.h"
+#include "plan/cuda_devices.h"
+#include "plan/plan.h"
+#include "plan_cases.h"
+#include "problem/status.h"
+
+namespace deltarelay {
+namespace {
+
+using cuda::sm90::GdnRecord;
+using cuda::sm90::KdaRecord;
+using ::testing::HasSubstr;
+
+constexpr const char* kName = "cuda-sm90";
+
+Options on_h200() {
+  Options options = test::options_on(test::device_of("h200"));
+  options.backend = kName;
+  return options;
+}
+
+std::string reason_of(const std::function<void(Problem&, Options&)>& change) {
+  Problem problem = test::problem_of(Op::kKda, {300, 40}, 2);
+  problem.heads_v = 4;
+  problem.q = problem.k = {256, 128, 0};
+  problem.v = problem.o = {512, 128, 0};
+  Options options = on_h200();
+  change(problem, options);
+  return backend_named(kName)->decline(problem, request_of(options));
+}
+
+TEST(CudaSm90, TakesWhatItsKernelsAreFor) {
+  EXPECT_EQ(reason_of([](Problem&, Options&) {}), "");
+  EXPECT_EQ(reason_of([](Problem& p, Options&) { p.op = Op::kGdn; }), "");
+  EXPECT_EQ(reason_of([](Problem& p, Options&) { p.dtype = p.dtype_o = DType::kFp16; }), "");
+  EXPECT_EQ(reason_of([](Problem& p, Options&) { p.dtype_gate = p.dtype_beta = DType::kFp32; }), "");
+  EXPECT_EQ(reason_of([](Problem&, Options& o) { o.invariant = true; }), "");
+  EXPECT_EQ(reason_of([](Problem&, Options& o) { o.device = test::device_of("h100"); }), "");
+}
+
+TEST(CudaSm90, DeclinesTheRestByNameExpectedAndFound) {
+  const std::vector<std::pair<std::function<void(Problem&, Options&)>, std::string>> refusals{
+      {[](Problem&, Options& o) { o.device = test::cpu_with(2); }, "device: expected a CUDA device, found a CPU"},
+      {[](Problem&, Options& o) { o.device = test::device_of("b200"); }, "expected 9.0, found 10.0"},
+      {[](Problem&, Options& o) { o.device = test::device_of("rtx4090"); }, "expected 9.0, found 8.9"},
+      {[](Problem& p, Options&) { p.dk = 64; }, "dk: expected 128, found 64"},
+      {[](Problem& p, Options&) { p.dv = 256; }, "dv: expected 128, found 256"},
+      {[](Problem& p, Options&) { p.dtype = p.dtype_o = DType::kFp32; }, "dtype: expected bf16 or fp16, found fp32"},
+      {[](Problem& p, Options&) { p.dtype_o = DType::kFp32; }, "dtype_o: expected bf16 as dtype, found fp32"},
+      {[](Problem& p, Options&) { p.alignment_bytes = 8; }, "alignment_bytes: expected at least 16, found 8"},
+      {[](Problem& p, Options&) { p.q.token = 260; }, "stride_q.token: expected a multiple of 8 elements"},
+      {[](Problem& p, Options&) { p.k.head = 132; }, "stride_k.head: expected a multiple of 8 elements"},
+      {[](Problem& p, Options&) { p.v.sequence = 4; }, "found 4"},
+      {[](Problem& p, Options&) { p.o.token = 516; }, "stride_o.token"},
+      {[](Problem& p, Options&) { p.o.token = int64_t{1} << 39; }, "below 549755813888, found 549755813888"},
+      {[](Problem& p, Options&) { p.num_tokens = int64_t{1} << 31; }, "num_tokens: expected at most 2147483647"},
+      {[](Problem& p, Options&) { p.checkpoints = Checkpoints::kEvery; }, "checkpoints: expected none, found every"},
+      {[](Problem&, Options& o) { o.carry = CarryMode::kTruncated; }, "carry: expected exact, found truncated"},
+      {[](Problem&, Options& o) {
+         o.columns = {0, 3};
+       },
+       "columns: expected all value columns, found a list of 2"},
+      {[](Problem&, Options& o) { o.isa = "neon"; }, "isa: expected none, found neon"},
+  };
+  for (const auto& [change, words] : refusals) EXPECT_THAT(reason_of(change), HasSubstr(words));
+}
+
+TEST(CudaSm90, ComesFirstOnHopperAndPortableKernelsTakeTheRest) {
+  Options options = on_h200();
+  options.backend.clear();
+  EXPECT_EQ(std::string(make_plan(test::problem_of(Op::kKda, {512}, 2), options)->backend->name), kName);
+  EXPECT_EQ(std::string(make_plan(test::problem_of(Op::kKda, {512}, 2, 64, 64), options)->backend->name), "cuda-sm80");
+  options.device_is_here = true;  // portable kernels are planned with, not run
+  try {
+    make_plan(test::problem_of(Op::kKda, {512}, 2, 64, 64), options);
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status(), DR_UNSUPPORTED);
+    EXPECT_THAT(error.what(), HasSubstr("this library has no cuda-sm80 kernels yet"));
+    EXPECT_THAT(error.what(), HasSubstr("cuda-sm90: dk: expected 128, found 64"));
+    EXPECT_THAT(error.what(), HasSubstr("cpu: device"));
+    EXPECT_THAT(error.what(), HasSubstr("reference: device"));
+  }
+}
+
+size_t booked(const Plan& plan, const char* name) {
+  const Buffer* buffer = plan.ledger.find(name);
+  return buffer == nullptr ? 0 : buffer->bytes;
+}
+
+TEST(CudaSm90, BooksRecordsSlotsAndTheTable) {
+  Options options = on_h200();
+  options.segments = DR_SEGMENTS_COUNT;
+  options.segment_value = 3;
+  const auto kda = make_plan(test::problem_of(Op::kKda, {300, 0, 33}, 4), options);
+  EXPECT_EQ(kda->chunk, 32);
+  EXPECT_EQ(kda->num_chunks, 10 + 0 + 2);
+  EXPECT_EQ(booked(*kda, kBufferPrepared), size_t{12} * 4 * KdaRecord::kBytes);
+  EXPECT_EQ(booked(*kda, kBufferSlotState), size_t{2} * 4 * 128 * 128 * 4);
+  EXPECT_EQ(booked(*kda, kBufferTransition), size_t{2} * 4 * 128 * 128 * 4);
+  EXPECT_EQ(booked(*kda, kBufferTable), kda->device_image.size());
+  EXPECT_EQ(booked(*kda, kBufferScratch), 0u);
+  const auto gdn = make_plan(test::problem_of(Op::kGdn, {300, 0, 33}, 4), options);
+  EXPECT_EQ(gdn->chunk, 64);
+  EXPECT_EQ(booked(*gdn, kBufferPrepared), size_t{5 + 1} * 4 * GdnRecord::kBytes);
+  EXPECT_LE(gdn->tiling.value_tiles, 2);
+
+  const auto late = make_plan(test::problem_with_bounds(Op::kGdn, 1000, 3, 4), on_h200());
+  EXPECT_EQ(late->num_chunks, 16 + 3);
+  EXPECT_EQ(booked(*late, kBufferPrepared), size_t{19} * 4 * GdnRecord::kBytes);
+  EXPECT_TRUE(late->device_image.empty());
+  EXPECT_GT(booked(*late, kBufferTable), late->device_table.scratch);
+  EXPECT_EQ(booked(*late, kBufferOffsets), 0u) << "offsets are read where they are";
+}
+
+template <class T>
+std::vector<T> array_in(const std::vector<std::byte>& image, size_t offset, int64_t count) {
+  std::vector<T> values(static_cast<size_t>(count));
+  EXPECT_LE(offset + values.size() * sizeof(T), image.size());
+  EXPECT_EQ(offset % 16, 0u);
+  if (count > 0) std::memcpy(values.data(), image.data() + offset, values.size() * sizeof(T));
+  return values;
+}
+
+TEST(CudaSm90, ImageIsTheTable) {
+  test::Random random(81);
+  for (int32_t round = 0; round < 300; ++round) {
+    const auto lengths = test::random_lengths(random, static_cast<test::Family>(round % test::kFamilies));
+    Options options = on_h200();
+    options.invariant = round % 4 == 0;
+    Problem problem =
+        test::problem_of(round % 2 ? Op::kKda : Op::kGdn, lengths, static_cast<int32_t>(random.in(1, 24)));
+    if (round % 7 == 0) {
+      problem.offsets.clear();
+      problem.num_seqs = random.in(1, 9);
+      problem.seq_len = random.magnitude(1, 20000);
+      problem.num_tokens = problem.num_seqs * problem.seq_len;
+    }
+    const auto plan = make_plan(problem, options);
+    const DeviceTableLayout& at = plan->device_table;
+    const std::vector<std::byte>& image = plan->device_image;
+    SCOPED_TRACE(round);
+    EXPECT_EQ(image.size() % 16, 0u);
+    EXPECT_EQ(at.bytes, image.size()) << "no scratch";
+    const auto counts = array_in<int32_t>(image, at.counts, 4);
+    EXPECT_EQ(counts[3], plan->table.num_slots);
+    EXPECT_EQ(array_in<Row>(image, at.rows1, counts[0]), plan->table.rows1);
+    EXPECT_EQ(array_in<Fold>(image, at.folds, counts[1]), plan->table.folds);
+    EXPECT_EQ(array_in<Row>(image, at.rows3, counts[2]), plan->table.rows3);
+    const auto tokens = array_in<int64_t>(image, at.token_begin, problem.num_seqs + 1);
+    const auto chunks = array_in<int32_t>(image, at.chunk_begin, problem.num_seqs + 1);
+    EXPECT_EQ(tokens[0], 0);
+    EXPECT_EQ(chunks[0], 0);
+    for (int64_t n = 0; n < problem.num_seqs; ++n) {
+      const auto i = static_cast<size_t>(n);
+      ASSERT_EQ(tokens[i + 1] - tokens[i], problem.length(n));
+      ASSERT_EQ(chunks[i + 1] - chunks[i], plan::ceil_div(problem.length(n), plan->chunk));
+    }
+    EXPECT_EQ(chunks.back(), plan->num_chunks);
+    EXPECT_EQ(make_plan(problem, options)->device_image, image) << "padding too";
+    ASSERT_FALSE(::testing::Test::HasFailure());
+  }
+}
+
+TEST(CudaDevices, AreListedAfterTheTableAndFoundByNumber) {
+  const int32_t here = cuda_device_count();
+  for (int32_t i = 0; i < here; ++i) {
+    const dr_device device = device_at(device_count() - here + i);
+    EXPECT_EQ(std::string(device.name), "cuda:" + std::to_string(i));
+    EXPECT_EQ(device.kind, DR_DEVICE_CUDA);
+    EXPECT_GT(device.units, 0);
+    EXPECT_GT(device.bytes_per_ns, 0);
+    EXPECT_EQ(cuda_ordinal(device), i);
+    EXPECT_EQ(std::string(device_named(device.name).name), device.name);
+    dr_device other = device;
+    other.kda.emit_ns += 1;
+    EXPECT_EQ(cuda_ordinal(other), i) << "costs are the caller's to say";
+    other.units += 1;
+    EXPECT_EQ(cuda_ordinal(other), -1) << "another GPU";
+  }
+  EXPECT_EQ(cuda_ordinal(test::device_of("h200")), -1);
+  EXPECT_EQ(cuda_ordinal(device_at(0)), -1);
+}
+
+TEST(CudaDevices, ThatAreNotHereAreRefusedInWords) {
+  const std::string past = "cuda:" + std::to_string(cuda_device_count());
+  for (const std::string& name : {past, std::string("cuda:"), std::string("cuda:-1"), std::string("cuda:00"),
+                                  std::string("cuda:1x"), std::string("cuda:99999")}) {
+    try {
+      device_named(name);
+      FAIL() << name << " was found";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.status(), DR_INVALID);
+      EXPECT_THAT(error.what(), HasSubstr("a GPU of this machine"));
+      EXPECT_THAT(error.what(), HasSubstr("'" + name + "'"));
+    }
+  }
+  try {
+    device_named("h300");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("cpu, a100"));
+    EXPECT_THAT(error.what(), HasSubstr("cuda:0"));
+  }
+}
+
+TEST(CudaDevices, ABackendForCudaMeansTheCurrentGpu) {
+  dr_options request{};
+  request.size = sizeof request;
+  request.backend = kName;
+  const Problem problem = test::problem_of(Op::kKda, {512}, 2);
+  const Options options = validate_options(&request, problem);
+  EXPECT_TRUE(options.device_is_here);
+  if (cuda_device_count() == 0) {
+    EXPECT_EQ(options.device.kind, DR_DEVICE_CPU);
+    EXPECT_EQ(options.cuda_device, -1);
+    EXPECT_THAT(backend_named(kName)->decline(problem, request_of(options)), HasSubstr("expected a CUDA device"));
+  } else {
+    EXPECT_EQ(options.device.kind, DR_DEVICE_CUDA);
+    EXPECT_EQ(options.cuda_device, cuda_current_device());
+  }
+  request.backend = nullptr;
+  EXPECT_EQ(validate_options(&request, problem).device.kind, DR_DEVICE_CPU) << "a GPU has to be asked for";
+  EXPECT_EQ(validate_options(nullptr, problem, kName).cuda_device, options.cuda_device);
+}
+
+}  // namespace
+}  // namespace deltarelay

@@ -1,0 +1,78 @@
+"""bench/peers.py without a GPU, torch or any peer: what it reads of case lines, and its binding of the library.
+
+Usage: test_peers.py <libdeltarelay.so>
+"""
+
+import pathlib
+import re
+import sys
+import types
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "bench"))
+sys.dont_write_bytecode = True
+TORCH = types.SimpleNamespace(float32="fp32", bfloat16="bf16", float16="fp16")
+sys.modules.setdefault("torch", TORCH)
+
+import deltarelay_library  # noqa: E402
+import peers  # noqa: E402
+
+LIBRARY = ""
+
+
+def tensor(dtype: str, *shape: int):
+    return types.SimpleNamespace(dtype=dtype, shape=shape)
+
+
+class Lines(unittest.TestCase):
+    def test_every_target_is_a_case_for_peers(self):
+        known = 0
+        for line in (ROOT / "tests" / "cases" / "targets.txt").read_text(encoding="utf-8").splitlines():
+            name, _, words = line.partition(": ")
+            if not re.match("(kda|gdn)-", name):
+                continue
+            case = peers.parse(words + " backend=cuda-sm90 device=cuda:0")
+            self.assertIsNotNone(case, line)
+            self.assertEqual(case["lower_bound"], -5.0 if case["op"] == "kda" else None)
+            known += 1
+        self.assertEqual(known, 31)
+
+    def test_lengths(self):
+        line = "kda bf16 hqk=8 hv=8 seqs=100,7x3 init final gate=bounded:-5 beta=logit l2norm"
+        self.assertEqual(peers.parse(line)["lengths"], [100, 7, 7, 7])
+
+    def test_other_lines_are_left_out(self):
+        for line in ("kda fp16 hv=8 seqs=100 init final gate=bounded:-5 l2norm", "kda bf16 hv=8 batch=2x9 init final l2norm",
+                     "gdn bf16 hv=8 seqs=100 init final gate=log:zero l2norm", "gdn bf16 hv=8 seqs=100 gate=log:-5,0 l2norm"):
+            self.assertIsNone(peers.parse(line), line)
+
+
+class Binding(unittest.TestCase):
+    """Plans for an H200 that is not here: a field out of place would show in their words."""
+
+    def plan(self, op: str, lower_bound: float | None, gate: str) -> str:
+        library = deltarelay_library.Library(LIBRARY, b"h200")
+        self.assertEqual(library.device.units, 132)
+        x = {"q": tensor("bf16", 9000, 2, 128), "v": tensor("bf16", 9000, 8, 128), "o": tensor("bf16", 9000, 8, 128)}
+        x["g"], x["beta"] = tensor(gate, 9000, 8), tensor(gate, 9000, 8)
+        plan, needed = library.plan(op, x, [0, 8192, 9000], lower_bound)
+        self.assertGreater(needed, 0)
+        return library.describe(plan)
+
+    def test_words_of_a_plan(self):
+        for op, lower_bound, gate in (("kda", -5.0, "bf16"), ("gdn", None, "fp32")):
+            text = self.plan(op, lower_bound, gate)
+            self.assertIn(f"{op} bf16, 2 sequences, 9000 tokens, 8 value heads on 2 key heads, DK 128, DV 128", text)
+            self.assertIn("h200", text)
+
+    def test_errors_have_words(self):
+        library = deltarelay_library.Library(LIBRARY, b"h200")
+        x = {name: tensor("bf16", 10, 3, 128) for name in ("q", "v", "o", "g", "beta")}
+        with self.assertRaisesRegex(RuntimeError, "offset"):
+            library.plan("kda", x, [0, 11], -5.0)
+
+
+if __name__ == "__main__":
+    LIBRARY = sys.argv.pop(1)
+    unittest.main()

@@ -1,0 +1,102 @@
+// The GPU as the checks see it: memory, streams, graphs, clocks. All CUDA calls of the tools are behind this header
+// (device_memory.cu); a build without CUDA has device_absent.cpp instead, where everything but why_absent() throws.
+//
+// Errors are RunError: DR_UNSUPPORTED where there is no GPU to run on, DR_DEVICE_ERROR where CUDA reports one (an error of
+// a kernel shows at the next call that waits for it). Memory that cannot be had is std::bad_alloc.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace deltarelay::check::gpu {
+
+// Why no case can run on a GPU here ("built without CUDA", "no GPU: ..."); empty when one can.
+std::string why_absent();
+// Throws unless a GPU can be used.
+void require();
+
+struct Facts {
+  std::string name;    // "NVIDIA H200"
+  std::string driver;  // "580.159.03"
+  std::string cuda;    // of the runtime: "13.0"
+  int32_t units = 0;
+  int64_t l2_bytes = 0;
+};
+Facts facts();
+
+// Bytes that are free on the GPU now.
+int64_t free_bytes();
+
+class Memory {
+ public:
+  Memory() = default;
+  explicit Memory(int64_t bytes);
+  ~Memory();
+  Memory(Memory&& other) noexcept;
+  Memory& operator=(Memory&& other) noexcept;
+
+  std::byte* data() const { return data_; }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
+// These wait for everything that the GPU has been given, and are done when they return.
+void upload(void* device, const void* host, int64_t bytes);
+void download(void* host, const void* device, int64_t bytes);
+void copy(void* device, const void* from_device, int64_t bytes);
+void fill(void* device, uint8_t value, int64_t bytes);
+void synchronize();
+
+class Stream {
+ public:
+  Stream();
+  ~Stream();
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  void* handle() const { return handle_; }  // a cudaStream_t, as dr_execute takes it
+  void synchronize() const;
+  // What follows is queued and not waited for.
+  void fill(void* device, uint8_t value, int64_t bytes) const;
+  void copy(void* device, const void* from_device, int64_t bytes) const;
+  // Adds the hash of the bytes, in which every place counts, to *sum (device memory): equal memory, equal sums. `salt` tells
+  // several pieces in one sum apart.
+  void add_hash(const void* device, int64_t bytes, uint64_t* sum, uint64_t salt = 0) const;
+  // Keeps the stream busy for so long, so that the host can queue work ahead of it.
+  void pause(double milliseconds) const;
+
+ private:
+  void* handle_ = nullptr;
+};
+
+uint64_t hash(const void* device, int64_t bytes);
+
+// What `work` puts on the stream, recorded once (in the mode that refuses allocations and waits anywhere in the process)
+// and played again by launch().
+class Graph {
+ public:
+  Graph(const Stream& stream, const std::function<void()>& work);
+  ~Graph();
+  Graph(Graph&& other) noexcept;
+  Graph& operator=(Graph&&) = delete;
+
+  void launch(const Stream& stream) const;
+  int64_t num_nodes() const { return num_nodes_; }
+
+ private:
+  void* executable_ = nullptr;  // a cudaGraphExec_t
+  int64_t num_nodes_ = 0;
+};
+
+// Milliseconds of each of `count` replays, graphs[0], graphs[1], ... in turn, with a mark of the GPU's clock between any
+// two. They are queued behind a pause: the host is ahead, so that launching them is no part of their time.
+std::vector<double> time_replays(const Stream& stream, const std::vector<Graph>& graphs, int64_t count);
+// Milliseconds of one replay when `count` of them follow each other without a mark between.
+double time_back_to_back(const Stream& stream, const std::vector<Graph>& graphs, int64_t count);
+
+}  // namespace deltarelay::check::gpu

@@ -1,0 +1,181 @@
+#include "check/device_tensors.h"
+
+#include <cstring>
+#include <stdexcept>
+
+#include "check/device_generate.h"
+
+namespace deltarelay::check::gpu {
+namespace {
+
+bool is_token_input(const char* name) {
+  for (const char* tokens : {"qkv", "q", "k", "v", "g", "beta"})
+    if (std::strcmp(name, tokens) == 0) return true;
+  return false;
+}
+
+// Every pointer of dr_tensors, but for the report.
+template <class Body>
+void for_each_pointer(dr_tensors& t, const Body& body) {
+  const auto each = [&](auto& pointer) {
+    pointer = static_cast<std::remove_reference_t<decltype(pointer)>>(body(static_cast<const void*>(pointer)));
+  };
+  each(t.q), each(t.k), each(t.v), each(t.g), each(t.beta), each(t.a_log), each(t.dt_bias), each(t.o);
+  each(t.initial), each(t.initial_index), each(t.has_initial), each(t.final), each(t.final_index);
+  each(t.checkpoint), each(t.checkpoint_index), each(t.checkpoint_offsets), each(t.checkpoint_positions);
+  each(t.seq_offsets);
+}
+
+}  // namespace
+
+GuardedMemory::GuardedMemory(int64_t bytes, int64_t alignment) : bytes_(bytes), alignment_(alignment) {
+  const GuardLayout layout = guard_layout(bytes, alignment);
+  memory_ = Memory(layout.total);  // CUDA's own alignment is above any that the contract knows
+  data_ = memory_.data() + layout.lead;
+  const std::vector<std::byte> guard = guard_bytes();
+  gpu::upload(data_ - kGuardBytes, guard.data(), kGuardBytes);
+  gpu::upload(data_ + bytes_, guard.data(), kGuardBytes);
+}
+
+bool GuardedMemory::intact() const {
+  if (data_ == nullptr) return true;
+  const std::vector<std::byte> expected = guard_bytes();
+  for (const std::byte* guard : {data_ - kGuardBytes, data_ + bytes_}) {
+    std::vector<std::byte> found(expected.size());
+    gpu::download(found.data(), guard, kGuardBytes);
+    if (found != expected) return false;
+  }
+  return true;
+}
+
+void DeviceTensors::add(const char* name, bool output, int64_t bytes, int64_t alignment) {
+  pieces_.push_back({name, output, GuardedMemory(bytes, alignment)});
+}
+
+DeviceTensors::DeviceTensors(TensorSet& host, Tokens tokens) : case_(host.of()), tensors_(host.tensors()) {
+  const std::vector<TensorSet::Memory> all = host.memory();
+  for (const TensorSet::Memory& memory : all)
+    add(memory.name, memory.output != nullptr, memory.bytes, memory.alignment);
+  for_each_pointer(tensors_, [&](const void* pointer) -> void* {
+    if (pointer == nullptr) return nullptr;
+    const auto* address = static_cast<const std::byte*>(pointer);
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (address >= all[i].data && (address < all[i].data + all[i].bytes || address == all[i].data))
+        return pieces_[i].memory.data() + (address - all[i].data);
+    }
+    throw std::logic_error("DeviceTensors: a pointer lies in no known memory");
+  });
+  upload(host, tokens);
+}
+
+DeviceTensors::DeviceTensors(const DeviceTensors& other) : case_(other.case_), tensors_(other.tensors_) {
+  for (const Piece& piece : other.pieces_)
+    add(piece.name, piece.output, piece.memory.bytes(), piece.memory.alignment());
+  for_each_pointer(tensors_, [&](const void* pointer) -> void* {
+    for (size_t i = 0; pointer != nullptr && i < pieces_.size(); ++i) {
+      const std::byte* begin = other.pieces_[i].memory.data();
+      const auto* address = static_cast<const std::byte*>(pointer);
+      if (address >= begin && (address < begin + other.pieces_[i].memory.bytes() || address == begin))
+        return pieces_[i].memory.data() + (address - begin);
+    }
+    return nullptr;
+  });
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    gpu::copy(pieces_[i].memory.data(), other.pieces_[i].memory.data(), pieces_[i].memory.bytes());
+    pieces_[i].hash = other.pieces_[i].hash;
+  }
+}
+
+int64_t DeviceTensors::bytes() const {
+  int64_t total = 0;
+  for (const Piece& piece : pieces_) total += piece.memory.bytes();
+  return total;
+}
+
+const DeviceTensors::Piece* DeviceTensors::find(const char* name) const {
+  for (const Piece& piece : pieces_)
+    if (std::strcmp(piece.name, name) == 0) return &piece;
+  return nullptr;
+}
+
+void DeviceTensors::remember_inputs() {
+  for (Piece& piece : pieces_)
+    if (!piece.output) piece.hash = gpu::hash(piece.memory.data(), piece.memory.bytes());
+}
+
+void DeviceTensors::upload(TensorSet& host, Tokens tokens) {
+  const std::vector<TensorSet::Memory> all = host.memory();
+  const bool generated = tokens == Tokens::kMadeHere && can_generate(case_);
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    if (all.size() != pieces_.size() || all[i].bytes != pieces_[i].memory.bytes())
+      throw std::logic_error("DeviceTensors: upload of other shapes");
+    if (pieces_[i].output) continue;
+    if (generated && is_token_input(pieces_[i].name)) {
+      pieces_[i].memory.poison();  // what no token writes stays NaN, as in host memory
+    } else {
+      gpu::upload(pieces_[i].memory.data(), all[i].data, all[i].bytes);
+    }
+  }
+  if (generated) generate_tokens(case_, host.of().seed, tensors_);
+  remember_inputs();
+  poison();
+}
+
+bool DeviceTensors::generate(uint64_t seed) {
+  if (!can_generate(case_)) return false;
+  generate_tokens(case_, seed, tensors_);
+  remember_inputs();
+  return true;
+}
+
+void DeviceTensors::poison(const Stream& stream) const {
+  for (const Piece& piece : pieces_)
+    if (piece.output) stream.fill(piece.memory.data(), 0xff, piece.memory.bytes());
+  if (!case_.in_place) return;
+  const GuardedMemory& states = find("final")->memory;
+  stream.copy(states.data(), find("initial")->memory.data(), states.bytes());
+}
+
+void DeviceTensors::poison() {
+  const Stream stream;
+  synchronize();
+  poison(stream);
+  synchronize();
+}
+
+void DeviceTensors::download(TensorSet& host) const {
+  const std::vector<TensorSet::Memory> all = host.memory();
+  for (size_t i = 0; i < pieces_.size(); ++i)
+    if (pieces_[i].output) gpu::download(all[i].output, pieces_[i].memory.data(), all[i].bytes);
+}
+
+std::string DeviceTensors::damaged_canaries() const {
+  for (const Piece& piece : pieces_)
+    if (!piece.memory.intact()) return std::string(piece.name) + ": written outside its memory";
+  return {};
+}
+
+std::string DeviceTensors::damage() const {
+  std::string found = damaged_canaries();
+  for (const Piece& piece : pieces_)
+    if (found.empty() && !piece.output && gpu::hash(piece.memory.data(), piece.memory.bytes()) != piece.hash)
+      found = std::string(piece.name) + ": an input was changed by the run";
+  return found;
+}
+
+void DeviceTensors::add_output_hash(const Stream& stream, uint64_t* sum) const {
+  for (size_t i = 0; i < pieces_.size(); ++i)
+    if (pieces_[i].output) stream.add_hash(pieces_[i].memory.data(), pieces_[i].memory.bytes(), sum, i);
+}
+
+uint64_t DeviceTensors::output_hash() const {
+  const Memory sum(sizeof(uint64_t));
+  gpu::fill(sum.data(), 0, sum.bytes());
+  const Stream stream;
+  add_output_hash(stream, reinterpret_cast<uint64_t*>(sum.data()));
+  uint64_t value = 0;
+  gpu::download(&value, sum.data(), sizeof value);
+  return value;
+}
+
+}  // namespace deltarelay::check::gpu
