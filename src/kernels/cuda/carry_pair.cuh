@@ -275,12 +275,8 @@ __device__ __forceinline__ void run_copies(PairMemory<kRows, kShare>& shared, co
       wait_parity(&shared.consumed[ring.stage], ring.parity ^ 1);
       if constexpr (kShare > 1) {
 #pragma unroll
-        for (int i = 0; i < kShare; ++i)
-          ptx::mbarrier_arrive(ptx::sem_release, ptx::scope_cluster, ptx::space_cluster,
-                               in_block(&shared.free[ring.stage], 2 * i + half));
-        while (!ptx::mbarrier_try_wait_parity(ptx::sem_acquire, ptx::scope_cluster, &shared.free[ring.stage],
-                                              ring.parity ^ 1)) {
-        }
+        for (int i = 0; i < kShare; ++i) arrive_in_block(&shared.free[ring.stage], 2 * i + half);
+        wait_parity(&shared.free[ring.stage], ring.parity ^ 1);
       }
     }
     ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, &shared.full[ring.stage],
@@ -310,9 +306,9 @@ __device__ __forceinline__ void run_sender(PairMemory<kRows, kShare>& shared, co
   PairWarp<kRows, kShare> warp(shared, (place.rank % 2 ^ 1) * kHalfWidth + tile * kColumns, lane);
   auto* const message = in_block(&shared.message[0][tile][0][lane][0], place.rank ^ 1);
   uint64_t* const received = in_block(&shared.received[0][tile], place.rank ^ 1);
+  warp.fetch();
   for (int step = 0; step < count; ++step) {
     const int parity = step % 2;
-    warp.fetch();
     named_barrier(kWorkersBarrier, kWorkerThreads);  // the state that enters this step is there
     typename PairWarp<kRows, kShare>::Sums sums;
     warp.multiply(sums, shared.state[parity]);
@@ -320,6 +316,7 @@ __device__ __forceinline__ void run_sender(PairMemory<kRows, kShare>& shared, co
     for (int n = 0; n < Of::kValueTiles; ++n)
       ptx::st_async(message + (parity * kSideWarps * Of::kValueTiles + n) * 128, sums.main[n],
                     received + parity * kSideWarps);
+    if (step + 1 < count) warp.fetch();
   }
 }
 

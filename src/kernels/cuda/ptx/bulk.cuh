@@ -1,4 +1,4 @@
-// Bulk copies that one block starts for several of its cluster.
+// Between the blocks of a cluster: bulk copies that one starts for several, arrivals at barriers of another.
 #pragma once
 #include <cstdint>
 
@@ -14,6 +14,16 @@ __device__ __forceinline__ void copy_to_blocks(void* to, const void* from, uint3
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], "
       "%4;" ::"r"(shared_address(to)),
       "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(shared_address(barrier)), "h"(blocks)
+      : "memory");
+}
+
+// Arrives at the place `barrier` in block `rank` of the cluster. Orders what this block has read or waited for, as between its own threads;
+// no fence over all memory, as a release in the scope of the cluster would bring.
+__device__ __forceinline__ void arrive_in_block(uint64_t* barrier, int rank) {
+  asm volatile(
+      "{\n.reg .b32 place;\nmapa.shared::cluster.u32 place, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [place];\n}\n" ::"r"(shared_address(barrier)),
+      "r"(rank)
       : "memory");
 }
 

@@ -25,6 +25,7 @@ __device__ __forceinline__ void emit_chunks(const Item& item, uint8_t* ring, uin
       Stage::kV + group * View::kHalfBytes + swizzled_offset(8 * (lane / 16) + lane % 8, 2 * warp + lane / 8 % 2);
   const uint32_t ring_address = shared_address(ring);
 
+  float product[kChunk / 2];  // K S, then R, then U = R + T R
   float out[kChunk / 2];
   Fragment update[kBlocks];                     // U^T
   Fragment decayed[kScalarGate ? kBlocks : 1];  // (update U)^T
@@ -58,7 +59,6 @@ __device__ __forceinline__ void emit_chunks(const Item& item, uint8_t* ring, uin
       convert_output(converted);
     }
 
-    float product[kChunk / 2];  // K S, then T R
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < 8; ++k) Product::times(product, state_operand[k], view.read() + View::channels(k), k > 0);
@@ -68,22 +68,27 @@ __device__ __forceinline__ void emit_chunks(const Item& item, uint8_t* ring, uin
     wgmma_commit();
     if (previous_stage >= 0) store_output(previous, previous_stage, converted);
 
+    // Chunks of 64 leave no registers for values and factors while both products run.
     Fragment value[kBlocks];
+    float2 beta[kChunk / 8];
+    auto load_inputs = [&] {
 #pragma unroll
-    for (int b = 0; b < kBlocks; ++b) value[b] = load_matrix_transposed(view.address + v_offset + b * 16 * kRowBytes);
-    float2 factor[kChunk / 8];
-    view.load_factors(factor, kScalarGate ? static_cast<int>(Record::kRead) : static_cast<int>(Record::kBeta), column);
+      for (int b = 0; b < kBlocks; ++b) value[b] = load_matrix_transposed(view.address + v_offset + b * 16 * kRowBytes);
+      view.load_factors(beta, Record::kBeta, column);
+    };
+    if constexpr (!kScalarGate) load_inputs();
     wgmma_wait<1>();
     pin(product);
+    if constexpr (kScalarGate) load_inputs();
 #pragma unroll
     for (int n = 0; n < kChunk / 8; ++n) {
-      const float2 beta = kScalarGate ? view.load_pair(Record::kBeta + (8 * n + column) * 4) : factor[n];
+      const float2 read = kScalarGate ? view.load_pair(Record::kRead + (8 * n + column) * 4) : beta[n];
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const uint32_t pair = value[n / 2].reg[2 * (n % 2) + r];
         float &low = product[4 * n + 2 * r], &high = product[4 * n + 2 * r + 1];
-        low = fmaf(-factor[n].x, low, beta.x * Pair<Element>::low(pair));
-        high = fmaf(-factor[n].y, high, beta.y * Pair<Element>::high(pair));
+        low = fmaf(-read.x, low, beta[n].x * Pair<Element>::low(pair));
+        high = fmaf(-read.y, high, beta[n].y * Pair<Element>::high(pair));
       }
     }
     if (valid < kChunk) {  // select, for values past the end may be anything
@@ -96,34 +101,27 @@ __device__ __forceinline__ void emit_chunks(const Item& item, uint8_t* ring, uin
 
     wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < kBlocks; ++k) Product::times(product, error[k], view.t() + View::columns(k), k > 0);
+    for (int k = 0; k < kBlocks; ++k) Product::times(product, error[k], view.t() + View::columns(k), true);
     wgmma_commit();
 
-    // Behind T R: the factors of Q S, and the decay of the state.
-    wgmma_wait<1>();
-    pin(out);
-    if constexpr (kScalarGate) {
-      view.load_factors(factor, Record::kQuery, column);
-#pragma unroll
-      for (int i = 0; i < kChunk / 2; i += 2) {
-        out[i] *= factor[i / 4].x;
-        out[i + 1] *= factor[i / 4].y;
-      }
-      view.load_factors(factor, Record::kUpdate, column);
-    }
+    // Behind T R: the decay of the state.
+    float2 factor[kScalarGate ? kChunk / 8 : 1];
+    if constexpr (kScalarGate) view.load_factors(factor, Record::kUpdate, column);
     view.decay(state, column);
     wgmma_wait<0>();
     pin(product);
+    pin(out);
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) update[b] = pack_block<Element>(product, b);
     if constexpr (kScalarGate) {
 #pragma unroll
-      for (int i = 0; i < kChunk / 2; i += 2) {
-        product[i] *= factor[i / 4].x;
-        product[i + 1] *= factor[i / 4].y;
-      }
+      for (int b = 0; b < kBlocks; ++b) {
 #pragma unroll
-      for (int b = 0; b < kBlocks; ++b) decayed[b] = pack_block<Element>(product, b);
+        for (int r = 0; r < 4; ++r) {
+          const float2 two = factor[2 * b + r / 2];
+          decayed[b].reg[r] = Pair<Element>::pack(product[8 * b + 2 * r] * two.x, product[8 * b + 2 * r + 1] * two.y);
+        }
+      }
     }
   };
 
@@ -138,6 +136,21 @@ __device__ __forceinline__ void emit_chunks(const Item& item, uint8_t* ring, uin
       Product::add_transposed(state, kScalarGate ? decayed[k] : update[k], view.update() + View::tokens(k));
     }
     wgmma_commit();
+    // While the state is updated: the factors of Q S, and the diagonal of P in fp32.
+#pragma unroll
+    for (int n = 0; n < kChunk / 8; ++n) {
+      const float2 diagonal = view.load_pair(Record::kDiagonal + (8 * n + column) * 4);
+      float2 query = {1.0f, 1.0f};
+      if constexpr (kScalarGate) query = view.load_pair(Record::kQuery + (8 * n + column) * 4);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        float &low = out[4 * n + 2 * r], &high = out[4 * n + 2 * r + 1];
+        const float from_low = diagonal.x * product[4 * n + 2 * r], from_high = diagonal.y * product[4 * n + 2 * r + 1];
+        low = kScalarGate ? fmaf(query.x, low, from_low) : low + from_low;
+        high = kScalarGate ? fmaf(query.y, high, from_high) : high + from_high;
+      }
+    }
+    wgmma_fence();
 #pragma unroll
     for (int k = 0; k < kBlocks; ++k) Product::times(out, update[k], view.p() + View::columns(k), true);
     wgmma_commit();

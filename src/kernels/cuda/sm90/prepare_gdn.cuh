@@ -27,6 +27,7 @@
 #include "kernels/cuda/ptx/matrix.cuh"
 #include "kernels/cuda/ptx/number.cuh"
 #include "kernels/cuda/ptx/wgmma.cuh"
+#include "kernels/cuda/sm90/prepare_gdn_memory.cuh"
 #include "kernels/cuda/sm90/record.h"
 #include "kernels/cuda/tile/descriptor.cuh"
 
@@ -44,96 +45,6 @@ cudaError_t launch_prepare_gdn(const GdnTiles& tiles, const PrepareArgs& args, D
 cudaError_t load_prepare_gdn(DType dtype);
 
 namespace prepare_gdn {
-
-constexpr int kChunk = GdnRecord::kChunk;
-constexpr int kBlock = 16;
-constexpr int kBlocks = kChunk / kBlock;
-constexpr int kWarps = kBlocks;
-constexpr int kThreads = 32 * kWarps;
-constexpr int kHeads = kWarps;  // value heads of a thread block, at most: one set of factors a warp
-constexpr int kResident = 4;    // thread blocks a multiprocessor: 128 registers a thread
-constexpr int kSlab = kBlock * kRowBytes;
-constexpr int kSquare = kChunk * kRowBytes;
-constexpr int kTile = 2 * kSquare;
-
-// Factors of one value head, made by one warp for all of them.
-struct Factors {
-  float sum[kChunk];  // G, base 2
-  float row[kChunk];  // e^{Gi - G(end of the block row before)}; of no meaning in block row 0
-  // For block rows r = 1, 2, 3, from 8 r (r - 1): e^{G(end of block row r - 1) - Gj}, j < 16 r.
-  float column[6 * kBlock];
-  float beta[kChunk];
-  int bounded;  // fp16 holds everything (see above)
-  int padding[3];
-};
-
-// Over the tiles, once the products are in registers.
-struct Scratch {
-  // Two heads in turn: -A in blocks below the diagonal, X on it; fp16, swizzled. solve_wide: one 64 x 64 matrix in
-  // fp32.
-  uint8_t square[2][kSquare];
-  uint8_t stage[kSquare];          // rows of P, then of T, on their way out; upper blocks are 0 from the start
-  float lower[kWarps][2][8][12];   // -diag(beta) A of the 8 x 8 diagonal blocks, [column][row], padded
-  uint8_t corner[kWarps][2][128];  // their inverses, fp16, transposed
-};
-
-struct Shared {
-  union {
-    struct {
-      uint8_t q[kTile], k[kTile];
-    } tiles;
-    Scratch scratch;
-  };
-  Factors factors[kHeads];                                 // each made by one warp
-  float norm_q[kChunk], norm_k[kChunk], square_k[kChunk];  // scale rq, rk, |rk k|^2; 0 for tokens past the end
-  uint64_t tiles_ready, rows_ready;
-  uint32_t rotation;
-};
-static_assert(sizeof(Scratch) <= 2 * kTile);
-static_assert(kResident * (sizeof(Shared) + 1024) <= 228 * 1024);
-
-// Where a thread stands. In accumulators it holds rows `row` and `row + 8`, columns 8 n + `column` + {0, 1}.
-struct Lane {
-  int lane, role, row, column;
-  uint32_t block;  // byte of this lane's row in block (0, 0) of a square, for (ld|st)matrix
-  __device__ __forceinline__ Lane(int role_of_warp) : lane(threadIdx.x % 32), role(role_of_warp) {
-    row = kBlock * role + lane / 4;
-    column = 2 * (lane % 4);
-    block = swizzled_offset(lane % 16, lane / 16);
-  }
-};
-
-// Block (row_block, column_block) of a square.
-__device__ __forceinline__ uint32_t block_address(uint32_t square, uint32_t lane_block, int row_block,
-                                                  int column_block) {
-  return square + row_block * kSlab + (lane_block ^ (column_block * 32));
-}
-
-__device__ __forceinline__ float2 pair_at(const float* values, int index) {
-  return *reinterpret_cast<const float2*>(values + index);
-}
-
-// The two rows of a thread.
-__device__ __forceinline__ float2 pair_of_rows(const float* values, const Lane& at) {
-  return {values[at.row], values[at.row + 8]};
-}
-
-// 16 x 16 numbers of a matrix (no thread block) in the order of an operand's registers: pair r of `value` becomes
-// register r.
-struct Block {
-  float value[8];
-  template <class Element>
-  __device__ __forceinline__ Fragment pack() const {
-    return pack_block<Element>(value, 0);
-  }
-};
-
-// acc += a b; b from load_matrix_transposed of a block that lies row by row.
-__device__ __forceinline__ void add_product(Block& acc, const Fragment& a, const Fragment& b) {
-#pragma unroll
-  for (int n = 0; n < 2; ++n)
-    mma<__half>(*reinterpret_cast<float(*)[4]>(&acc.value[4 * n]), a, b.reg[2 * n], b.reg[2 * n + 1]);
-}
 
 // --- Products ------------------------------------------------------------------------------------
 
@@ -217,6 +128,8 @@ __device__ __forceinline__ void form_products(Products& products, Shared& shared
       shared.norm_k[token] = exists ? norm_k : 0.0f;
       shared.norm_q[token] = exists ? activation.scale * norm_q : 0.0f;
       shared.square_k[token] = exists ? square_k * norm_k * norm_k : 0.0f;
+      const float* dot = &products.qk_diagonal.value[6 * n];
+      shared.diagonal[token] = exists ? (odd ? dot[1] : dot[0]) * activation.scale * norm_q * norm_k : 0.0f;
     }
   }
   __syncthreads();
@@ -307,6 +220,7 @@ __device__ __forceinline__ void emit_vectors(Factors& factors, const Shared& sha
   };
   emit(GdnRecord::kRead, beta.x * decay.x * norm_k.x, beta.y * decay.y * norm_k.y);
   emit(GdnRecord::kBeta, beta.x, beta.y);
+  emit(GdnRecord::kDiagonal, shared.diagonal[2 * lane], shared.diagonal[2 * lane + 1]);
   emit(GdnRecord::kUpdate, exp2_approx(last - sum.x) * norm_k.x, exp2_approx(last - sum.y) * norm_k.y);
   emit(GdnRecord::kQuery, decay.x * norm_q.x, decay.y * norm_q.y);
   // With zeros up to the next vector, so that a copy of the record reads nothing unwritten.
@@ -418,8 +332,8 @@ __device__ __forceinline__ void solve_wide(Scratch& scratch, const Factors& fact
 #pragma unroll 1
   for (int r = 0; r < kBlock; ++r) {
     const int row = first_row + r, column = 2 * lane;
-    const float low = column <= row ? wide_at(scratch, column, row) : 0.0f;
-    const float high = column < row ? wide_at(scratch, column + 1, row) : 0.0f;
+    const float low = column < row ? wide_at(scratch, column, row) : 0.0f;
+    const float high = column + 1 < row ? wide_at(scratch, column + 1, row) : 0.0f;
     uint8_t* piece = scratch.stage + swizzled_offset(row, lane / 4);
     *reinterpret_cast<uint32_t*>(piece + lane % 4 * 4) = Pair<Element>::pack(low, high);
   }
@@ -469,7 +383,7 @@ __device__ __forceinline__ void prepare_head(Shared& shared, const Products& pro
     // Above the diagonal the exponent may be anything: select.
     const float ratio = exp2_approx((i / 2 % 2 ? sum_row.y : sum_row.x) - (i % 2 ? column.y : column.x));
     const bool lower = i / 4 < i / 2 % 2, upper = i / 4 > i / 2 % 2;
-    const bool keep = lower || (!upper && at.column + i % 2 <= at.lane / 4);
+    const bool keep = lower || (!upper && at.column + i % 2 < at.lane / 4);
     a.value[i] = products.kk_diagonal.value[i] * ratio;
     p.value[i] = keep ? products.qk_diagonal.value[i] * ratio : 0.0f;
   }
@@ -496,9 +410,17 @@ __device__ __forceinline__ void prepare_head(Shared& shared, const Products& pro
   warp_arrive(&shared.rows_ready);
 
   copy_rows(record + GdnRecord::kP, scratch, at);
-  // X to the stage (the record's T), and T = X diag(beta) as the left operand of what follows.
+  // X - I to the stage (the record's T), and X diag(beta) as the left operand of what follows.
   auto finish = [&](Block& x, int column_block) {
-    store_matrix(block_address(stage, lane_block, at.role, column_block), x.pack<Element>());
+    Block stored = x;
+    if (column_block == at.role) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const bool diagonal = at.lane / 4 + 8 * (i / 2 % 2) == at.column + i % 2 + 8 * (i / 4);
+        stored.value[i] = diagonal ? 0.0f : stored.value[i];
+      }
+    }
+    store_matrix(block_address(stage, lane_block, at.role, column_block), stored.pack<Element>());
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
       const float2 beta = pair_at(factors.beta, kBlock * column_block + 8 * n + at.column);

@@ -42,12 +42,15 @@ struct KdaPrepareShared {
 __device__ __forceinline__ constexpr int pair_with_diagonal(int i, int j) { return i * (i + 1) / 2 + j; }
 __device__ __forceinline__ constexpr int pair_below_diagonal(int i, int j) { return i * (i - 1) / 2 + j; }
 
-// Sums 16 values over the warp: lane l gets the sum of value l % 16. Each step keeps half of the values, so 15 exchanges do what 16 * 4
-// would.
-template <int kCount>
+// Sums kCount values (a power of two) over the warp: lane l gets the sum of value l % kCount. Each step keeps half of the values, so 16
+// values take 16 exchanges, not 16 * 5.
+template <int kAll, int kCount>
 __device__ __forceinline__ float reduce_transposed(const float (&values)[kCount], int lane) {
   if constexpr (kCount == 1) {
-    return values[0] + __shfl_xor_sync(~0u, values[0], 16);
+    float sum = values[0];
+#pragma unroll
+    for (int step = kAll; step < 32; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
+    return sum;
   } else {
     constexpr int kHalf = kCount / 2;
     const bool upper = (lane & kHalf) != 0;
@@ -57,7 +60,7 @@ __device__ __forceinline__ float reduce_transposed(const float (&values)[kCount]
       const float keep = upper ? values[i + kHalf] : values[i], give = upper ? values[i] : values[i + kHalf];
       kept[i] = keep + __shfl_xor_sync(~0u, give, kHalf);
     }
-    return reduce_transposed(kept, lane);
+    return reduce_transposed<kAll>(kept, lane);
   }
 }
 
@@ -320,7 +323,7 @@ __device__ __forceinline__ void sum_pairs(KdaPrepareShared& shared, const uint2 
         }
       }
     }
-    const float total = reduce_transposed(pairs, lane);
+    const float total = reduce_transposed<16>(pairs, lane);
     if (lane < 10)
       shared.pair_q[token / 4 + block][lane] = total;
     else if (lane < 16)
@@ -381,25 +384,26 @@ __device__ __forceinline__ void prepare_chunk(const PrepareArgs& args, KdaPrepar
   }
   *reinterpret_cast<float4*>(&shared.quarter_total[warp][channel]) = {sum[7][0], sum[7][1], sum[7][2], sum[7][3]};
 
-  float norm = 1.0f;  // lanes 0-7: of q, 8-15: of k
-  if (args.activation.l2norm) {
-    float squares[2 * kQuarter];
+  float squares[2 * kQuarter], dots[kQuarter];
 #pragma unroll
-    for (int t = 0; t < kQuarter; ++t) {
-      float qs[kChannels], ks[kChannels];
-      unpack<Element>(qs, q[t]);
-      unpack<Element>(ks, k[t]);
-      squares[t] = fmaf(qs[0], qs[0], fmaf(qs[1], qs[1], fmaf(qs[2], qs[2], qs[3] * qs[3])));
-      squares[kQuarter + t] = fmaf(ks[0], ks[0], fmaf(ks[1], ks[1], fmaf(ks[2], ks[2], ks[3] * ks[3])));
-    }
-    norm = rsqrtf(reduce_transposed(squares, lane) + kL2NormEpsilon);
+  for (int t = 0; t < kQuarter; ++t) {
+    float qs[kChannels], ks[kChannels];
+    unpack<Element>(qs, q[t]);
+    unpack<Element>(ks, k[t]);
+    squares[t] = fmaf(qs[0], qs[0], fmaf(qs[1], qs[1], fmaf(qs[2], qs[2], qs[3] * qs[3])));
+    squares[kQuarter + t] = fmaf(ks[0], ks[0], fmaf(ks[1], ks[1], fmaf(ks[2], ks[2], ks[3] * ks[3])));
+    dots[t] = fmaf(qs[0], ks[0], fmaf(qs[1], ks[1], fmaf(qs[2], ks[2], qs[3] * ks[3])));
   }
+  float norm = 1.0f;  // lanes 0-7: of q, 8-15: of k
+  if (args.activation.l2norm) norm = rsqrtf(reduce_transposed<16>(squares, lane) + kL2NormEpsilon);
   if (lane < 8) norm *= args.activation.scale;
+  const float diagonal = reduce_transposed<8>(dots, lane) * norm * __shfl_sync(~0u, norm, lane % 8 + 8);  // lanes 0-7
   if (!kMidFrame && lane < 16) shared.norm[lane / 8][token + lane % 8] = norm;
   __syncthreads();
 
   uint8_t* record = args.prepared + (static_cast<int64_t>(chunk) * args.heads_v + head) * KdaRecord::kBytes;
   if (thread < 32) *reinterpret_cast<float*>(record + KdaRecord::kBeta + lane * 4) = shared.beta[lane];
+  if (lane < kQuarter) *reinterpret_cast<float*>(record + KdaRecord::kDiagonal + (token + lane) * 4) = diagonal;
   float totals[4][kChannels];
 #pragma unroll
   for (int quarter = 0; quarter < 4; ++quarter) {
@@ -466,14 +470,14 @@ __device__ __forceinline__ void prepare_chunk(const PrepareArgs& args, KdaPrepar
     }
   }
 
-  if (warp < 2) {  // P; above the diagonal anything may stand: select
+  if (warp < 2) {  // P below the diagonal; above it anything may stand: select
 #pragma unroll
     for (int block = 0; block < 4; ++block) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const int i = 4 * block + 2 * r;
-        const float low = column_of(i) <= row_of(i) ? scores[i] : 0.0f,
-                    high = column_of(i + 1) <= row_of(i + 1) ? scores[i + 1] : 0.0f;
+        const float low = column_of(i) < row_of(i) ? scores[i] : 0.0f,
+                    high = column_of(i + 1) < row_of(i + 1) ? scores[i + 1] : 0.0f;
         *reinterpret_cast<uint32_t*>(record + KdaRecord::kP + block * 512 + (row_block * 2 + r) * 128 +
                                      (lane / 4) * 16 + column * 2) = Pair<Element>::pack(low, high);
       }

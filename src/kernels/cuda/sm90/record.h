@@ -11,29 +11,30 @@ constexpr int kRowBytes = 128;
 
 // GDN: 64 tokens. The walk reads raw q, k, v tiles; the record holds what depends on gates, beta and norms. G is the inclusive sum of
 // log-decays in the chunk, rq and rk the inverse norms (1 without l2norm). Vectors are 0 for tokens past the end of the sequence.
-//   P_ij = scale rq_i rk_j e^{Gi-Gj} q_i.k_j for j <= i, else 0
-//   T    = (I + L)^-1,  L_ij = beta_i rk_i rk_j e^{Gi-Gj} k_i.k_j for j < i
-// Beta stands outside T, as a factor in fp32: the diagonal of T is then exactly 1, where 16 bits of beta would be off by the same 0.2 %
-// for a whole row of U.
+//   P_ij = scale rq_i rk_j e^{Gi-Gj} q_i.k_j for j < i, else 0; the diagonal in fp32 beside it
+//   T    = (I + L)^-1 - I,  L_ij = beta_i rk_i rk_j e^{Gi-Gj} k_i.k_j for j < i
+// So U = R + T R and O = query Q S + P U + diagonal U, where R and U on their own are still in fp32: what 16 bits would add to the largest
+// terms falls away. Against P, T and beta all in bf16 the error of o is halved (docs/numerics.md).
 // P and T are 64 x 64 in the data type of q, row i = output token, 128-byte rows, swizzled as TMA would (16-byte piece p of row r lies at
 // p ^ (r % 8)): B operands of wgmma, K-major.
 struct GdnRecord {
   static constexpr int kChunk = 64;
   static constexpr int kP = 0;
   static constexpr int kT = 8192;
-  static constexpr int kRead = 16384;           // float[64]: beta_i e^{Gi} rk_i, factor of K S
-  static constexpr int kUpdate = kRead + 256;   // float[64]: e^{Glast-Gi} rk_i, factor of U in the update of the state
-  static constexpr int kQuery = kUpdate + 256;  // float[64]: scale rq_i e^{Gi}, factor of Q S
-  static constexpr int kDecay = kQuery + 256;   // float: e^{Glast}
-  static constexpr int kBeta = kDecay + 16;     // float[64]: beta_i, factor of V
-  static constexpr int kBytes = kBeta + 256;
+  static constexpr int kRead = 16384;            // float[64]: beta_i e^{Gi} rk_i, factor of K S
+  static constexpr int kUpdate = kRead + 256;    // float[64]: e^{Glast-Gi} rk_i, factor of U in the update of the state
+  static constexpr int kQuery = kUpdate + 256;   // float[64]: scale rq_i e^{Gi}, factor of Q S
+  static constexpr int kDecay = kQuery + 256;    // float: e^{Glast}
+  static constexpr int kBeta = kDecay + 16;      // float[64]: beta_i, factor of V
+  static constexpr int kDiagonal = kBeta + 256;  // float[64]: P_ii
+  static constexpr int kBytes = kDiagonal + 256;
   static constexpr int kSummary = kT;
 };
 
 // KDA: 32 tokens, everything in the frame of the chunk's ends, so that no factor exceeds 1 whatever the gates are.
 //   q+ = scale q rq e^{G},  k+ = k rk e^{G},  k^ = k rk e^{Glast-G}     32 x 128 tiles in the data type of q: two halves of 64 channels,
 //                                                                      each [32 tokens][128 bytes], swizzled as above
-//   P_ij = scale sum_c rq_i q_ic rk_j k_jc e^{Gic-Gjc} for j <= i,  T = (I + L)^-1,  L_ij = beta_i sum_c k_ic k_jc rk_i rk_j e^{Gic-Gjc}
+//   P_ij = scale sum_c rq_i q_ic rk_j k_jc e^{Gic-Gjc} for j < i,  T = (I + L)^-1 - I,  L_ij = beta_i sum_c k_ic k_jc rk_i rk_j e^{Gic-Gjc}
 // P and T are 32 x 32 in 8 x 8 core matrices without swizzle: element (i, j) at (j/8) * 512 + (i/8) * 128 + (i%8) * 16 + (j%8) * 2.
 // Rows of tokens past the end are 0 in the tiles and in P, beta is 0 there.
 struct KdaRecord {
@@ -43,9 +44,10 @@ struct KdaRecord {
   static constexpr int kRead = 10240;    // k+
   static constexpr int kUpdate = 18432;  // k^
   static constexpr int kT = 26624;
-  static constexpr int kDecay = 28672;        // float[128]: e^{Glast} per channel
-  static constexpr int kBeta = kDecay + 512;  // float[32]
-  static constexpr int kBytes = kBeta + 128;
+  static constexpr int kDecay = 28672;           // float[128]: e^{Glast} per channel
+  static constexpr int kBeta = kDecay + 512;     // float[32]
+  static constexpr int kDiagonal = kBeta + 128;  // float[32]: P_ii
+  static constexpr int kBytes = kDiagonal + 128;
   static constexpr int kSummary = kRead;
 };
 static_assert(GdnRecord::kBytes % 16 == 0 && KdaRecord::kBytes % 16 == 0 && KdaRecord::kRead % 1024 == 0 &&

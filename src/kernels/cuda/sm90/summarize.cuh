@@ -41,7 +41,7 @@ __device__ __forceinline__ void summarize_chunks(const Item& item, uint8_t* ring
     };
     auto solve = [&](float(&result)[kChunk / 2]) {
 #pragma unroll
-      for (int k = 0; k < kBlocks; ++k) Product::times(result, error[k], view.t() + View::columns(k), k > 0);
+      for (int k = 0; k < kBlocks; ++k) Product::times(result, error[k], view.t() + View::columns(k), true);
       wgmma_commit();
     };
     // U with its factors, as the operand of the update.

@@ -12,7 +12,7 @@ struct Triangle {
   float row[32][36];
 };
 
-// T = (I + L)^-1 in core matrices (KdaRecord::kT). Diagonal blocks by substitution in fp32, so repeated keys (L near 1 everywhere), which
+// T = (I + L)^-1 - I in core matrices (KdaRecord::kT). Diagonal blocks by substitution in fp32, so repeated keys (L near 1 everywhere), which
 // make powers of L grow, and keys that are not normalised do no harm.
 //
 // Lanes 0-15 and 16-31 each solve one row of a 16 x 16 diagonal block, x (I + L_bb) = e_row, from the last column back. The block below
@@ -74,6 +74,8 @@ __device__ __forceinline__ void write_inverse(Triangle& lower, uint8_t* t, int l
     *reinterpret_cast<uint4*>(t + piece * 512 + (lane / 8) * 128 + (lane % 8) * 16) =
         make_uint4(packed[0], packed[1], packed[2], packed[3]);
   };
+#pragma unroll
+  for (int j = 0; j < 16; ++j) x[j] = j == row ? 0.0f : x[j];
   write_piece(2 * block, x);
   write_piece(2 * block + 1, x + 8);
   *reinterpret_cast<uint4*>(t + (2 + block) * 512 + (row / 8) * 128 + (row % 8) * 16) = make_uint4(0, 0, 0, 0);
