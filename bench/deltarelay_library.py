@@ -50,8 +50,10 @@ class Problem(c.Structure):
 
 
 class StageCosts(c.Structure):
-    names = "chunk emit_ns summarize_ns local_ns carry_ns carry_unit_ns split_ns item_ns emit_bytes summarize_bytes"
-    _fields_ = fields(("int32", names))
+    _fields_ = fields(
+        ("int32", "chunk emit_ns summarize_ns local_ns carry_ns carry_unit_ns split_ns item_ns"),
+        ("int32", "emit_bytes summarize_bytes prepare_ns"),
+    )
 
 
 class Device(c.Structure):

@@ -207,6 +207,7 @@ typedef struct dr_stage_costs {
   int32_t item_ns;       /* start-up of one work item */
   int32_t emit_bytes;    /* memory traffic per chunk and head */
   int32_t summarize_bytes;
+  int32_t prepare_ns; /* per chunk and head, of a step before the phases; 0: part of emit and summarize */
 } dr_stage_costs;
 
 typedef struct dr_device {

@@ -114,7 +114,7 @@ std::vector<Weighed> weigh(const Plan& plan, const Modes& modes) {
   for (int32_t m = 0; m < modes.count; ++m) {
     Weighed whole;
     whole.mode = m;
-    whole.predicted = plan::whole_time(lengths, modes.costs[m]);
+    whole.predicted = plan.prepare_ns + plan::whole_time(lengths, modes.costs[m]);
     weighed.push_back(whole);
     if (plan.sizes.transition_floats == 0) continue;
     Weighed cut;
@@ -123,7 +123,7 @@ std::vector<Weighed> weigh(const Plan& plan, const Modes& modes) {
     cut.decision.predicted = std::numeric_limits<ns>::max();
     plan::search_mode(lengths, modes.costs[m], plan.limits, m, cut.decision);
     if (cut.decision.segment == 0) continue;
-    cut.predicted = cut.decision.predicted;
+    cut.predicted = plan.prepare_ns + cut.decision.predicted;
     weighed.push_back(cut);
   }
   return weighed;

@@ -14,7 +14,7 @@ struct Choice {
   int32_t mode = 0;
   plan::Decision decision;  // of the search, or of the best plan that cuts nothing
   PhaseTimes times;
-  plan::ns unsplit = 0;
+  plan::ns unsplit = 0;  // the phases alone, as `times`
   SegmentTable table;
 };
 
@@ -29,7 +29,7 @@ struct Weighed {
   int32_t mode = 0;
   bool cut = false;
   plan::Decision decision;
-  plan::ns predicted = 0;
+  plan::ns predicted = 0;  // with the plan's prepare step
 };
 std::vector<Weighed> weigh(const Plan& plan, const Modes& modes);
 

@@ -26,6 +26,9 @@ struct Costs {
   int32_t transition_bytes = 0;  // (M, B) of one item
   int32_t state_bytes = 0;       // one state of one item
   int32_t bytes_per_ns = 0;      // 0: memory is never the limit
+  int32_t heads = 1;             // value heads: a chunk is prepared once for each, whatever the tiling
+  int32_t prepare = 0;           // one unit's time for one chunk and head, before the first phase
+  int32_t prepare_bytes = 0;     // per chunk and head
 };
 
 struct Limits {

@@ -171,8 +171,8 @@ std::vector<Candidate> candidates_of(const Plan& plan) {
                           plan.predicted_ns, "chosen"});
   }
   plan::Decision whole;
-  whole.predicted = plan.unsplit_ns;
-  const plan::ns bar = plan::bar_of(whole, plan.limits);
+  whole.predicted = plan.unsplit_ns - plan.prepare_ns;  // the margin is one of the phases
+  const plan::ns bar = plan.prepare_ns + plan::bar_of(whole, plan.limits);
   for (const Weighed& w : weigh(plan, modes)) {
     // The search stops at the margin; the plan's own figure is the one it was chosen by.
     const plan::ns predicted = is_chosen(plan, w, modes) ? plan.predicted_ns : w.predicted;

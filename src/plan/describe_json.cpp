@@ -36,7 +36,7 @@ void write_costs(const char* name, const dr_stage_costs& c, JsonWriter& json) {
   json.member("chunk", c.chunk).member("emit_ns", c.emit_ns).member("summarize_ns", c.summarize_ns);
   json.member("local_ns", c.local_ns).member("carry_ns", c.carry_ns).member("carry_unit_ns", c.carry_unit_ns);
   json.member("split_ns", c.split_ns).member("item_ns", c.item_ns).member("emit_bytes", c.emit_bytes);
-  json.member("summarize_bytes", c.summarize_bytes);
+  json.member("summarize_bytes", c.summarize_bytes).member("prepare_ns", c.prepare_ns);
   json.end_object();
 }
 
@@ -93,12 +93,13 @@ void write_table(const Plan& plan, JsonWriter& json) {
   write_rows("rows3", plan.table.rows3, json);
 }
 
-void write_items(const char* name, const SegmentTable& table, const plan::Costs& costs, int32_t tiles,
+// Phases begin when everything is prepared.
+void write_items(const char* name, const SegmentTable& table, const plan::Costs& costs, int32_t tiles, plan::ns prepare,
                  JsonWriter& json) {
   json.key(name).array();
   for (const ScheduledItem& item : schedule_table(table, costs, tiles)) {
-    json.object().member("phase", item.phase).member("unit", item.unit).member("start_ns", item.start);
-    json.member("end_ns", item.end).member("sequence", item.sequence).member("segment", item.segment);
+    json.object().member("phase", item.phase).member("unit", item.unit).member("start_ns", prepare + item.start);
+    json.member("end_ns", prepare + item.end).member("sequence", item.sequence).member("segment", item.segment);
     json.member("head", item.head).member("tile", item.tile).member("work", item.work).end_object();
   }
   json.end_array();
@@ -118,12 +119,12 @@ void write_schedule(const Plan& plan, JsonWriter& json) {
                 std::to_string(items) + " work items, more than " + std::to_string(kMostScheduledItems));
     return;
   }
-  json.key("schedule").object().member("units", plan.costs.units);
-  json.member("split_ns", time_table(plan.table, plan.costs).total());
-  json.member("unsplit_ns", time_table(whole, modes.costs[mode]).total());
+  json.key("schedule").object().member("units", plan.costs.units).member("prepare_ns", plan.prepare_ns);
+  json.member("split_ns", plan.prepare_ns + time_table(plan.table, plan.costs).total());
+  json.member("unsplit_ns", plan.prepare_ns + time_table(whole, modes.costs[mode]).total());
   json.member("value_tiles", plan.tiling.value_tiles).member("unsplit_value_tiles", modes.tiles[mode]);
-  write_items("split", plan.table, plan.costs, plan.tiling.value_tiles, json);
-  write_items("unsplit", whole, modes.costs[mode], modes.tiles[mode], json);
+  write_items("split", plan.table, plan.costs, plan.tiling.value_tiles, plan.prepare_ns, json);
+  write_items("unsplit", whole, modes.costs[mode], modes.tiles[mode], plan.prepare_ns, json);
   json.end_object();
 }
 

@@ -20,10 +20,11 @@ struct Measured {
   int32_t
       local_ns;  // of either, when a head's value columns are spread over two CTAs: 1430 and 1235 ns a chunk were measured
   int32_t emit_bytes, summarize_bytes;
+  int32_t prepare_ns;  // a multiprocessor's time with four CTAs on it: throughput, not latency
 };
 constexpr int32_t kChunk = 64;
-constexpr Measured kKda = {1800, 2770, 1060, 91392, 54528};
-constexpr Measured kGdn = {1690, 2430, 780, 58384, 29712};
+constexpr Measured kKda = {1800, 2770, 1060, 91392, 54528, 4400};
+constexpr Measured kGdn = {1690, 2430, 780, 58384, 29712, 1200};
 constexpr int32_t kCarryNs = 1300;       // a fold, over all multiprocessors
 constexpr int32_t kCarryUnitNs = 12000;  // one multiprocessor's time for one fold of one head
 constexpr int32_t kSplitNs = 6000;       // two more launches
@@ -64,6 +65,7 @@ dr_stage_costs gpu_costs(const Gpu& gpu, const Measured& h200) {
   c.item_ns = kItemNs;
   c.emit_bytes = h200.emit_bytes;
   c.summarize_bytes = h200.summarize_bytes;
+  c.prepare_ns = h200.prepare_ns * gpu.tenths_of_h200 / 10;
   return c;
 }
 

@@ -54,6 +54,14 @@ class GroupList {
   ns pool1_ = 0, pool3_ = 0;
 };
 
+// Time to prepare all chunks, where that is a step before the first phase: what all units or memory can do, at least one item. It
+// is the same for every cut and tiling, so the search leaves it out.
+DR_HD inline ns prepare_time(const Costs& c, int64_t chunks) {
+  const int64_t items = chunks * c.heads;
+  if (items == 0) return 0;
+  return max_of(max_of(ceil_div(items * c.prepare, c.units), c.prepare), memory_time(c, items * c.prepare_bytes));
+}
+
 // Time of the carry: barriers, then the longest chain of folds, the throughput of all of them, or the bytes they move.
 DR_HD inline ns carry_time(const Costs& c, int64_t longest_chain, int64_t folds) {
   const ns chain = longest_chain * c.carry, work = folds * c.copies * c.carry_unit / c.units;

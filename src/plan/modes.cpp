@@ -17,16 +17,16 @@ int32_t clamp_cost(int64_t value, int32_t least) {
 // value * up / down, rounded to nearest.
 int64_t scaled(int64_t value, int64_t up, int64_t down) { return (value * up + down / 2) / down; }
 
-// Bytes of one token and value head: q and k are shared by a group. Summaries read neither q nor o.
+// Bytes of one token and value head: q and k are shared by a group. Summaries read neither q nor o, and preparing reads all but v.
 struct TokenBytes {
-  int64_t emit, summarize;
+  int64_t emit, summarize, prepare;
 };
 
 TokenBytes token_bytes(Op op, int64_t dk, int64_t dv, int64_t group, int64_t data, int64_t output, int64_t gate,
                        int64_t beta) {
   const int64_t gates = (op == Op::kKda ? dk : 1) * gate;
   const int64_t summarize = dk * data / group + dv * data + gates + beta;
-  return {summarize + dk * data / group + dv * output, summarize};
+  return {summarize + dk * data / group + dv * output, summarize, 2 * dk * data / group + gates + beta};
 }
 
 TokenBytes bytes_of(const Problem& p) {
@@ -75,6 +75,7 @@ plan::Costs costs_of(const Problem& problem, const Options& options, const Backe
   auto fold_ns = [&](int64_t stated_ns) { return scaled(stated_ns, dk * dk * dv, w * w * w); };
 
   const TokenBytes bytes = bytes_of(problem), nominal = stated_bytes(problem.op);
+  const int64_t record_bytes = backend.sizes(problem, isa, {options.threads, tiles}).record_bytes;
 
   plan::Costs c;
   c.units = static_cast<int32_t>(units);
@@ -91,6 +92,11 @@ plan::Costs costs_of(const Problem& problem, const Options& options, const Backe
   c.transition_bytes = clamp_cost(4 * dk * (dk + dv) / tiles, 0);
   c.state_bytes = clamp_cost(4 * dk * dv / tiles, 0);
   c.bytes_per_ns = device.bytes_per_ns;
+  c.heads = problem.heads_v;
+  if (record_bytes > 0) {  // the backend prepares in a step of its own: tokens are read, records written
+    c.prepare = clamp_cost(scaled(stated.prepare_ns, dk * chunk, w * stated_chunk), 0);
+    c.prepare_bytes = clamp_cost(record_bytes + chunk * bytes.prepare, 0);
+  }
   return c;
 }
 

@@ -40,6 +40,7 @@ void check_costs(const std::string& name, const dr_stage_costs& c) {
   at_least("item_ns", c.item_ns, 0);
   at_least("emit_bytes", c.emit_bytes, 0);
   at_least("summarize_bytes", c.summarize_bytes, 0);
+  at_least("prepare_ns", c.prepare_ns, 0);
 }
 
 void check_device(const dr_device& device) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "plan/choice.h"
+#include "plan/estimate.h"
 #include "plan/grain.h"
 #include "plan/modes.h"
 #include "plan/schedule.h"
@@ -142,13 +143,20 @@ const char* first_stage(const SegmentTable& table) {
   return !sums ? "emit" : emits ? "summarize + emit" : "summarize";
 }
 
+// Where a backend leaves records, chunks are prepared all at once before the phases.
+void list_prepare(Plan& plan) {
+  if (plan.sizes.record_bytes == 0 || plan.num_chunks == 0) return;
+  plan.steps.push_back({"prepare", plan.num_chunks * plan.problem.heads_v, plan.prepare_ns});
+}
+
 void list_steps(Plan& plan, const PhaseTimes& times) {
   const int64_t copies = plan.costs.copies;
   const SegmentTable& table = plan.table;
   auto add = [&](const char* stage, size_t rows, int64_t time) {
     if (rows > 0) plan.steps.push_back({stage, static_cast<int64_t>(rows) * copies, time});
   };
-  plan.steps.reserve(3);
+  plan.steps.reserve(4);
+  list_prepare(plan);
   add(first_stage(table), table.rows1.size(), times.phase1);
   add("carry", table.folds.size(), times.carry);
   add("emit", table.rows3.size(), times.phase3);
@@ -162,8 +170,9 @@ void plan_known_lengths(Plan& plan, const Modes& modes) {
   plan.table = std::move(choice.table);
   plan.capacity = {static_cast<int64_t>(plan.table.rows1.size()), static_cast<int64_t>(plan.table.folds.size()),
                    static_cast<int64_t>(plan.table.rows3.size()), plan.table.num_slots};
-  plan.predicted_ns = choice.times.total();
-  plan.unsplit_ns = choice.unsplit;
+  plan.prepare_ns = plan::prepare_time(plan.costs, plan.num_chunks);
+  plan.predicted_ns = plan.prepare_ns + choice.times.total();
+  plan.unsplit_ns = plan.prepare_ns + choice.unsplit;
   list_steps(plan, choice.times);
 }
 
@@ -179,6 +188,7 @@ void plan_unknown_lengths(Plan& plan, const Modes& modes) {
   plan.limits.max_rows = static_cast<int32_t>(std::min<int64_t>(plan.limits.max_rows, plan.capacity.slots));
   plan.table.num_slots = plan.capacity.slots;
   plan.steps.push_back({"segment table", 1, 0});
+  list_prepare(plan);
   const int64_t copies = plan.costs.copies;
   if (plan.capacity.slots > 0) {
     plan.steps.push_back({"summarize + emit", plan.capacity.rows1 * copies, 0});

@@ -83,8 +83,8 @@ struct SegmentTable {
 };
 
 struct Step {         // one launch
-  std::string stage;  // "emit", "summarize + emit", "carry"
-  int64_t items = 0;  // work items: rows x heads x value tiles
+  std::string stage;  // "prepare", "emit", "summarize + emit", "carry"
+  int64_t items = 0;  // work items: rows x heads x value tiles, or chunks x heads to prepare
   int64_t predicted_ns = 0;
 };
 
@@ -111,6 +111,7 @@ struct Plan {
   Sizes sizes;
   Ledger ledger;
   std::vector<Step> steps;
+  int64_t prepare_ns = 0;  // of both below: the step before the phases, where the backend has one
   int64_t predicted_ns = 0;
   int64_t unsplit_ns = 0;
 

@@ -61,7 +61,7 @@ AT(dr_problem, checkpoints, 372);
 AT(dr_problem, checkpoint_every, 376);
 AT(dr_problem, checkpoint, 384);
 
-SIZE(dr_stage_costs, 40);
+SIZE(dr_stage_costs, 44);
 AT(dr_stage_costs, chunk, 0);
 AT(dr_stage_costs, emit_ns, 4);
 AT(dr_stage_costs, summarize_ns, 8);
@@ -72,8 +72,9 @@ AT(dr_stage_costs, split_ns, 24);
 AT(dr_stage_costs, item_ns, 28);
 AT(dr_stage_costs, emit_bytes, 32);
 AT(dr_stage_costs, summarize_bytes, 36);
+AT(dr_stage_costs, prepare_ns, 40);
 
-SIZE(dr_device, 152);
+SIZE(dr_device, 160);
 AT(dr_device, size, 0);
 AT(dr_device, kind, 4);
 AT(dr_device, name, 8);
@@ -84,7 +85,7 @@ AT(dr_device, l2_bytes, 56);
 AT(dr_device, bytes_per_ns, 64);
 AT(dr_device, measured, 68);
 AT(dr_device, kda, 72);
-AT(dr_device, gdn, 112);
+AT(dr_device, gdn, 116);
 
 SIZE(dr_options, 96);
 AT(dr_options, size, 0);

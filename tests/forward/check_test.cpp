@@ -1,5 +1,7 @@
 // The measuring instruments: each must find what it is there to find.
+#include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 
 #include "check/generate.h"
@@ -246,6 +248,30 @@ TEST(CheckCase, LongCasesAreMeasuredOnSeededColumns) {
   EXPECT_LT(columns.back(), 100);
   large.seed = 4;
   EXPECT_NE(check::sampled_columns(large), columns);
+}
+
+TEST(CheckCase, ShortSequencesAreMeasuredOnMoreColumns) {
+  const auto columns = [](const char* words) {
+    const cases::Case c = cases::parse(std::string("kda fp32 dk=128 ") + words);
+    const std::vector<int32_t> chosen = check::sampled_columns(c);
+    const int32_t count = check::measured_columns(c);
+    EXPECT_EQ(chosen.empty() ? c.dv : static_cast<int32_t>(chosen.size()), count) << words;
+    EXPECT_EQ(std::adjacent_find(chosen.begin(), chosen.end(), std::greater_equal<>()), chosen.end()) << words;
+    return count;
+  };
+  EXPECT_EQ(columns("hv=1 seqs=64k"), 128) << "small enough for all";
+  EXPECT_EQ(columns("hv=2 seqs=64k"), 8);
+  EXPECT_EQ(columns("hv=2 seqs=64k,128"), 8) << "128 x 8 numbers";
+  EXPECT_EQ(columns("hv=2 seqs=64k,127"), 9);
+  EXPECT_EQ(columns("hv=2 seqs=64k,0,64,0"), 16) << "an empty sequence has no block";
+  EXPECT_EQ(columns("hv=2 batch=2kx32"), 32);
+  EXPECT_EQ(columns("hv=32 seqs=3x2050"), 128) << "342 columns are wanted";
+  EXPECT_EQ(columns("hv=32 seqs=3x2050 dv=16"), 16);
+  EXPECT_EQ(columns("hv=32 seqs=3x2050 dv=4"), 4);
+  EXPECT_EQ(columns("hv=64 seqs=64k,1"), 127) << "what the reference can do in time";
+  EXPECT_EQ(columns("hv=64 seqs=128k,1"), 63);
+  EXPECT_EQ(columns("hv=64 seqs=4096k,1"), 8) << "never less";
+  EXPECT_EQ(columns("hv=64 seqs=128k,32"), 32) << "no more than is wanted";
 }
 
 }  // namespace

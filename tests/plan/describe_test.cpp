@@ -39,7 +39,9 @@ TEST(Describe, JsonHoldsTheWholePlan) {
   EXPECT_EQ(j["rows1"].size(), plan->table.rows1.size());
   EXPECT_EQ(j["rows3"].size(), plan->table.rows3.size());
   EXPECT_EQ(j["folds"].size(), plan->table.folds.size());
-  EXPECT_EQ(j["steps"].size(), 3u);
+  EXPECT_EQ(j["device"]["kda"]["prepare_ns"], test::device_of("h200").kda.prepare_ns);
+  EXPECT_EQ(j["steps"].size(), 4u);
+  EXPECT_EQ(j["steps"][0]["stage"], "prepare");
   EXPECT_EQ(j["declined"].size(), 3u);
   EXPECT_EQ(j["signature"], describe_signature(*plan));
   EXPECT_EQ(j["segments"].size(), 4u);
@@ -69,8 +71,9 @@ TEST(Describe, ScheduleIsPossible) {
       continue;
     }
     EXPECT_EQ(j["schedule"]["units"], plan->costs.units);
+    EXPECT_EQ(j["schedule"]["prepare_ns"], plan->prepare_ns);
     for (const char* which : {"split", "unsplit"}) {
-      std::vector<int64_t> busy_until(static_cast<size_t>(plan->costs.units), 0);
+      std::vector<int64_t> busy_until(static_cast<size_t>(plan->costs.units), plan->prepare_ns);
       int64_t phase_end[4] = {0, 0, 0, 0}, phase_start[4] = {INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX}, end = 0;
       for (const json& item : j["schedule"][which]) {
         const size_t unit = item["unit"], phase = item["phase"];
@@ -106,6 +109,7 @@ TEST(Describe, TextNamesChoiceRejectedCandidatesAndDeclines) {
   EXPECT_THAT(text, HasSubstr("backend cuda-sm90: chunks of 32 tokens"));
   EXPECT_THAT(text, HasSubstr("1 of 1 sequence cut, at most 17 segments"));
   EXPECT_THAT(text, HasSubstr("every sequence whole, 1 value tile: "));
+  EXPECT_THAT(text, HasSubstr("  prepare: 32768 items, 546.1 us\n"));
   EXPECT_THAT(text, HasSubstr("slower"));
   EXPECT_THAT(text, HasSubstr("chosen"));
   EXPECT_THAT(text, HasSubstr("cpu: "));
@@ -117,7 +121,9 @@ TEST(Describe, OneCandidateIsChosenAndOthersCostWhatTheySay) {
   test::Random random(42);
   for (int32_t round = 0; round < 100; ++round) {
     const auto lengths = test::random_lengths(random, static_cast<test::Family>(round % test::kFamilies));
-    Options options = test::options_on(round % 2 ? test::device_of("b200") : test::cpu_with(24));
+    Options options = test::options_on(round % 3 == 0   ? test::device_of("b200")
+                                       : round % 3 == 1 ? test::device_of("h200")
+                                                        : test::cpu_with(24));
     if (round % 7 == 0) options.segments = DR_SEGMENTS_OFF;
     const auto plan = make_plan(test::problem_of(Op::kKda, lengths, 2), options);
     if (plan->table.rows1.empty()) continue;

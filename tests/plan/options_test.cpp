@@ -98,6 +98,7 @@ TEST(Options, DeviceRefusals) {
   with([](dr_device& d) { d.units = 0; }, "options.device.units");
   with([](dr_device& d) { d.bytes_per_ns = -1; }, "options.device.bytes_per_ns");
   with([](dr_device& d) { d.kda.emit_ns = 0; }, "options.device.kda.emit_ns");
+  with([](dr_device& d) { d.kda.prepare_ns = -1; }, "options.device.kda.prepare_ns: expected at least 0, found -1");
   with([](dr_device& d) { d.gdn.chunk = 0; }, "options.device.gdn.chunk");
   with([](dr_device& d) { d.gdn.local_ns = d.gdn.emit_ns + 1; }, "options.device.gdn.local_ns");
   with(

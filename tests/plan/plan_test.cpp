@@ -88,9 +88,81 @@ TEST(Plan, OffCutsNothing) {
   const auto plan = make_plan(problem, forced(test::device_of("h200"), DR_SEGMENTS_OFF, 0));
   EXPECT_EQ(cuts_of(*plan), std::vector<std::string>{"4096"}) << "chunks of 32 tokens";
   EXPECT_EQ(plan->predicted_ns, plan->unsplit_ns);
-  ASSERT_EQ(plan->steps.size(), 1u);
-  EXPECT_EQ(plan->steps[0].stage, "emit");
-  EXPECT_EQ(plan->steps[0].items, 4 * plan->tiling.value_tiles);
+  ASSERT_EQ(plan->steps.size(), 2u);
+  EXPECT_EQ(plan->steps[0].stage, "prepare");
+  EXPECT_EQ(plan->steps[1].stage, "emit");
+  EXPECT_EQ(plan->steps[1].items, 4 * plan->tiling.value_tiles);
+}
+
+TEST(Plan, PreparingIsTheFirstStepAndInEveryPrediction) {
+  const dr_device h200 = test::device_of("h200");
+  for (const Op op : {Op::kKda, Op::kGdn}) {
+    Problem problem = test::problem_of(op, {65536, 100, 0}, 4);
+    if (op == Op::kGdn) problem.heads_qk = 1;  // alone, the q and k of every head would be more than memory can give
+    const auto plan = make_plan(problem, test::options_on(h200));
+    const int64_t chunks = op == Op::kKda ? 2048 + 4 : 1024 + 2, chunk = op == Op::kKda ? 32 : 64;
+    const int64_t each = (op == Op::kKda ? h200.kda : h200.gdn).prepare_ns * chunk / 64;
+    ASSERT_EQ(plan->steps.size(), 4u);
+    EXPECT_EQ(plan->steps[0].stage, "prepare");
+    EXPECT_EQ(plan->steps[0].items, chunks * 4);
+    EXPECT_EQ(plan->steps[0].predicted_ns, plan::ceil_div(chunks * 4 * each, h200.units));
+    EXPECT_EQ(plan->prepare_ns, plan->steps[0].predicted_ns);
+    int64_t total = 0;
+    for (const Step& step : plan->steps) total += step.predicted_ns;
+    EXPECT_EQ(plan->predicted_ns, total);
+
+    Options unaware = test::options_on(h200);
+    unaware.device.kda.prepare_ns = unaware.device.gdn.prepare_ns = 0;
+    const auto other = make_plan(problem, unaware);
+    EXPECT_GT(other->steps[0].predicted_ns, 0) << "records are written all the same";
+    EXPECT_LT(other->steps[0].predicted_ns, plan->steps[0].predicted_ns) << "on an H200 memory is not the limit";
+    EXPECT_EQ(plan->predicted_ns - plan->prepare_ns, other->predicted_ns - other->prepare_ns);
+    EXPECT_EQ(plan->unsplit_ns - plan->prepare_ns, other->unsplit_ns - other->prepare_ns);
+    unaware.device.bytes_per_ns = 0;
+    EXPECT_EQ(make_plan(problem, unaware)->prepare_ns, 0);
+  }
+  const auto late = make_plan(test::problem_with_bounds(Op::kGdn, 1000, 3, 4), test::options_on(h200));
+  ASSERT_EQ(late->steps.size(), 5u);
+  EXPECT_EQ(late->steps[0].stage, "segment table");
+  EXPECT_EQ(late->steps[1].stage, "prepare");
+  EXPECT_EQ(late->steps[1].items, (16 + 3) * 4) << "as many as there may be";
+  EXPECT_EQ(late->steps[1].predicted_ns, 0);
+  EXPECT_TRUE(make_plan(test::problem_of(Op::kKda, {0, 0}, 4), test::options_on(h200))->steps.empty());
+  for (const dr_device& device : {test::cpu_with(4), test::device_of("b200")}) {
+    const auto fused = make_plan(test::problem_of(Op::kKda, {512}, 2), test::options_on(device));
+    EXPECT_EQ(fused->prepare_ns, 0) << fused->backend->name;
+    EXPECT_NE(fused->steps[0].stage, "prepare") << fused->backend->name;
+  }
+}
+
+// What every plan has to do alike is no reason to do less about the rest.
+TEST(Plan, PreparingChangesNoDecision) {
+  Random random(23);
+  int32_t cut = 0;
+  for (int32_t round = 0; round < 300; ++round) {
+    const auto lengths = test::random_lengths(random, static_cast<Family>(round % test::kFamilies));
+    const Problem problem =
+        test::problem_of(round % 2 ? Op::kKda : Op::kGdn, lengths, static_cast<int32_t>(random.magnitude(1, 64)));
+    Options options = test::options_on(test::device_of("h200"));
+    options.device.kda.prepare_ns = options.device.gdn.prepare_ns = 0;
+    const auto cheap = make_plan(problem, options);
+    options.device.kda.prepare_ns = options.device.gdn.prepare_ns = 100000;
+    const auto dear = make_plan(problem, options);
+    SCOPED_TRACE(round);
+    ASSERT_EQ(cheap->table.rows1, dear->table.rows1);
+    ASSERT_EQ(cheap->table.rows3, dear->table.rows3);
+    ASSERT_EQ(cheap->tiling.value_tiles, dear->tiling.value_tiles);
+    ASSERT_EQ(dear->predicted_ns - cheap->predicted_ns, dear->prepare_ns - cheap->prepare_ns);
+    ASSERT_EQ(dear->unsplit_ns - cheap->unsplit_ns, dear->prepare_ns - cheap->prepare_ns);
+    const auto a = candidates_of(*cheap), b = candidates_of(*dear);
+    ASSERT_EQ(a.size(), b.size());
+    for (size_t i = 0; i < a.size(); ++i) {
+      ASSERT_EQ(a[i].verdict, b[i].verdict) << a[i].what;
+      ASSERT_EQ(b[i].predicted_ns - a[i].predicted_ns, dear->prepare_ns - cheap->prepare_ns) << a[i].what;
+    }
+    cut += cheap->table.num_slots > 0;
+  }
+  EXPECT_GT(cut, 50);
 }
 
 TEST(Plan, ForcedCutsOfRandomMixesAreValid) {
@@ -192,11 +264,16 @@ TEST(Plan, CostsScaleWithTheShape) {
   EXPECT_NEAR(full.summarize, kda.summarize_ns / 2, 1);
   EXPECT_EQ(full.emit_bytes, kda.emit_bytes / 2);
   EXPECT_EQ(full.summarize_bytes, kda.summarize_bytes / 2);
+  EXPECT_EQ(full.prepare, kda.prepare_ns / 2);
+  EXPECT_EQ(full.prepare_bytes, 29440 + 32 * (3 * 128 + 1) * 2) << "the record; q, k, gates and beta";
+  EXPECT_EQ(costs(Op::kKda, 128, 128, DType::kBf16, 4).prepare_bytes, 29440 + 32 * (2 * 128 + 1) * 2) << "q, k shared";
+  EXPECT_EQ(full.heads, 8);
   EXPECT_EQ(full.transition_bytes, 128 << 10);
   EXPECT_EQ(full.state_bytes, 64 << 10);
   // The local part goes with DK, the rest with the state it touches.
   EXPECT_NEAR(costs(Op::kKda, 64, 64).emit, kda.local_ns / 4 + (kda.emit_ns - kda.local_ns) / 8, 1);
   EXPECT_NEAR(costs(Op::kKda, 256, 128).emit, kda.emit_ns, 1);
+  EXPECT_EQ(costs(Op::kKda, 64, 128).prepare, kda.prepare_ns / 4);
   EXPECT_NEAR(costs(Op::kKda, 128, 256).summarize, kda.local_ns / 2 + (kda.summarize_ns - kda.local_ns) * 3 / 4, 1);
   EXPECT_EQ(costs(Op::kKda, 128, 128, DType::kFp32).emit_bytes, kda.emit_bytes);
   Problem gdn = test::problem_of(Op::kGdn, {8192}, 8);
@@ -211,6 +288,7 @@ TEST(Plan, CostsScaleWithTheShape) {
   EXPECT_EQ(one.emit, 26000);
   EXPECT_EQ(four.emit, 6000 + 20000 / 4) << "the local part is repeated";
   EXPECT_EQ(four.copies, 4);
+  EXPECT_EQ(four.prepare + four.prepare_bytes, 0) << "inside emit";
 }
 
 TEST(Plan, BackendsInOrderAndByName) {
@@ -409,6 +487,8 @@ TEST(Devices, TheTableIsUsable) {
     EXPECT_GT(device.gdn.emit_ns, 0);
     if (i > 0) {
       EXPECT_EQ(device.kind, DR_DEVICE_CUDA);
+      EXPECT_GT(device.kda.prepare_ns, 0);
+      EXPECT_GT(device.gdn.prepare_ns, 0);
       EXPECT_EQ(device.measured, std::string(device.name) == "h200" ? 1 : 0) << device.name;
     }
   }

@@ -250,6 +250,20 @@ TEST(Search, BoundNeverHidesABetterCut) {
   EXPECT_GT(hopeless, 500);
 }
 
+TEST(Search, PreparingTakesAllUnitsOrMemory) {
+  plan::Costs c = gpu(true, 132, 8);
+  c.heads = 8;
+  EXPECT_EQ(plan::prepare_time(c, 1000), 0) << "no such step";
+  c.prepare = 2200;
+  EXPECT_EQ(plan::prepare_time(c, 1000), (8000 * 2200 + 131) / 132);
+  EXPECT_EQ(plan::prepare_time(c, 1), 2200) << "one item is not spread";
+  EXPECT_EQ(plan::prepare_time(c, 0), 0);
+  c.prepare_bytes = 1 << 20;
+  EXPECT_EQ(plan::prepare_time(c, 1000), (int64_t{8000} << 20) / c.bytes_per_ns);
+  c.copies *= 2;
+  EXPECT_EQ(plan::prepare_time(c, 1000), (int64_t{8000} << 20) / c.bytes_per_ns) << "tiles share what is prepared";
+}
+
 // The device walks the trials of a round in parallel and takes the lowest (time, number): emulated here.
 TEST(Search, RoundsInParallelFindTheSameDecision) {
   Random random(4);

@@ -101,7 +101,7 @@ Outcome Trial::judge(const cases::Case& way) {
       reference_ = std::make_unique<const Reference>(run_reference(tensors_, options_));
       outcome.reference_seconds = seconds_since(start);
     }
-    outcome.sampled = !reference_->columns.empty();
+    outcome.sampled = static_cast<int32_t>(reference_->columns.size());
     outcome.errors = compare(tensors_, *reference_);
     for (const TensorError& error : outcome.errors) {
       if (error.passes()) continue;
@@ -124,7 +124,9 @@ std::string report(const cases::Case& c, const Outcome& outcome) {
   std::string text = std::string(kWords[static_cast<int>(outcome.verdict)]) + "  " + cases::print(c) + "\n";
   if (!outcome.plan.empty()) text += "  plan: " + outcome.plan + "\n";
   for (const TensorError& error : outcome.errors) text += "  " + line_of(error) + "\n";
-  if (outcome.sampled) text += "  (measured on " + std::to_string(kSampledColumns) + " value columns, every token)\n";
+  if (outcome.sampled > 0) {
+    text += "  (measured on " + std::to_string(outcome.sampled) + " value columns, every token)\n";
+  }
   if (!outcome.message.empty()) text += "  why: " + outcome.message + "\n";
   return text;
 }

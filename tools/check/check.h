@@ -22,7 +22,7 @@ struct Outcome {
   Verdict verdict = Verdict::kFailed;
   std::string message;  // why, when not passed
   std::vector<TensorError> errors;
-  bool sampled = false;   // only some value columns were measured
+  int32_t sampled = 0;    // value columns that were measured; 0: all
   std::string plan;       // signature of the plan, one line
   std::string plan_text;  // in words
   double run_seconds = 0.0;

@@ -180,15 +180,25 @@ void PlannedRun::execute(const dr_tensors& tensors, const gpu::Stream& stream) {
       dr_execute(plan_, &tensors, device_workspace_.data(), static_cast<size_t>(workspace_bytes_), stream.handle()));
 }
 
+int32_t measured_columns(const cases::Case& c) {
+  if (c.token_heads() <= kFullColumns) return c.dv;
+  int64_t shortest = c.tokens();
+  for (const int64_t length : c.lengths) shortest = length > 0 ? std::min(shortest, length) : shortest;
+  const int64_t wanted = (kBlockNumbers + shortest - 1) / shortest, paid = kReferenceWork / c.token_heads();
+  const int64_t columns = std::max<int64_t>(kSampledColumns, std::min(wanted, paid));
+  return static_cast<int32_t>(std::min<int64_t>(columns, c.dv));
+}
+
 std::vector<int32_t> sampled_columns(const cases::Case& c) {
-  if (c.token_heads() <= kFullColumns || c.dv <= kSampledColumns) return {};
+  const int32_t columns = measured_columns(c);
+  if (columns == c.dv) return {};
   std::vector<int32_t> all(static_cast<size_t>(c.dv));
   std::iota(all.begin(), all.end(), 0);
-  for (size_t i = 0; i < kSampledColumns; ++i) {
+  for (size_t i = 0; i < static_cast<size_t>(columns); ++i) {
     const uint64_t random = random_bits(c.seed, Stream::kColumns, i);
     std::swap(all[i], all[i + static_cast<size_t>(random % (all.size() - i))]);
   }
-  all.resize(kSampledColumns);
+  all.resize(static_cast<size_t>(columns));
   std::sort(all.begin(), all.end());
   return all;
 }

@@ -35,8 +35,9 @@ std::string joined(const std::vector<std::string>& parts) {
 
 json device_json(const dr_device& device) {
   const auto costs = [](const dr_stage_costs& c) {
-    return json{{"chunk", c.chunk},       {"emit_ns", c.emit_ns},   {"summarize_ns", c.summarize_ns},
-                {"carry_ns", c.carry_ns}, {"split_ns", c.split_ns}, {"item_ns", c.item_ns}};
+    return json{{"chunk", c.chunk},          {"emit_ns", c.emit_ns},   {"summarize_ns", c.summarize_ns},
+                {"carry_ns", c.carry_ns},    {"split_ns", c.split_ns}, {"item_ns", c.item_ns},
+                {"prepare_ns", c.prepare_ns}};
   };
   return {{"name", device.name},
           {"kind", device.kind == DR_DEVICE_CPU ? "cpu" : "cuda"},

@@ -31,6 +31,9 @@ constexpr double kAxisHeight = 44;
 constexpr double kLegendRow = 24;
 constexpr size_t kLegendSequences = 8;
 
+constexpr const char* kPrepareFill = "fill=\"#57606a\" fill-opacity=\"0.35\"";
+constexpr const char* kCarryFill = "fill=\"#24292f\" fill-opacity=\"0.62\"";
+
 struct Item {
   int64_t unit = 0;
   double begin = 0;  // ns
@@ -44,16 +47,19 @@ struct Item {
 
 struct Schedule {
   std::vector<Item> items;
-  double end = 0;   // ns
-  double busy = 0;  // ns of all units, carry left out
+  double prepare = 0;  // ns before the first item, all units busy
+  double end = 0;      // ns
+  double busy = 0;     // ns of all units in items, carry left out
   double carry_begin = 0;
   double carry_end = 0;
   int64_t tiles = 1;     // value tiles of a head
   int64_t segments = 0;  // rows: distinct (sequence, segment)
 };
 
-Schedule read_schedule(const json& list) {
+Schedule read_schedule(const json& all, const char* name) {
+  const json& list = all.at(name);
   Schedule schedule;
+  schedule.prepare = all.value("prepare_ns", 0.0);
   std::set<std::pair<int64_t, int64_t>> segments;
   bool carry = false;
   for (const json& entry : list) {
@@ -188,8 +194,8 @@ class Picture {
   Picture(const json& plan, std::string case_line)
       : case_line_(std::move(case_line)),
         units_(std::max<int64_t>(1, plan.at("schedule").value("units", int64_t{1}))),
-        split_(read_schedule(plan.at("schedule").at("split"))),
-        unsplit_(read_schedule(plan.at("schedule").at("unsplit"))) {
+        split_(read_schedule(plan.at("schedule"), "split")),
+        unsplit_(read_schedule(plan.at("schedule"), "unsplit")) {
     if (plan.contains("device") && plan["device"].is_object()) device_ = plan["device"].value("name", std::string());
     backend_ = plan.value("backend", std::string());
     end_ = std::max({split_.end, unsplit_.end, 1.0});
@@ -219,7 +225,8 @@ class Picture {
   double x_of(double ns) const { return kPlotLeft + ns / end_ * kPlotWidth; }
   double panel_height() const { return unit_height_ * static_cast<double>(units_); }
   double use_of(const Schedule& schedule) const {
-    return schedule.end > 0 ? schedule.busy / (schedule.end * static_cast<double>(units_)) : 0;
+    const auto units = static_cast<double>(units_);
+    return schedule.end > 0 ? (schedule.busy + schedule.prepare * units) / (schedule.end * units) : 0;
   }
 
   static std::string style() {
@@ -271,7 +278,8 @@ class Picture {
     draw_grid(top, height);
     draw_units(top);
     for (const Item& item : merge_thin(schedule.items, end_ / kPlotWidth)) draw_item(top, item);
-    draw_carry(top, height, schedule);
+    draw_band(top, height, "prepare", 0, schedule.prepare, kPrepareFill);
+    draw_band(top, height, "carry", schedule.carry_begin, schedule.carry_end, kCarryFill);
     draw_end(top, height, schedule.end);
     return top + height;
   }
@@ -334,12 +342,13 @@ class Picture {
     body_ += text_at(x + width / 2, y + height / 2 + 4, css, label, "middle");
   }
 
-  void draw_carry(double top, double height, const Schedule& schedule) {
-    if (schedule.carry_end <= schedule.carry_begin) return;
-    const double x = x_of(schedule.carry_begin);
-    const double width = std::max(1.5, x_of(schedule.carry_end) - x);
-    body_ += "<g><title>" + escape("carry: " + duration(schedule.carry_begin) + " to " + duration(schedule.carry_end)) +
-             "</title>" + rect(x, top, width, height, "fill=\"#24292f\" fill-opacity=\"0.62\"") + "</g>\n";
+  // A stage in which all units work together.
+  void draw_band(double top, double height, const std::string& stage, double begin, double end, const char* fill) {
+    if (end <= begin) return;
+    const double x = x_of(begin);
+    const double width = std::max(1.5, x_of(end) - x);
+    body_ += "<g><title>" + escape(stage + ": " + duration(begin) + " to " + duration(end)) + "</title>" +
+             rect(x, top, width, height, fill) + "</g>\n";
   }
 
   void draw_end(double top, double height, double end) {
@@ -365,19 +374,24 @@ class Picture {
       body_ += swatch + text_at(x + 26, y + 11, "note", name);
       x += width;
     };
+    const auto next_row = [&] {
+      y += kLegendRow;
+      x = kPlotLeft;
+    };
     const auto swatch = [&](const std::string& attributes) { return rect(x, y, 18, 13, attributes + " rx=\"2\""); };
     std::map<int64_t, bool> sequences;
     for (const Item& item : split_.items) sequences[item.sequence] = true;
+    if (split_.prepare > 0) entry(swatch(kPrepareFill), "prepare: every chunk alone", 214);
     entry(swatch("fill=\"" + fill_of(0, 0) + "\""), "emit: outputs", 136);
     if (cut()) {
       entry(swatch("fill=\"" + fill_of(0, 0) + "\"") + swatch("fill=\"url(#hatch)\""),
             "summarize: transition of a segment", 270);
-      entry(swatch("fill=\"#24292f\" fill-opacity=\"0.62\""), "carry: state from segment to segment", 280);
+      entry(swatch(kCarryFill), "carry: state from segment to segment", 280);
       entry(swatch("fill=\"#f3f5f7\" stroke=\"#d8dee4\""), "idle", 78);
+      if (split_.prepare > 0) next_row();  // five stages fill a row
       body_ += text_at(x, y + 11, "note", "one hue a sequence, shades for its segments");
     }
-    y += kLegendRow;
-    x = kPlotLeft;
+    next_row();
     size_t shown = 0;
     for (const auto& [sequence, ignored] : sequences) {
       if (shown++ == kLegendSequences) {

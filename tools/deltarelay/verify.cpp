@@ -46,7 +46,7 @@ std::string errors_of(const check::Outcome& outcome) {
   for (const check::TensorError& error : outcome.errors)
     text += (text.empty() ? "" : ", ") + error.tensor + " " + significant(error.worst, 2) + " of " +
             significant(error.tolerance, 2);
-  if (outcome.sampled) text += " (sampled columns)";
+  if (outcome.sampled > 0) text += " (sampled columns)";
   return text;
 }
 
