@@ -12,8 +12,9 @@
 namespace deltarelay {
 namespace {
 
-// Stage costs of the cuda-sm90 kernels at 128 per 64 tokens and head, as measured on an H200 on 2026-11-15 (docs/kernels/): one CTA with a
-// multiprocessor to itself, bf16, raw bounded gate (KDA) or log gate with four value heads a key head (GDN). The bytes are those of the
+// Stage costs of the cuda-sm90 kernels at 128 per 64 tokens and head, as measured on an H200 on 2026-11-15 in short runs, near the boost clock:
+// emit and summarize of version 2 in docs/kernels/sm90-walk.md (later versions are up to a fifth slower), the carry of that day's first
+// version, prepare as it is. The plans of bench/results/h200.json were made with them. One CTA with a multiprocessor to itself, bf16, raw bounded gate (KDA) or log gate with four value heads a key head (GDN). The bytes are those of the
 // records that `prepare` leaves, of v and o, and for GDN of raw q and k; a summary reads neither q nor P and writes no o.
 struct Measured {
   int32_t emit_ns, summarize_ns;

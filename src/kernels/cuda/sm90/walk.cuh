@@ -1,7 +1,7 @@
 // The walk of one segment (or whole sequence) by one CTA: `summarize` and `emit` from the records that `prepare` left.
 //
 // Per chunk, with S the state that enters it, in the terms of record.h (K: k+ or k, Q: q+ or q, K^: k^ or k):
-//     R = beta V - read K S        U = T R        O = query Q S + P U        S <- decay S + K^^T (update U)
+//     R = beta V - read K S      U = R + T R      O = query Q S + P U + diagonal U      S <- decay S + K^^T (update U)
 // Three products depend on each other (K S, T R, K^T U); Q S and P U fill the gaps. A summary has no Q S, P U and O: it walks B from
 // zero with the values, and M from the identity without them.
 //
