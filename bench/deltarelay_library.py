@@ -64,7 +64,7 @@ class Device(c.Structure):
         ("int32", "units compute_capability"),
         ("int64", "l1_bytes l2_bytes"),
         ("int32", "bytes_per_ns measured"),
-        (StageCosts, "kda gdn"),
+        (StageCosts, "kda gdn kda_fused"),
     )
 
 

@@ -221,6 +221,8 @@ typedef struct dr_device {
   int32_t bytes_per_ns; /* memory bandwidth in GB/s; 0: no memory term */
   int32_t measured;     /* nonzero: the costs were measured on such a device, else they are estimates */
   dr_stage_costs kda, gdn;
+  dr_stage_costs
+      kda_fused; /* of kernels that need no step before the phases, for problems that have such; chunk 0: none */
 } dr_device;
 
 DR_API void dr_device_init(dr_device* device);

@@ -49,6 +49,7 @@ void write_device(const Options& options, JsonWriter& json) {
   json.member("measured", d.measured != 0).member("here", options.device_is_here);
   write_costs("kda", d.kda, json);
   write_costs("gdn", d.gdn, json);
+  if (d.kda_fused.chunk > 0) write_costs("kda_fused", d.kda_fused, json);
   json.end_object();
 }
 

@@ -19,17 +19,19 @@ namespace {
 struct Measured {
   int32_t emit_ns, summarize_ns;
   int32_t
-      local_ns;  // of either, when a head's value columns are spread over two CTAs: 1430 and 1235 ns a chunk were measured
+      local_ns;  // of either, when a head's value columns are spread over two CTAs: 1430, 1235 and 2700 ns a chunk were measured
   int32_t emit_bytes, summarize_bytes;
   int32_t prepare_ns;  // a multiprocessor's time with four CTAs on it: throughput, not latency
+  int32_t item_ns;     // a CTA's start and end: state in and out, first operands
 };
 constexpr int32_t kChunk = 64;
-constexpr Measured kKda = {1800, 2770, 1060, 91392, 54528, 4400};
-constexpr Measured kGdn = {1690, 2430, 780, 58384, 29712, 1200};
-constexpr int32_t kCarryNs = 1300;       // a fold, over all multiprocessors
+constexpr Measured kKda = {1800, 2770, 1060, 91392, 54528, 4400, 6000};
+constexpr Measured kGdn = {1690, 2430, 780, 58384, 29712, 1200, 6000};
+// Sustained, at the clock that a busy GPU keeps. A summary is walked by a pair of CTAs, 2520 ns each, whatever the tiling.
+constexpr Measured kKdaFused = {4400, 5040, 1000, 82048, 49280, 0, 10000};
+constexpr int32_t kCarryNs = 900;        // a fold, over all multiprocessors
 constexpr int32_t kCarryUnitNs = 12000;  // one multiprocessor's time for one fold of one head
 constexpr int32_t kSplitNs = 6000;       // two more launches
-constexpr int32_t kItemNs = 6000;        // a CTA's start and end: state in and out, first operands
 
 struct Gpu {
   const char* name;
@@ -63,7 +65,7 @@ dr_stage_costs gpu_costs(const Gpu& gpu, const Measured& h200) {
   c.carry_ns = kCarryNs;
   c.carry_unit_ns = kCarryUnitNs;
   c.split_ns = kSplitNs;
-  c.item_ns = kItemNs;
+  c.item_ns = h200.item_ns;
   c.emit_bytes = h200.emit_bytes;
   c.summarize_bytes = h200.summarize_bytes;
   c.prepare_ns = h200.prepare_ns * gpu.tenths_of_h200 / 10;
@@ -83,6 +85,7 @@ dr_device describe_gpu(const Gpu& gpu) {
   device.measured = gpu.measured ? 1 : 0;
   device.kda = gpu_costs(gpu, kKda);
   device.gdn = gpu_costs(gpu, kGdn);
+  device.kda_fused = gpu_costs(gpu, kKdaFused);
   return device;
 }
 

@@ -42,6 +42,12 @@ TokenBytes stated_bytes(Op op) {
                         : token_bytes(op, kStatedWidth, kStatedWidth, 4, 2, 2, 4, 4);
 }
 
+// `fused`: the backend has no step before the phases for this problem.
+const dr_stage_costs& stated_costs(Op op, const dr_device& device, bool fused) {
+  if (op == Op::kGdn) return device.gdn;
+  return fused && device.kda_fused.chunk > 0 ? device.kda_fused : device.kda;
+}
+
 }  // namespace
 
 int32_t most_tiles(const Problem& problem, const Backend& backend, int32_t isa) {
@@ -52,7 +58,8 @@ int32_t most_tiles(const Problem& problem, const Backend& backend, int32_t isa) 
 plan::Costs costs_of(const Problem& problem, const Options& options, const Backend& backend, int32_t isa,
                      int32_t tiles) {
   const dr_device& device = options.device;
-  const dr_stage_costs& stated = problem.op == Op::kKda ? device.kda : device.gdn;
+  const int64_t record_bytes = backend.sizes(problem, isa, {options.threads, tiles}).record_bytes;
+  const dr_stage_costs& stated = stated_costs(problem.op, device, backend.run_rows == nullptr && record_bytes == 0);
   const int64_t dk = problem.dk, dv = problem.dv, w = kStatedWidth;
   const int64_t chunk = backend.chunk(problem, isa), stated_chunk = std::max(1, stated.chunk);
   const bool is_reference = &backend == &kReferenceBackend;
@@ -75,7 +82,6 @@ plan::Costs costs_of(const Problem& problem, const Options& options, const Backe
   auto fold_ns = [&](int64_t stated_ns) { return scaled(stated_ns, dk * dk * dv, w * w * w); };
 
   const TokenBytes bytes = bytes_of(problem), nominal = stated_bytes(problem.op);
-  const int64_t record_bytes = backend.sizes(problem, isa, {options.threads, tiles}).record_bytes;
 
   plan::Costs c;
   c.units = static_cast<int32_t>(units);

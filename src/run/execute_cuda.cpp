@@ -69,15 +69,16 @@ void put_table(const Plan& plan, const dr_tensors& tensors, std::byte* memory, c
 }  // namespace
 
 void load_cuda(const Plan& plan) {
-  // Where kernels have been loaded they stay, and asking again takes microseconds of every plan.
+  // Where kernels have been loaded they stay, and asking again takes microseconds of every plan. Who sees the bit of a
+  // device may launch there without asking; two threads that load at once do the same.
   static std::atomic<uint64_t> loaded{0};  // a bit for each device, of the one backend with kernels
   const int32_t ordinal = plan.options.cuda_device;
   const uint64_t bit = ordinal < 64 ? uint64_t{1} << ordinal : 0;
-  if ((loaded.load(std::memory_order_relaxed) & bit) != 0) return;
+  if ((loaded.load(std::memory_order_acquire) & bit) != 0) return;
   const CurrentDevice current(ordinal);
   cuda::load_table_kernels();
   plan.backend->load(ordinal);
-  loaded.fetch_or(bit, std::memory_order_relaxed);
+  loaded.fetch_or(bit, std::memory_order_release);
 }
 
 void execute_cuda(const Plan& plan, const dr_tensors& tensors, std::byte* workspace, void* stream) {

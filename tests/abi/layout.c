@@ -74,7 +74,7 @@ AT(dr_stage_costs, emit_bytes, 32);
 AT(dr_stage_costs, summarize_bytes, 36);
 AT(dr_stage_costs, prepare_ns, 40);
 
-SIZE(dr_device, 160);
+SIZE(dr_device, 208);
 AT(dr_device, size, 0);
 AT(dr_device, kind, 4);
 AT(dr_device, name, 8);
@@ -86,6 +86,7 @@ AT(dr_device, bytes_per_ns, 64);
 AT(dr_device, measured, 68);
 AT(dr_device, kda, 72);
 AT(dr_device, gdn, 116);
+AT(dr_device, kda_fused, 160);
 
 SIZE(dr_options, 96);
 AT(dr_options, size, 0);

@@ -48,7 +48,8 @@ json device_json(const dr_device& device) {
           {"bytes_per_ns", device.bytes_per_ns},
           {"measured", device.measured != 0},
           {"kda", costs(device.kda)},
-          {"gdn", costs(device.gdn)}};
+          {"gdn", costs(device.gdn)},
+          {"kda_fused", costs(device.kda_fused)}};
 }
 
 void print_json() {

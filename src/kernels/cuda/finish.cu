@@ -1,6 +1,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/finish.cuh"
+#include "kernels/cuda/launch.h"
 #include "kernels/cuda/ptx/barrier.cuh"
 #include "kernels/cuda/state_io.cuh"
 
@@ -100,19 +101,8 @@ __global__ void __launch_bounds__(kThreads) finish_kernel(const __grid_constant_
 }  // namespace
 
 cudaError_t launch_finish(const FinishArgs& args, int32_t multiprocessors, cudaStream_t stream) {
-  cudaFuncAttributes attributes;
-  const cudaError_t found = cudaFuncGetAttributes(&attributes, finish_kernel);
-  if (found != cudaSuccess) return found;
-  cudaLaunchAttribute programmatic;
-  programmatic.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  programmatic.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(multiprocessors * kBlocksPerMultiprocessor));
-  config.blockDim = dim3(kThreads);
-  config.stream = stream;
-  config.attrs = &programmatic;
-  config.numAttrs = attributes.ptxVersion >= 90 ? 1 : 0;  // older code does not wait for the grid before it
-  return cudaLaunchKernelEx(&config, finish_kernel, args);
+  const dim3 grid(static_cast<unsigned>(multiprocessors * kBlocksPerMultiprocessor));
+  return launch_dependent(finish_kernel, grid, kThreads, 0, stream, args);
 }
 
 cudaError_t load_finish() {

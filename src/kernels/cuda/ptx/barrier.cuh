@@ -11,6 +11,12 @@ __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
+// What the launch asked for. A kernel that uses it has no other shared memory, so it is aligned as its first byte: 1024.
+__device__ __forceinline__ uint8_t* dynamic_shared_memory() {
+  extern __shared__ __align__(1024) uint8_t bytes[];
+  return bytes;
+}
+
 __device__ __forceinline__ void wait_parity(uint64_t* barrier, uint32_t parity) {
   while (!ptx::mbarrier_try_wait_parity(barrier, parity)) {
   }

@@ -17,6 +17,31 @@ __device__ __forceinline__ void copy_to_blocks(void* to, const void* from, uint3
       : "memory");
 }
 
+// Copies `bytes` from this block's shared memory to the place `to` of block `rank`, and counts them at the place `barrier` there. Addresses
+// and bytes are multiples of 16.
+__device__ __forceinline__ void copy_to_block(void* to, const void* from, uint32_t bytes, uint64_t* barrier, int rank) {
+  asm volatile(
+      "{\n.reg .b32 place, counter;\n"
+      "mapa.shared::cluster.u32 place, %0, %4;\nmapa.shared::cluster.u32 counter, %3, %4;\n"
+      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [place], [%1], %2, [counter];\n}\n" ::"r"(
+          shared_address(to)),
+      "r"(shared_address(from)), "r"(bytes), "r"(shared_address(barrier)), "r"(rank)
+      : "memory");
+}
+
+// Place of this block in its cluster.
+__device__ __forceinline__ int cluster_rank() {
+  uint32_t rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return static_cast<int>(rank);
+}
+
+// All threads of the cluster that have not ended. Relaxed: it says that the other block is there (its barriers initialised and fenced for
+// the cluster, its memory not yet given back), and orders no data; a release here would flush and a fence over all memory costs a microsecond.
+__device__ __forceinline__ void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait;" ::: "memory");
+}
+
 // Arrives at the place `barrier` in block `rank` of the cluster. Orders what this block has read or waited for, as between its own threads;
 // no fence over all memory, as a release in the scope of the cluster would bring.
 __device__ __forceinline__ void arrive_in_block(uint64_t* barrier, int rank) {

@@ -9,6 +9,8 @@
 namespace deltarelay::cuda::sm90 {
 
 std::string decline(const Problem& problem, const Request& request);
+// The fused walk serves this problem: one kernel from the caller's tensors to outputs and summaries, without `prepare`.
+bool fused(const Problem& problem);
 int32_t chunk(const Problem& problem, int32_t isa);
 int32_t panel_columns(const Problem& problem, int32_t isa);
 Sizes sizes(const Problem& problem, int32_t isa, const Tiling& tiling);

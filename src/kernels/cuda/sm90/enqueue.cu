@@ -1,4 +1,5 @@
-// The cuda-sm90 backend: a call as a chain of launches, prepare, walk, carry, walk, each set up while the one before it drains.
+// The cuda-sm90 backend: a call as a chain of launches, each set up while the one before it drains. Either the fused walk, carry, the fused
+// walk; or prepare, walk, carry, walk.
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
@@ -43,16 +44,35 @@ class Call {
 
   void enqueue() const {
     if (call_.bounds.chunks > 0) {
-      const WalkMaps maps = make_maps();
-      prepare(maps);
-      walk(maps, 1, call_.bounds.rows1);
-      if (call_.bounds.folds > 0) carry();
-      if (call_.bounds.rows3 > 0) walk(maps, 3, call_.bounds.rows3);
+      if (fused(problem_))
+        enqueue_fused();
+      else
+        enqueue_prepared();
     }
     if (leaves_anything()) finish();
   }
 
  private:
+  void enqueue_prepared() const {
+    const WalkMaps maps = make_maps();
+    prepare(maps);
+    walk(maps, 1, call_.bounds.rows1);
+    if (call_.bounds.folds > 0) carry();
+    if (call_.bounds.rows3 > 0) walk(maps, 3, call_.bounds.rows3);
+  }
+
+  void enqueue_fused() const {
+    const FusedMaps maps{.q = map(tensors_.q, problem_.q, problem_.heads_qk, 1),
+                         .k = map(tensors_.k, problem_.k, problem_.heads_qk, 1),
+                         .g = map(tensors_.g, problem_.g, problem_.heads_v, 1),
+                         .v = map(tensors_.v, problem_.v, problem_.heads_v, 1),
+                         .o = map(tensors_.o, problem_.o, problem_.heads_v, 1)};
+    const bool summarizes = call_.bounds.folds > 0;  // a summary takes a pair of CTAs whatever the tiling
+    walk_fused(maps, 1, call_.bounds.rows1, summarizes ? 2 : call_.tiling.value_tiles);
+    if (summarizes) carry();
+    if (call_.bounds.rows3 > 0) walk_fused(maps, 3, call_.bounds.rows3, call_.tiling.value_tiles);
+  }
+
   bool gdn() const { return problem_.op == Op::kGdn; }
 
   CUtensorMap map(const void* data, const Strides& strides, int64_t heads, int32_t box_halves) const {
@@ -76,19 +96,23 @@ class Call {
     return maps;
   }
 
+  Activation activation() const {
+    return {.g = view(tensors_.g, problem_.g, problem_.dtype_gate),
+            .beta = view(tensors_.beta, problem_.beta, problem_.dtype_beta),
+            .a_log = tensors_.a_log,
+            .dt_bias = tensors_.dt_bias,
+            .gate_form = problem_.gate_form,
+            .beta_form = problem_.beta_form,
+            .lower_bound = problem_.lower_bound,
+            .gate_floor = problem_.gate_floor,
+            .scale = problem_.scale,
+            .l2norm = problem_.l2norm};
+  }
+
   void prepare(const WalkMaps& maps) const {
     const PrepareArgs args{
         .tables = call_.tables,
-        .activation = {.g = view(tensors_.g, problem_.g, problem_.dtype_gate),
-                       .beta = view(tensors_.beta, problem_.beta, problem_.dtype_beta),
-                       .a_log = tensors_.a_log,
-                       .dt_bias = tensors_.dt_bias,
-                       .gate_form = problem_.gate_form,
-                       .beta_form = problem_.beta_form,
-                       .lower_bound = problem_.lower_bound,
-                       .gate_floor = problem_.gate_floor,
-                       .scale = problem_.scale,
-                       .l2norm = problem_.l2norm},
+        .activation = activation(),
         .q = view(tensors_.q, problem_.q, problem_.dtype),
         .k = view(tensors_.k, problem_.k, problem_.dtype),
         .prepared = reinterpret_cast<uint8_t*>(call_.prepared),
@@ -105,8 +129,8 @@ class Call {
     }
   }
 
-  void walk(const WalkMaps& maps, int32_t phase, int64_t rows) const {
-    const WalkArgs args{
+  WalkArgs walk_args(int32_t phase, int64_t rows) const {
+    return {
         .tables = call_.tables,
         .phase = phase,
         .row_bound = static_cast<int32_t>(rows),
@@ -121,9 +145,18 @@ class Call {
         .heads_qk = problem_.heads_qk,
         .heads_v = problem_.heads_v,
     };
+  }
+
+  void walk(const WalkMaps& maps, int32_t phase, int64_t rows) const {
+    const WalkArgs args = walk_args(phase, rows);
     const WalkShape shape{.dtype = problem_.dtype, .value_tiles = call_.tiling.value_tiles};
     check(gdn() ? launch_walk_gdn(maps, args, shape, stream_) : launch_walk_kda(maps, args, shape, stream_),
           phase == 1 ? "launch of summarize and emit" : "launch of emit");
+  }
+
+  void walk_fused(const FusedMaps& maps, int32_t phase, int64_t rows, int32_t value_tiles) const {
+    check(launch_fused_kda(maps, walk_args(phase, rows), activation(), value_tiles, stream_),
+          phase == 1 ? "launch of the fused summarize and emit (KDA)" : "launch of the fused emit (KDA)");
   }
 
   void carry() const {
@@ -181,6 +214,7 @@ void load(int32_t) {
     check(load_walk_kda(dtype), "loading summarize and emit (KDA)");
     check(load_walk_gdn(dtype), "loading summarize and emit (GDN)");
   }
+  check(load_fused_kda(), "loading the fused summarize and emit (KDA)");
   check(load_carry(), "loading carry");
   check(load_finish(), "loading finish");
 }

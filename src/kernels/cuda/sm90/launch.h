@@ -21,4 +21,10 @@ cudaError_t launch_walk_gdn(const WalkMaps& maps, const WalkArgs& args, const Wa
 cudaError_t load_walk_kda(DType dtype);
 cudaError_t load_walk_gdn(DType dtype);
 
+// Emits and summarizes the rows of args.phase from the inputs as they come, with one CTA a head (rows to emit only) or two.
+// args.prepared is not used.
+cudaError_t launch_fused_kda(const FusedMaps& maps, const WalkArgs& args, const Activation& activation,
+                             int32_t value_tiles, cudaStream_t stream);
+cudaError_t load_fused_kda();
+
 }  // namespace deltarelay::cuda::sm90

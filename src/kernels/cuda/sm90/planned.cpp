@@ -14,7 +14,13 @@ std::string decline(const Problem& problem, const Request& request) {
 
 }  // namespace
 
-const Backend kCudaSm90Backend{"cuda-sm90",       decline, cuda::sm90::chunk, cuda::sm90::panel_columns,
-                               cuda::sm90::sizes, nullptr, nullptr,           nullptr};
+const Backend kCudaSm90Backend{.name = "cuda-sm90",
+                               .decline = decline,
+                               .chunk = cuda::sm90::chunk,
+                               .panel_columns = cuda::sm90::panel_columns,
+                               .sizes = cuda::sm90::sizes,
+                               .run_rows = nullptr,
+                               .run_folds = nullptr,
+                               .finish = nullptr};
 
 }  // namespace deltarelay

@@ -9,4 +9,9 @@ struct WalkMaps {
   CUtensorMap v, o;  // box: one half of a chunk
 };
 
+// Of the fused walk; box: one half of a chunk each.
+struct FusedMaps {
+  CUtensorMap q, k, g, v, o;
+};
+
 }  // namespace deltarelay::cuda::sm90

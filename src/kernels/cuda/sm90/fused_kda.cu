@@ -1,0 +1,41 @@
+// Launching the fused walk of KDA.
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/sm90/fused_kda.cuh"
+#include "kernels/cuda/sm90/launch.h"
+
+namespace deltarelay::cuda::sm90 {
+namespace {
+
+using Kernel = void(FusedMaps, WalkArgs, Activation);
+
+template <int kCtas>
+Kernel* kernel_of(GateForm form) {
+  return form == GateForm::kLog ? fused_kda_kernel<kCtas, GateForm::kLog>
+                                : fused_kda_kernel<kCtas, GateForm::kRawBounded>;
+}
+
+template <int kCtas>
+cudaError_t launch(const FusedMaps& maps, const WalkArgs& args, const Activation& activation, cudaStream_t stream) {
+  const unsigned grid = static_cast<unsigned>(args.row_bound) * static_cast<unsigned>(args.heads_v) * kCtas;
+  const LaunchShape shape{
+      .grid = dim3(grid), .block = kFusedThreads, .shared_bytes = sizeof(FusedShared<kCtas>), .cluster = kCtas};
+  return launch_dependent(kernel_of<kCtas>(activation.gate_form), shape, stream, maps, args, activation);
+}
+
+}  // namespace
+
+cudaError_t launch_fused_kda(const FusedMaps& maps, const WalkArgs& args, const Activation& activation,
+                             int32_t value_tiles, cudaStream_t stream) {
+  return value_tiles == 1 ? launch<1>(maps, args, activation, stream) : launch<2>(maps, args, activation, stream);
+}
+
+cudaError_t load_fused_kda() {
+  for (const GateForm form : {GateForm::kRawBounded, GateForm::kLog}) {
+    cudaError_t status = load_kernel(kernel_of<1>(form), sizeof(FusedShared<1>));
+    if (status == cudaSuccess) status = load_kernel(kernel_of<2>(form), sizeof(FusedShared<2>));
+    if (status != cudaSuccess) return status;
+  }
+  return cudaSuccess;
+}
+
+}  // namespace deltarelay::cuda::sm90

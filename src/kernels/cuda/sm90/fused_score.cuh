@@ -1,0 +1,437 @@
+// The score group of the fused walk: loads, norms (a chunk ahead of the scaling), both score matrices in one product, P and T; and what
+// the other CTA gets of it.
+//
+// Tiles hold k without its norm. With r = 1 / |k| the state works on U~ = r U instead, and the norm enters at two places only:
+//     L~_ij = beta_i r_i^2 k+_i.k-_j    R~_i = beta_i r_i v_i - beta_i r_i^2 (K+ S)_i    U~ = (I + L~)^-1 R~
+#pragma once
+#include <cstddef>
+
+#include "kernels/cuda/activation.cuh"
+#include "kernels/cuda/ptx/matrix.cuh"
+#include "kernels/cuda/ptx/wgmma.cuh"
+#include "kernels/cuda/sm90/fused_memory.cuh"
+#include "kernels/cuda/sm90/walk_maps.h"
+#include "kernels/cuda/tile/descriptor.cuh"
+
+namespace deltarelay::cuda::sm90 {
+
+constexpr float kFusedNormEpsilon = 1e-6f;
+
+// Sums of products of 8 channels: k k, q q, q k.
+template <bool kQueries>
+__device__ __forceinline__ void add_products(float (&sums)[3], const uint4& q, const uint4& k) {
+  using Two = Pair<__nv_bfloat16>;
+  const uint32_t qs[4] = {q.x, q.y, q.z, q.w}, ks[4] = {k.x, k.y, k.z, k.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float k0 = Two::low(ks[i]), k1 = Two::high(ks[i]);
+    sums[0] = fmaf(k1, k1, fmaf(k0, k0, sums[0]));
+    if constexpr (kQueries) {
+      const float q0 = Two::low(qs[i]), q1 = Two::high(qs[i]);
+      sums[1] = fmaf(q1, q1, fmaf(q0, q0, sums[1]));
+      sums[2] = fmaf(q1, k1, fmaf(q0, k0, sums[2]));
+    }
+  }
+}
+
+// For the factors over the tokens a thread of the score group sums a quarter of a token's channels, and writes one of its four factors.
+struct TokenShare {
+  uint32_t
+      first_piece;  // byte in a stage of the first 16 bytes of q that it sums; the others are this ^ 16, 32, 48, k is a tile further
+};
+
+// The order of the pieces keeps the four threads of a token off each other's banks.
+__device__ __forceinline__ TokenShare token_share(uint32_t thread) {
+  const uint32_t token = thread / 4, quarter = thread % 4, half = quarter / 2;
+  const uint32_t first = (quarter % 2 * 4 + half * 2) ^ (token % 8);
+  return {half * FusedStage::kHalfBytes + token * kRowBytes + first * 16};
+}
+
+// Byte in TokenFactors of the factor that thread writes.
+__device__ __forceinline__ uint32_t factor_at(uint32_t thread) {
+  const uint32_t token = thread / 4, quarter = thread % 4;
+  const uint32_t pair = token / 2 * 16 + token % 2 * 4 + quarter * 8;
+  const uint32_t single = token * 4 + (quarter - 2) * 128 + static_cast<uint32_t>(offsetof(TokenFactors, query));
+  return quarter < 2 ? pair : single;
+}
+
+// The factors over the tokens; 0 for tokens past the end, whose rows may hold anything. Plain arithmetic: mma.sync waits behind the
+// state's wgmma.
+template <bool kQueries>
+__device__ __forceinline__ void write_factors(const Activation& activation, const TokenShare& share, uint8_t* stage,
+                                              TokenFactors& factors, float strength, bool exists, uint32_t thread) {
+  float sums[3] = {0.0f, 0.0f, 0.0f};
+  constexpr int kPieces = 2;  // at once: all four would be more code than the instruction cache has room for
+#pragma unroll 1
+  for (int first = 0; first < 4; first += kPieces) {
+    uint4 q[kPieces] = {}, k[kPieces];
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      const uint8_t* at = stage + (share.first_piece ^ ((first + i) * 16));
+      if constexpr (kQueries) q[i] = *reinterpret_cast<const uint4*>(at + FusedStage::kQ);
+      k[i] = *reinterpret_cast<const uint4*>(at + FusedStage::kK);
+    }
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) add_products<kQueries>(sums, q[i], k[i]);
+  }
+#pragma unroll
+  for (int distance = 1; distance < 4; distance *= 2) {
+    constexpr int kSums = kQueries ? 3 : 1;
+    float other[kSums];
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) other[i] = __shfl_xor_sync(~0u, sums[i], distance);
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) sums[i] += other[i];
+  }
+  const bool normed = activation.l2norm;
+  const float norm_k = normed ? rsqrtf(sums[0] + kFusedNormEpsilon) : 1.0f;
+  const float norm_q = normed ? rsqrtf(sums[1] + kFusedNormEpsilon) : 1.0f;
+  const uint32_t quarter = thread % 4;
+  const float once = strength * norm_k;
+  const float twice = once * norm_k, query = activation.scale * norm_q;
+  const float of_pair = quarter % 2 == 0 ? once : twice, single = quarter % 2 == 0 ? query : sums[2];
+  const float number = quarter < 2 ? of_pair : single;
+  *reinterpret_cast<float*>(reinterpret_cast<uint8_t*>(&factors) + factor_at(thread)) = exists ? number : 0.0f;
+}
+
+// Stores a 16 x 16 block in the layout of an accumulator, at row and column `row`, `column` (in blocks of 8) of P.
+__device__ __forceinline__ void store_block(uint8_t* matrix, int row, int column, const float* block, int lane) {
+  using Two = Pair<__nv_bfloat16>;
+  const Fragment packed = {Two::pack(block[0], block[1]), Two::pack(block[2], block[3]), Two::pack(block[4], block[5]),
+                           Two::pack(block[6], block[7])};
+  const int core = lane / 8;
+  store_matrix(shared_address(matrix + core_offset(row + core % 2, column + core / 2) + lane % 8 * 16), packed);
+}
+
+// P below its diagonal from rows of q+ k-^T. Above it there may be inf or NaN: select.
+__device__ __forceinline__ void write_p(uint8_t* p, const float (&scores)[16], int warp, int lane) {
+  const int row = lane / 4, column = 2 * (lane % 4);
+  auto mask = [&](float(&block)[8], int first) {  // a 16 x 16 block on the diagonal
+    const bool low = column < row, high = column + 1 < row;
+    block[0] = low ? scores[first] : 0.0f, block[1] = high ? scores[first + 1] : 0.0f;
+    block[2] = scores[first + 2], block[3] = scores[first + 3];
+    block[4] = block[5] = 0.0f;
+    block[6] = low ? scores[first + 6] : 0.0f, block[7] = high ? scores[first + 7] : 0.0f;
+  };
+  float block[8];
+  if (warp == 0) {
+    mask(block, 0);
+    store_block(p, 0, 0, block, lane);
+  } else {
+    store_block(p, 2, 0, scores, lane);
+    mask(block, 8);
+    store_block(p, 2, 2, block, lane);
+  }
+}
+
+// N = -L by warps 2 (rows 0-15) and 3 (16-31). On and above the diagonal it is 0; the scores there may be inf or NaN: select.
+__device__ __forceinline__ void write_lower(FusedLower& lower, const float (&scores)[16], const TokenFactors& factors,
+                                            int warp, int lane) {
+  const int row = lane / 4, column = 2 * (lane % 4), pair = (warp - 2) * 8 + row / 2;
+  const float strength[2] = {-factors.strength[pair][2 + row % 2], -factors.strength[pair + 4][2 + row % 2]};
+  const bool low = column < row, high = column + 1 < row;
+  auto store = [&](auto& block, int first, bool diagonal) {
+#pragma unroll
+    for (int i = 0; i < 8; i += 2) {  // rows 0-7 of both column halves, rows 8-15: as they lie in an accumulator
+      const int r = i / 2 % 2, half = i / 4;
+      float2 two = {scores[first + i] * strength[r], scores[first + i + 1] * strength[r]};
+      if (diagonal && r < half) two = {0.0f, 0.0f};
+      if (diagonal && r == half) two = {low ? two.x : 0.0f, high ? two.y : 0.0f};
+      *reinterpret_cast<float2*>(&block[row + 8 * r][8 * half + column]) = two;
+    }
+  };
+  if (warp == 2) {
+    store(lower.diagonal[0], 0, true);
+  } else {
+    store(lower.corner, 0, false);
+    store(lower.diagonal[1], 8, true);
+  }
+}
+
+// T = (I - N)^-1 - I by one warp. Blocks on the diagonal by substitution in fp32, so repeated keys (L near 1 everywhere), which make powers
+// of L grow, do no harm: lanes 0-15 and 16-31 each solve one row of a block, y = n + y N, from the last column back. With Y0 and Y1 these
+// blocks, the one below them is M + Y1 M, where M = N10 + N10 Y0. N is overwritten.
+__device__ __forceinline__ void write_t(FusedLower& lower, uint8_t* t, int lane) {
+  using Two = Pair<__nv_bfloat16>;
+  const int block = lane / 16, row = lane % 16;
+  float(&own)[16][20] = lower.diagonal[block];
+  float y[16];
+#pragma unroll
+  for (int j = 0; j < 16; j += 4) {
+    const float4 n = *reinterpret_cast<const float4*>(&own[row][j]);
+    y[j] = n.x, y[j + 1] = n.y, y[j + 2] = n.z, y[j + 3] = n.w;
+  }
+#pragma unroll
+  for (int m = 14; m >= 1; --m) {
+#pragma unroll
+    for (int j = 0; j < m; j += 4) {
+      const float4 n = *reinterpret_cast<const float4*>(&own[m][j]);
+      y[j] = fmaf(y[m], n.x, y[j]);
+      if (j + 1 < m) y[j + 1] = fmaf(y[m], n.y, y[j + 1]);
+      if (j + 2 < m) y[j + 2] = fmaf(y[m], n.z, y[j + 2]);
+      if (j + 3 < m) y[j + 3] = fmaf(y[m], n.w, y[j + 3]);
+    }
+  }
+  __syncwarp();
+#pragma unroll
+  for (int j = 0; j < 16; j += 4) *reinterpret_cast<float4*>(&own[row][j]) = {y[j], y[j + 1], y[j + 2], y[j + 3]};
+#pragma unroll
+  for (int piece = 0; piece < 2; ++piece) {
+    const float* values = y + 8 * piece;
+    *reinterpret_cast<uint4*>(t + core_offset(2 * block + row / 8, 2 * block + piece) + row % 8 * 16) = {
+        Two::pack(values[0], values[1]), Two::pack(values[2], values[3]), Two::pack(values[4], values[5]),
+        Two::pack(values[6], values[7])};
+  }
+  __syncwarp();
+  // Products on the tensor cores: tf32 has 11 bits against the 8 of the result, and the identity's part is not rounded.
+  const int r = lane / 4, c = lane % 4;
+  auto multiply = [&](const auto& left, const auto& right, float(&product)[2][4]) {
+#pragma unroll
+    for (int step = 0; step < 2; ++step) {
+      uint32_t a[4];
+#pragma unroll
+      for (int e = 0; e < 4; ++e) a[e] = as_tf32(left[r + 8 * (e % 2)][8 * step + c + 4 * (e / 2)]);
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        const uint32_t b0 = as_tf32(right[8 * step + c][8 * n + r]), b1 = as_tf32(right[8 * step + c + 4][8 * n + r]);
+        mma_tf32(product[n], a, b0, b1);
+      }
+    }
+  };
+  float corner[2][4];
+  auto each_pair = [&](auto body) {  // of the corner, as an accumulator has it
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      body(*reinterpret_cast<float2*>(&lower.corner[r + 8 * (i % 2)][8 * (i / 2) + 2 * c]),
+           &corner[i / 2][2 * (i % 2)]);
+  };
+  each_pair([](const float2& stored, float* number) { number[0] = stored.x, number[1] = stored.y; });
+  multiply(lower.corner, lower.diagonal[0], corner);  // N10 + N10 Y0
+  __syncwarp();
+  each_pair([](float2& stored, const float* number) { stored = {number[0], number[1]}; });
+  __syncwarp();
+  multiply(lower.diagonal[1], lower.corner, corner);  // M + Y1 M
+#pragma unroll
+  for (int n = 0; n < 2; ++n) {
+    uint8_t* at = t + core_offset(2, n) + r * 16 + c * 4;
+    word_at(at) = Two::pack(corner[n][0], corner[n][1]);
+    word_at(at + 128) = Two::pack(corner[n][2], corner[n][3]);
+  }
+}
+
+// A number that is the same in all lanes, where the compiler can see it.
+__device__ __forceinline__ int uniform(int value) { return __shfl_sync(~0u, value, 0); }
+
+// Brings in chunks as stages come free, by warps 0 and 1 of the score group; the inverse keeps the other two busy. Warp 0 loads q and k of
+// the chunks of this CTA; warp 1 their gates, and this CTA's halves of v of all chunks, and says what will come from the other CTA.
+template <int kCtas, bool kQueries>
+class Loader {
+ public:
+  __device__ __forceinline__ Loader(const FusedMaps& maps, const Item& item, FusedShared<kCtas>& shared, int key_head,
+                                    int warp, int rank)
+      : maps_(maps),
+        shared_(shared),
+        warp_(warp),
+        rank_(rank),
+        chunks_(uniform(item.row.chunks)),
+        token_(uniform(static_cast<int>(item.token))),
+        key_head_(uniform(key_head)),
+        head_(uniform(item.head)),
+        sequence_(uniform(item.sequence_at)),
+        chunk_(warp == 0 ? rank : 0),
+        stage_(chunk_) {}
+
+  // Everything up to `chunk`, waiting for stages; nothing is waited for that is more than a ring behind.
+  __device__ __forceinline__ void load_until(int chunk) {
+    while (chunk_ <= chunk && load_next(true)) {
+    }
+  }
+  // What can be loaded now.
+  __device__ __forceinline__ void load_ready() {
+    while (load_next(false)) {
+    }
+  }
+
+ private:
+  static constexpr int kStages = FusedRing<kCtas>::kStages, kHalves = FusedRing<kCtas>::kHalves;
+
+  __device__ __forceinline__ bool load_next(bool wait) {
+    if (warp_ > 1 || chunk_ >= chunks_) return false;
+    if (chunk_ >= kStages) {
+      uint64_t* free = &shared_.free[stage_];
+      if (wait)
+        wait_parity(free, parity_ ^ 1);
+      else if (!uniform(ptx::mbarrier_test_wait_parity(free, parity_ ^ 1)))
+        return false;
+    }
+    if (threadIdx.x % 32 == 0) {
+      if (warp_ == 0)
+        load_keys();
+      else
+        load_values();
+    }
+    __syncwarp();
+    const int step = warp_ == 0 ? kCtas : 1;
+    chunk_ += step;
+    stage_ += step;
+    if (stage_ >= kStages) {
+      stage_ -= kStages;
+      parity_ ^= 1;
+    }
+    return true;
+  }
+
+  __device__ __forceinline__ void copy(const CUtensorMap& map, int half, int head, uint8_t* to, uint64_t* barrier) {
+    const int32_t at[5] = {0, token_ + chunk_ * kFusedChunk, half, head, sequence_};
+    ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, to, &map, at, barrier);
+  }
+  static __device__ __forceinline__ void expect(uint64_t* barrier, uint32_t bytes) {
+    ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, barrier, bytes);
+  }
+
+  __device__ __forceinline__ void load_keys() {
+    uint8_t* stage = shared_.ring[stage_];
+    uint64_t* loaded = &shared_.loaded[stage_];
+    expect(loaded, (kQueries ? 4 : 2) * FusedStage::kTileBytes);
+#pragma unroll
+    for (int half = 0; half < 2; ++half, stage += FusedStage::kHalfBytes) {
+      copy(maps_.k, half, key_head_, stage + FusedStage::kK, loaded);
+      if constexpr (kQueries) copy(maps_.q, half, key_head_, stage + FusedStage::kQ, loaded);
+    }
+  }
+
+  __device__ __forceinline__ void load_values() {
+    uint8_t* stage = shared_.ring[stage_];
+    uint64_t* scaled = &shared_.scaled[stage_];
+    if (stage_ % kCtas == rank_) {
+      uint64_t* loaded = &shared_.loaded[stage_];
+      expect(loaded, 2 * FusedStage::kTileBytes);
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        copy(maps_.g, half, head_, stage + half * FusedStage::kHalfBytes + FusedStage::kGate, loaded);
+      expect(scaled, kHalves * FusedStage::kTileBytes);
+    } else {
+      expect(scaled, FusedStage::kTileBytes + FusedStage::kTilesEnd);
+      expect(&shared_.solved[stage_], (kQueries ? 2 : 1) * FusedStage::kTriangleBytes);
+    }
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half)
+      copy(maps_.v, rank_ + half, head_, stage + FusedStage::kV + half * FusedStage::kTileBytes, scaled);
+  }
+
+  const FusedMaps& maps_;
+  FusedShared<kCtas>& shared_;
+  int warp_, rank_, chunks_, token_, key_head_, head_, sequence_;
+  int chunk_, stage_;
+  uint32_t parity_ = 0;
+};
+
+// `kQueries`: q too, and P; a summary has neither.
+template <int kCtas, bool kQueries>
+__device__ __forceinline__ void score_chunks(const FusedMaps& maps, const WalkArgs& args, const Activation& activation,
+                                             const Item& item, FusedShared<kCtas>& shared, int rank) {
+  const int warp = uniform(static_cast<int>(threadIdx.x) % kWarpgroup / 32);
+  const int chunks = uniform(item.row.chunks);
+  const int other = 1 - rank;
+
+  // The write strength of this thread's token, fetched a chunk before its use and left as it is, so that nothing waits for it.
+  const TokenShare share = token_share(threadIdx.x % kWarpgroup);
+  const TensorView& beta = activation.beta;
+  const int beta_bytes = beta.dtype == DType::kFp32 ? 4 : 2;
+  const int first_token = rank * kFusedChunk + static_cast<int>(threadIdx.x % kWarpgroup / 4);
+  const uint8_t* beta_at = static_cast<const uint8_t*>(beta.data) +
+                           (item.sequence_at * beta.sequence +
+                            (item.token + min(first_token, item.tokens - 1)) * beta.token + item.head * beta.head) *
+                               beta_bytes;
+  auto fetch_beta = [&](int chunk, int token) {  // of tokens past the end: that of one which exists
+    const bool exists = chunk * kFusedChunk + token < item.tokens;
+    const uint32_t step = opaque(kCtas * kFusedChunk * beta_bytes);  // or its product would be kept
+    beta_at += exists && chunk >= kCtas ? step * beta.token : 0;
+    return load_bits(beta_at, beta.dtype, 0);
+  };
+  uint32_t next_beta = fetch_beta(0, 0);
+
+  Loader<kCtas, kQueries> loader(maps, item, shared, item.head / (args.heads_v / args.heads_qk), warp, rank);
+  loader.load_ready();
+// The block of P and T above the diagonal: 256 bytes in each of columns 2 and 3.
+#pragma unroll  // a loop whose count the compiler takes to differ between lanes would cost all code behind it its uniform registers
+  for (int j = 0; j < (FusedRing<kCtas>::kStages + 1) / 2; ++j) {
+    const int i = threadIdx.x % kWarpgroup + j * kWarpgroup, stage = i / 64;
+    if (stage < FusedRing<kCtas>::kStages && stage % kCtas == rank) {  // what arrives brings its own zeros
+      uint8_t* matrix = shared.ring[stage] + (i / 32 % 2 == 0 ? FusedStage::kP : FusedStage::kT);
+      *reinterpret_cast<uint4*>(matrix + core_offset(0, 2 + i / 16 % 2) + i % 16 * 16) = make_uint4(0, 0, 0, 0);
+    }
+  }
+  named_barrier(kScoreBarrier, kWarpgroup);
+
+  OwnPosition<kCtas> position{rank}, ahead{rank};
+#pragma unroll 1
+  for (int chunk = rank - kCtas; chunk < chunks; chunk += kCtas) {
+    // Opaque, or the compiler keeps every address that follows from it in registers from chunk to chunk.
+    const uint32_t thread = opaque(threadIdx.x) % kWarpgroup;
+    const int lane = static_cast<int>(thread % 32);
+    // Sums of the next chunk's raw rows, so that its scaling need not wait for them.
+    if (chunk + kCtas < chunks) {
+      loader.load_until(chunk + kCtas);
+      wait_parity(&shared.loaded[ahead.stage], ahead.parity);
+      const int token = static_cast<int>(thread / 4);
+      const float strength = write_strength(number_of(next_beta, beta.dtype), activation.beta_form);
+      next_beta = fetch_beta(chunk + 2 * kCtas, token);
+      write_factors<kQueries>(activation, share, shared.ring[ahead.stage], tokens_of(shared.ring[ahead.stage]),
+                              strength, (chunk + kCtas) * kFusedChunk + token < item.tokens, thread);
+      ptx::fence_proxy_async(ptx::space_shared);
+      warp_arrive(&shared.summed[ahead.stage]);
+      ahead.advance();
+    }
+    if (chunk >= 0) {
+      const int stage_index = position.stage;
+      uint8_t* stage = shared.ring[stage_index];
+      wait_parity(&shared.scaled[stage_index], position.parity);
+      if (kCtas > 1 && thread == 0)
+        copy_to_block(stage, stage, FusedStage::kTilesEnd, &shared.scaled[stage_index], other);
+      // Rows 0-31 are q+ k-^T, rows 32-63 k+ k-^T.
+      float scores[16];
+      const uint64_t rows = swizzled_operand(shared_address(stage + FusedStage::kQ)),
+                     columns = swizzled_operand(shared_address(stage + FusedStage::kGate));
+      wgmma_fence();
+#pragma unroll
+      for (int step = 0; step < 8; ++step) {
+        const uint64_t at = operand_step((step / 4) * FusedStage::kHalfBytes + (step % 4) * 32);
+        Wgmma<__nv_bfloat16>::times(scores, rows + at, columns + at, step > 0);
+      }
+      wgmma_commit();
+      wgmma_wait<0>();
+      pin(scores);
+      if (warp < 2) {
+        if constexpr (kQueries) {
+          write_p(stage + FusedStage::kP, scores, warp, lane);
+          ptx::fence_proxy_async(ptx::space_shared);
+          if constexpr (kCtas > 1) {
+            named_barrier(kScoreBarrier, 64);
+            if (thread == 0)
+              copy_to_block(stage + FusedStage::kP, stage + FusedStage::kP, FusedStage::kTriangleBytes,
+                            &shared.solved[stage_index], other);
+          }
+        }
+      } else {
+        named_barrier(kTriangleBarrier, 64);  // the inverse of the chunk before is done with L
+        write_lower(shared.lower, scores, tokens_of(stage), warp, lane);
+        named_barrier(kTriangleBarrier, 64);
+        if (warp == 2 + chunk / kCtas % 2) {  // in turns
+          write_t(shared.lower, stage + FusedStage::kT, lane);
+          ptx::fence_proxy_async(ptx::space_shared);
+          __syncwarp();
+          if (kCtas > 1 && lane == 0)
+            copy_to_block(stage + FusedStage::kT, stage + FusedStage::kT, FusedStage::kTriangleBytes,
+                          &shared.solved[stage_index], other);
+        }
+      }
+      warp_arrive(&shared.solved[stage_index]);
+      position.advance();
+    }
+    loader.load_ready();
+  }
+  loader.load_until(chunks - 1);
+}
+
+}  // namespace deltarelay::cuda::sm90
