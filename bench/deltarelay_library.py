@@ -51,7 +51,7 @@ class Problem(c.Structure):
 
 class StageCosts(c.Structure):
     _fields_ = fields(
-        ("int32", "chunk emit_ns summarize_ns local_ns carry_ns carry_unit_ns split_ns item_ns"),
+        ("int32", "chunk emit_ns summarize_ns local_ns summarize_local_ns carry_ns carry_unit_ns split_ns item_ns"),
         ("int32", "emit_bytes summarize_bytes prepare_ns"),
     )
 
@@ -64,7 +64,7 @@ class Device(c.Structure):
         ("int32", "units compute_capability"),
         ("int64", "l1_bytes l2_bytes"),
         ("int32", "bytes_per_ns measured"),
-        (StageCosts, "kda gdn kda_fused"),
+        (StageCosts, "kda gdn kda_fused gdn_fused"),
     )
 
 

@@ -197,15 +197,16 @@ enum { DR_DEVICE_CPU = 1, DR_DEVICE_CUDA = 2 };
 
 /* Stage costs at DK = DV = 128 in one mode: what one unit needs. Planning is in integer nanoseconds. */
 typedef struct dr_stage_costs {
-  int32_t chunk;         /* tokens a chunk */
-  int32_t emit_ns;       /* per chunk and head */
-  int32_t summarize_ns;  /* per chunk and head, M and B */
-  int32_t local_ns;      /* part of either that is repeated when value columns are spread over units */
-  int32_t carry_ns;      /* latency of one fold */
-  int32_t carry_unit_ns; /* one unit's time for one fold of one head */
-  int32_t split_ns;      /* extra launches and barriers of a split plan */
-  int32_t item_ns;       /* start-up of one work item */
-  int32_t emit_bytes;    /* memory traffic per chunk and head */
+  int32_t chunk;              /* tokens a chunk */
+  int32_t emit_ns;            /* per chunk and head */
+  int32_t summarize_ns;       /* per chunk and head, M and B */
+  int32_t local_ns;           /* part of emit_ns that is repeated when value columns are spread over units */
+  int32_t summarize_local_ns; /* the same of summarize_ns */
+  int32_t carry_ns;           /* latency of one fold */
+  int32_t carry_unit_ns;      /* one unit's time for one fold of one head */
+  int32_t split_ns;           /* extra launches and barriers of a split plan */
+  int32_t item_ns;            /* start-up of one work item */
+  int32_t emit_bytes;         /* memory traffic per chunk and head */
   int32_t summarize_bytes;
   int32_t prepare_ns; /* per chunk and head, of a step before the phases; 0: part of emit and summarize */
 } dr_stage_costs;
@@ -221,8 +222,9 @@ typedef struct dr_device {
   int32_t bytes_per_ns; /* memory bandwidth in GB/s; 0: no memory term */
   int32_t measured;     /* nonzero: the costs were measured on such a device, else they are estimates */
   dr_stage_costs kda, gdn;
-  dr_stage_costs
-      kda_fused; /* of kernels that need no step before the phases, for problems that have such; chunk 0: none */
+  /* Of kernels that need no step before the phases, for problems that have such; chunk 0: none. Value tiles share item_ns, and
+   * two units at least walk a summary and the first segments beside it. */
+  dr_stage_costs kda_fused, gdn_fused;
 } dr_device;
 
 DR_API void dr_device_init(dr_device* device);

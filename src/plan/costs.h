@@ -17,6 +17,7 @@ struct Costs {
   int32_t copies = 1;            // work items of a row: value heads x value tiles
   int32_t emit = 1;              // per chunk of one item
   int32_t summarize = 1;         // per chunk of one item
+  int32_t first_extra = 0;       // beyond emit, per chunk of a first segment: it runs beside summaries
   int32_t carry = 0;             // latency of one fold
   int32_t carry_unit = 0;        // one unit's time for one fold of one item: the throughput of the carry
   int32_t barrier = 0;           // extra launches and waits of a plan with more than one phase
@@ -60,9 +61,12 @@ DR_HD constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b;
 DR_HD constexpr ns max_of(ns a, ns b) { return a > b ? a : b; }
 DR_HD constexpr ns min_of(ns a, ns b) { return a < b ? a : b; }
 
+DR_HD constexpr ns first_time(const Costs& c, int64_t chunks) { return chunks * (int64_t{c.emit} + c.first_extra); }
+
 // 256 x summarize / emit: a first segment this much longer than a middle one is emitted while the middle one is summarized.
 DR_HD constexpr int32_t balanced_ratio(const Costs& c) {
-  return static_cast<int32_t>((int64_t{c.summarize} * 256 + c.emit / 2) / c.emit);
+  const ns emit = first_time(c, 1);
+  return static_cast<int32_t>((int64_t{c.summarize} * 256 + emit / 2) / emit);
 }
 
 }  // namespace deltarelay::plan

@@ -34,7 +34,8 @@ void write_problem(const Problem& p, JsonWriter& json) {
 void write_costs(const char* name, const dr_stage_costs& c, JsonWriter& json) {
   json.key(name).object();
   json.member("chunk", c.chunk).member("emit_ns", c.emit_ns).member("summarize_ns", c.summarize_ns);
-  json.member("local_ns", c.local_ns).member("carry_ns", c.carry_ns).member("carry_unit_ns", c.carry_unit_ns);
+  json.member("local_ns", c.local_ns).member("summarize_local_ns", c.summarize_local_ns);
+  json.member("carry_ns", c.carry_ns).member("carry_unit_ns", c.carry_unit_ns);
   json.member("split_ns", c.split_ns).member("item_ns", c.item_ns).member("emit_bytes", c.emit_bytes);
   json.member("summarize_bytes", c.summarize_bytes).member("prepare_ns", c.prepare_ns);
   json.end_object();
@@ -50,6 +51,7 @@ void write_device(const Options& options, JsonWriter& json) {
   write_costs("kda", d.kda, json);
   write_costs("gdn", d.gdn, json);
   if (d.kda_fused.chunk > 0) write_costs("kda_fused", d.kda_fused, json);
+  if (d.gdn_fused.chunk > 0) write_costs("gdn_fused", d.gdn_fused, json);
   json.end_object();
 }
 

@@ -12,26 +12,29 @@
 namespace deltarelay {
 namespace {
 
-// Stage costs of the cuda-sm90 kernels at 128 per 64 tokens and head, as measured on an H200 on 2026-11-15 in short runs, near the boost clock:
-// emit and summarize of version 2 in docs/kernels/sm90-walk.md (later versions are up to a fifth slower), the carry of that day's first
-// version, prepare as it is. The plans of bench/results/h200.json were made with them. One CTA with a multiprocessor to itself, bf16, raw bounded gate (KDA) or log gate with four value heads a key head (GDN). The bytes are those of the
-// records that `prepare` leaves, of v and o, and for GDN of raw q and k; a summary reads neither q nor P and writes no o.
+// Stage costs of the cuda-sm90 kernels at 128 per 64 tokens and head, as measured on an H200 on 2026-11-15 at the clock that a busy GPU keeps
+// (up to a seventh under the boost clock). bf16, raw bounded gate (KDA) or log gate with four value heads a key head (GDN). Bytes without
+// `prepare`: q, k, v, g, o as they come; with it, the records that it leaves, v and o, and for GDN raw q and k; a summary reads neither q nor
+// P and writes no o.
 struct Measured {
   int32_t emit_ns, summarize_ns;
-  int32_t
-      local_ns;  // of either, when a head's value columns are spread over two CTAs: 1430, 1235 and 2700 ns a chunk were measured
+  // Of emit, which with a head's value columns spread over two CTAs takes 1430, 1235 and 2700 ns in each.
+  int32_t local_ns;
+  int32_t summarize_local_ns;
   int32_t emit_bytes, summarize_bytes;
   int32_t prepare_ns;  // a multiprocessor's time with four CTAs on it: throughput, not latency
   int32_t item_ns;     // a CTA's start and end: state in and out, first operands
+  int32_t split_ns;    // two more launches
 };
 constexpr int32_t kChunk = 64;
-constexpr Measured kKda = {1800, 2770, 1060, 91392, 54528, 4400, 6000};
-constexpr Measured kGdn = {1690, 2430, 780, 58384, 29712, 1200, 6000};
-// Sustained, at the clock that a busy GPU keeps. A summary is walked by a pair of CTAs, 2520 ns each, whatever the tiling.
-constexpr Measured kKdaFused = {4400, 5040, 1000, 82048, 49280, 0, 10000};
+constexpr Measured kKda = {2150, 3050, 1150, 1150, 91392, 54528, 5000, 6000, 6000};
+constexpr Measured kGdn = {2300, 2900, 1260, 1260, 58384, 29712, 1500, 6000, 6000};
+// Fitted to whole calls of 4K to 256K tokens and 4 to 96 heads (KDA), from the kernels alone (GDN). A pair of CTAs walks a summary whatever
+// the tiling, 2520 and 1880 ns each: with one tile that is twice the time of one unit. Two tiles share item_ns (modes.cpp).
+constexpr Measured kKdaFused = {4300, 5040, 1100, 0, 82048, 49280, 0, 17000, 12000};
+constexpr Measured kGdnFused = {3500, 3760, 580, 0, 41472, 20992, 0, 8000, 12000};
 constexpr int32_t kCarryNs = 900;        // a fold, over all multiprocessors
 constexpr int32_t kCarryUnitNs = 12000;  // one multiprocessor's time for one fold of one head
-constexpr int32_t kSplitNs = 6000;       // two more launches
 
 struct Gpu {
   const char* name;
@@ -62,9 +65,10 @@ dr_stage_costs gpu_costs(const Gpu& gpu, const Measured& h200) {
   c.emit_ns = h200.emit_ns * gpu.tenths_of_h200 / 10;
   c.summarize_ns = h200.summarize_ns * gpu.tenths_of_h200 / 10;
   c.local_ns = h200.local_ns * gpu.tenths_of_h200 / 10;
+  c.summarize_local_ns = h200.summarize_local_ns * gpu.tenths_of_h200 / 10;
   c.carry_ns = kCarryNs;
   c.carry_unit_ns = kCarryUnitNs;
-  c.split_ns = kSplitNs;
+  c.split_ns = h200.split_ns;
   c.item_ns = h200.item_ns;
   c.emit_bytes = h200.emit_bytes;
   c.summarize_bytes = h200.summarize_bytes;
@@ -86,6 +90,7 @@ dr_device describe_gpu(const Gpu& gpu) {
   device.kda = gpu_costs(gpu, kKda);
   device.gdn = gpu_costs(gpu, kGdn);
   device.kda_fused = gpu_costs(gpu, kKdaFused);
+  device.gdn_fused = gpu_costs(gpu, kGdnFused);
   return device;
 }
 

@@ -44,8 +44,9 @@ TokenBytes stated_bytes(Op op) {
 
 // `fused`: the backend has no step before the phases for this problem.
 const dr_stage_costs& stated_costs(Op op, const dr_device& device, bool fused) {
-  if (op == Op::kGdn) return device.gdn;
-  return fused && device.kda_fused.chunk > 0 ? device.kda_fused : device.kda;
+  const dr_stage_costs& of_fused = op == Op::kKda ? device.kda_fused : device.gdn_fused;
+  if (fused && of_fused.chunk > 0) return of_fused;
+  return op == Op::kKda ? device.kda : device.gdn;
 }
 
 }  // namespace
@@ -59,17 +60,19 @@ plan::Costs costs_of(const Problem& problem, const Options& options, const Backe
                      int32_t tiles) {
   const dr_device& device = options.device;
   const int64_t record_bytes = backend.sizes(problem, isa, {options.threads, tiles}).record_bytes;
-  const dr_stage_costs& stated = stated_costs(problem.op, device, backend.run_rows == nullptr && record_bytes == 0);
+  const dr_stage_costs& stated = stated_costs(problem.op, device, backend.ways != nullptr && record_bytes == 0);
   const int64_t dk = problem.dk, dv = problem.dv, w = kStatedWidth;
   const int64_t chunk = backend.chunk(problem, isa), stated_chunk = std::max(1, stated.chunk);
   const bool is_reference = &backend == &kReferenceBackend;
 
   // Of each cost the local part goes with DK, the rest with the state it touches: DK x DV, or DK x (DV + DK) for a summary.
   const int64_t local = is_reference ? 0 : stated.local_ns;
+  const int64_t summarize_local = is_reference ? 0 : stated.summarize_local_ns;
   const int64_t slowdown = is_reference ? kReferenceSlowdown : 1;
-  const int64_t local_ns = scaled(local, dk * chunk, w * stated_chunk);
+  auto local_ns = [&](int64_t stated_ns) { return scaled(stated_ns, dk * chunk, w * stated_chunk); };
   const int64_t emit_ns = scaled((stated.emit_ns - local) * slowdown, dk * dv * chunk, w * w * stated_chunk);
-  const int64_t summarize_ns = scaled(stated.summarize_ns - local, dk * (dv + dk) * chunk, w * 2 * w * stated_chunk);
+  const int64_t summarize_ns =
+      scaled(stated.summarize_ns - summarize_local, dk * (dv + dk) * chunk, w * 2 * w * stated_chunk);
 
   // Columns are dealt out in panels, so the largest tile sets the time.
   const int64_t panel = std::max(1, backend.panel_columns(problem, isa));
@@ -86,12 +89,19 @@ plan::Costs costs_of(const Problem& problem, const Options& options, const Backe
   plan::Costs c;
   c.units = static_cast<int32_t>(units);
   c.copies = clamp_cost(int64_t{problem.heads_v} * tiles, 1);
-  c.emit = clamp_cost(local_ns + scaled(emit_ns, plan::ceil_div(panels, tiles), panels), 1);
-  c.summarize = clamp_cost(local_ns + scaled(summarize_ns, plan::ceil_div(all_panels, tiles), all_panels), 1);
+  c.emit = clamp_cost(local_ns(local) + scaled(emit_ns, plan::ceil_div(panels, tiles), panels), 1);
+  c.summarize =
+      clamp_cost(local_ns(summarize_local) + scaled(summarize_ns, plan::ceil_div(all_panels, tiles), all_panels), 1);
   c.carry = clamp_cost(scaled(fold_ns(stated.carry_ns), plan::ceil_div(panels, fold_tiles), panels), 0);
   c.carry_unit = clamp_cost(scaled(fold_ns(stated.carry_unit_ns), 1, tiles), 0);
   c.barrier = stated.split_ns;
   c.item = stated.item_ns;
+  if (&stated == &device.kda_fused || &stated == &device.gdn_fused) {
+    // An item starts with its columns of the state. A pair walks a summary whatever the tiling, and the first segments beside it:
+    // with one tile a first segment repeats its local part.
+    c.item = clamp_cost(scaled(stated.item_ns, 1, tiles), 0);
+    if (tiles == 1) c.first_extra = clamp_cost(local_ns(local), 0);
+  }
   c.emit_bytes = clamp_cost(scaled(stated.emit_bytes, bytes.emit * chunk, nominal.emit * stated_chunk * tiles), 0);
   c.summarize_bytes =
       clamp_cost(scaled(stated.summarize_bytes, bytes.summarize * chunk, nominal.summarize * stated_chunk * tiles), 0);

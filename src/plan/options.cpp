@@ -30,10 +30,12 @@ void check_costs(const std::string& name, const dr_stage_costs& c) {
   at_least("chunk", c.chunk, 1);
   at_least("emit_ns", c.emit_ns, 1);
   at_least("summarize_ns", c.summarize_ns, 1);
-  at_least("local_ns", c.local_ns, 0);
-  if (c.local_ns > c.emit_ns || c.local_ns > c.summarize_ns) {
-    fail_invalid(name + ".local_ns", "at most emit_ns and summarize_ns", std::to_string(c.local_ns));
-  }
+  auto part_of = [&](const char* field, int32_t value, const char* whole, int32_t most) {
+    at_least(field, value, 0);
+    if (value > most) fail_invalid(name + "." + field, std::string("at most ") + whole, std::to_string(value));
+  };
+  part_of("local_ns", c.local_ns, "emit_ns", c.emit_ns);
+  part_of("summarize_local_ns", c.summarize_local_ns, "summarize_ns", c.summarize_ns);
   at_least("carry_ns", c.carry_ns, 0);
   at_least("carry_unit_ns", c.carry_unit_ns, 0);
   at_least("split_ns", c.split_ns, 0);
@@ -57,6 +59,7 @@ void check_device(const dr_device& device) {
   check_costs("options.device.kda", device.kda);
   check_costs("options.device.gdn", device.gdn);
   if (device.kda_fused.chunk != 0) check_costs("options.device.kda_fused", device.kda_fused);
+  if (device.gdn_fused.chunk != 0) check_costs("options.device.gdn_fused", device.gdn_fused);
 }
 
 bool same_costs(const dr_stage_costs& a, const dr_stage_costs& b) {  // all fields are int32_t: no padding
@@ -67,7 +70,7 @@ bool same_device(const dr_device& a, const dr_device& b) {
   return a.kind == b.kind && std::strcmp(a.name, b.name) == 0 && a.units == b.units &&
          a.compute_capability == b.compute_capability && a.l1_bytes == b.l1_bytes && a.l2_bytes == b.l2_bytes &&
          a.bytes_per_ns == b.bytes_per_ns && a.measured == b.measured && same_costs(a.kda, b.kda) &&
-         same_costs(a.gdn, b.gdn) && same_costs(a.kda_fused, b.kda_fused);
+         same_costs(a.gdn, b.gdn) && same_costs(a.kda_fused, b.kda_fused) && same_costs(a.gdn_fused, b.gdn_fused);
 }
 
 std::string backend_names() {

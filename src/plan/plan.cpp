@@ -18,7 +18,7 @@
 namespace deltarelay {
 namespace {
 
-void choose_backend(Plan& plan) {
+void choose_backend(Plan& plan, int32_t way) {
   const Options& options = plan.options;
   const Request request = request_of(options);
   if (!options.backend.empty()) {
@@ -37,7 +37,7 @@ void choose_backend(Plan& plan) {
       fail_unsupported(reasons);
     }
   }
-  plan.isa = plan.backend == &kCpuBackend ? std::max(0, cpu_isa_find(request.isa)) : 0;
+  plan.isa = plan.backend == &kCpuBackend ? std::max(0, cpu_isa_find(request.isa)) : way;
   plan.chunk = plan.backend->chunk(plan.problem, plan.isa);
   plan.sizes = plan.backend->sizes(plan.problem, plan.isa, plan.tiling);
 }
@@ -244,15 +244,14 @@ void book_workspace(Plan& plan, const Modes& modes) {
   }
 }
 
-}  // namespace
-
-std::unique_ptr<const Plan> make_plan(Problem problem, Options options) {
+// `way`: of the backend that is chosen.
+std::unique_ptr<Plan> plan_way(Problem problem, Options options, int32_t way) {
   auto made = std::make_unique<Plan>();
   Plan& plan = *made;
   plan.problem = std::move(problem);
   plan.options = std::move(options);
   plan.tiling.threads = plan.options.device.kind == DR_DEVICE_CPU ? plan.options.threads : 1;  // of the host
-  choose_backend(plan);
+  choose_backend(plan, way);
   check_sizes(plan);
   plan.num_chunks = count_chunks(plan);
   choose_rule(plan);
@@ -265,6 +264,36 @@ std::unique_ptr<const Plan> make_plan(Problem problem, Options options) {
   }
   book_workspace(plan, modes);
   return made;
+}
+
+// A device that states no costs of a way without `prepare` is planned with the other.
+bool is_stated(const Plan& plan) {
+  const dr_device& device = plan.options.device;
+  return plan.sizes.record_bytes > 0 || (plan.problem.op == Op::kKda ? device.kda_fused : device.gdn_fused).chunk > 0;
+}
+
+// Ways differ in bits and in workspace: what may not depend on the batch, or only grow with it, keeps to the first.
+bool may_choose(const Plan& plan) { return !plan.options.invariant && plan.problem.lengths_known; }
+
+// Segments of a given length are whole chunks, which another way may count differently.
+bool fits(const Plan& plan, int32_t way) {
+  const bool given = plan.options.segments == DR_SEGMENTS_LENGTH;
+  return !given || plan.options.segment_value % plan.backend->chunk(plan.problem, way) == 0;
+}
+
+}  // namespace
+
+std::unique_ptr<const Plan> make_plan(Problem problem, Options options) {
+  std::unique_ptr<Plan> best = plan_way(std::move(problem), std::move(options), 0);
+  const int32_t ways = best->backend->ways != nullptr ? best->backend->ways(best->problem) : 1;
+  for (int32_t way = 1; way < ways; ++way) {
+    const bool needed = !is_stated(*best);
+    if (!needed && !(may_choose(*best) && fits(*best, way))) continue;
+    std::unique_ptr<Plan> other = plan_way(best->problem, best->options, way);
+    if (needed || other->predicted_ns < best->predicted_ns) std::swap(best, other);
+    if (!needed) best->other_way_ns = other->predicted_ns;
+  }
+  return best;
 }
 
 }  // namespace deltarelay

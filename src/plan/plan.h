@@ -103,7 +103,7 @@ struct Plan {
   Problem problem;
   Options options;
   const Backend* backend = nullptr;
-  int32_t isa = 0;
+  int32_t isa = 0;  // cpu: instruction set; else the way of the backend
   int32_t chunk = 0;
   Tiling tiling;
   int64_t grain = 0;   // chunks; 0: not invariant, -1: infinite
@@ -111,7 +111,8 @@ struct Plan {
   Sizes sizes;
   Ledger ledger;
   std::vector<Step> steps;
-  int64_t prepare_ns = 0;  // of both below: the step before the phases, where the backend has one
+  int64_t other_way_ns = 0;  // predicted for the best plan of another way of the backend, where there was one to choose
+  int64_t prepare_ns = 0;    // of both below: the step before the phases, where the backend has one
   int64_t predicted_ns = 0;
   int64_t unsplit_ns = 0;
 

@@ -70,7 +70,7 @@ DR_HD_CALL inline int32_t runs_of(bool third, const Cut& cut, bool rides, int32_
     add(ns{cut.near_chunks} * c.emit, 1, cut.near_count);
     add(ns{cut.far_chunks} * c.emit, 1 + cut.near_count, cut.far_count);
   } else {  // the last segment is never summarized
-    add(ns{cut.first} * c.emit, 0, 1);
+    add(first_time(c, cut.first), 0, 1);
     add(ns{cut.near_chunks} * c.summarize, 1, cut.far_count ? cut.near_count : cut.near_count - 1);
     add(ns{cut.far_chunks} * c.summarize, 1 + cut.near_count, cut.far_count - 1);
   }
@@ -123,8 +123,8 @@ DR_HD inline PhaseOne phase_one(const Cut& cut, int32_t chunks, const Costs& c) 
   const int64_t summed = int64_t{chunks} - cut.first - cut.last();
   const int32_t middle = cut.near_count > (cut.far_count ? 0 : 1) ? cut.near_chunks : 0;
   const int32_t longest = cut.far_count > 1 ? cut.far_chunks : middle;
-  return {ns{cut.first} * c.emit + summed * c.summarize + int64_t{cut.pieces()} * c.item,
-          max_of(ns{cut.first} * c.emit, ns{longest} * c.summarize) + c.item};
+  return {first_time(c, cut.first) + summed * c.summarize + int64_t{cut.pieces()} * c.item,
+          max_of(first_time(c, cut.first), ns{longest} * c.summarize) + c.item};
 }
 
 // Time of all units while the pieces of cut sequences run in phase 1: what whole sequences can share.

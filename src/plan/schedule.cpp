@@ -16,7 +16,9 @@ using plan::Costs;
 using plan::ns;
 
 ns item_time(const Row& row, const Costs& c) {
-  return ns{row.chunks} * (row.work == Work::kEmit ? c.emit : c.summarize) + c.item;
+  if (row.work == Work::kSummarize) return ns{row.chunks} * c.summarize + c.item;
+  const bool is_first = row.slot_out >= 0;
+  return (is_first ? plan::first_time(c, row.chunks) : ns{row.chunks} * c.emit) + c.item;
 }
 
 // Bytes of one work item: its chunks, the states it reads and writes, the transition it leaves.

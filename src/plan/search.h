@@ -185,6 +185,7 @@ DR_HD inline bool holds_up(const Lengths& n, const Costs& c, const Limits& limit
   if (odd.emit < 1) odd.emit = 1;
   odd.bytes_per_ns = shifted(c.bytes_per_ns, -risk);
   odd.summarize = shifted(c.summarize, risk);
+  odd.first_extra = shifted(c.first_extra, risk);
   odd.carry = shifted(c.carry, risk);
   odd.carry_unit = shifted(c.carry_unit, risk);
   odd.barrier = shifted(c.barrier, risk);

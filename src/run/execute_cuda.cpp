@@ -92,6 +92,7 @@ void execute_cuda(const Plan& plan, const dr_tensors& tensors, std::byte* worksp
                         .device = plan.options.cuda_device,
                         .units = plan.options.device.units,
                         .stream = stream,
+                        .way = plan.isa,
                         .chunk = plan.chunk,
                         .tiling = plan.tiling,
                         .bounds = {.rows1 = plan.capacity.rows1,

@@ -101,6 +101,7 @@ size_t booked(const Plan& plan, const char* name) {
 
 TEST(CudaSm90, BooksRecordsSlotsAndTheTable) {
   Options options = on_h200();
+  options.device = test::prepared_on("h200");
   options.segments = DR_SEGMENTS_COUNT;
   options.segment_value = 3;
   const auto kda = make_plan(test::problem_of(Op::kKda, {300, 0, 33}, 4), options);
@@ -116,7 +117,8 @@ TEST(CudaSm90, BooksRecordsSlotsAndTheTable) {
   EXPECT_EQ(booked(*gdn, kBufferPrepared), size_t{5 + 1} * 4 * GdnRecord::kBytes);
   EXPECT_LE(gdn->tiling.value_tiles, 2);
 
-  const auto late = make_plan(test::problem_with_bounds(Op::kGdn, 1000, 3, 4), on_h200());
+  const auto late =
+      make_plan(test::problem_with_bounds(Op::kGdn, 1000, 3, 4), test::options_on(test::prepared_on("h200")));
   EXPECT_EQ(late->num_chunks, 16 + 3);
   EXPECT_EQ(booked(*late, kBufferPrepared), size_t{19} * 4 * GdnRecord::kBytes);
   EXPECT_TRUE(late->device_image.empty());

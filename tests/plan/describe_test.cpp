@@ -109,7 +109,7 @@ TEST(Describe, TextNamesChoiceRejectedCandidatesAndDeclines) {
   EXPECT_THAT(text, HasSubstr("backend cuda-sm90: chunks of 32 tokens"));
   EXPECT_THAT(text, HasSubstr("1 of 1 sequence cut, at most 17 segments"));
   EXPECT_THAT(text, HasSubstr("every sequence whole, 1 value tile: "));
-  EXPECT_THAT(text, HasSubstr("  prepare: 32768 items, 546.1 us\n"));
+  EXPECT_THAT(text, HasSubstr("  prepare: 32768 items, 620.6 us\n"));
   EXPECT_THAT(text, HasSubstr("slower"));
   EXPECT_THAT(text, HasSubstr("chosen"));
   EXPECT_THAT(text, HasSubstr("cpu: "));

@@ -100,7 +100,12 @@ TEST(Options, DeviceRefusals) {
   with([](dr_device& d) { d.kda.emit_ns = 0; }, "options.device.kda.emit_ns");
   with([](dr_device& d) { d.kda.prepare_ns = -1; }, "options.device.kda.prepare_ns: expected at least 0, found -1");
   with([](dr_device& d) { d.gdn.chunk = 0; }, "options.device.gdn.chunk");
-  with([](dr_device& d) { d.gdn.local_ns = d.gdn.emit_ns + 1; }, "options.device.gdn.local_ns");
+  with([](dr_device& d) { d.gdn.local_ns = d.gdn.emit_ns + 1; },
+       "options.device.gdn.local_ns: expected at most emit_ns");
+  with([](dr_device& d) { d.gdn.summarize_local_ns = d.gdn.summarize_ns + 1; },
+       "options.device.gdn.summarize_local_ns: expected at most summarize_ns");
+  with([](dr_device& d) { d.kda_fused.summarize_local_ns = -1; },
+       "options.device.kda_fused.summarize_local_ns: expected at least 0, found -1");
   with(
       [](dr_device& d) {
         for (char& c : d.name) c = 'x';

@@ -42,6 +42,13 @@ inline dr_device device_of(const std::string& name) {
   return {};
 }
 
+// A device that is planned with `prepare`, whatever else there is.
+inline dr_device prepared_on(const char* name) {
+  dr_device device = device_of(name);
+  device.kda_fused = device.gdn_fused = {};
+  return device;
+}
+
 // A CPU with this many cores and round costs: emit 26 us a chunk of 16, a summary 1.8 times that, a quarter of it local.
 inline dr_device cpu_with(int32_t units) {
   dr_device device{};
@@ -53,7 +60,7 @@ inline dr_device cpu_with(int32_t units) {
   costs.chunk = 16;
   costs.emit_ns = 26000;
   costs.summarize_ns = 47000;
-  costs.local_ns = 6000;
+  costs.local_ns = costs.summarize_local_ns = 6000;
   costs.carry_ns = costs.carry_unit_ns = 52000;
   costs.split_ns = 10000;
   costs.item_ns = 500;

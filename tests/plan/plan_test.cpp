@@ -12,6 +12,7 @@
 
 #include "length_mixes.h"
 #include "plan/modes.h"
+#include "plan/schedule.h"
 #include "plan/segments.h"
 #include "plan/table.h"
 #include "plan_cases.h"
@@ -71,16 +72,41 @@ TEST(Plan, ForcedCountThatCannotBeDoneNamesTheLongestSequenceAndTheChunk) {
 
 TEST(Plan, ForcedLengthIsAMultipleOfTheChunk) {
   const Problem problem = test::problem_of(Op::kGdn, {1000, 256, 255, 257}, 2);
-  const auto plan = make_plan(problem, forced(test::device_of("h200"), DR_SEGMENTS_LENGTH, 256));
+  const auto plan = make_plan(problem, forced(test::prepared_on("h200"), DR_SEGMENTS_LENGTH, 256));
   EXPECT_EQ(cuts_of(*plan), (std::vector<std::string>{"4x4", "4", "4", "4+1"}));
   test::TableRules(test::chunks_of(problem, 64)).check(plan->table, plan->costs);
   const auto [status, message] = refusal(problem, forced(test::device_of("h200"), DR_SEGMENTS_LENGTH, 100));
   EXPECT_EQ(status, DR_INVALID);
-  EXPECT_THAT(message, HasSubstr("chunk of 64"));
+  EXPECT_THAT(message, HasSubstr("chunk of 32"));
   EXPECT_THAT(message, HasSubstr("100"));
-  const auto whole = make_plan(problem, forced(test::device_of("h200"), DR_SEGMENTS_LENGTH, 64000));
+  const auto whole = make_plan(problem, forced(test::prepared_on("h200"), DR_SEGMENTS_LENGTH, 64000));
   EXPECT_EQ(whole->table.num_slots, 0);
   EXPECT_TRUE(whole->table.rows3.empty());
+}
+
+// Ways of a backend: the one that is predicted to be faster; the first where bits or workspace may not depend on the batch.
+TEST(Plan, TakesTheFasterWay) {
+  const dr_device h200 = test::device_of("h200");
+  const auto chunk_of = [](const Problem& problem, const Options& options) {
+    return make_plan(problem, options)->chunk;
+  };
+  const Problem full = test::problem_of(Op::kGdn, {8192, 8192, 8192, 8192}, 64),
+                lone = test::problem_of(Op::kGdn, {131072}, 8);
+  EXPECT_EQ(chunk_of(full, test::options_on(h200)), 32) << "fused: nothing to prepare";
+  EXPECT_EQ(chunk_of(lone, test::options_on(h200)), 64) << "prepared: chunks of 64 shorten the chain of two phases";
+  for (const Problem& problem : {full, lone}) {
+    const auto plan = make_plan(problem, test::options_on(h200));
+    const auto prepared = make_plan(problem, test::options_on(test::prepared_on("h200")));
+    EXPECT_LE(plan->predicted_ns, prepared->predicted_ns);
+    EXPECT_GE(plan->other_way_ns, plan->predicted_ns);
+    EXPECT_EQ(prepared->other_way_ns, 0);
+    EXPECT_EQ(prepared->chunk, 64);
+    Options invariant = test::options_on(h200);
+    invariant.invariant = true;
+    EXPECT_EQ(chunk_of(problem, invariant), 32);
+  }
+  EXPECT_EQ(chunk_of(test::problem_with_bounds(Op::kGdn, 131072, 1, 8), test::options_on(h200)), 32);
+  EXPECT_EQ(chunk_of(lone, forced(h200, DR_SEGMENTS_LENGTH, 32 * 129)), 32) << "129 chunks of 32 are no chunks of 64";
 }
 
 TEST(Plan, OffCutsNothing) {
@@ -95,7 +121,7 @@ TEST(Plan, OffCutsNothing) {
 }
 
 TEST(Plan, PreparingIsTheFirstStepAndInEveryPrediction) {
-  const dr_device h200 = test::device_of("h200");
+  const dr_device h200 = test::prepared_on("h200");
   for (const Op op : {Op::kKda, Op::kGdn}) {
     Problem problem = test::problem_of(op, {65536, 100, 0}, 4);
     if (op == Op::kGdn) problem.heads_qk = 1;  // alone, the q and k of every head would be more than memory can give
@@ -143,7 +169,7 @@ TEST(Plan, PreparingChangesNoDecision) {
     const auto lengths = test::random_lengths(random, static_cast<Family>(round % test::kFamilies));
     const Problem problem =
         test::problem_of(round % 2 ? Op::kKda : Op::kGdn, lengths, static_cast<int32_t>(random.magnitude(1, 64)));
-    Options options = test::options_on(test::device_of("h200"));
+    Options options = test::options_on(test::prepared_on("h200"));
     options.device.kda.prepare_ns = options.device.gdn.prepare_ns = 0;
     const auto cheap = make_plan(problem, options);
     options.device.kda.prepare_ns = options.device.gdn.prepare_ns = 100000;
@@ -274,12 +300,15 @@ TEST(Plan, CostsScaleWithTheShape) {
   EXPECT_NEAR(costs(Op::kKda, 64, 64).emit, kda.local_ns / 4 + (kda.emit_ns - kda.local_ns) / 8, 1);
   EXPECT_NEAR(costs(Op::kKda, 256, 128).emit, kda.emit_ns, 1);
   EXPECT_EQ(costs(Op::kKda, 64, 128).prepare, kda.prepare_ns / 4);
-  EXPECT_NEAR(costs(Op::kKda, 128, 256).summarize, kda.local_ns / 2 + (kda.summarize_ns - kda.local_ns) * 3 / 4, 1);
+  EXPECT_NEAR(costs(Op::kKda, 128, 256).summarize,
+              kda.summarize_local_ns / 2 + (kda.summarize_ns - kda.summarize_local_ns) * 3 / 4, 1);
   EXPECT_EQ(costs(Op::kKda, 128, 128, DType::kFp32).emit_bytes, kda.emit_bytes);
+  EXPECT_EQ(full.item, kda.item_ns);
+  EXPECT_EQ(full.first_extra, 0);
   Problem gdn = test::problem_of(Op::kGdn, {8192}, 8);
   gdn.heads_qk = 2;
   gdn.dtype_gate = gdn.dtype_beta = DType::kFp32;
-  EXPECT_EQ(costs_of(gdn, options, *backend_named("cuda-sm90"), 0, 1).emit_bytes, h200.gdn.emit_bytes);
+  EXPECT_EQ(costs_of(gdn, options, *backend_named("cuda-sm90"), 1, 1).emit_bytes, h200.gdn.emit_bytes);
 
   const Options cpu = test::options_on(test::cpu_with(8));
   const Problem problem = test::problem_of(Op::kKda, {8192}, 1);
@@ -289,6 +318,42 @@ TEST(Plan, CostsScaleWithTheShape) {
   EXPECT_EQ(four.emit, 6000 + 20000 / 4) << "the local part is repeated";
   EXPECT_EQ(four.copies, 4);
   EXPECT_EQ(four.prepare + four.prepare_bytes, 0) << "inside emit";
+}
+
+Problem fused_problem(const std::vector<int64_t>& lengths, int32_t heads) {
+  Problem problem = test::problem_of(Op::kKda, lengths, heads);
+  problem.gate_form = GateForm::kRawBounded;
+  problem.lower_bound = -5.0f;
+  return problem;
+}
+
+TEST(Plan, FusedWalksSummariesInPairs) {
+  const dr_device h200 = test::device_of("h200");
+  const dr_stage_costs& stated = h200.kda_fused;  // per 64 tokens
+  const Options options = test::options_on(h200);
+  const Backend& backend = *backend_named("cuda-sm90");
+  const Problem problem = fused_problem({8192}, 16);
+  const plan::Costs one = costs_of(problem, options, backend, 0, 1), two = costs_of(problem, options, backend, 0, 2);
+  EXPECT_EQ(two.summarize * 2, one.summarize);
+  EXPECT_EQ(two.item * 2, one.item);
+  EXPECT_NEAR(two.emit, (stated.local_ns + (stated.emit_ns - stated.local_ns) / 2) / 2, 1);
+  EXPECT_NEAR(one.emit + one.first_extra, 2 * two.emit, 1) << "the pair's time";
+  EXPECT_EQ(two.first_extra, 0);
+
+  // Short sequences: all pairs of a phase at once. Long ones: what two tiles repeat costs more than one more start.
+  const auto near = make_plan(problem, options), far = make_plan(fused_problem({262144}, 16), options);
+  EXPECT_EQ(near->tiling.value_tiles, 2);
+  EXPECT_EQ(near->table.num_slots, 4);
+  EXPECT_EQ(far->tiling.value_tiles, 1);
+  EXPECT_EQ(far->table.num_slots, 8);
+  for (const Plan* plan : {near.get(), far.get()}) {
+    const PhaseTimes played =
+        time_table(plan->table, costs_of(plan->problem, options, backend, 0, plan->tiling.value_tiles));
+    EXPECT_EQ(plan->predicted_ns, played.total());
+    const Row& first = plan->table.rows1[0].work == Work::kEmit ? plan->table.rows1.front() : plan->table.rows1.back();
+    EXPECT_EQ(first.work, Work::kEmit);
+    EXPECT_LT(first.chunks, plan->table.rows3[0].chunks) << "a pair emits more slowly than it summarizes";
+  }
 }
 
 TEST(Plan, BackendsInOrderAndByName) {

@@ -104,7 +104,8 @@ class TableRules {
   void expect_order(const std::vector<Row>& rows, const plan::Costs& costs) {
     plan::ns last = INT64_MAX;
     for (const Row& row : rows) {
-      const plan::ns time = plan::ns{row.chunks} * (row.work == Work::kEmit ? costs.emit : costs.summarize);
+      const plan::ns extra = row.slot_out >= 0 ? costs.first_extra : 0;
+      const plan::ns time = row.chunks * (row.work == Work::kEmit ? costs.emit + extra : costs.summarize);
       EXPECT_LE(time, last) << "rows are longest first";
       last = time;
     }

@@ -209,6 +209,7 @@ TEST(Team, DecisionEqualsThatOfTheWalk) {
     c.copies = static_cast<int32_t>(random.magnitude(1, 64));
     c.emit = static_cast<int32_t>(random.in(200, 4000));
     c.summarize = static_cast<int32_t>(random.in(200, 6000));
+    c.first_extra = round % 2 ? 0 : c.emit / 4;
     c.carry = static_cast<int32_t>(random.in(0, 3000));
     c.carry_unit = static_cast<int32_t>(random.in(0, 5000));
     c.barrier = static_cast<int32_t>(random.in(0, 10000));

@@ -35,8 +35,14 @@ std::string joined(const std::vector<std::string>& parts) {
 
 json device_json(const dr_device& device) {
   const auto costs = [](const dr_stage_costs& c) {
-    return json{{"chunk", c.chunk},          {"emit_ns", c.emit_ns},   {"summarize_ns", c.summarize_ns},
-                {"carry_ns", c.carry_ns},    {"split_ns", c.split_ns}, {"item_ns", c.item_ns},
+    return json{{"chunk", c.chunk},
+                {"emit_ns", c.emit_ns},
+                {"summarize_ns", c.summarize_ns},
+                {"local_ns", c.local_ns},
+                {"summarize_local_ns", c.summarize_local_ns},
+                {"carry_ns", c.carry_ns},
+                {"split_ns", c.split_ns},
+                {"item_ns", c.item_ns},
                 {"prepare_ns", c.prepare_ns}};
   };
   return {{"name", device.name},
@@ -49,7 +55,8 @@ json device_json(const dr_device& device) {
           {"measured", device.measured != 0},
           {"kda", costs(device.kda)},
           {"gdn", costs(device.gdn)},
-          {"kda_fused", costs(device.kda_fused)}};
+          {"kda_fused", costs(device.kda_fused)},
+          {"gdn_fused", costs(device.gdn_fused)}};
 }
 
 void print_json() {

@@ -137,8 +137,8 @@ void cpu_describe(dr_device* device) {
   // Costs of a chunk of 16 tokens on one core of a Neoverse-V1 at 2.6 GHz, fp32. On other processors they are off by a
   // common factor, and only their ratios decide a plan.
   device->measured = 1;
-  device->kda = {cpu::kChunk, 32500, 41000, 8500, 98000, 98000, 40000, 2000, 0, 0, 0};
-  device->gdn = {cpu::kChunk, 27700, 36500, 3600, 98000, 98000, 40000, 2000, 0, 0, 0};
+  device->kda = {cpu::kChunk, 32500, 41000, 8500, 8500, 98000, 98000, 40000, 2000, 0, 0, 0};
+  device->gdn = {cpu::kChunk, 27700, 36500, 3600, 3600, 98000, 98000, 40000, 2000, 0, 0, 0};
 }
 
 }  // namespace deltarelay

@@ -81,24 +81,29 @@ std::string decline(const Problem& p, const Request& request) {
   return decline_tensors(p);
 }
 
-bool fused(const Problem& p) {
+int32_t ways(const Problem& p) {
+  if (p.op == Op::kGdn) return 2;
   // The gate is an operand of TMA there, and all factors are in the frame of a chunk's middle: 16 x 5 = 80 < 88, where e^x leaves fp32.
   constexpr float kLeastGate = -5.0f;
   const bool form = p.gate_form == GateForm::kRawBounded || p.gate_form == GateForm::kLog;
-  return p.op == Op::kKda && p.dtype == DType::kBf16 && p.dtype_gate == DType::kBf16 && form &&
-         p.least_gate() >= kLeastGate && decline_strides("g", p.g, p.dtype_gate).empty();
+  const bool bounded = p.dtype == DType::kBf16 && p.dtype_gate == DType::kBf16 && form && p.least_gate() >= kLeastGate;
+  return bounded && decline_strides("g", p.g, p.dtype_gate).empty() ? 2 : 1;
 }
 
-int32_t chunk(const Problem& p, int32_t) { return p.op == Op::kGdn ? GdnRecord::kChunk : KdaRecord::kChunk; }
+bool fused(const Problem& p, int32_t way) { return way == 0 && ways(p) == 2; }
+
+int32_t chunk(const Problem& p, int32_t way) {
+  return p.op == Op::kGdn && !fused(p, way) ? GdnRecord::kChunk : KdaRecord::kChunk;
+}
 
 // A work item holds 64 value columns, or two such panels.
 int32_t panel_columns(const Problem&, int32_t) { return kHalfWidth; }
 
-Sizes sizes(const Problem& p, int32_t, const Tiling&) {
+Sizes sizes(const Problem& p, int32_t way, const Tiling&) {
   Sizes sizes;
   sizes.state_floats = int64_t{kWidth} * kWidth;
   sizes.transition_floats = int64_t{kWidth} * kWidth;
-  if (!fused(p)) sizes.record_bytes = p.op == Op::kGdn ? GdnRecord::kBytes : KdaRecord::kBytes;
+  if (!fused(p, way)) sizes.record_bytes = p.op == Op::kGdn ? GdnRecord::kBytes : KdaRecord::kBytes;
   return sizes;
 }
 

@@ -9,10 +9,12 @@
 namespace deltarelay::cuda::sm90 {
 
 std::string decline(const Problem& problem, const Request& request);
-// The fused walk serves this problem: one kernel from the caller's tensors to outputs and summaries, without `prepare`.
-bool fused(const Problem& problem);
-int32_t chunk(const Problem& problem, int32_t isa);
-int32_t panel_columns(const Problem& problem, int32_t isa);
-Sizes sizes(const Problem& problem, int32_t isa, const Tiling& tiling);
+// Ways to serve a problem: the fused walk, one kernel from the caller's tensors to outputs and summaries, where there is one for it; and
+// `prepare` and the walk through its records.
+int32_t ways(const Problem& problem);
+bool fused(const Problem& problem, int32_t way);
+int32_t chunk(const Problem& problem, int32_t way);
+int32_t panel_columns(const Problem& problem, int32_t way);
+Sizes sizes(const Problem& problem, int32_t way, const Tiling& tiling);
 
 }  // namespace deltarelay::cuda::sm90

@@ -44,7 +44,7 @@ class Call {
 
   void enqueue() const {
     if (call_.bounds.chunks > 0) {
-      if (fused(problem_))
+      if (fused(problem_, call_.way))
         enqueue_fused();
       else
         enqueue_prepared();
@@ -64,7 +64,7 @@ class Call {
   void enqueue_fused() const {
     const FusedMaps maps{.q = map(tensors_.q, problem_.q, problem_.heads_qk, 1),
                          .k = map(tensors_.k, problem_.k, problem_.heads_qk, 1),
-                         .g = map(tensors_.g, problem_.g, problem_.heads_v, 1),
+                         .g = gdn() ? CUtensorMap{} : map(tensors_.g, problem_.g, problem_.heads_v, 1),
                          .v = map(tensors_.v, problem_.v, problem_.heads_v, 1),
                          .o = map(tensors_.o, problem_.o, problem_.heads_v, 1)};
     const bool summarizes = call_.bounds.folds > 0;  // a summary takes a pair of CTAs whatever the tiling
@@ -155,8 +155,10 @@ class Call {
   }
 
   void walk_fused(const FusedMaps& maps, int32_t phase, int64_t rows, int32_t value_tiles) const {
-    check(launch_fused_kda(maps, walk_args(phase, rows), activation(), value_tiles, stream_),
-          phase == 1 ? "launch of the fused summarize and emit (KDA)" : "launch of the fused emit (KDA)");
+    const WalkArgs args = walk_args(phase, rows);
+    check(gdn() ? launch_fused_gdn(maps, args, activation(), problem_.dtype, value_tiles, stream_)
+                : launch_fused_kda(maps, args, activation(), value_tiles, stream_),
+          phase == 1 ? "launch of the fused summarize and emit" : "launch of the fused emit");
   }
 
   void carry() const {
@@ -213,6 +215,7 @@ void load(int32_t) {
     check(load_prepare_gdn(dtype), "loading prepare (GDN)");
     check(load_walk_kda(dtype), "loading summarize and emit (KDA)");
     check(load_walk_gdn(dtype), "loading summarize and emit (GDN)");
+    check(load_fused_gdn(dtype), "loading the fused summarize and emit (GDN)");
   }
   check(load_fused_kda(), "loading the fused summarize and emit (KDA)");
   check(load_carry(), "loading carry");
@@ -233,6 +236,7 @@ const Backend kCudaSm90Backend{.name = "cuda-sm90",
                                .run_folds = nullptr,
                                .finish = nullptr,
                                .enqueue = cuda::sm90::enqueue,
-                               .load = cuda::sm90::load};
+                               .load = cuda::sm90::load,
+                               .ways = cuda::sm90::ways};
 
 }  // namespace deltarelay

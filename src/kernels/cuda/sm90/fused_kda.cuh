@@ -12,21 +12,16 @@
 // CTA r of the pair holds rows 64 r to 64 r + 63 of S^T. What belongs to a chunk alone (gates, norms, tiles, scores, the inverse) is the same
 // for both and most of the work: CTA c % 2 makes chunk c, and sends it to the other through shared memory of the cluster.
 //
-// Groups of 128 threads: 0 and 1 the state (fused_state.cuh; an emit needs one, a summary one for B and one for M), 2 scale
-// (fused_scale.cuh), 3 score (fused_score.cuh). They hand chunks on through a ring of stages with mbarriers; no barrier spans the CTA after
+// Groups of 128 threads: 0 and 1 the state (fused_kda_state.cuh; an emit needs one, a summary one for B and one for M), 2 scale
+// (fused_kda_scale.cuh), 3 score (fused_kda_score.cuh). They hand chunks on through a ring of stages with mbarriers; no barrier spans the CTA after
 // the start. The code of all groups together has to stay within the 32 KB of the instruction cache: beyond it an instruction costs 2.3
 // times as much, and far more where each warp has code of its own. Hence loops, where unrolling would save a few instructions.
 #pragma once
-#include "kernels/cuda/sm90/fused_scale.cuh"
-#include "kernels/cuda/sm90/fused_score.cuh"
-#include "kernels/cuda/sm90/fused_state.cuh"
+#include "kernels/cuda/sm90/fused_kda_scale.cuh"
+#include "kernels/cuda/sm90/fused_kda_score.cuh"
+#include "kernels/cuda/sm90/fused_kda_state.cuh"
 
 namespace deltarelay::cuda::sm90 {
-
-constexpr int kFusedThreads = 4 * kWarpgroup;
-// 2 (168 + 88) = 512: the whole register file. With 160 for the state ptxas puts its products one after the other.
-constexpr int kFusedStateRegisters = 168;
-constexpr int kFusedOtherRegisters = 88;
 
 template <int kCtas>
 __device__ __forceinline__ void init_barriers(FusedShared<kCtas>& shared, int rank) {

@@ -26,5 +26,8 @@ cudaError_t load_walk_gdn(DType dtype);
 cudaError_t launch_fused_kda(const FusedMaps& maps, const WalkArgs& args, const Activation& activation,
                              int32_t value_tiles, cudaStream_t stream);
 cudaError_t load_fused_kda();
+cudaError_t launch_fused_gdn(const FusedMaps& maps, const WalkArgs& args, const Activation& activation, DType dtype,
+                             int32_t value_tiles, cudaStream_t stream);
+cudaError_t load_fused_gdn(DType dtype);
 
 }  // namespace deltarelay::cuda::sm90

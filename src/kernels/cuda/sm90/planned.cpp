@@ -21,6 +21,7 @@ const Backend kCudaSm90Backend{.name = "cuda-sm90",
                                .sizes = cuda::sm90::sizes,
                                .run_rows = nullptr,
                                .run_folds = nullptr,
-                               .finish = nullptr};
+                               .finish = nullptr,
+                               .ways = cuda::sm90::ways};
 
 }  // namespace deltarelay

@@ -4,19 +4,12 @@
 #pragma once
 #include "kernels/cuda/ptx/matrix.cuh"
 #include "kernels/cuda/ptx/wgmma.cuh"
-#include "kernels/cuda/sm90/fused_memory.cuh"
+#include "kernels/cuda/sm90/fused_kda_memory.cuh"
 #include "kernels/cuda/sm90/walk_maps.h"
 #include "kernels/cuda/state_io.cuh"
 #include "kernels/cuda/tile/descriptor.cuh"
 
 namespace deltarelay::cuda::sm90 {
-
-// d += a P^T or a T^T; a has 32 columns.
-__device__ __forceinline__ void add_triangle(float (&d)[16], const Fragment (&a)[2], uint32_t triangle) {
-  const uint64_t operand = plain_operand(triangle, 512, 128);
-#pragma unroll
-  for (int k = 0; k < 2; ++k) Wgmma<__nv_bfloat16>::times(d, a[k], operand + operand_step(k * 1024), true);
-}
 
 // This lane's share of a vector over the channels, which lies in the order of pairs_at.
 struct ChannelFactors {
@@ -40,58 +33,6 @@ __device__ __forceinline__ constexpr uint64_t channels_at(int step) {
   return operand_step((step / 4) * FusedStage::kHalfBytes + (step % 4) * 32);
 }
 
-// R = beta r V - beta r^2 K S over K S, where there are values; rows past the end, whose values may be anything, are 0.
-__device__ __forceinline__ void subtract_prediction(float (&product)[16], const Fragment (&value)[2],
-                                                    const float4 (&strength)[4], bool values, int column, int valid) {
-  using Two = Pair<__nv_bfloat16>;
-#pragma unroll
-  for (int n = 0; n < 4; ++n) {
-    const float4 f = strength[n];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const uint32_t pair = value[n / 2].reg[2 * (n % 2) + r];
-      float &low = product[4 * n + 2 * r], &high = product[4 * n + 2 * r + 1];
-      low *= -f.z, high *= -f.w;
-      if (values) low = fmaf(f.x, Two::low(pair), low), high = fmaf(f.y, Two::high(pair), high);
-    }
-  }
-  if (valid < kFusedChunk) {
-#pragma unroll
-    for (int i = 0; i < 16; ++i) product[i] = 8 * (i / 4) + column + i % 2 < valid ? product[i] : 0.0f;
-  }
-}
-
-// Stage `stage` has been read: one arrival here, and one at its maker.
-template <int kCtas>
-__device__ __forceinline__ void release_stage(FusedShared<kCtas>& shared, int stage, int rank) {
-  ptx::mbarrier_arrive(&shared.free[stage]);
-  if (kCtas > 1 && stage % 2 != rank) arrive_in_block(&shared.free[stage], 1 - rank);
-}
-
-// Sends off the output of a chunk, which the warps of the state have left in its v tile.
-__device__ __forceinline__ void send_output(const FusedMaps& maps, const WalkArgs& args, const Item& item,
-                                            const uint8_t* tile, int chunk, int half, int group, int thread) {
-  named_barrier(kStateBarrier + group, kWarpgroup);
-  const int token = static_cast<int>(item.token) + chunk * kFusedChunk, valid = item.tokens - chunk * kFusedChunk;
-  if (valid >= kFusedChunk) {
-    if (thread == 0) {
-      ptx::fence_proxy_async(ptx::space_shared);  // behind the barrier it orders the stores of all, as in produce.cuh
-      const int32_t at[5] = {0, token, half, item.head, item.sequence_at};
-      ptx::cp_async_bulk_tensor(ptx::space_global, ptx::space_shared, &maps.o, at, tile);
-      ptx::cp_async_bulk_commit_group();
-    }
-  } else {  // a box would run into the next sequence
-    __nv_bfloat16* out = static_cast<__nv_bfloat16*>(args.o.data) + item.sequence_at * args.o.sequence +
-                         token * args.o.token + item.head * args.o.head + half * kHalfWidth;
-#pragma unroll 1
-    for (int i = thread; i < valid * 8; i += kWarpgroup) {
-      const int row = i / 8, piece = i % 8;
-      *reinterpret_cast<uint4*>(out + row * args.o.token + piece * 8) =
-          *reinterpret_cast<const uint4*>(tile + swizzled_offset(row, piece));
-    }
-  }
-}
-
 // Outputs of one half of the values.
 template <int kCtas>
 __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs& args, const Item& item,
@@ -100,7 +41,7 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
   using Product = Wgmma<__nv_bfloat16>;
   const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, warp = thread / 32;
   const int column = 2 * (lane % 4);  // place in an 8-column block of an accumulator
-  const int chunks = item.row.chunks;
+  const int chunks = item.row.chunks, tokens = item.tokens;
   // This lane's row of its warp's 16 value columns, 16 tokens at a time, for transposing ldmatrix and stmatrix.
   const int half = rank + group;
   const uint32_t v_offset = FusedStage::kV + group * FusedStage::kTileBytes +
@@ -162,16 +103,17 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
     for (int n = 0; n < 4; ++n) strength[n] = *reinterpret_cast<const float4*>(factors.strength[4 * n + column / 2]);
     wgmma_wait<1>();
     pin(product);
-    subtract_prediction(product, value, strength, true, column, item.tokens - chunk * kFusedChunk);
+    subtract_prediction<__nv_bfloat16>(product, value, strength, true, column, tokens - chunk * kFusedChunk);
     const Fragment error[2] = {pack_block<__nv_bfloat16>(product, 0), pack_block<__nv_bfloat16>(product, 1)};
 
     // U = R + T R
     wait_parity(&shared.solved[stage_index], position.parity);
     wgmma_fence();
-    add_triangle(product, error, stage + FusedStage::kT);
+    add_triangle<__nv_bfloat16>(product, error, stage + FusedStage::kT);
     wgmma_commit();
     // Behind T R: the output of the chunk before to memory.
-    if (chunk > 0) send_output(maps, args, item, output_tile(previous), chunk - 1, half, group, thread);
+    if (chunk > 0)
+      send_output<__nv_bfloat16>(maps, args, item, output_tile(previous), chunk - 1, tokens, half, group, thread);
     wgmma_wait<0>();
     pin(product);
     pin(out);
@@ -194,12 +136,12 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
       }
     }
     wgmma_fence();
-    add_triangle(out, update, stage + FusedStage::kP);
+    add_triangle<__nv_bfloat16>(out, update, stage + FusedStage::kP);
     wgmma_commit();
     // By now the output of the chunk before has been read: its stage is free.
     if (chunk > 0 && thread == 0) {
       ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>{});
-      release_stage(shared, previous, rank);
+      release_stage<kCtas>(shared, previous, rank);
     }
     const ChannelFactors late(shared.ring[stage_index] + FusedStage::kLate, column);
     previous = stage_index;
@@ -212,7 +154,7 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
   }
   if (chunks == 0) return;
   write_output(previous);
-  send_output(maps, args, item, output_tile(previous), chunks - 1, half, group, thread);
+  send_output<__nv_bfloat16>(maps, args, item, output_tile(previous), chunks - 1, tokens, half, group, thread);
 }
 
 // B^T (with values, from zero) or M^T (without, from the identity) of a segment.
@@ -221,12 +163,12 @@ __device__ __forceinline__ void summarize_fused(const Item& item, FusedShared<2>
   constexpr int kCtas = 2;
   using Product = Wgmma<__nv_bfloat16>;
   const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, warp = thread / 32;
-  const int column = 2 * (lane % 4);
+  const int column = 2 * (lane % 4), chunks = item.row.chunks, tokens = item.tokens;
   const uint32_t v_offset = FusedStage::kV + swizzled_offset(8 * (lane / 16) + lane % 8, 2 * warp + lane / 8 % 2);
   RingPosition<FusedRing<kCtas>::kStages> position;
   int previous = 0;  // stage of the chunk before
 #pragma unroll 1
-  for (int chunk = 0; chunk < item.row.chunks; ++chunk) {
+  for (int chunk = 0; chunk < chunks; ++chunk) {
     const int stage_index = position.stage;
     const uint32_t stage = shared_address(shared.ring[stage_index]);
     wait_parity(&shared.scaled[stage_index], position.parity);
@@ -245,7 +187,7 @@ __device__ __forceinline__ void summarize_fused(const Item& item, FusedShared<2>
     wgmma_commit();
     if (chunk > 0) {  // behind K S: all warps are done with the chunk before
       named_barrier(kStateBarrier + !values, kWarpgroup);
-      if (thread == 0) release_stage(shared, previous, rank);
+      if (thread == 0) release_stage<kCtas>(shared, previous, rank);
     }
     const TokenFactors& factors = tokens_of(shared.ring[stage_index]);
     float4 strength[4];
@@ -253,11 +195,11 @@ __device__ __forceinline__ void summarize_fused(const Item& item, FusedShared<2>
     for (int n = 0; n < 4; ++n) strength[n] = *reinterpret_cast<const float4*>(factors.strength[4 * n + column / 2]);
     wgmma_wait<0>();
     pin(product);
-    subtract_prediction(product, value, strength, values, column, item.tokens - chunk * kFusedChunk);
+    subtract_prediction<__nv_bfloat16>(product, value, strength, values, column, tokens - chunk * kFusedChunk);
     const Fragment error[2] = {pack_block<__nv_bfloat16>(product, 0), pack_block<__nv_bfloat16>(product, 1)};
     wait_parity(&shared.solved[stage_index], position.parity);
     wgmma_fence();
-    add_triangle(product, error, stage + FusedStage::kT);
+    add_triangle<__nv_bfloat16>(product, error, stage + FusedStage::kT);
     wgmma_commit();
     wgmma_wait<0>();
     pin(product);
@@ -276,45 +218,14 @@ __device__ __forceinline__ void summarize_fused(const Item& item, FusedShared<2>
   }
 }
 
-// The state group `group` of a CTA. Of an emit it walks half rank + group of the values; of a summary 0 walks B and 1 walks M.
 template <int kCtas>
 __device__ __forceinline__ void walk_fused(const FusedMaps& maps, const WalkArgs& args, const Item& item,
                                            FusedShared<kCtas>& shared, int group, int rank) {
-  const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, warp = thread / 32;
-  const int lane_row = 16 * warp + lane / 4, lane_column = 2 * (lane % 4);
-  const Row& row = item.row;
-  const int value_row = (rank + (row.work == Work::kEmit ? group : 0)) * kGroupRows;
-  auto slot_at = [&](float* pool, int slot) {
-    return pool + (static_cast<int64_t>(slot) * args.heads_v + item.head) * (kWidth * kWidth);
-  };
-  float state[64];
-  if constexpr (kCtas == 2) {
-    if (row.work == Work::kSummarize) {
-#pragma unroll
-      for (int i = 0; i < 64; ++i)
-        state[i] =
-            group == 1 && value_row + lane_row + 4 * (i & 2) == 8 * (i / 4) + lane_column + (i & 1) ? 1.0f : 0.0f;
-      summarize_fused(item, shared, rank, group == 0, state);
-      store_slot(state, slot_at(group == 0 ? args.slot_state : args.slot_transition, row.slot_out), value_row, lane_row,
-                 lane_column);
-      return;
-    }
-  }
-  if (row.slot_in >= 0) {
-    load_slot(state, slot_at(args.slot_state, row.slot_in), value_row, lane_row, lane_column);
-  } else {
-    const int64_t slot = initial_slot(args.initial, args.has_initial, row.sequence, args.report);
-    load_state(state, args.initial, slot, item.head, value_row, lane_row, lane_column);
-  }
-  emit_fused(maps, args, item, shared, group, rank, state);
-  if (row.slot_out >= 0) store_slot(state, slot_at(args.slot_state, row.slot_out), value_row, lane_row, lane_column);
-  if (item.ends_sequence) {
-    if (row.slot_folded >= 0)
-      load_slot(state, slot_at(args.slot_state, row.slot_folded), value_row, lane_row, lane_column);
-    store_state(state, args.final, slot_of(args.final, row.sequence, args.report), item.head, value_row, lane_row,
-                lane_column);
-  }
-  if (thread == 0) ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>{});  // shared memory must outlive the copy
+  walk_row<kCtas>(
+      args, item, group, rank, [&](float(&state)[64]) { emit_fused(maps, args, item, shared, group, rank, state); },
+      [&](float(&state)[64], bool values) {
+        if constexpr (kCtas == 2) summarize_fused(item, shared, rank, values, state);
+      });
 }
 
 }  // namespace deltarelay::cuda::sm90

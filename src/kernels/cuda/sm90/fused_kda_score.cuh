@@ -9,7 +9,7 @@
 #include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/ptx/matrix.cuh"
 #include "kernels/cuda/ptx/wgmma.cuh"
-#include "kernels/cuda/sm90/fused_memory.cuh"
+#include "kernels/cuda/sm90/fused_kda_memory.cuh"
 #include "kernels/cuda/sm90/walk_maps.h"
 #include "kernels/cuda/tile/descriptor.cuh"
 
@@ -94,15 +94,6 @@ __device__ __forceinline__ void write_factors(const Activation& activation, cons
   *reinterpret_cast<float*>(reinterpret_cast<uint8_t*>(&factors) + factor_at(thread)) = exists ? number : 0.0f;
 }
 
-// Stores a 16 x 16 block in the layout of an accumulator, at row and column `row`, `column` (in blocks of 8) of P.
-__device__ __forceinline__ void store_block(uint8_t* matrix, int row, int column, const float* block, int lane) {
-  using Two = Pair<__nv_bfloat16>;
-  const Fragment packed = {Two::pack(block[0], block[1]), Two::pack(block[2], block[3]), Two::pack(block[4], block[5]),
-                           Two::pack(block[6], block[7])};
-  const int core = lane / 8;
-  store_matrix(shared_address(matrix + core_offset(row + core % 2, column + core / 2) + lane % 8 * 16), packed);
-}
-
 // P below its diagonal from rows of q+ k-^T. Above it there may be inf or NaN: select.
 __device__ __forceinline__ void write_p(uint8_t* p, const float (&scores)[16], int warp, int lane) {
   const int row = lane / 4, column = 2 * (lane % 4);
@@ -116,11 +107,11 @@ __device__ __forceinline__ void write_p(uint8_t* p, const float (&scores)[16], i
   float block[8];
   if (warp == 0) {
     mask(block, 0);
-    store_block(p, 0, 0, block, lane);
+    store_block<__nv_bfloat16>(p, 0, 0, block, lane);
   } else {
-    store_block(p, 2, 0, scores, lane);
+    store_block<__nv_bfloat16>(p, 2, 0, scores, lane);
     mask(block, 8);
-    store_block(p, 2, 2, block, lane);
+    store_block<__nv_bfloat16>(p, 2, 2, block, lane);
   }
 }
 
@@ -145,77 +136,6 @@ __device__ __forceinline__ void write_lower(FusedLower& lower, const float (&sco
   } else {
     store(lower.corner, 0, false);
     store(lower.diagonal[1], 8, true);
-  }
-}
-
-// T = (I - N)^-1 - I by one warp. Blocks on the diagonal by substitution in fp32, so repeated keys (L near 1 everywhere), which make powers
-// of L grow, do no harm: lanes 0-15 and 16-31 each solve one row of a block, y = n + y N, from the last column back. With Y0 and Y1 these
-// blocks, the one below them is M + Y1 M, where M = N10 + N10 Y0. N is overwritten.
-__device__ __forceinline__ void write_t(FusedLower& lower, uint8_t* t, int lane) {
-  using Two = Pair<__nv_bfloat16>;
-  const int block = lane / 16, row = lane % 16;
-  float(&own)[16][20] = lower.diagonal[block];
-  float y[16];
-#pragma unroll
-  for (int j = 0; j < 16; j += 4) {
-    const float4 n = *reinterpret_cast<const float4*>(&own[row][j]);
-    y[j] = n.x, y[j + 1] = n.y, y[j + 2] = n.z, y[j + 3] = n.w;
-  }
-#pragma unroll
-  for (int m = 14; m >= 1; --m) {
-#pragma unroll
-    for (int j = 0; j < m; j += 4) {
-      const float4 n = *reinterpret_cast<const float4*>(&own[m][j]);
-      y[j] = fmaf(y[m], n.x, y[j]);
-      if (j + 1 < m) y[j + 1] = fmaf(y[m], n.y, y[j + 1]);
-      if (j + 2 < m) y[j + 2] = fmaf(y[m], n.z, y[j + 2]);
-      if (j + 3 < m) y[j + 3] = fmaf(y[m], n.w, y[j + 3]);
-    }
-  }
-  __syncwarp();
-#pragma unroll
-  for (int j = 0; j < 16; j += 4) *reinterpret_cast<float4*>(&own[row][j]) = {y[j], y[j + 1], y[j + 2], y[j + 3]};
-#pragma unroll
-  for (int piece = 0; piece < 2; ++piece) {
-    const float* values = y + 8 * piece;
-    *reinterpret_cast<uint4*>(t + core_offset(2 * block + row / 8, 2 * block + piece) + row % 8 * 16) = {
-        Two::pack(values[0], values[1]), Two::pack(values[2], values[3]), Two::pack(values[4], values[5]),
-        Two::pack(values[6], values[7])};
-  }
-  __syncwarp();
-  // Products on the tensor cores: tf32 has 11 bits against the 8 of the result, and the identity's part is not rounded.
-  const int r = lane / 4, c = lane % 4;
-  auto multiply = [&](const auto& left, const auto& right, float(&product)[2][4]) {
-#pragma unroll
-    for (int step = 0; step < 2; ++step) {
-      uint32_t a[4];
-#pragma unroll
-      for (int e = 0; e < 4; ++e) a[e] = as_tf32(left[r + 8 * (e % 2)][8 * step + c + 4 * (e / 2)]);
-#pragma unroll
-      for (int n = 0; n < 2; ++n) {
-        const uint32_t b0 = as_tf32(right[8 * step + c][8 * n + r]), b1 = as_tf32(right[8 * step + c + 4][8 * n + r]);
-        mma_tf32(product[n], a, b0, b1);
-      }
-    }
-  };
-  float corner[2][4];
-  auto each_pair = [&](auto body) {  // of the corner, as an accumulator has it
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      body(*reinterpret_cast<float2*>(&lower.corner[r + 8 * (i % 2)][8 * (i / 2) + 2 * c]),
-           &corner[i / 2][2 * (i % 2)]);
-  };
-  each_pair([](const float2& stored, float* number) { number[0] = stored.x, number[1] = stored.y; });
-  multiply(lower.corner, lower.diagonal[0], corner);  // N10 + N10 Y0
-  __syncwarp();
-  each_pair([](float2& stored, const float* number) { stored = {number[0], number[1]}; });
-  __syncwarp();
-  multiply(lower.diagonal[1], lower.corner, corner);  // M + Y1 M
-#pragma unroll
-  for (int n = 0; n < 2; ++n) {
-    uint8_t* at = t + core_offset(2, n) + r * 16 + c * 4;
-    word_at(at) = Two::pack(corner[n][0], corner[n][1]);
-    word_at(at + 128) = Two::pack(corner[n][2], corner[n][3]);
   }
 }
 
@@ -418,7 +338,7 @@ __device__ __forceinline__ void score_chunks(const FusedMaps& maps, const WalkAr
         write_lower(shared.lower, scores, tokens_of(stage), warp, lane);
         named_barrier(kTriangleBarrier, 64);
         if (warp == 2 + chunk / kCtas % 2) {  // in turns
-          write_t(shared.lower, stage + FusedStage::kT, lane);
+          write_t<__nv_bfloat16>(shared.lower, stage + FusedStage::kT, lane);
           ptx::fence_proxy_async(ptx::space_shared);
           __syncwarp();
           if (kCtas > 1 && lane == 0)

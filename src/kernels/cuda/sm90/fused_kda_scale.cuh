@@ -4,7 +4,7 @@
 // across threads: the later side sums inclusively, the earlier one exclusively with the sign turned.
 #pragma once
 #include "kernels/cuda/activation.cuh"
-#include "kernels/cuda/sm90/fused_memory.cuh"
+#include "kernels/cuda/sm90/fused_kda_memory.cuh"
 
 namespace deltarelay::cuda::sm90 {
 

@@ -5,13 +5,14 @@
 
 #include "kernels/cuda/ptx/barrier.cuh"
 #include "kernels/cuda/ptx/bulk.cuh"
+#include "kernels/cuda/sm90/fused_inverse.cuh"
+#include "kernels/cuda/sm90/fused_row.cuh"
 #include "kernels/cuda/sm90/record.h"
 #include "kernels/cuda/sm90/stage.cuh"
 #include "kernels/cuda/tile/descriptor.cuh"
 
 namespace deltarelay::cuda::sm90 {
 
-constexpr int kFusedChunk = 32;
 constexpr int kFusedSide = kFusedChunk / 2;  // tokens on one side of the chunk's middle
 
 // Numbers over the tokens of a chunk, for the state. With r the inverse norm of k (1 without l2norm):
@@ -49,16 +50,6 @@ struct FusedRing {
   static constexpr int kHalves = 2 / kCtas;  // halves of the values in one CTA
   static constexpr int kBytes = FusedStage::kV + kHalves * FusedStage::kTileBytes;
   static_assert(kStages % kCtas == 0);
-};
-
-// Byte of core matrix (row / 8, column / 8) of P and T.
-__device__ __forceinline__ constexpr int core_offset(int row, int column) { return column * 512 + row * 128; }
-
-// -L in fp32, 16 x 16 blocks: the two on the diagonal, and the one below. Rows are padded: float4 stays aligned on the diagonal, float2
-// below it, and rows fall into different banks.
-struct FusedLower {
-  float diagonal[2][16][20];
-  float corner[16][18];
 };
 
 // Barriers of a stage. An own stage is one whose chunks this CTA makes; the others arrive by copies of the other CTA.
@@ -99,13 +90,9 @@ __device__ __forceinline__ TokenFactors& tokens_of(uint8_t* stage) {
 // together, so that it reads them at once.
 __device__ __forceinline__ int pairs_at(int pair) { return (pair / 8) * 16 + (pair % 4) * 4 + (pair / 4 % 2) * 2; }
 
-// Named barriers; 0 is __syncthreads.
-constexpr int kStateBarrier = 1;  // and 2: one for each state group
+// Named barriers, beside those of the state groups.
 constexpr int kScaleBarrier = 3;
 constexpr int kTriangleBarrier = 4;
 constexpr int kScoreBarrier = 5;
-
-// Two neighbouring 16-bit numbers in shared memory.
-__device__ __forceinline__ uint32_t& word_at(uint8_t* address) { return *reinterpret_cast<uint32_t*>(address); }
 
 }  // namespace deltarelay::cuda::sm90

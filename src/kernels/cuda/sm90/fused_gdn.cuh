@@ -1,0 +1,76 @@
+// The fused walk of GDN, from raw q, k, g, v to o, or to a summary: a CTA, or a pair of CTAs (a cluster), walks one row (a whole sequence, or
+// a segment) of one head. Chunk: 32 tokens.
+//
+// With G the inclusive sum of log-decays of the chunk, r = 1 / |k| (1 without l2norm):
+//     R~_i = beta_i r_i v_i - beta_i r_i^2 e^{Gi} (k S)_i      U~ = R~ + T R~ = r U
+//     T = (I + L)^-1 - I,  L_ij = beta_i r_i^2 e^{Gi-Gj} k_i.k_j for j < i      P_ij = scale / |q_i| e^{Gi-Gj} q_i.k_j for j < i
+//     O_i = scale / |q_i| e^{Gi} (q S)_i + (P U~)_i + scale / |q_i| q_i.k_i U~_i       S <- e^{Glast} S + k^T (e^{Glast-G} U~)
+// Tiles of q and k are operands as they come, all exponents are <= 0, and any gate is exact.
+//
+// Groups of 128 threads: 0 and 1 the state (fused_gdn_state.cuh): halves of the values, or with two CTAs one half in each, or B and M of a
+// summary. 2 and 3 make what belongs to a chunk alone (fused_gdn_make.cuh), in turns; of a pair CTA c % 2 makes chunk c and sends it to the
+// other. The code of all groups together has to stay within the 32 KB of the instruction cache (docs/kernels/sm90-fused.md).
+#pragma once
+#include "kernels/cuda/sm90/fused_gdn_make.cuh"
+#include "kernels/cuda/sm90/fused_gdn_state.cuh"
+
+namespace deltarelay::cuda::sm90 {
+namespace fused_gdn {
+
+template <int kCtas>
+__device__ __forceinline__ void init_barriers(Shared<kCtas>& shared, int rank) {
+  const uint32_t readers = shared.item.row.work == Work::kEmit ? Ring<kCtas>::kHalves : 2;  // state groups of a CTA
+  for (int i = 0; i < Ring<kCtas>::kStages; ++i) {
+    const bool own = i % kCtas == rank;
+    ptx::mbarrier_init(&shared.loaded[i], 1);  // the lane that loads
+    ptx::mbarrier_init(&shared.made[i], 1);    // a thread of the making group, or the lane that loads
+    ptx::mbarrier_init(&shared.free[i], own ? kCtas * readers : readers);
+  }
+  ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster);
+}
+
+}  // namespace fused_gdn
+
+template <class Element, int kCtas>
+__global__ void __launch_bounds__(kFusedThreads, 1)
+    fused_gdn_kernel(const __grid_constant__ FusedMaps maps, const __grid_constant__ WalkArgs args,
+                     const __grid_constant__ Activation activation) {
+  using namespace fused_gdn;
+  auto& shared = *reinterpret_cast<Shared<kCtas>*>(dynamic_shared_memory());
+  const int rank = kCtas == 1 ? 0 : cluster_rank();
+  if (threadIdx.x == 0) {
+    for (const CUtensorMap* map : {&maps.q, &maps.k, &maps.v, &maps.o}) prefetch_tensor_map(map);
+  }
+  wait_for_previous_grid();
+  allow_next_grid();
+  if (threadIdx.x == 0) {
+    shared.found = find_item<Ring<kCtas>::kHalves>(args, kFusedChunk, shared.item);
+    if (shared.found) init_barriers(shared, rank);
+  }
+  __syncthreads();
+  if (!shared.found) return;
+  if constexpr (kCtas > 1) cluster_sync();
+  const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
+  const bool emits = shared.item.row.work == Work::kEmit;
+  const Item& item = shared.item;
+  if (group < 2) {
+    raise_registers<kFusedStateRegisters>();
+    if (kCtas == 1 || group == 0 || !emits) {
+      walk_row<kCtas>(
+          args, item, group, rank,
+          [&](float(&state)[64]) { emit_chunks<Element>(maps, args, item, shared, group, rank, state); },
+          [&](float(&state)[64], bool values) {
+            if constexpr (kCtas == 2) summarize_chunks<Element>(item, shared, rank, values, state);
+          });
+    }
+  } else {
+    lower_registers<kFusedOtherRegisters>();
+    if (kCtas == 1 || emits)
+      make_chunks<Element, kCtas, true>(maps, args, activation, item, shared, group - 2, rank);
+    else
+      make_chunks<Element, kCtas, false>(maps, args, activation, item, shared, group - 2, rank);
+  }
+  if constexpr (kCtas > 1) cluster_sync();  // the other CTA copies into this one's memory and arrives at its barriers
+}
+
+}  // namespace deltarelay::cuda::sm90

@@ -1,0 +1,85 @@
+// Shared memory of the fused walk of GDN, and how its roles and its two CTAs hand chunks to each other.
+#pragma once
+#include <cstdint>
+
+#include "kernels/cuda/ptx/barrier.cuh"
+#include "kernels/cuda/sm90/fused_inverse.cuh"
+#include "kernels/cuda/sm90/fused_row.cuh"
+#include "kernels/cuda/sm90/record.h"
+#include "kernels/cuda/sm90/stage.cuh"
+
+namespace deltarelay::cuda::sm90::fused_gdn {
+
+// One stage of the ring. Tiles are [32 tokens][128 bytes], swizzled, as they come; v is overwritten by o. q and k are neighbours: together
+// they are the 64-row operand of the scores. Vectors over the tokens, with G the inclusive sum of log-decays of the chunk, rk and rq the
+// inverse norms (1 without l2norm):
+struct Stage {
+  static constexpr int kTileBytes = kFusedChunk * kRowBytes;
+  static constexpr int kQ = 0;  // q and k of one half of the channels, then of the other
+  static constexpr int kK = kTileBytes;
+  static constexpr int kHalfBytes = 2 * kTileBytes;
+  // 32 x 32 in 8 x 8 core matrices; the block above the diagonal is 0 from the start and never written.
+  static constexpr int kTriangleBytes = kFusedChunk * kFusedChunk * 2;
+  static constexpr int kP = 2 * kHalfBytes;
+  static constexpr int kT = kP + kTriangleBytes;
+  static constexpr int kStrength =
+      kT + kTriangleBytes;  // float[16][4], of tokens 2 p, 2 p + 1: beta rk twice, beta rk^2 e^G twice
+  static constexpr int kQuery = kStrength + 256;                     // float[32]: scale rq e^G
+  static constexpr int kDiagonal = kQuery + 128;                     // float[32]: scale rq q.k
+  static constexpr int kUpdate = kDiagonal + 128;                    // float[32]: e^{Glast-G}
+  static constexpr int kDecay = kUpdate + 128;                       // float: e^{Glast}
+  static constexpr int kMadeBytes = kDecay + 16 - kP;                // from kP: what is sent to the other CTA
+  static constexpr int kV = (kP + kMadeBytes + 1023) / 1024 * 1024;  // the halves of the values that this CTA has
+};
+
+// One CTA, or a pair that shares the making of chunks: CTA c % 2 makes chunk c. A stage always belongs to the same making group of the same
+// CTA: its barriers have fixed counts then, and who waits for one sees every use of it.
+template <int kCtas>
+struct Ring {
+  static constexpr int kStages = kCtas == 1 ? 6 : 8;
+  static constexpr int kHalves = 2 / kCtas;  // halves of the values in one CTA
+  static constexpr int kBytes = Stage::kV + kHalves * Stage::kTileBytes;
+  static_assert(kStages % (2 * kCtas) == 0);
+};
+
+// What the warps of a making group tell each other about their chunk's tokens.
+struct Tokens {
+  float sum[kFusedChunk];    // G, base 2
+  float query[kFusedChunk];  // scale rq
+  float key[kFusedChunk];    // -beta rk^2
+};
+
+// Barriers of a stage. An own stage is one whose chunks this CTA makes; the others arrive by copies of the other CTA.
+template <int kCtas>
+struct Shared {
+  static constexpr int kStages = Ring<kCtas>::kStages;
+  uint8_t ring[kStages][Ring<kCtas>::kBytes];
+  FusedLower lower[2];       // of each making group
+  Tokens tokens[2];          // likewise
+  uint64_t loaded[kStages];  // q, k, v are there
+  uint64_t made[kStages];    // P, T and the vectors
+  uint64_t free[kStages];    // read by all states (own: of both CTAs), and the output has left
+  Item item;
+  bool found;
+};
+static_assert(sizeof(Shared<1>) <= 232448 && sizeof(Shared<2>) <= 232448, "227 KB a CTA");
+
+// Place in the ring of every `kStep`th chunk.
+template <int kStages, int kStep>
+struct Position {
+  int stage;
+  uint32_t parity = 0;
+  __device__ __forceinline__ void advance() {
+    stage += kStep;
+    if (stage >= kStages) {
+      stage -= kStages;
+      parity ^= 1;
+    }
+  }
+};
+
+// Named barriers, beside those of the state groups: of the two making groups, and of the warps in each that make L.
+constexpr int kMakeBarrier = 3;
+constexpr int kLowerBarrier = 5;
+
+}  // namespace deltarelay::cuda::sm90::fused_gdn

@@ -1,0 +1,235 @@
+// The state groups of the fused walk of GDN: 64 rows of S^T (or of B^T, or of M^T) each, in fp32 accumulators; every product has A in
+// registers.
+#pragma once
+#include "kernels/cuda/ptx/matrix.cuh"
+#include "kernels/cuda/ptx/wgmma.cuh"
+#include "kernels/cuda/sm90/fused_gdn_memory.cuh"
+#include "kernels/cuda/sm90/fused_row.cuh"
+#include "kernels/cuda/tile/descriptor.cuh"
+
+namespace deltarelay::cuda::sm90::fused_gdn {
+
+// Rows of k past the end belong to another sequence and may hold NaN, which a zero of U does not silence. By every state group for itself:
+// two write the same zeros, and what reads the rows meanwhile makes numbers that nobody uses.
+__device__ __forceinline__ void clear_keys(uint8_t* stage, int valid, int group, int thread) {
+  for (int i = thread; i < (kFusedChunk - valid) * 16; i += kWarpgroup) {
+    *reinterpret_cast<uint4*>(stage + (i % 16 / 8) * Stage::kHalfBytes + Stage::kK + (valid + i / 16) * kRowBytes +
+                              i % 8 * 16) = make_uint4(0, 0, 0, 0);
+  }
+  ptx::fence_proxy_async(ptx::space_shared);
+  named_barrier(kStateBarrier + group, kWarpgroup);
+}
+
+// The 16 channels of step `step` of K S and Q S.
+__device__ __forceinline__ constexpr uint64_t channels_at(int step) {
+  return operand_step((step / 4) * Stage::kHalfBytes + (step % 4) * 32);
+}
+
+// This lane's share of a vector over the tokens.
+struct TokenFactors {
+  float2 of[4];
+  __device__ __forceinline__ TokenFactors(const uint8_t* vector, int column) {
+#pragma unroll
+    for (int n = 0; n < 4; ++n) of[n] = *reinterpret_cast<const float2*>(vector + (8 * n + column) * 4);
+  }
+};
+
+// What one state group does with a chunk, but for outputs.
+template <class Element>
+struct ChunkStep {
+  using Product = Wgmma<Element>;
+  uint8_t* stage;
+  uint32_t address;
+  int column;  // place of this lane in an 8-column block of an accumulator
+
+  __device__ __forceinline__ ChunkStep(uint8_t* at, int lane_column)
+      : stage(at), address(shared_address(at)), column(lane_column) {}
+
+  __device__ __forceinline__ void read_keys(float (&product)[16], const Fragment (&state)[8]) const {
+    const uint64_t keys = swizzled_operand(address + Stage::kK);
+#pragma unroll
+    for (int k = 0; k < 8; ++k) Product::times(product, state[k], keys + channels_at(k), k > 0);
+    wgmma_commit();
+  }
+  __device__ __forceinline__ void read_queries(float (&out)[16], const Fragment (&state)[8]) const {
+    const uint64_t queries = swizzled_operand(address + Stage::kQ);
+#pragma unroll
+    for (int k = 0; k < 8; ++k) Product::times(out, state[k], queries + channels_at(k), k > 0);
+    wgmma_commit();
+  }
+  __device__ __forceinline__ void load_strength(float4 (&strength)[4]) const {
+#pragma unroll
+    for (int n = 0; n < 4; ++n)
+      strength[n] = *reinterpret_cast<const float4*>(stage + Stage::kStrength + (4 * n + column / 2) * 16);
+  }
+  __device__ __forceinline__ float decay() const { return *reinterpret_cast<const float*>(stage + Stage::kDecay); }
+  // (e^{Glast-G} U)^T
+  static __device__ __forceinline__ void pack_update(Fragment (&update)[2], const float (&u)[16],
+                                                     const TokenFactors& factor) {
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      const float2 f = factor.of[n];
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+        update[n / 2].reg[2 * (n % 2) + r] = Pair<Element>::pack(u[4 * n + 2 * r] * f.x, u[4 * n + 2 * r + 1] * f.y);
+    }
+  }
+  __device__ __forceinline__ void update_state(float (&state)[64], const Fragment (&update)[2]) const {
+    const uint64_t keys = swizzled_operand(address + Stage::kK, Stage::kHalfBytes);
+#pragma unroll
+    for (int k = 0; k < 2; ++k) Product::add_transposed(state, update[k], keys + operand_step(k * 16 * kRowBytes));
+    wgmma_commit();
+  }
+};
+
+// Outputs of one half of the values.
+template <class Element, int kCtas>
+__device__ __forceinline__ void emit_chunks(const FusedMaps& maps, const WalkArgs& args, const Item& item,
+                                            Shared<kCtas>& shared, int group, int rank, float (&state)[64]) {
+  const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, warp = thread / 32;
+  const int column = 2 * (lane % 4), chunks = item.row.chunks, tokens = item.tokens, half = rank + group;
+  // This lane's row of its warp's 16 value columns, 16 tokens at a time, for transposing ldmatrix and stmatrix.
+  const uint32_t v_offset =
+      Stage::kV + group * Stage::kTileBytes + swizzled_offset(8 * (lane / 16) + lane % 8, 2 * warp + lane / 8 % 2);
+  float product[16];  // K S, then R, then U
+  float out[16];
+  RingPosition<Ring<kCtas>::kStages> position;
+  int previous = 0;  // stage of the chunk before
+
+  // O^T of a chunk into the v tile of its stage. A warp overwrites only what it has read.
+  auto write_output = [&](int stage_index) {
+    const uint32_t at = shared_address(shared.ring[stage_index]) + v_offset;
+#pragma unroll
+    for (int b = 0; b < 2; ++b) store_matrix_transposed(at + b * 16 * kRowBytes, pack_block<Element>(out, b));
+  };
+  auto output_tile = [&](int stage_index) { return shared.ring[stage_index] + Stage::kV + group * Stage::kTileBytes; };
+
+#pragma unroll 1
+  for (int chunk = 0; chunk < chunks; ++chunk) {
+    const int stage_index = position.stage, valid = tokens - chunk * kFusedChunk;
+    const ChunkStep<Element> step(shared.ring[stage_index], column);
+    Fragment state_operand[8];
+#pragma unroll
+    for (int k = 0; k < 8; ++k) state_operand[k] = pack_block<Element>(state, k);
+    wait_parity(&shared.loaded[stage_index], position.parity);
+    if (valid < kFusedChunk) clear_keys(shared.ring[stage_index], valid, group, thread);
+    Fragment value[2];
+#pragma unroll
+    for (int b = 0; b < 2; ++b) value[b] = load_matrix_transposed(step.address + v_offset + b * 16 * kRowBytes);
+    wgmma_fence();
+    step.read_keys(product, state_operand);
+    // Behind K S: the output of the chunk before goes to shared memory, which frees its registers for Q S.
+    if (chunk > 0) write_output(previous);
+    wgmma_fence();
+    step.read_queries(out, state_operand);
+
+    wait_parity(&shared.made[stage_index], position.parity);
+    float4 strength[4];
+    step.load_strength(strength);
+    const float decay = step.decay();
+    wgmma_wait<1>();
+    pin(product);
+    subtract_prediction<Element>(product, value, strength, true, column, valid);
+    const Fragment error[2] = {pack_block<Element>(product, 0), pack_block<Element>(product, 1)};
+
+    // U = R + T R; behind it the decay of the state, and the output of the chunk before to memory.
+    wgmma_fence();
+    add_triangle<Element>(product, error, step.address + Stage::kT);
+    wgmma_commit();
+#pragma unroll
+    for (int i = 0; i < 64; ++i) state[i] *= decay;
+    if (chunk > 0)
+      send_output<Element>(maps, args, item, output_tile(previous), chunk - 1, tokens, half, group, thread);
+    wgmma_wait<0>();
+    pin(product);
+    pin(out);
+    Fragment update[2];
+    step.pack_update(update, product, TokenFactors(step.stage + Stage::kUpdate, column));
+    wgmma_fence();
+    step.update_state(state, update);
+    // While the state is updated: the factors of Q S, and the diagonal of P in fp32; then P U.
+    const Fragment solved[2] = {pack_block<Element>(product, 0), pack_block<Element>(product, 1)};
+    const TokenFactors query(step.stage + Stage::kQuery, column), diagonal(step.stage + Stage::kDiagonal, column);
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        float &low = out[4 * n + 2 * r], &high = out[4 * n + 2 * r + 1];
+        low = fmaf(query.of[n].x, low, diagonal.of[n].x * product[4 * n + 2 * r]);
+        high = fmaf(query.of[n].y, high, diagonal.of[n].y * product[4 * n + 2 * r + 1]);
+      }
+    }
+    wgmma_fence();
+    add_triangle<Element>(out, solved, step.address + Stage::kP);
+    wgmma_commit();
+    // By now the output of the chunk before has been read: its stage is free.
+    if (chunk > 0 && thread == 0) {
+      ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>{});
+      release_stage<kCtas>(shared, previous, rank);
+    }
+    wgmma_wait<0>();
+    pin(state);
+    pin(out);
+    previous = stage_index;
+    position.advance();
+  }
+  if (chunks == 0) return;
+  write_output(previous);
+  send_output<Element>(maps, args, item, output_tile(previous), chunks - 1, tokens, half, group, thread);
+}
+
+// B^T (with values, from zero) or M^T (without, from the identity) of a segment.
+template <class Element>
+__device__ __forceinline__ void summarize_chunks(const Item& item, Shared<2>& shared, int rank, bool values,
+                                                 float (&state)[64]) {
+  const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, warp = thread / 32;
+  const int column = 2 * (lane % 4), group = values ? 0 : 1, chunks = item.row.chunks, tokens = item.tokens;
+  const uint32_t v_offset = Stage::kV + swizzled_offset(8 * (lane / 16) + lane % 8, 2 * warp + lane / 8 % 2);
+  RingPosition<Ring<2>::kStages> position;
+  int previous = 0;  // stage of the chunk before
+#pragma unroll 1
+  for (int chunk = 0; chunk < chunks; ++chunk) {
+    const int stage_index = position.stage, valid = tokens - chunk * kFusedChunk;
+    const ChunkStep<Element> step(shared.ring[stage_index], column);
+    Fragment operand[8];
+#pragma unroll
+    for (int k = 0; k < 8; ++k) operand[k] = pack_block<Element>(state, k);
+    wait_parity(&shared.loaded[stage_index], position.parity);
+    if (valid < kFusedChunk) clear_keys(shared.ring[stage_index], valid, group, thread);
+    Fragment value[2];
+#pragma unroll
+    for (int b = 0; b < 2; ++b) value[b] = load_matrix_transposed(step.address + v_offset + b * 16 * kRowBytes);
+    float product[16];
+    wgmma_fence();
+    step.read_keys(product, operand);
+    if (chunk > 0) {  // behind K S: all warps are done with the chunk before
+      named_barrier(kStateBarrier + group, kWarpgroup);
+      if (thread == 0) release_stage<2>(shared, previous, rank);
+    }
+    wait_parity(&shared.made[stage_index], position.parity);
+    float4 strength[4];
+    step.load_strength(strength);
+    const float decay = step.decay();
+    wgmma_wait<0>();
+    pin(product);
+    subtract_prediction<Element>(product, value, strength, values, column, valid);
+    const Fragment error[2] = {pack_block<Element>(product, 0), pack_block<Element>(product, 1)};
+    wgmma_fence();
+    add_triangle<Element>(product, error, step.address + Stage::kT);
+    wgmma_commit();
+#pragma unroll
+    for (int i = 0; i < 64; ++i) state[i] *= decay;
+    wgmma_wait<0>();
+    pin(product);
+    Fragment update[2];
+    step.pack_update(update, product, TokenFactors(step.stage + Stage::kUpdate, column));
+    wgmma_fence();
+    step.update_state(state, update);
+    wgmma_wait<0>();
+    pin(state);
+    previous = stage_index;
+    position.advance();
+  }
+}
+
+}  // namespace deltarelay::cuda::sm90::fused_gdn

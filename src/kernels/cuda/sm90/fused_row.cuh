@@ -1,0 +1,130 @@
+// What the state groups of the fused walks of KDA and GDN share: where a row's state comes from and goes to, outputs, and what does not
+// depend on the gates.
+#pragma once
+#include "kernels/cuda/ptx/barrier.cuh"
+#include "kernels/cuda/ptx/bulk.cuh"
+#include "kernels/cuda/ptx/matrix.cuh"
+#include "kernels/cuda/ptx/wgmma.cuh"
+#include "kernels/cuda/sm90/record.h"
+#include "kernels/cuda/sm90/stage.cuh"
+#include "kernels/cuda/sm90/walk_maps.h"
+#include "kernels/cuda/state_io.cuh"
+#include "kernels/cuda/tile/descriptor.cuh"
+
+namespace deltarelay::cuda::sm90 {
+
+constexpr int kFusedChunk = 32;
+constexpr int kFusedThreads = 4 * kWarpgroup;
+// 2 (168 + 88) = 512: the whole register file. With 160 for the state ptxas puts its products one after the other.
+constexpr int kFusedStateRegisters = 168;
+constexpr int kFusedOtherRegisters = 88;
+
+// Named barriers of the two state groups: this and the next. 0 is __syncthreads.
+constexpr int kStateBarrier = 1;
+
+// d += a P^T or a T^T; a has 32 columns.
+template <class Element>
+__device__ __forceinline__ void add_triangle(float (&d)[16], const Fragment (&a)[2], uint32_t triangle) {
+  const uint64_t operand = plain_operand(triangle, 512, 128);
+#pragma unroll
+  for (int k = 0; k < 2; ++k) Wgmma<Element>::times(d, a[k], operand + operand_step(k * 1024), true);
+}
+
+// R = strength.xy V - strength.zw K S over K S, where there are values; rows past the end, whose values may be anything, are 0.
+template <class Element>
+__device__ __forceinline__ void subtract_prediction(float (&product)[16], const Fragment (&value)[2],
+                                                    const float4 (&strength)[4], bool values, int column, int valid) {
+  using Two = Pair<Element>;
+#pragma unroll
+  for (int n = 0; n < 4; ++n) {
+    const float4 f = strength[n];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const uint32_t pair = value[n / 2].reg[2 * (n % 2) + r];
+      float &low = product[4 * n + 2 * r], &high = product[4 * n + 2 * r + 1];
+      low *= -f.z, high *= -f.w;
+      if (values) low = fmaf(f.x, Two::low(pair), low), high = fmaf(f.y, Two::high(pair), high);
+    }
+  }
+  if (valid < kFusedChunk) {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) product[i] = 8 * (i / 4) + column + i % 2 < valid ? product[i] : 0.0f;
+  }
+}
+
+// Stage `stage` has been read: one arrival here, and one at its maker.
+template <int kCtas, class Shared>
+__device__ __forceinline__ void release_stage(Shared& shared, int stage, int rank) {
+  ptx::mbarrier_arrive(&shared.free[stage]);
+  if (kCtas > 1 && stage % 2 != rank) arrive_in_block(&shared.free[stage], 1 - rank);
+}
+
+// Sends off the output of a chunk, which the warps of the state have left in its v tile.
+template <class Element>
+__device__ __forceinline__ void send_output(const FusedMaps& maps, const WalkArgs& args, const Item& item,
+                                            const uint8_t* tile, int chunk, int tokens, int half, int group,
+                                            int thread) {
+  named_barrier(kStateBarrier + group, kWarpgroup);
+  const int token = static_cast<int>(item.token) + chunk * kFusedChunk, valid = tokens - chunk * kFusedChunk;
+  if (valid >= kFusedChunk) {
+    if (thread == 0) {
+      ptx::fence_proxy_async(ptx::space_shared);  // behind the barrier it orders the stores of all, as in produce.cuh
+      const int32_t at[5] = {0, token, half, item.head, item.sequence_at};
+      ptx::cp_async_bulk_tensor(ptx::space_global, ptx::space_shared, &maps.o, at, tile);
+      ptx::cp_async_bulk_commit_group();
+    }
+  } else {  // a box would run into the next sequence
+    Element* out = static_cast<Element*>(args.o.data) + item.sequence_at * args.o.sequence + token * args.o.token +
+                   item.head * args.o.head + half * kHalfWidth;
+#pragma unroll 1
+    for (int i = thread; i < valid * 8; i += kWarpgroup) {
+      const int row = i / 8, piece = i % 8;
+      *reinterpret_cast<uint4*>(out + row * args.o.token + piece * 8) =
+          *reinterpret_cast<const uint4*>(tile + swizzled_offset(row, piece));
+    }
+  }
+}
+
+// The state group `group` of a CTA. Of an emit it walks half rank + group of the values; of a summary 0 walks B and 1 walks M.
+// `emit` and `summarize` walk the chunks; they take the state, the latter also whether it is B.
+template <int kCtas, class Emit, class Summarize>
+__device__ __forceinline__ void walk_row(const WalkArgs& args, const Item& item, int group, int rank, Emit&& emit,
+                                         Summarize&& summarize) {
+  const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, warp = thread / 32;
+  const int lane_row = 16 * warp + lane / 4, lane_column = 2 * (lane % 4);
+  const Row& row = item.row;
+  const int value_row = (rank + (row.work == Work::kEmit ? group : 0)) * kGroupRows;
+  auto slot_at = [&](float* pool, int slot) {
+    return pool + (static_cast<int64_t>(slot) * args.heads_v + item.head) * (kWidth * kWidth);
+  };
+  float state[64];
+  if constexpr (kCtas == 2) {
+    if (row.work == Work::kSummarize) {
+#pragma unroll
+      for (int i = 0; i < 64; ++i)
+        state[i] =
+            group == 1 && value_row + lane_row + 4 * (i & 2) == 8 * (i / 4) + lane_column + (i & 1) ? 1.0f : 0.0f;
+      summarize(state, group == 0);
+      store_slot(state, slot_at(group == 0 ? args.slot_state : args.slot_transition, row.slot_out), value_row, lane_row,
+                 lane_column);
+      return;
+    }
+  }
+  if (row.slot_in >= 0) {
+    load_slot(state, slot_at(args.slot_state, row.slot_in), value_row, lane_row, lane_column);
+  } else {
+    const int64_t slot = initial_slot(args.initial, args.has_initial, row.sequence, args.report);
+    load_state(state, args.initial, slot, item.head, value_row, lane_row, lane_column);
+  }
+  emit(state);
+  if (row.slot_out >= 0) store_slot(state, slot_at(args.slot_state, row.slot_out), value_row, lane_row, lane_column);
+  if (item.ends_sequence) {
+    if (row.slot_folded >= 0)
+      load_slot(state, slot_at(args.slot_state, row.slot_folded), value_row, lane_row, lane_column);
+    store_state(state, args.final, slot_of(args.final, row.sequence, args.report), item.head, value_row, lane_row,
+                lane_column);
+  }
+  if (thread == 0) ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>{});  // shared memory must outlive the copy
+}
+
+}  // namespace deltarelay::cuda::sm90
