@@ -261,7 +261,7 @@ typedef struct dr_options {
   int32_t segments;
   int64_t segment_value;
   const char* backend;     /* NULL: the first that accepts */
-  const char* isa;         /* cpu backend: an instruction set by name; NULL: the best one */
+  const char* isa;         /* cpu: an instruction set by name; cuda-sm90: "fused" or "prepared"; NULL: the best one */
   const char* policy;      /* NULL or "deltarelay"; or how another system would cut: "fla", "cula-sm100", ... */
   const dr_device* device; /* NULL: this machine's CPU, or its current GPU when `backend` is one for CUDA */
   int32_t threads;         /* 0: as many as the device has units */
@@ -290,7 +290,7 @@ typedef struct dr_plan_summary {
   uint32_t size;
   int32_t chunk;         /* tokens a chunk */
   const char* backend;   /* lives as long as the library */
-  const char* isa;       /* of the cpu backend, else "" */
+  const char* isa;       /* instruction set or way, where the backend has several, else "" */
   int64_t num_segments;  /* of all sequences; equals the number of non-empty sequences when nothing is cut */
   int64_t max_segments;  /* of one sequence */
   int64_t cut_sequences; /* sequences with more than one segment */

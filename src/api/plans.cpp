@@ -61,7 +61,7 @@ dr_plan_summary summarize(const Plan& plan) {
   dr_plan_summary_init(&summary);
   summary.chunk = plan.chunk;
   summary.backend = plan.backend->name;
-  summary.isa = plan.backend == &kCpuBackend ? cpu_isa_name(plan.isa) : "";
+  summary.isa = isa_name(plan);
   count_segments(plan, &summary);
   summary.threads = plan.tiling.threads;
   summary.value_tiles = plan.tiling.value_tiles;

@@ -136,7 +136,7 @@ struct Backend {
   const char* name;
   // Empty when the backend serves the problem, else the reason why not: names the argument, what it takes, what it found.
   std::string (*decline)(const Problem&, const Request&);
-  int32_t (*chunk)(const Problem&, int32_t isa);          // tokens a chunk; `isa`: see `ways`
+  int32_t (*chunk)(const Problem&, int32_t isa);          // tokens a chunk; `isa`: see num_ways
   int32_t (*panel_columns)(const Problem&, int32_t isa);  // value columns that are never spread over work items
   Sizes (*sizes)(const Problem&, int32_t isa, const Tiling&);
 
@@ -151,9 +151,11 @@ struct Backend {
   void (*enqueue)(const DeviceCall&) = nullptr;
   // Loads every kernel that `enqueue` may launch onto this device, which is current, so that no execution has to.
   void (*load)(int32_t device) = nullptr;
-  // Ways to serve this problem that differ in chunks and records. Where a backend has instruction sets, the functions above are told which;
-  // else which way, from 0. A plan takes the one that it predicts to be fastest. nullptr: one.
-  int32_t (*ways)(const Problem&) = nullptr;
+  // Ways to serve a problem that differ in chunks and records: `chunk`, `panel_columns` and `sizes` are told which, where a backend of a CPU is
+  // told the instruction set. A plan takes the one that it predicts to be fastest, unless options.isa names one. 0: there is one way.
+  int32_t num_ways = 0;
+  const char* const* way_names = nullptr;
+  bool (*takes_way)(const Problem&, int32_t way) = nullptr;
 };
 
 extern const Backend kReferenceBackend;

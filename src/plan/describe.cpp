@@ -209,7 +209,7 @@ std::string describe_text(const Plan& plan) {
   append_problem(plan, text);
   append_device(plan, text);
   text += "backend " + std::string(plan.backend->name);
-  if (plan.backend == &kCpuBackend) text += std::string(" (") + cpu_isa_name(plan.isa) + ")";
+  if (*isa_name(plan) != '\0') text += std::string(" (") + isa_name(plan) + ")";
   text += ": chunks of " + std::to_string(plan.chunk) + " tokens, ";
   if (plan.options.device.kind == DR_DEVICE_CPU) text += counted(plan.tiling.threads, "thread") + ", ";
   text += counted(plan.tiling.value_tiles, "value tile") + " a head\n";
@@ -242,7 +242,7 @@ std::string describe_text(const Plan& plan) {
 // Threads and tiling do not change bits and are left out; neither does where a whole sequence runs.
 std::string describe_signature(const Plan& plan) {
   std::string text = std::string(name_of(plan.problem.op)) + " backend=" + plan.backend->name;
-  if (plan.backend == &kCpuBackend) text += std::string(" isa=") + cpu_isa_name(plan.isa);
+  if (*isa_name(plan) != '\0') text += std::string(" isa=") + isa_name(plan);
   text += " chunk=" + std::to_string(plan.chunk) +
           " carry=" + (plan.options.carry == CarryMode::kExact ? "exact" : "truncated");
   if (plan.options.invariant) {

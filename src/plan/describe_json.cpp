@@ -139,7 +139,7 @@ std::string describe_json(const Plan& plan) {
   write_problem(plan.problem, json);
   write_options(plan.options, json);
   write_device(plan.options, json);
-  json.member("backend", plan.backend->name).member("isa", plan.backend == &kCpuBackend ? cpu_isa_name(plan.isa) : "");
+  json.member("backend", plan.backend->name).member("isa", isa_name(plan));
   json.member("chunk", plan.chunk)
       .member("threads", plan.tiling.threads)
       .member("value_tiles", plan.tiling.value_tiles);

@@ -60,7 +60,7 @@ plan::Costs costs_of(const Problem& problem, const Options& options, const Backe
                      int32_t tiles) {
   const dr_device& device = options.device;
   const int64_t record_bytes = backend.sizes(problem, isa, {options.threads, tiles}).record_bytes;
-  const dr_stage_costs& stated = stated_costs(problem.op, device, backend.ways != nullptr && record_bytes == 0);
+  const dr_stage_costs& stated = stated_costs(problem.op, device, backend.num_ways > 0 && record_bytes == 0);
   const int64_t dk = problem.dk, dv = problem.dv, w = kStatedWidth;
   const int64_t chunk = backend.chunk(problem, isa), stated_chunk = std::max(1, stated.chunk);
   const bool is_reference = &backend == &kReferenceBackend;

@@ -87,6 +87,11 @@ std::string policy_names() {
 
 void check_isa(const std::string& isa) {
   if (cpu_isa_find(isa.c_str()) >= 0) return;
+  for (int32_t b = 0; b < backend_count(); ++b) {
+    for (int32_t way = 0; way < backend_at(b)->num_ways; ++way) {
+      if (isa == backend_at(b)->way_names[way]) return;
+    }
+  }
   std::string names;
   for (int32_t i = 0; i < cpu_isa_count(); ++i) names += (i ? ", " : "") + std::string(cpu_isa_name(i));
   fail_unsupported("options.isa: expected one that this machine has (" + names + "), found '" + isa + "'");

@@ -18,6 +18,13 @@
 namespace deltarelay {
 namespace {
 
+// Is this way of the plan's backend one for its problem, and not another one asked for?
+bool may_take(const Plan& plan, int32_t way) {
+  const std::string& asked = plan.options.isa;
+  return plan.backend->takes_way(plan.problem, way) && (asked.empty() || asked == plan.backend->way_names[way]);
+}
+
+// `way`: of the backend that is chosen; -1: the first that serves the problem.
 void choose_backend(Plan& plan, int32_t way) {
   const Options& options = plan.options;
   const Request request = request_of(options);
@@ -37,7 +44,8 @@ void choose_backend(Plan& plan, int32_t way) {
       fail_unsupported(reasons);
     }
   }
-  plan.isa = plan.backend == &kCpuBackend ? std::max(0, cpu_isa_find(request.isa)) : way;
+  plan.isa = plan.backend == &kCpuBackend ? std::max(0, cpu_isa_find(request.isa)) : std::max(0, way);
+  while (way < 0 && plan.backend->num_ways > 0 && !may_take(plan, plan.isa)) ++plan.isa;
   plan.chunk = plan.backend->chunk(plan.problem, plan.isa);
   plan.sizes = plan.backend->sizes(plan.problem, plan.isa, plan.tiling);
 }
@@ -244,7 +252,6 @@ void book_workspace(Plan& plan, const Modes& modes) {
   }
 }
 
-// `way`: of the backend that is chosen.
 std::unique_ptr<Plan> plan_way(Problem problem, Options options, int32_t way) {
   auto made = std::make_unique<Plan>();
   Plan& plan = *made;
@@ -283,10 +290,16 @@ bool fits(const Plan& plan, int32_t way) {
 
 }  // namespace
 
+const char* isa_name(const Plan& plan) {
+  if (plan.backend == &kCpuBackend) return cpu_isa_name(plan.isa);
+  return plan.backend->num_ways > 0 ? plan.backend->way_names[plan.isa] : "";
+}
+
 std::unique_ptr<const Plan> make_plan(Problem problem, Options options) {
-  std::unique_ptr<Plan> best = plan_way(std::move(problem), std::move(options), 0);
-  const int32_t ways = best->backend->ways != nullptr ? best->backend->ways(best->problem) : 1;
-  for (int32_t way = 1; way < ways; ++way) {
+  auto best = plan_way(std::move(problem), std::move(options), -1);
+  const Backend& backend = *best->backend;
+  for (int32_t way = best->isa + 1; way < backend.num_ways; ++way) {
+    if (!may_take(*best, way)) continue;
     const bool needed = !is_stated(*best);
     if (!needed && !(may_choose(*best) && fits(*best, way))) continue;
     std::unique_ptr<Plan> other = plan_way(best->problem, best->options, way);

@@ -136,6 +136,9 @@ inline constexpr const char* kBufferTransition = "slot transition";  // [slot, H
 inline constexpr const char* kBufferOffsets =
     "sequence offsets";                                       // [num_seqs + 1] int64, lengths known only at execution
 inline constexpr const char* kBufferTable = "segment table";  // lengths known only at execution, or on a GPU
+// Instruction set of a CPU, or way of another backend; "" where there is one.
+const char* isa_name(const Plan& plan);
+
 inline constexpr const char* kBufferPrepared = "prepared operands";  // [chunk, HV, record_bytes]
 
 // Throws Error(DR_INVALID) or Error(DR_UNSUPPORTED).

@@ -71,7 +71,7 @@ TEST(CudaSm90, DeclinesTheRestByNameExpectedAndFound) {
          o.columns = {0, 3};
        },
        "columns: expected all value columns, found a list of 2"},
-      {[](Problem&, Options& o) { o.isa = "neon"; }, "isa: expected none, found neon"},
+      {[](Problem&, Options& o) { o.isa = "neon"; }, "isa: expected prepared, with these gates, found neon"},
   };
   for (const auto& [change, words] : refusals) EXPECT_THAT(reason_of(change), HasSubstr(words));
 }

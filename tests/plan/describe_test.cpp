@@ -106,7 +106,7 @@ TEST(Describe, TextNamesChoiceRejectedCandidatesAndDeclines) {
   const auto plan = make_plan(test::problem_of(Op::kKda, {131072}, 8), test::options_on(test::device_of("h200")));
   const std::string text = describe_text(*plan);
   EXPECT_THAT(text, HasSubstr("absent device"));
-  EXPECT_THAT(text, HasSubstr("backend cuda-sm90: chunks of 32 tokens"));
+  EXPECT_THAT(text, HasSubstr("backend cuda-sm90 (prepared): chunks of 32 tokens"));
   EXPECT_THAT(text, HasSubstr("1 of 1 sequence cut, at most 17 segments"));
   EXPECT_THAT(text, HasSubstr("every sequence whole, 1 value tile: "));
   EXPECT_THAT(text, HasSubstr("  prepare: 32768 items, 620.6 us\n"));

@@ -283,7 +283,7 @@ TEST(Plan, CostsScaleWithTheShape) {
     Problem problem = test::problem_of(op, {8192}, 8, dk, dv);
     problem.heads_qk = heads_qk;
     problem.dtype = problem.dtype_o = problem.dtype_gate = problem.dtype_beta = dtype;
-    return costs_of(problem, options, *backend_named("cuda-sm90"), 0, 1);
+    return costs_of(problem, options, *backend_named("cuda-sm90"), 1, 1);
   };
   const plan::Costs full = costs(Op::kKda, 128, 128);  // chunks of 32 tokens
   EXPECT_NEAR(full.emit, kda.emit_ns / 2, 1);

@@ -26,7 +26,6 @@ std::string decline_device(const Request& request) {
         "compute capability", "9.0",
         std::to_string(request.compute_capability / 10) + "." + std::to_string(request.compute_capability % 10));
   }
-  if (request.isa != nullptr) return found("isa", "none", request.isa);
   if (request.carry != CarryMode::kExact) return found("carry", "exact", "truncated");
   if (request.num_columns > 0) {
     return found("columns", "all value columns", "a list of " + std::to_string(request.num_columns));
@@ -70,6 +69,13 @@ std::string decline_tensors(const Problem& p) {
 
 }  // namespace
 
+std::string decline_way(const Problem& p, const std::string& name) {
+  for (int32_t way = 0; way < kNumWays; ++way) {
+    if (name == kWayNames[way] && takes_way(p, way)) return {};
+  }
+  return found("isa", takes_way(p, kFused) ? "fused or prepared" : "prepared, with these gates", name);
+}
+
 std::string decline(const Problem& p, const Request& request) {
   std::string reason = decline_device(request);
   if (!reason.empty()) return reason;
@@ -78,22 +84,21 @@ std::string decline(const Problem& p, const Request& request) {
   if (p.dtype != DType::kBf16 && p.dtype != DType::kFp16) return found("dtype", "bf16 or fp16", name_of(p.dtype));
   if (p.dtype_o != p.dtype) return found("dtype_o", std::string(name_of(p.dtype)) + " as dtype", name_of(p.dtype_o));
   if (p.checkpoints != Checkpoints::kNone) return found("checkpoints", "none", name_of(p.checkpoints));
-  return decline_tensors(p);
+  std::string unfit = decline_tensors(p);
+  return unfit.empty() && request.isa != nullptr ? decline_way(p, request.isa) : unfit;
 }
 
-int32_t ways(const Problem& p) {
-  if (p.op == Op::kGdn) return 2;
+bool takes_way(const Problem& p, int32_t way) {
+  if (way == kPrepared || p.op == Op::kGdn) return true;
   // The gate is an operand of TMA there, and all factors are in the frame of a chunk's middle: 16 x 5 = 80 < 88, where e^x leaves fp32.
   constexpr float kLeastGate = -5.0f;
   const bool form = p.gate_form == GateForm::kRawBounded || p.gate_form == GateForm::kLog;
-  const bool bounded = p.dtype == DType::kBf16 && p.dtype_gate == DType::kBf16 && form && p.least_gate() >= kLeastGate;
-  return bounded && decline_strides("g", p.g, p.dtype_gate).empty() ? 2 : 1;
+  return p.dtype == DType::kBf16 && p.dtype_gate == DType::kBf16 && form && p.least_gate() >= kLeastGate &&
+         decline_strides("g", p.g, p.dtype_gate).empty();
 }
 
-bool fused(const Problem& p, int32_t way) { return way == 0 && ways(p) == 2; }
-
 int32_t chunk(const Problem& p, int32_t way) {
-  return p.op == Op::kGdn && !fused(p, way) ? GdnRecord::kChunk : KdaRecord::kChunk;
+  return p.op == Op::kGdn && way == kPrepared ? GdnRecord::kChunk : KdaRecord::kChunk;
 }
 
 // A work item holds 64 value columns, or two such panels.
@@ -103,7 +108,7 @@ Sizes sizes(const Problem& p, int32_t way, const Tiling&) {
   Sizes sizes;
   sizes.state_floats = int64_t{kWidth} * kWidth;
   sizes.transition_floats = int64_t{kWidth} * kWidth;
-  if (!fused(p, way)) sizes.record_bytes = p.op == Op::kGdn ? GdnRecord::kBytes : KdaRecord::kBytes;
+  if (way == kPrepared) sizes.record_bytes = p.op == Op::kGdn ? GdnRecord::kBytes : KdaRecord::kBytes;
   return sizes;
 }
 

@@ -9,10 +9,12 @@
 namespace deltarelay::cuda::sm90 {
 
 std::string decline(const Problem& problem, const Request& request);
-// Ways to serve a problem: the fused walk, one kernel from the caller's tensors to outputs and summaries, where there is one for it; and
-// `prepare` and the walk through its records.
-int32_t ways(const Problem& problem);
-bool fused(const Problem& problem, int32_t way);
+// Ways to serve a problem: the fused walk, one kernel from the caller's tensors to outputs and summaries; or `prepare`, and the walk through
+// its records.
+enum Way : int32_t { kFused = 0, kPrepared = 1 };
+inline constexpr int32_t kNumWays = 2;
+inline constexpr const char* kWayNames[kNumWays] = {"fused", "prepared"};
+bool takes_way(const Problem& problem, int32_t way);
 int32_t chunk(const Problem& problem, int32_t way);
 int32_t panel_columns(const Problem& problem, int32_t way);
 Sizes sizes(const Problem& problem, int32_t way, const Tiling& tiling);

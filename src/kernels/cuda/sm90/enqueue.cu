@@ -44,7 +44,7 @@ class Call {
 
   void enqueue() const {
     if (call_.bounds.chunks > 0) {
-      if (fused(problem_, call_.way))
+      if (call_.way == kFused)
         enqueue_fused();
       else
         enqueue_prepared();
@@ -237,6 +237,8 @@ const Backend kCudaSm90Backend{.name = "cuda-sm90",
                                .finish = nullptr,
                                .enqueue = cuda::sm90::enqueue,
                                .load = cuda::sm90::load,
-                               .ways = cuda::sm90::ways};
+                               .num_ways = cuda::sm90::kNumWays,
+                               .way_names = cuda::sm90::kWayNames,
+                               .takes_way = cuda::sm90::takes_way};
 
 }  // namespace deltarelay

@@ -22,6 +22,8 @@ const Backend kCudaSm90Backend{.name = "cuda-sm90",
                                .run_rows = nullptr,
                                .run_folds = nullptr,
                                .finish = nullptr,
-                               .ways = cuda::sm90::ways};
+                               .num_ways = cuda::sm90::kNumWays,
+                               .way_names = cuda::sm90::kWayNames,
+                               .takes_way = cuda::sm90::takes_way};
 
 }  // namespace deltarelay
