@@ -1,21 +1,10 @@
-// Between the blocks of a cluster: bulk copies that one starts for several, arrivals at barriers of another.
+// Between the blocks of a cluster: copies from one shared memory to another, arrivals at barriers of another block.
 #pragma once
 #include <cstdint>
 
 #include "kernels/cuda/ptx/barrier.cuh"
 
 namespace deltarelay::cuda {
-
-// Copies `bytes` from global memory to the place `to` of every block in `blocks` (bit i: block i of the cluster), and counts them at
-// the place `barrier` of each. Addresses and bytes are multiples of 16.
-__device__ __forceinline__ void copy_to_blocks(void* to, const void* from, uint32_t bytes, uint64_t* barrier,
-                                               uint16_t blocks) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], "
-      "%4;" ::"r"(shared_address(to)),
-      "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(shared_address(barrier)), "h"(blocks)
-      : "memory");
-}
 
 // Copies `bytes` from this block's shared memory to the place `to` of block `rank`, and counts them at the place `barrier` there. Addresses
 // and bytes are multiples of 16.
@@ -36,10 +25,15 @@ __device__ __forceinline__ int cluster_rank() {
   return static_cast<int>(rank);
 }
 
-// All threads of the cluster that have not ended. Relaxed: it says that the other block is there (its barriers initialised and fenced for
-// the cluster, its memory not yet given back), and orders no data; a release here would flush and a fence over all memory costs a microsecond.
-__device__ __forceinline__ void cluster_sync() {
+// Waits until all blocks of the cluster are there. Relaxed: what was initialised before is fenced for the cluster by itself, and no data passes.
+__device__ __forceinline__ void cluster_begin() {
   asm volatile("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait;" ::: "memory");
+}
+
+// Waits until all blocks of the cluster are done with each other. Releases: an arrival at a barrier of another block that is still on its way
+// would else find that block gone, and a new one in its place.
+__device__ __forceinline__ void cluster_end() {
+  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
 
 // Arrives at the place `barrier` in block `rank` of the cluster. Orders what this block has read or waited for, as between its own threads;

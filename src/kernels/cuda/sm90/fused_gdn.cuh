@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   }
   __syncthreads();
   if (!shared.found) return;
-  if constexpr (kCtas > 1) cluster_sync();
+  if constexpr (kCtas > 1) cluster_begin();
   const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
   const bool emits = shared.item.row.work == Work::kEmit;
   const Item& item = shared.item;
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
     else
       make_chunks<Element, kCtas, false>(maps, args, activation, item, shared, group - 2, rank);
   }
-  if constexpr (kCtas > 1) cluster_sync();  // the other CTA copies into this one's memory and arrives at its barriers
+  if constexpr (kCtas > 1) cluster_end();  // the other CTA copies into this one's memory and arrives at its barriers
 }
 
 }  // namespace deltarelay::cuda::sm90

@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   }
   __syncthreads();
   if (!shared.found) return;
-  if constexpr (kCtas > 1) cluster_sync();
+  if constexpr (kCtas > 1) cluster_begin();
   const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
   const bool emits = shared.item.row.work == Work::kEmit;
   if (group < 2) {
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
         score_chunks<kCtas, false>(maps, args, activation, shared.item, shared, rank);
     }
   }
-  if constexpr (kCtas > 1) cluster_sync();  // the other CTA copies into this one's memory and arrives at its barriers
+  if constexpr (kCtas > 1) cluster_end();  // the other CTA copies into this one's memory and arrives at its barriers
 }
 
 }  // namespace deltarelay::cuda::sm90
