@@ -38,11 +38,15 @@ TEST_P(Repeats, TenThousandRunsGiveTheSameBits) {
   EXPECT_TRUE(ran.run.workspace_intact());
 }
 
+// Waves: pairs of CTAs take the place of others that end at that moment.
 INSTANTIATE_TEST_SUITE_P(Gpu, Repeats, testing::ValuesIn(cases_in(R"(
   kda-cut:   kda bf16 hv=4 seqs=4096,1000 init final gate=bounded:-0.05 beta=logit l2norm segments=8
   gdn-cut:   gdn bf16 g=fp32 b=fp32 hqk=2 hv=8 seqs=4096,1000 init final gate=log:-0.02,0 l2norm segments=8
   kda-log:   kda bf16 hv=4 seqs=1024,33 init final gate=log:-0.02,0 l2norm segments=4
   kda-whole: kda bf16 hv=8 seqs=512,100x5 init=slots final=in-place gate=bounded:-5 beta=logit l2norm
+  kda-waves: kda bf16 hv=48 seqs=300,200,64 init final gate=bounded:-0.05 beta=logit l2norm segments=3 isa=fused
+  gdn-waves: gdn bf16 hqk=16 hv=48 seqs=300,200,64 init final gate=log:-0.02,0 l2norm segments=3 isa=fused
+  gdn-prepared: gdn bf16 hqk=2 hv=8 seqs=4096,1000 init final gate=log:-0.02,0 l2norm segments=8 isa=prepared
 )")),
                          name_of);
 
