@@ -42,13 +42,6 @@ TokenBytes stated_bytes(Op op) {
                         : token_bytes(op, kStatedWidth, kStatedWidth, 4, 2, 2, 4, 4);
 }
 
-// `fused`: the backend has no step before the phases for this problem.
-const dr_stage_costs& stated_costs(Op op, const dr_device& device, bool fused) {
-  const dr_stage_costs& of_fused = op == Op::kKda ? device.kda_fused : device.gdn_fused;
-  if (fused && of_fused.chunk > 0) return of_fused;
-  return op == Op::kKda ? device.kda : device.gdn;
-}
-
 }  // namespace
 
 int32_t most_tiles(const Problem& problem, const Backend& backend, int32_t isa) {
@@ -60,7 +53,10 @@ plan::Costs costs_of(const Problem& problem, const Options& options, const Backe
                      int32_t tiles) {
   const dr_device& device = options.device;
   const int64_t record_bytes = backend.sizes(problem, isa, {options.threads, tiles}).record_bytes;
-  const dr_stage_costs& stated = stated_costs(problem.op, device, backend.num_ways > 0 && record_bytes == 0);
+  const bool fused = backend.num_ways > 0 && record_bytes == 0 && fused_costs(problem.op, device).chunk > 0;
+  const dr_stage_costs& stated = fused                    ? fused_costs(problem.op, device)
+                                 : problem.op == Op::kKda ? device.kda
+                                                          : device.gdn;
   const int64_t dk = problem.dk, dv = problem.dv, w = kStatedWidth;
   const int64_t chunk = backend.chunk(problem, isa), stated_chunk = std::max(1, stated.chunk);
   const bool is_reference = &backend == &kReferenceBackend;
@@ -96,7 +92,7 @@ plan::Costs costs_of(const Problem& problem, const Options& options, const Backe
   c.carry_unit = clamp_cost(scaled(fold_ns(stated.carry_unit_ns), 1, tiles), 0);
   c.barrier = stated.split_ns;
   c.item = stated.item_ns;
-  if (&stated == &device.kda_fused || &stated == &device.gdn_fused) {
+  if (fused) {
     // An item starts with its columns of the state. A pair walks a summary whatever the tiling, and the first segments beside it:
     // with one tile a first segment repeats its local part.
     c.item = clamp_cost(scaled(stated.item_ns, 1, tiles), 0);

@@ -25,6 +25,11 @@ Modes modes_of(const Problem& problem, const Options& options, const Backend& ba
 plan::Costs costs_of(const Problem& problem, const Options& options, const Backend& backend, int32_t isa,
                      int32_t tiles);
 
+// What the device states of kernels without a step before the phases; chunk 0: nothing.
+inline const dr_stage_costs& fused_costs(Op op, const dr_device& device) {
+  return op == Op::kKda ? device.kda_fused : device.gdn_fused;
+}
+
 // Most tiles that the value columns of one head can be spread over.
 int32_t most_tiles(const Problem& problem, const Backend& backend, int32_t isa);
 

@@ -225,10 +225,11 @@ void lay_out_device_table(Plan& plan) {
   plan.device_image = device_table_image(plan.device_table, sequences, plan.chunk, plan.table);
 }
 
-void book_workspace(Plan& plan, const Modes& modes) {
+void book_workspace(Plan& plan) {
   plan.sizes = plan.backend->sizes(plan.problem, plan.isa, plan.tiling);
   if (!plan.problem.lengths_known) {
     // The tiling may change with the bounds while the workspace must only grow with them: book for the largest.
+    const Modes modes = modes_of(plan.problem, plan.options, *plan.backend, plan.isa);
     for (int32_t m = 0; m < modes.count; ++m) {
       const Sizes other = plan.backend->sizes(plan.problem, plan.isa, {plan.tiling.threads, modes.tiles[m]});
       plan.sizes.scratch_bytes = std::max(plan.sizes.scratch_bytes, other.scratch_bytes);
@@ -252,6 +253,7 @@ void book_workspace(Plan& plan, const Modes& modes) {
   }
 }
 
+// All but the workspace, which only the plan that is taken needs.
 std::unique_ptr<Plan> plan_way(Problem problem, Options options, int32_t way) {
   auto made = std::make_unique<Plan>();
   Plan& plan = *made;
@@ -269,14 +271,12 @@ std::unique_ptr<Plan> plan_way(Problem problem, Options options, int32_t way) {
   } else {
     plan_unknown_lengths(plan, modes);
   }
-  book_workspace(plan, modes);
   return made;
 }
 
 // A device that states no costs of a way without `prepare` is planned with the other.
 bool is_stated(const Plan& plan) {
-  const dr_device& device = plan.options.device;
-  return plan.sizes.record_bytes > 0 || (plan.problem.op == Op::kKda ? device.kda_fused : device.gdn_fused).chunk > 0;
+  return plan.sizes.record_bytes > 0 || fused_costs(plan.problem.op, plan.options.device).chunk > 0;
 }
 
 // Ways differ in bits and in workspace: what may not depend on the batch, or only grow with it, keeps to the first.
@@ -306,6 +306,7 @@ std::unique_ptr<const Plan> make_plan(Problem problem, Options options) {
     if (needed || other->predicted_ns < best->predicted_ns) std::swap(best, other);
     if (!needed) best->other_way_ns = other->predicted_ns;
   }
+  book_workspace(*best);
   return best;
 }
 

@@ -36,6 +36,24 @@ struct RingPosition {
   }
 };
 
+// The same for one who has every kStep-th stage to himself, from one of the first on.
+template <int kStages, int kStep>
+struct SteppedPosition {
+  static_assert(kStages % kStep == 0, "or he would skip uses of a stage");
+  int stage;
+  uint32_t parity = 0;
+  __device__ __forceinline__ void advance() {
+    stage += kStep;
+    if (stage >= kStages) {
+      stage -= kStages;
+      parity ^= 1;
+    }
+  }
+};
+
+// A number that is the same in all lanes, where the compiler can see it.
+__device__ __forceinline__ int uniform(int value) { return __shfl_sync(~0u, value, 0); }
+
 // One arrival per warp, after all its lanes are done.
 __device__ __forceinline__ void warp_arrive(uint64_t* barrier) {
   __syncwarp();

@@ -10,9 +10,6 @@
 
 namespace deltarelay::cuda::sm90::fused_gdn {
 
-// A number that is the same in all lanes, where the compiler can see it.
-__device__ __forceinline__ int uniform(int value) { return __shfl_sync(~0u, value, 0); }
-
 // Brings in chunks as stages come free: by warp 0 of each making group the rounds that it makes. A round is one chunk for each CTA of the
 // pair; q, k and this CTA's halves of v are loaded of all of them.
 template <int kCtas, bool kQueries>
@@ -97,8 +94,7 @@ class Loader {
   Shared<kCtas>& shared_;
   int rank_, chunks_, token_, key_head_, head_, sequence_;
   int chunk_;
-  Position<kStages, 2 * kCtas>
-      position_;  // both chunks of a round lie in neighbouring stages, for their number is even
+  MakePosition<kCtas> position_;  // both chunks of a round lie in neighbouring stages, for their number is even
 };
 
 // Gate and write strength of the token of this lane, as they lie in memory: fetched a chunk before their use, so that nothing waits for them.
@@ -267,7 +263,6 @@ __device__ __forceinline__ void write_lower(FusedLower& lower, const float (&sco
 template <class Element, int kCtas, bool kQueries>
 __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const WalkArgs& args, const Activation& activation,
                                             const Item& item, Shared<kCtas>& shared, int group, int rank) {
-  constexpr int kStages = Ring<kCtas>::kStages;
   const int warp = uniform(static_cast<int>(threadIdx.x) % kWarpgroup / 32);
   const int chunks = uniform(item.row.chunks);
   FusedLower& lower = shared.lower[group];
@@ -276,7 +271,7 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const WalkArg
   if (warp == 0) loader.load_ready();
 
   const GateParams gate = gate_params(activation, item.head, 0, 1);
-  Position<kStages, 2 * kCtas> position{group * kCtas + rank};
+  MakePosition<kCtas> position{group * kCtas + rank};
   RawToken raw = fetch_token(activation, item, group * kCtas + rank, threadIdx.x % 32);
   int turn = 0;
 #pragma unroll 1

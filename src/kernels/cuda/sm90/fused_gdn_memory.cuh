@@ -39,7 +39,6 @@ struct Ring {
   static constexpr int kStages = kCtas == 1 ? 6 : 8;
   static constexpr int kHalves = 2 / kCtas;  // halves of the values in one CTA
   static constexpr int kBytes = Stage::kV + kHalves * Stage::kTileBytes;
-  static_assert(kStages % (2 * kCtas) == 0);
 };
 
 // What the warps of a making group tell each other about their chunk's tokens.
@@ -64,19 +63,9 @@ struct Shared {
 };
 static_assert(sizeof(Shared<1>) <= 232448 && sizeof(Shared<2>) <= 232448, "227 KB a CTA");
 
-// Place in the ring of every `kStep`th chunk.
-template <int kStages, int kStep>
-struct Position {
-  int stage;
-  uint32_t parity = 0;
-  __device__ __forceinline__ void advance() {
-    stage += kStep;
-    if (stage >= kStages) {
-      stage -= kStages;
-      parity ^= 1;
-    }
-  }
-};
+// Place in the ring of the chunks that one making group of one CTA makes.
+template <int kCtas>
+using MakePosition = SteppedPosition<Ring<kCtas>::kStages, 2 * kCtas>;
 
 // Named barriers, beside those of the state groups: of the two making groups, and of the warps in each that make L.
 constexpr int kMakeBarrier = 3;

@@ -1,5 +1,5 @@
-// The fused walk of KDA, from raw q, k, g, v to o, or to a summary: a pair of CTAs (a cluster) walks one row (a whole sequence, or a
-// segment) of one head. For bf16 and gates of at least -5 a token. Chunk: 32 tokens.
+// The fused walk of KDA, from raw q, k, g, v to o, or to a summary: a CTA, or a pair of CTAs (a cluster), walks one row (a whole sequence, or
+// a segment) of one head. For bf16 and gates of at least -5 a token. Chunk: 32 tokens.
 //
 // With G the inclusive sum of log-decays of the chunk, Gmid the one after its first 16 tokens, r = 1 / |k| (1 without l2norm):
 //     q+ = q e^{G-Gmid}    k+ = k e^{G-Gmid}    k- = k e^{Gmid-G}    S+ = e^{Gmid} S       (q and k as they come, without their norms)
@@ -9,13 +9,13 @@
 // All of it in the frame of the chunk's middle: three tiles serve all products. |G-Gmid| <= 16 x 5 = 80 < 88, so every factor is finite in
 // fp32 and bf16, and so is S+ while |U| < 6000.
 //
-// CTA r of the pair holds rows 64 r to 64 r + 63 of S^T. What belongs to a chunk alone (gates, norms, tiles, scores, the inverse) is the same
+// A single CTA holds both halves of S^T. CTA r of a pair holds rows 64 r to 64 r + 63 of S^T. What belongs to a chunk alone (gates, norms, tiles, scores, the inverse) is the same
 // for both and most of the work: CTA c % 2 makes chunk c, and sends it to the other through shared memory of the cluster.
 //
-// Groups of 128 threads: 0 and 1 the state (fused_kda_state.cuh; an emit needs one, a summary one for B and one for M), 2 scale
+// Groups of 128 threads: 0 and 1 the state (fused_kda_state.cuh; one for each half that the CTA emits, of a summary one for B and one for M), 2 scale
 // (fused_kda_scale.cuh), 3 score (fused_kda_score.cuh). They hand chunks on through a ring of stages with mbarriers; no barrier spans the CTA after
-// the start. The code of all groups together has to stay within the 32 KB of the instruction cache: beyond it an instruction costs 2.3
-// times as much, and far more where each warp has code of its own. Hence loops, where unrolling would save a few instructions.
+// the start. The code of all groups together has to stay within the 32 KB of the instruction cache (docs/kernels/sm90-fused.md). Hence
+// loops, where unrolling would save a few instructions.
 #pragma once
 #include "kernels/cuda/sm90/fused_kda_scale.cuh"
 #include "kernels/cuda/sm90/fused_kda_score.cuh"

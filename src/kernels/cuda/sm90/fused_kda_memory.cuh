@@ -1,6 +1,5 @@
 // Shared memory of the fused walk, and how its roles and its two CTAs hand chunks to each other.
 #pragma once
-#include <cstddef>
 #include <cstdint>
 
 #include "kernels/cuda/ptx/barrier.cuh"
@@ -70,17 +69,7 @@ static_assert(sizeof(FusedShared<1>) <= 232448 && sizeof(FusedShared<2>) <= 2324
 
 // Place in the ring of the chunks that one CTA makes.
 template <int kCtas>
-struct OwnPosition {
-  int stage;
-  uint32_t parity = 0;
-  __device__ __forceinline__ void advance() {
-    stage += kCtas;
-    if (stage >= FusedRing<kCtas>::kStages) {
-      stage -= FusedRing<kCtas>::kStages;
-      parity ^= 1;
-    }
-  }
-};
+using OwnPosition = SteppedPosition<FusedRing<kCtas>::kStages, kCtas>;
 
 __device__ __forceinline__ TokenFactors& tokens_of(uint8_t* stage) {
   return *reinterpret_cast<TokenFactors*>(stage + FusedStage::kTokens);

@@ -15,8 +15,6 @@
 
 namespace deltarelay::cuda::sm90 {
 
-constexpr float kFusedNormEpsilon = 1e-6f;
-
 // Sums of products of 8 channels: k k, q q, q k.
 template <bool kQueries>
 __device__ __forceinline__ void add_products(float (&sums)[3], const uint4& q, const uint4& k) {
@@ -84,8 +82,8 @@ __device__ __forceinline__ void write_factors(const Activation& activation, cons
     for (int i = 0; i < kSums; ++i) sums[i] += other[i];
   }
   const bool normed = activation.l2norm;
-  const float norm_k = normed ? rsqrtf(sums[0] + kFusedNormEpsilon) : 1.0f;
-  const float norm_q = normed ? rsqrtf(sums[1] + kFusedNormEpsilon) : 1.0f;
+  const float norm_k = normed ? rsqrtf(sums[0] + kL2NormEpsilon) : 1.0f;
+  const float norm_q = normed ? rsqrtf(sums[1] + kL2NormEpsilon) : 1.0f;
   const uint32_t quarter = thread % 4;
   const float once = strength * norm_k;
   const float twice = once * norm_k, query = activation.scale * norm_q;
@@ -138,9 +136,6 @@ __device__ __forceinline__ void write_lower(FusedLower& lower, const float (&sco
     store(lower.diagonal[1], 8, true);
   }
 }
-
-// A number that is the same in all lanes, where the compiler can see it.
-__device__ __forceinline__ int uniform(int value) { return __shfl_sync(~0u, value, 0); }
 
 // Brings in chunks as stages come free, by warps 0 and 1 of the score group; the inverse keeps the other two busy. Warp 0 loads q and k of
 // the chunks of this CTA; warp 1 their gates, and this CTA's halves of v of all chunks, and says what will come from the other CTA.
