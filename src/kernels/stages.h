@@ -112,6 +112,7 @@ struct DeviceCall {
   std::byte* prepared;         // [chunk, HV, record_bytes]; nullptr where the call has no chunk
   float* slot_state;           // [slot, HV, state_floats]; nullptr where the call has no slot
   float* slot_transition;      // [slot, HV, transition_floats]; nullptr where the call has no slot
+  uint32_t* slot_lives;        // [slot, HV, 2]; nullptr where the call has no slot
 };
 
 // Options that concern the choice of a backend.

@@ -92,7 +92,7 @@ plan::Costs costs_of(const Problem& problem, const Options& options, const Backe
   c.carry_unit = clamp_cost(scaled(fold_ns(stated.carry_unit_ns), 1, tiles), 0);
   c.barrier = stated.split_ns;
   c.item = stated.item_ns;
-  if (fused) {
+  if (backend.num_ways > 0) {
     // An item starts with its columns of the state. A pair walks a summary whatever the tiling, and the first segments beside it:
     // with one tile a first segment repeats its local part.
     c.item = clamp_cost(scaled(stated.item_ns, 1, tiles), 0);

@@ -245,6 +245,7 @@ void book_workspace(Plan& plan) {
   book(kBufferPrepared, static_cast<size_t>(plan.num_chunks) * static_cast<size_t>(plan.problem.heads_v) *
                             static_cast<size_t>(plan.sizes.record_bytes));
   if (plan.options.device.kind == DR_DEVICE_CUDA) {
+    book(kBufferLives, states * 2 * sizeof(uint32_t));
     lay_out_device_table(plan);
     book(kBufferTable, plan.device_table.bytes);
   } else if (!plan.problem.lengths_known) {

@@ -140,6 +140,7 @@ inline constexpr const char* kBufferTable = "segment table";  // lengths known o
 const char* isa_name(const Plan& plan);
 
 inline constexpr const char* kBufferPrepared = "prepared operands";  // [chunk, HV, record_bytes]
+inline constexpr const char* kBufferLives = "live transitions";      // [slot, HV, 2] uint32, on a GPU
 
 // Throws Error(DR_INVALID) or Error(DR_UNSUPPORTED).
 std::unique_ptr<const Plan> make_plan(Problem problem, Options options);

@@ -103,7 +103,8 @@ void execute_cuda(const Plan& plan, const dr_tensors& tensors, std::byte* worksp
                         .tables = tables,
                         .prepared = buffer<std::byte>(plan, workspace, kBufferPrepared),
                         .slot_state = buffer<float>(plan, workspace, kBufferSlotState),
-                        .slot_transition = buffer<float>(plan, workspace, kBufferTransition)};
+                        .slot_transition = buffer<float>(plan, workspace, kBufferTransition),
+                        .slot_lives = buffer<uint32_t>(plan, workspace, kBufferLives)};
   plan.backend->enqueue(call);
 }
 

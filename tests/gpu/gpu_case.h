@@ -56,6 +56,9 @@ struct Ran {
 void expect_undamaged(Ran& ran);
 // Within the table of tolerances.
 void expect_close(const std::vector<check::TensorError>& errors, const char* what);
+// Two runs, each of which may be as far from the truth as the table says. What they round differently is independent, so their distance
+// is up to sqrt(2) of it (docs/numerics.md).
+std::vector<check::TensorError> of_two_runs(std::vector<check::TensorError> errors);
 // Bits of one (sequence, head): o and final state.
 std::vector<std::byte> block_of(const check::TensorSet& x, int64_t sequence, int64_t head);
 

@@ -70,6 +70,7 @@ struct WalkArgs {
   TensorView o;                // ragged chunks are stored without TMA
   float* slot_state;           // [slot, HV, 128 value rows, 128 key columns]
   float* slot_transition;      // [slot, HV, 128, 128]: row c holds M e_c, that is, M transposed
+  uint32_t* slot_lives;        // [slot, HV, 2]: of either half of M's rows, 0 when all its numbers are
   uint32_t* report;            // or nullptr: DR_REPORT_SLOTS when an index is outside its pool
   int32_t heads_qk, heads_v;
 };
@@ -81,6 +82,7 @@ struct CarryArgs {
   const uint8_t* has_initial;  // [num_seqs] or nullptr
   float* slot_state;
   const float* slot_transition;
+  const uint32_t* slot_lives;  // as the summaries left it
   int32_t heads_v;
 };
 

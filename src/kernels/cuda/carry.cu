@@ -23,10 +23,12 @@ __global__ void __launch_bounds__(kAloneThreads, 1) carry_alone_kernel(const __g
   constexpr uint32_t kSlices = kStateWidth / kAloneRows;
   const uint32_t item = blockIdx.x / kSlices;
   const uint32_t index = item / static_cast<uint32_t>(args.heads_v);
-  const Fold fold = args.tables.folds[index];  // in bounds, though perhaps not in use
+  const int head = static_cast<int>(item % static_cast<uint32_t>(args.heads_v));
+  Fold fold = args.tables.folds[index];  // in bounds, though perhaps not in use
   if (static_cast<int>(index) >= args.tables.counts[1]) return;
-  run_alone_fold(args, fold, static_cast<int>(item % static_cast<uint32_t>(args.heads_v)),
-                 static_cast<int>(blockIdx.x % kSlices) * kAloneRows);
+  fold.count = live_steps(args, fold, head);
+  if (fold.count == 0 && !fold.from_initial) return;
+  run_alone_fold(args, fold, head, static_cast<int>(blockIdx.x % kSlices) * kAloneRows);
 }
 
 template <int kRows>

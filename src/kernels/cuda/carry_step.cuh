@@ -12,6 +12,7 @@
 #pragma once
 #include <cstdint>
 
+#include "kernels/cuda/args.h"
 #include "kernels/cuda/ptx/matrix.cuh"
 #include "kernels/cuda/state_io.cuh"
 
@@ -19,6 +20,18 @@ namespace deltarelay::cuda {
 
 constexpr int kColumns = 16;  // key columns of a warp
 constexpr int kHalfWidth = kStateWidth / 2;
+
+// Steps of a fold, or 0 when none of its transitions has a number but 0: gates that forget a whole segment leave nothing to carry over
+// it, and B in its slot is the state already. By all threads of the block.
+__device__ __forceinline__ int live_steps(const CarryArgs& args, const Fold& fold, int head) {
+  bool lives = false;
+  for (int step = static_cast<int>(threadIdx.x); step < fold.count; step += static_cast<int>(blockDim.x)) {
+    const int64_t slot = fold.slot + 1 + step;
+    const uint32_t* halves = args.slot_lives + 2 * (slot * args.heads_v + head);
+    lives = lives || halves[0] != 0 || halves[1] != 0;
+  }
+  return __syncthreads_or(static_cast<int>(lives)) != 0 ? fold.count : 0;
+}
 
 // x = high + low + at most 2^-23 |x|. `high` is rounded to 11 bits (half away from zero); of `low`, which is exact and
 // has 12, the product drops the last one. A NaN ends up in `low`. (as_tf32 keeps infinities, which costs two instructions more.)

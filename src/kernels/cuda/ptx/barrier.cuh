@@ -65,6 +65,20 @@ __device__ __forceinline__ void named_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+// The same, and whether `mine` holds for any of the threads.
+__device__ __forceinline__ bool named_barrier_any(int id, int threads, bool mine) {
+  int any;
+  asm volatile(
+      "{.reg .pred mine, any;\n"
+      "setp.ne.s32 mine, %3, 0;\n"
+      "barrier.cta.red.or.pred any, %1, %2, mine;\n"
+      "selp.s32 %0, 1, 0, any;}"
+      : "=r"(any)
+      : "r"(id), "r"(threads), "r"(static_cast<int>(mine))
+      : "memory");
+  return any != 0;
+}
+
 // A warpgroup's share of the register file. Every warp of the group must execute it.
 template <int kCount>
 __device__ __forceinline__ void raise_registers() {

@@ -25,6 +25,13 @@ __device__ __forceinline__ int cluster_rank() {
   return static_cast<int>(rank);
 }
 
+// Blocks in the cluster: 1 for a launch without clusters.
+__device__ __forceinline__ int cluster_size() {
+  uint32_t size;
+  asm volatile("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(size));
+  return static_cast<int>(size);
+}
+
 // Waits until all blocks of the cluster are there. Relaxed: what was initialised before is fenced for the cluster by itself, and no data passes.
 __device__ __forceinline__ void cluster_begin() {
   asm volatile("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait;" ::: "memory");

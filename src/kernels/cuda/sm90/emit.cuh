@@ -1,7 +1,7 @@
 // `emit`: replays a segment from the state that enters it, writing outputs.
 //
 // Per chunk K S, then Q S behind it; R; T R; then K^T U, and P U behind that. The output of a chunk is converted and stored while the
-// products of the next one run.
+// products of the next one run. Two state groups in one CTA take turns (walk_turns.cuh).
 #pragma once
 #include "kernels/cuda/ptx/barrier.cuh"
 #include "kernels/cuda/ptx/wgmma.cuh"
@@ -9,9 +9,9 @@
 
 namespace deltarelay::cuda::sm90 {
 
-template <class Stage, class Element, int kGroups>
-__device__ __forceinline__ void emit_chunks(const Item& item, uint8_t* ring, uint64_t* full, uint64_t* done, int group,
-                                            float (&state)[64]) {
+// The state group `group` of a CTA that has `kHalves` of them, each with one half of the values.
+template <class Stage, class Element, int kHalves>
+__device__ __forceinline__ void emit_chunks(WalkShared<Stage>& shared, int group, float (&state)[64]) {
   using Record = typename Stage::Record;
   using View = ChunkView<Stage>;
   using Product = Wgmma<Element>;
@@ -19,11 +19,11 @@ __device__ __forceinline__ void emit_chunks(const Item& item, uint8_t* ring, uin
   constexpr int kChunk = View::kChunk, kBlocks = View::kBlocks;
   const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, warp = thread / 32;
   const int column = 2 * (lane % 4);  // place in an 8-column block of an accumulator
-  const int chunks = item.row.chunks;
+  const int chunks = shared.item.row.chunks;
   // This lane's row of its warp's 16 value columns, 16 tokens at a time, for transposing ldmatrix and stmatrix in a V tile.
   const uint32_t v_offset =
       Stage::kV + group * View::kHalfBytes + swizzled_offset(8 * (lane / 16) + lane % 8, 2 * warp + lane / 8 % 2);
-  const uint32_t ring_address = shared_address(ring);
+  const uint32_t ring_address = shared_address(shared.ring);
 
   float product[kChunk / 2];  // K S, then R, then U = R + T R
   float out[kChunk / 2];
@@ -39,7 +39,7 @@ __device__ __forceinline__ void emit_chunks(const Item& item, uint8_t* ring, uin
   auto store_output = [&](uint32_t stage, int stage_index, const Fragment(&converted)[kBlocks]) {
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) store_matrix_transposed(stage + v_offset + b * 16 * kRowBytes, converted[b]);
-    warp_arrive(&done[stage_index]);
+    warp_arrive(&shared.done[stage_index]);
   };
 
   // From the state to U: all of a chunk that comes before its update of the state. Outputs of the chunk before are converted ahead of
@@ -49,9 +49,9 @@ __device__ __forceinline__ void emit_chunks(const Item& item, uint8_t* ring, uin
     Fragment state_operand[8];
 #pragma unroll
     for (int k = 0; k < 8; ++k) state_operand[k] = pack_block<Element>(state, k);
-    wait_parity(&full[position.stage], position.parity);
-    const int valid = item.tokens - chunk * kChunk;
-    clear_keys<Stage, kGroups>(ring + position.stage * Stage::kBytes, valid);
+    wait_parity(&shared.full[position.stage], position.parity);
+    const int valid = shared.item.tokens - chunk * kChunk;
+    clear_keys<Stage>(shared.ring + position.stage * Stage::kBytes, valid);
     wgmma_wait<0>();
     Fragment converted[kBlocks];
     if (previous_stage >= 0) {

@@ -54,11 +54,12 @@ class Call {
 
  private:
   void enqueue_prepared() const {
-    const WalkMaps maps = make_maps();
-    prepare(maps);
-    walk(maps, 1, call_.bounds.rows1);
-    if (call_.bounds.folds > 0) carry();
-    if (call_.bounds.rows3 > 0) walk(maps, 3, call_.bounds.rows3);
+    prepare(make_maps(2));
+    const WalkMaps maps = make_maps(1);
+    const bool summarizes = call_.bounds.folds > 0;  // a summary takes a pair of CTAs whatever the tiling
+    walk(maps, 1, call_.bounds.rows1, summarizes ? 2 : call_.tiling.value_tiles);
+    if (summarizes) carry();
+    if (call_.bounds.rows3 > 0) walk(maps, 3, call_.bounds.rows3, call_.tiling.value_tiles);
   }
 
   void enqueue_fused() const {
@@ -85,13 +86,14 @@ class Call {
                      .box_halves = box_halves});
   }
 
-  WalkMaps make_maps() const {
+  // `box_halves`: of q and k. `prepare` takes both halves at once, in the walk CTAs share them by halves.
+  WalkMaps make_maps(int32_t box_halves) const {
     WalkMaps maps{};
     maps.v = map(tensors_.v, problem_.v, problem_.heads_v, 1);
     maps.o = map(tensors_.o, problem_.o, problem_.heads_v, 1);
     if (gdn()) {
-      maps.q = map(tensors_.q, problem_.q, problem_.heads_qk, 2);
-      maps.k = map(tensors_.k, problem_.k, problem_.heads_qk, 2);
+      maps.q = map(tensors_.q, problem_.q, problem_.heads_qk, box_halves);
+      maps.k = map(tensors_.k, problem_.k, problem_.heads_qk, box_halves);
     }
     return maps;
   }
@@ -141,15 +143,16 @@ class Call {
         .o = view(tensors_.o, problem_.o, problem_.dtype_o),
         .slot_state = call_.slot_state,
         .slot_transition = call_.slot_transition,
+        .slot_lives = call_.slot_lives,
         .report = tensors_.report,
         .heads_qk = problem_.heads_qk,
         .heads_v = problem_.heads_v,
     };
   }
 
-  void walk(const WalkMaps& maps, int32_t phase, int64_t rows) const {
+  void walk(const WalkMaps& maps, int32_t phase, int64_t rows, int32_t value_tiles) const {
     const WalkArgs args = walk_args(phase, rows);
-    const WalkShape shape{.dtype = problem_.dtype, .value_tiles = call_.tiling.value_tiles};
+    const WalkShape shape{.dtype = problem_.dtype, .value_tiles = value_tiles};
     check(gdn() ? launch_walk_gdn(maps, args, shape, stream_) : launch_walk_kda(maps, args, shape, stream_),
           phase == 1 ? "launch of summarize and emit" : "launch of emit");
   }
@@ -168,6 +171,7 @@ class Call {
                          .has_initial = has_initial(),
                          .slot_state = call_.slot_state,
                          .slot_transition = call_.slot_transition,
+                         .slot_lives = call_.slot_lives,
                          .heads_v = problem_.heads_v};
     check(launch_carry(args, call_.units, stream_), "launch of carry");
   }

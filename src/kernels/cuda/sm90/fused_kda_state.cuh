@@ -41,7 +41,7 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
   using Product = Wgmma<__nv_bfloat16>;
   const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, warp = thread / 32;
   const int column = 2 * (lane % 4);  // place in an 8-column block of an accumulator
-  const int chunks = item.row.chunks, tokens = item.tokens;
+  const int tokens = item.tokens;
   // This lane's row of its warp's 16 value columns, 16 tokens at a time, for transposing ldmatrix and stmatrix.
   const int half = rank + group;
   const uint32_t v_offset = FusedStage::kV + group * FusedStage::kTileBytes +
@@ -71,8 +71,9 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
     return shared.ring[stage_index] + FusedStage::kV + group * FusedStage::kTileBytes;
   };
 
+  // Counted in tokens: a chunk's number and the number of chunks are two registers more, and spill.
 #pragma unroll 1
-  for (int chunk = 0; chunk < chunks; ++chunk) {
+  for (int first = 0; first < tokens; first += kFusedChunk) {
     const int stage_index = position.stage;
     const uint32_t stage = shared_address(shared.ring[stage_index]);
     wait_parity(&shared.scaled[stage_index], position.parity);
@@ -91,7 +92,7 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
     for (int k = 0; k < 8; ++k) Product::times(product, state_operand[k], k_plus + channels_at(k), k > 0);
     wgmma_commit();
     // Behind K S: the output of the chunk before goes to shared memory, which frees its registers for Q S.
-    if (chunk > 0) write_output(previous);
+    if (first > 0) write_output(previous);
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < 8; ++k) Product::times(out, state_operand[k], q_plus + channels_at(k), k > 0);
@@ -103,7 +104,7 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
     for (int n = 0; n < 4; ++n) strength[n] = *reinterpret_cast<const float4*>(factors.strength[4 * n + column / 2]);
     wgmma_wait<1>();
     pin(product);
-    subtract_prediction<__nv_bfloat16>(product, value, strength, true, column, tokens - chunk * kFusedChunk);
+    subtract_prediction<__nv_bfloat16>(product, value, strength, true, column, tokens - first);
     const Fragment error[2] = {pack_block<__nv_bfloat16>(product, 0), pack_block<__nv_bfloat16>(product, 1)};
 
     // U = R + T R
@@ -112,8 +113,9 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
     add_triangle<__nv_bfloat16>(product, error, stage + FusedStage::kT);
     wgmma_commit();
     // Behind T R: the output of the chunk before to memory.
-    if (chunk > 0)
-      send_output<__nv_bfloat16>(maps, args, item, output_tile(previous), chunk - 1, tokens, half, group, thread);
+    if (first > 0)
+      send_output<__nv_bfloat16>(maps, args, item, output_tile(previous), first / kFusedChunk - 1, tokens, half, group,
+                                 thread);
     wgmma_wait<0>();
     pin(product);
     pin(out);
@@ -139,7 +141,7 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
     add_triangle<__nv_bfloat16>(out, update, stage + FusedStage::kP);
     wgmma_commit();
     // By now the output of the chunk before has been read: its stage is free.
-    if (chunk > 0 && thread == 0) {
+    if (first > 0 && thread == 0) {
       ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>{});
       release_stage<kCtas>(shared, previous, rank);
     }
@@ -152,9 +154,10 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
     wgmma_wait<0>();
     pin(out);
   }
-  if (chunks == 0) return;
+  if (tokens == 0) return;
   write_output(previous);
-  send_output<__nv_bfloat16>(maps, args, item, output_tile(previous), chunks - 1, tokens, half, group, thread);
+  send_output<__nv_bfloat16>(maps, args, item, output_tile(previous), (tokens - 1) / kFusedChunk, tokens, half, group,
+                             thread);
 }
 
 // B^T (with values, from zero) or M^T (without, from the identity) of a segment.
@@ -186,8 +189,17 @@ __device__ __forceinline__ void summarize_fused(const Item& item, FusedShared<2>
     for (int k = 0; k < 8; ++k) Product::times(product, operand[k], k_plus + channels_at(k), k > 0);
     wgmma_commit();
     if (chunk > 0) {  // behind K S: all warps are done with the chunk before
-      named_barrier(kStateBarrier + !values, kWarpgroup);
+      bool lives = true;
+      if (values || chunk % kLookEvery != 0)
+        named_barrier(kStateBarrier + !values, kWarpgroup);
+      else
+        lives = transition_lives(state);
       if (thread == 0) release_stage<kCtas>(shared, previous, rank);
+      if (!lives) {
+        wgmma_wait<0>();
+        if (thread == 0) release_rest<kCtas>(shared, shared.scaled, position, chunks - chunk, rank);
+        return;
+      }
     }
     const TokenFactors& factors = tokens_of(shared.ring[stage_index]);
     float4 strength[4];

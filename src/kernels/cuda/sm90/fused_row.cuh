@@ -7,6 +7,7 @@
 #include "kernels/cuda/ptx/wgmma.cuh"
 #include "kernels/cuda/sm90/record.h"
 #include "kernels/cuda/sm90/stage.cuh"
+#include "kernels/cuda/sm90/transition.cuh"
 #include "kernels/cuda/sm90/walk_maps.h"
 #include "kernels/cuda/state_io.cuh"
 #include "kernels/cuda/tile/descriptor.cuh"
@@ -18,9 +19,6 @@ constexpr int kFusedThreads = 4 * kWarpgroup;
 // 2 (168 + 88) = 512: the whole register file. With 160 for the state ptxas puts its products one after the other.
 constexpr int kFusedStateRegisters = 168;
 constexpr int kFusedOtherRegisters = 88;
-
-// Named barriers of the two state groups: this and the next. 0 is __syncthreads.
-constexpr int kStateBarrier = 1;
 
 // d += a P^T or a T^T; a has 32 columns.
 template <class Element>
@@ -57,6 +55,18 @@ template <int kCtas, class Shared>
 __device__ __forceinline__ void release_stage(Shared& shared, int stage, int rank) {
   ptx::mbarrier_arrive(&shared.free[stage]);
   if (kCtas > 1 && stage % 2 != rank) arrive_in_block(&shared.free[stage], 1 - rank);
+}
+
+// By one thread of a group that has nothing left to do in this row: the stages of the last `chunks` chunks as they are filled.
+template <int kCtas, class Shared, class Position>
+__device__ __forceinline__ void release_rest(Shared& shared, uint64_t* filled, Position position, int chunks,
+                                             int rank) {
+#pragma unroll 1
+  for (int i = 0; i < chunks; ++i) {
+    wait_parity(&filled[position.stage], position.parity);
+    release_stage<kCtas>(shared, position.stage, rank);
+    position.advance();
+  }
 }
 
 // Sends off the output of a chunk, which the warps of the state have left in its v tile.
@@ -105,8 +115,7 @@ __device__ __forceinline__ void walk_row(const WalkArgs& args, const Item& item,
         state[i] =
             group == 1 && value_row + lane_row + 4 * (i & 2) == 8 * (i / 4) + lane_column + (i & 1) ? 1.0f : 0.0f;
       summarize(state, group == 0);
-      store_slot(state, slot_at(group == 0 ? args.slot_state : args.slot_transition, row.slot_out), value_row, lane_row,
-                 lane_column);
+      store_summary(args, row.slot_out, item.head, rank, group == 0, state, value_row, lane_row, lane_column);
       return;
     }
   }

@@ -11,7 +11,7 @@ namespace deltarelay::cuda::sm90 {
 cudaError_t launch_prepare_kda(const PrepareArgs& args, DType dtype, bool mid_frame, cudaStream_t stream);
 cudaError_t load_prepare_kda(DType dtype);
 
-// `value_tiles`: CTAs over the value columns of one head, 1 or 2.
+// `value_tiles`: CTAs over the value columns of one head, 1 (rows to emit only) or 2.
 struct WalkShape {
   DType dtype;
   int32_t value_tiles;

@@ -1,8 +1,10 @@
 // What one CTA of the walk works on: its item, and the stages of its ring in shared memory.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 
 #include "kernels/cuda/args.h"
+#include "kernels/cuda/ptx/barrier.cuh"
 #include "kernels/cuda/ptx/wgmma.cuh"
 #include "kernels/cuda/sm90/record.h"
 #include "kernels/cuda/tile/descriptor.cuh"
@@ -12,33 +14,51 @@ namespace deltarelay::cuda::sm90 {
 constexpr int kWarpgroup = 128;
 constexpr int kGroupRows = 64;  // value rows of one state warpgroup
 
-// Shared-memory offsets inside a stage, and how the operands lie there.
+// Shared-memory offsets inside a stage, and how the operands lie there. A stage of a summary has no q and no P, and one half of the values;
+// its record begins outside of it, for that part is not brought in.
+struct GdnSummaryStage {
+  using Record = GdnRecord;
+  static constexpr int kStages = 6;
+  static constexpr bool kRawTiles = true;  // q and k come from the caller's tensors
+  static constexpr int kRead = 0, kUpdate = 0;
+  static constexpr int kRecord = 16384 - Record::kSummary;
+  static constexpr int kV = 16384 + 10 * 1024;  // the next multiple of 1024 behind the record
+  static constexpr int kBytes = kV + 8192;
+};
 struct GdnStage {
   using Record = GdnRecord;
+  using Summary = GdnSummaryStage;
   static constexpr int kStages = 3;
-  static constexpr bool kRawTiles = true;  // q and k come from the caller's tensors
-  static constexpr int kQ = 0;
-  static constexpr int kK = 16384;
+  static constexpr bool kRawTiles = true;
+  static constexpr int kQuery = 0, kRead = 16384, kUpdate = kRead;
   static constexpr int kRecord = 32768;
-  static constexpr int kV = kRecord + 18 * 1024;  // the next multiple of 1024 behind the record
+  static constexpr int kV = kRecord + 18 * 1024;
   static constexpr int kBytes = kV + 16384;
-  static constexpr int kQuery = kQ, kRead = kK, kUpdate = kK;
+};
+struct KdaSummaryStage {
+  using Record = KdaRecord;
+  static constexpr int kStages = 9;
+  static constexpr bool kRawTiles = false;
+  static constexpr int kRecord = -Record::kSummary;
+  static constexpr int kRead = kRecord + Record::kRead, kUpdate = kRecord + Record::kUpdate;
+  static constexpr int kV = 19 * 1024;
+  static constexpr int kBytes = kV + 4096;
 };
 struct KdaStage {
   using Record = KdaRecord;
+  using Summary = KdaSummaryStage;
   static constexpr int kStages = 6;
   static constexpr bool kRawTiles = false;
   static constexpr int kRecord = 0;
-  static constexpr int kV = 29696;  // the next multiple of 1024
+  static constexpr int kQuery = Record::kQuery, kRead = Record::kRead, kUpdate = Record::kUpdate;
+  static constexpr int kV = 29 * 1024;
   static constexpr int kBytes = kV + 8192;
-  static constexpr int kQuery = KdaRecord::kQuery, kRead = KdaRecord::kRead, kUpdate = KdaRecord::kUpdate;
 };
-static_assert(GdnRecord::kBytes <= 18 * 1024 && KdaRecord::kBytes <= KdaStage::kV);
-static_assert(GdnStage::kV % 1024 == 0 && GdnStage::kBytes % 1024 == 0 && KdaStage::kBytes % 1024 == 0);
-
 template <class Stage>
-constexpr int kWalkSharedBytes =
-    Stage::kStages* Stage::kBytes + Stage::kStages * 2 * 8 + 1024;  // 1024: to align the ring
+constexpr bool fits() {
+  return Stage::kRecord + Stage::Record::kBytes <= Stage::kV && Stage::kV % 1024 == 0 && Stage::kBytes % 1024 == 0;
+}
+static_assert(fits<GdnStage>() && fits<GdnSummaryStage>() && fits<KdaStage>() && fits<KdaSummaryStage>());
 
 // What one CTA does.
 struct Item {
@@ -60,8 +80,9 @@ __device__ __forceinline__ bool find_item(const WalkArgs& args, int chunk_tokens
   constexpr int kHalves = 2 / kGroups;  // CTAs over the value rows of one head
   const int line = static_cast<int>(blockIdx.x) / kHalves;
   const int index = line / args.heads_v;
+  const Row row = (third ? args.tables.rows3 : args.tables.rows1)[index];  // in bounds, though perhaps not in use
   if (index >= count) return false;
-  item.row = (third ? args.tables.rows3 : args.tables.rows1)[index];
+  item.row = row;
   item.head = line % args.heads_v;
   item.value_half = static_cast<int>(blockIdx.x) % kHalves;
   const int n = item.row.sequence;
@@ -76,6 +97,20 @@ __device__ __forceinline__ bool find_item(const WalkArgs& args, int chunk_tokens
   item.ends_sequence = item.row.begin + item.row.chunks == args.tables.chunk_begin[n + 1] - first_chunk;
   return true;
 }
+
+// Shared memory of a CTA of the walk: a ring of stages, and the barriers of each.
+template <class Stage>
+struct WalkShared {
+  using Summary = typename Stage::Summary;
+  static constexpr int kStages = std::max(Stage::kStages, Summary::kStages);
+  uint8_t ring[std::max(Stage::kStages * Stage::kBytes, Summary::kStages* Summary::kBytes)];
+  uint64_t full[kStages];  // everything of a chunk has arrived
+  uint64_t done[kStages];  // the state groups of this CTA have read it, and its output lies over V
+  uint64_t free[kStages];  // all CTAs of the cluster are done with theirs: what they share may be copied again
+  Item item;               // here, for it would cost the state groups a dozen registers
+  bool found;
+};
+static_assert(sizeof(WalkShared<GdnStage>) <= 232448 && sizeof(WalkShared<KdaStage>) <= 232448, "227 KB a CTA");
 
 // B operands of one chunk in its stage at `address`, and this lane's share of what is not an operand.
 template <class Stage>
@@ -113,7 +148,7 @@ struct ChunkView {
     float2 pair;
     asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
                  : "=f"(pair.x), "=f"(pair.y)
-                 : "r"(address + Stage::kRecord + offset));
+                 : "r"(address + (Stage::kRecord + offset)));
     return pair;
   }
 
@@ -135,24 +170,28 @@ struct ChunkView {
 
  private:
   __device__ __forceinline__ uint64_t square(int offset) const {
-    const uint32_t at = address + Stage::kRecord + offset;
+    const uint32_t at = address + (Stage::kRecord + offset);
     return kScalarGate ? swizzled_operand(at) : plain_operand(at, 512, 128);
   }
 };
 
-// Rows of k past the end of a sequence belong to another one and may hold NaN, which a zero of U does not silence. Called by all state
-// groups; records of KDA hold zeros there already.
-template <class Stage, int kGroups>
+// Named barriers of the two state groups: this and the next. 0 is __syncthreads.
+constexpr int kStateBarrier = 1;
+
+// Rows of k past the end of a sequence belong to another one and may hold NaN, which a zero of U does not silence. By every state group for
+// itself: two write the same zeros. Records of KDA hold zeros there already.
+template <class Stage>
 __device__ __forceinline__ void clear_keys(uint8_t* stage, int valid) {
   using View = ChunkView<Stage>;
   if (!View::kScalarGate || valid >= View::kChunk) return;
   uint8_t* tile = stage + Stage::kRead;
-  for (int i = threadIdx.x; i < (View::kChunk - valid) * 16; i += kGroups * kWarpgroup) {
+#pragma unroll 1
+  for (int i = threadIdx.x % kWarpgroup; i < (View::kChunk - valid) * 16; i += kWarpgroup) {
     *reinterpret_cast<uint4*>(tile + (i % 16 / 8) * View::kHalfBytes + (valid + i / 16) * kRowBytes + i % 8 * 16) =
         make_uint4(0, 0, 0, 0);
   }
   ptx::fence_proxy_async(ptx::space_shared);
-  named_barrier(1, kGroups * kWarpgroup);
+  named_barrier(kStateBarrier + static_cast<int>(threadIdx.x) / kWarpgroup, kWarpgroup);
 }
 
 }  // namespace deltarelay::cuda::sm90

@@ -1,164 +1,113 @@
 // `summarize`: a segment as an affine map of the state, S_out = M S_in + B.
 //
-// B walks from zero with the values, M from the identity without them; both read the same operands, so one CTA walks both: a state
-// group holds 64 rows of B^T and 64 of M^T. No queries, no outputs. While the products of one run, the other is converted.
+// B walks from zero with the values, M from the identity without them; both read the same operands. A pair of CTAs has them: in each, one
+// state group walks 64 rows of B^T, the other the same rows of M^T. No queries, no outputs.
 #pragma once
 #include "kernels/cuda/ptx/barrier.cuh"
 #include "kernels/cuda/ptx/wgmma.cuh"
 #include "kernels/cuda/sm90/stage.cuh"
+#include "kernels/cuda/sm90/transition.cuh"
 
 namespace deltarelay::cuda::sm90 {
 
-template <class Stage, class Element, int kGroups>
-__device__ __forceinline__ void summarize_chunks(const Item& item, uint8_t* ring, uint64_t* full, uint64_t* done,
-                                                 int group, float (&b)[64], float (&m)[64]) {
+// The last `chunks` chunks of M's group once M is 0.
+template <class Stage, class Position>
+__device__ __forceinline__ void finish_vanished(WalkShared<Stage>& shared, Position position, int chunks) {
+#pragma unroll 1
+  for (int i = 0; i < chunks; ++i) {
+    wait_parity(&shared.full[position.stage], position.parity);
+    warp_arrive(&shared.done[position.stage]);
+    position.advance();
+  }
+}
+
+// `values`: the state is B^T, else M^T.
+template <class Stage, class Element>
+__device__ __forceinline__ void summarize_chunks(WalkShared<Stage>& shared, bool values, float (&state)[64]) {
   using Record = typename Stage::Record;
-  using View = ChunkView<Stage>;
+  using Summary = typename Stage::Summary;
+  using View = ChunkView<Summary>;
   using Product = Wgmma<Element>;
   constexpr bool kScalarGate = View::kScalarGate;
   constexpr int kChunk = View::kChunk, kBlocks = View::kBlocks;
   const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, warp = thread / 32;
-  const int column = 2 * (lane % 4);
-  const uint32_t v_offset =
-      Stage::kV + group * View::kHalfBytes + swizzled_offset(8 * (lane / 16) + lane % 8, 2 * warp + lane / 8 % 2);
-  const uint32_t ring_address = shared_address(ring);
-  RingPosition<Stage::kStages> position;
+  const int column = 2 * (lane % 4);  // place in an 8-column block of an accumulator
+  const int chunks = shared.item.row.chunks, tokens = shared.item.tokens;
+  const uint32_t v_offset = Summary::kV + swizzled_offset(8 * (lane / 16) + lane % 8, 2 * warp + lane / 8 % 2);
+  const uint32_t ring_address = shared_address(shared.ring);
+  RingPosition<Summary::kStages> position;
 
-  for (int chunk = 0; chunk < item.row.chunks; ++chunk) {
-    const View view = {opaque(ring_address + position.stage * Stage::kBytes)};
-    const int valid = item.tokens - chunk * kChunk;
-    Fragment operand[8], error[kBlocks];
-    float product[kChunk / 2];
-
-    auto pack_state = [&](const float(&state)[64]) {
+#pragma unroll 1
+  for (int chunk = 0; chunk < chunks; ++chunk) {
+    const View view = {opaque(ring_address + position.stage * Summary::kBytes)};
+    const int valid = tokens - chunk * kChunk;
+    Fragment operand[8], error[kBlocks], value[kBlocks];
+    float product[kChunk / 2];  // K S, then R, then U = R + T R
 #pragma unroll
-      for (int k = 0; k < 8; ++k) operand[k] = pack_block<Element>(state, k);
-    };
-    auto read = [&](float(&result)[kChunk / 2]) {
-#pragma unroll
-      for (int k = 0; k < 8; ++k) Product::times(result, operand[k], view.read() + View::channels(k), k > 0);
-      wgmma_commit();
-    };
-    auto solve = [&](float(&result)[kChunk / 2]) {
-#pragma unroll
-      for (int k = 0; k < kBlocks; ++k) Product::times(result, error[k], view.t() + View::columns(k), true);
-      wgmma_commit();
-    };
-    // U with its factors, as the operand of the update.
-    auto pack_update = [&](float(&solved)[kChunk / 2]) {
-      if constexpr (kScalarGate) {
-#pragma unroll
-        for (int n = 0; n < kChunk / 8; ++n) {
-          const float2 factor = view.load_pair(Record::kUpdate + (8 * n + column) * 4);
-          solved[4 * n] *= factor.x, solved[4 * n + 1] *= factor.y, solved[4 * n + 2] *= factor.x,
-              solved[4 * n + 3] *= factor.y;
-        }
-      }
-#pragma unroll
-      for (int k = 0; k < kBlocks; ++k) error[k] = pack_block<Element>(solved, k);
-    };
-    auto update = [&](float(&state)[64]) {
-#pragma unroll
-      for (int k = 0; k < kBlocks; ++k) Product::add_transposed(state, error[k], view.update() + View::tokens(k));
-      wgmma_commit();
-    };
-    // -read K S
-    constexpr int kRead = kScalarGate ? static_cast<int>(Record::kRead) : static_cast<int>(Record::kBeta);
-    auto negate = [&](float(&prediction)[kChunk / 2]) {
-#pragma unroll
-      for (int n = 0; n < kChunk / 8; ++n) {
-        const float2 factor = view.load_pair(kRead + (8 * n + column) * 4);
-        prediction[4 * n] *= -factor.x, prediction[4 * n + 1] *= -factor.y;
-        prediction[4 * n + 2] *= -factor.x, prediction[4 * n + 3] *= -factor.y;
-      }
-    };
-    auto select_valid = [&](float(&values)[kChunk / 2]) {
-      if (valid >= kChunk) return;
-#pragma unroll
-      for (int i = 0; i < kChunk / 2; ++i) values[i] = 8 * (i / 4) + column + i % 2 < valid ? values[i] : 0.0f;
-    };
-    auto pack_error = [&](const float(&values)[kChunk / 2]) {
-#pragma unroll
-      for (int k = 0; k < kBlocks; ++k) error[k] = pack_block<Element>(values, k);
-    };
-
-    pack_state(b);
-    wait_parity(&full[position.stage], position.parity);
-    clear_keys<Stage, kGroups>(ring + position.stage * Stage::kBytes, valid);
+    for (int k = 0; k < 8; ++k) operand[k] = pack_block<Element>(state, k);
+    wait_parity(&shared.full[position.stage], position.parity);
+    clear_keys<Summary>(shared.ring + position.stage * Summary::kBytes, valid);
+    if (!values && chunk % kLookEvery == kLookEvery - 1 && !transition_lives(state)) {
+      finish_vanished(shared, position, chunks - chunk);
+      return;
+    }
     wgmma_fence();
-    read(product);
-    view.decay(b, column);
+#pragma unroll
+    for (int k = 0; k < 8; ++k) Product::times(product, operand[k], view.read() + View::channels(k), k > 0);
+    wgmma_commit();
+
+    // Behind K S: what R needs.
+    float2 read[kChunk / 8], beta[kChunk / 8];
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) value[b] = load_matrix_transposed(view.address + v_offset + b * 16 * kRowBytes);
+    view.load_factors(beta, Record::kBeta, column);
+    view.load_factors(read, kScalarGate ? static_cast<int>(Record::kRead) : static_cast<int>(Record::kBeta), column);
     wgmma_wait<0>();
     pin(product);
-    negate(product);
 #pragma unroll
-    for (int block = 0; block < kBlocks; ++block) {
-      const Fragment value = load_matrix_transposed(view.address + v_offset + block * 16 * kRowBytes);
+    for (int n = 0; n < kChunk / 8; ++n) {
 #pragma unroll
-      for (int r = 0; r < 4; ++r) {
-        const float2 beta = view.load_pair(Record::kBeta + (16 * block + 8 * (r / 2) + column) * 4);
-        float &low = product[8 * block + 2 * r], &high = product[8 * block + 2 * r + 1];
-        low = fmaf(beta.x, Pair<Element>::low(value.reg[r]), low);
-        high = fmaf(beta.y, Pair<Element>::high(value.reg[r]), high);
+      for (int r = 0; r < 2; ++r) {
+        const uint32_t pair = value[n / 2].reg[2 * (n % 2) + r];
+        float &low = product[4 * n + 2 * r], &high = product[4 * n + 2 * r + 1];
+        low *= -read[n].x, high *= -read[n].y;
+        if (values) {
+          low = fmaf(beta[n].x, Pair<Element>::low(pair), low);
+          high = fmaf(beta[n].y, Pair<Element>::high(pair), high);
+        }
       }
     }
-    select_valid(product);
-    pack_error(product);
-
-    if constexpr (kScalarGate) {  // chunks of 64: registers for one product at a time
-      wgmma_fence();
-      solve(product);
-      wgmma_wait<0>();
-      pin(product);
-      pack_update(product);
-      wgmma_fence();
-      update(b);
-      wgmma_wait<0>();
-      pin(b);
-      pack_state(m);
-      wgmma_fence();
-      read(product);
-      view.decay(m, column);
-      wgmma_wait<0>();
-      pin(product);
-      negate(product);
-      select_valid(product);
-      pack_error(product);
-      wgmma_fence();
-      solve(product);
-      wgmma_wait<0>();
-      pin(product);
-      pack_update(product);
-    } else {
-      float other[kChunk / 2];
-      pack_state(m);
-      wgmma_fence();
-      solve(product);
-      read(other);
-      view.decay(m, column);
-      wgmma_wait<1>();
-      pin(product);
-      pack_update(product);
-      wgmma_fence();
-      update(b);
-      wgmma_wait<1>();
-      pin(other);
-      negate(other);
-      select_valid(other);
-      wgmma_wait<0>();
-      pin(b);
-      pack_error(other);
-      wgmma_fence();
-      solve(other);
-      wgmma_wait<0>();
-      pin(other);
-      pack_update(other);
+    if (valid < kChunk) {  // select, for values past the end may be anything
+#pragma unroll
+      for (int i = 0; i < kChunk / 2; ++i) product[i] = 8 * (i / 4) + column + i % 2 < valid ? product[i] : 0.0f;
     }
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) error[b] = pack_block<Element>(product, b);
+
     wgmma_fence();
-    update(m);
+#pragma unroll
+    for (int k = 0; k < kBlocks; ++k) Product::times(product, error[k], view.t() + View::columns(k), true);
+    wgmma_commit();
+    // Behind T R: the decay of the state.
+    float2 factor[kScalarGate ? kChunk / 8 : 1];
+    if constexpr (kScalarGate) view.load_factors(factor, Record::kUpdate, column);
+    view.decay(state, column);
     wgmma_wait<0>();
-    pin(m);
-    warp_arrive(&done[position.stage]);
+    pin(product);
+    if constexpr (kScalarGate) {
+#pragma unroll
+      for (int i = 0; i < kChunk / 2; ++i) product[i] *= i % 2 == 0 ? factor[i / 4].x : factor[i / 4].y;
+    }
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) error[b] = pack_block<Element>(product, b);  // (update U)^T
+
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < kBlocks; ++k) Product::add_transposed(state, error[k], view.update() + View::tokens(k));
+    wgmma_commit();
+    wgmma_wait<0>();
+    pin(state);
+    warp_arrive(&shared.done[position.stage]);
     position.advance();
   }
 }

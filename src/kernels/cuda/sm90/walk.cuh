@@ -1,4 +1,5 @@
-// The walk of one segment (or whole sequence) by one CTA: `summarize` and `emit` from the records that `prepare` left.
+// The walk of one segment (or whole sequence) of one head by a CTA or a pair of CTAs: `summarize` and `emit` from the records that `prepare`
+// left.
 //
 // Per chunk, with S the state that enters it, in the terms of record.h (K: k+ or k, Q: q+ or q, K^: k^ or k):
 //     R = beta V - read K S      U = R + T R      O = query Q S + P U + diagonal U      S <- decay S + K^^T (update U)
@@ -8,6 +9,9 @@
 // The state is held transposed, S^T [values x keys], in fp32 accumulators, 64 value rows a warpgroup. An accumulator has the register
 // layout of an A operand, so S^T, R^T and U^T become operands by a conversion alone and nothing on the chain passes through shared
 // memory. All B operands lie in shared memory, in a ring of stages that one producer warp fills by bulk copies.
+//
+// Two state groups a CTA. Of an emit they have one half of the values each; in a pair each CTA has one half, and one group is idle. Of a
+// summary, which always takes a pair, a CTA has one half of the rows: group 0 of B, group 1 of M.
 //
 // The output of a chunk is written over its V tile: each warp overwrites exactly what it has read.
 #pragma once
@@ -19,17 +23,17 @@
 #include "kernels/cuda/sm90/produce.cuh"
 #include "kernels/cuda/sm90/stage.cuh"
 #include "kernels/cuda/sm90/summarize.cuh"
+#include "kernels/cuda/sm90/transition.cuh"
 #include "kernels/cuda/sm90/walk_maps.h"
 #include "kernels/cuda/state_io.cuh"
 
 namespace deltarelay::cuda::sm90 {
 
-template <class Stage, class Element, int kGroups>
-__device__ __forceinline__ void walk_state(const WalkArgs& args, const Item& item, uint8_t* ring, uint64_t* full,
-                                           uint64_t* done, int group) {
+template <class Stage, class Element, int kTiles>
+__device__ __forceinline__ void walk_state(const WalkArgs& args, WalkShared<Stage>& shared, int group) {
   const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, warp = thread / 32;
   const int lane_row = 16 * warp + lane / 4, lane_column = 2 * (lane % 4);
-  const int value_row = (item.value_half + group) * kGroupRows;
+  const Item& item = shared.item;
   const Row& row = item.row;
   constexpr int64_t kState = kWidth * kWidth;
   auto slot_at = [&](float* pool, int slot) {
@@ -37,25 +41,28 @@ __device__ __forceinline__ void walk_state(const WalkArgs& args, const Item& ite
   };
 
   float state[64];
-  if (row.work == Work::kSummarize) {
-    float transition[64];
+  if constexpr (kTiles == 2) {
+    if (row.work == Work::kSummarize) {
+      const bool is_b = group == 0;
+      const int value_row = item.value_half * kGroupRows;
 #pragma unroll
-    for (int i = 0; i < 64; ++i) {
-      state[i] = 0.0f;
-      transition[i] = value_row + lane_row + 4 * (i & 2) == 8 * (i / 4) + lane_column + (i & 1) ? 1.0f : 0.0f;
+      for (int i = 0; i < 64; ++i) {
+        const bool diagonal = value_row + lane_row + 4 * (i & 2) == 8 * (i / 4) + lane_column + (i & 1);
+        state[i] = !is_b && diagonal ? 1.0f : 0.0f;
+      }
+      summarize_chunks<Stage, Element>(shared, is_b, state);
+      store_summary(args, row.slot_out, item.head, item.value_half, is_b, state, value_row, lane_row, lane_column);
+      return;
     }
-    summarize_chunks<Stage, Element, kGroups>(item, ring, full, done, group, state, transition);
-    store_slot(state, slot_at(args.slot_state, row.slot_out), value_row, lane_row, lane_column);
-    store_slot(transition, slot_at(args.slot_transition, row.slot_out), value_row, lane_row, lane_column);
-    return;
   }
+  const int value_row = (item.value_half + group) * kGroupRows;
   if (row.slot_in >= 0) {
     load_slot(state, slot_at(args.slot_state, row.slot_in), value_row, lane_row, lane_column);
   } else {
     const int64_t slot = initial_slot(args.initial, args.has_initial, row.sequence, args.report);
     load_state(state, args.initial, slot, item.head, value_row, lane_row, lane_column);
   }
-  emit_chunks<Stage, Element, kGroups>(item, ring, full, done, group, state);
+  emit_chunks<Stage, Element, 2 / kTiles>(shared, group, state);
   if (row.slot_out >= 0) store_slot(state, slot_at(args.slot_state, row.slot_out), value_row, lane_row, lane_column);
   if (item.ends_sequence) {
     if (row.slot_folded >= 0)
@@ -65,47 +72,53 @@ __device__ __forceinline__ void walk_state(const WalkArgs& args, const Item& ite
   }
 }
 
-// Registers a thread. Two state groups and the producer share what the CTA was launched with, 3 x 168 (a raise beyond it waits for ever);
-// with one state group all have enough.
+// Registers a thread. Two state groups and the producer share what the CTA was launched with, 3 x 168 (a raise beyond it waits for ever).
+constexpr int kWalkThreads = 3 * kWarpgroup;
 constexpr int kStateRegisters = 232;
 constexpr int kProducerRegisters = 40;
 static_assert(2 * kStateRegisters + kProducerRegisters <= 3 * 168);
 
-template <class Stage, class Element, int kGroups>
-__global__ void __launch_bounds__((kGroups + 1) * kWarpgroup, 1)
+// `kTiles`: CTAs over the values of one head. With two they are the cluster; with one the cluster, if any, has neighbouring heads of the same
+// key head.
+template <class Stage, class Element, int kTiles>
+__global__ void __launch_bounds__(kWalkThreads, 1)
     walk_kernel(const __grid_constant__ WalkMaps maps, const __grid_constant__ WalkArgs args) {
-  extern __shared__ uint8_t shared[];
-  uint8_t* ring = shared + (-shared_address(shared) & (kSwizzleGroupBytes - 1));
-  uint64_t* full = reinterpret_cast<uint64_t*>(ring + Stage::kStages * Stage::kBytes);
-  uint64_t* done = full + Stage::kStages;
+  auto& shared = *reinterpret_cast<WalkShared<Stage>*>(dynamic_shared_memory());
   if (threadIdx.x == 0) {
-    for (int i = 0; i < Stage::kStages; ++i) {
-      ptx::mbarrier_init(&full[i], 1);
-      ptx::mbarrier_init(&done[i], kGroups * 4);  // the warps of the state groups
+    for (int i = 0; i < WalkShared<Stage>::kStages; ++i) {
+      ptx::mbarrier_init(&shared.full[i], 1);
+      ptx::mbarrier_init(&shared.free[i], cluster_size());  // the producers
     }
     ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster);
   }
-  __syncthreads();
+  if (cluster_size() > 1) cluster_begin();  // others copy into this CTA and arrive at its barriers
   wait_for_previous_grid();
   allow_next_grid();
-  // In shared memory, for it would cost the state groups a dozen registers.
-  __shared__ Item item;
-  __shared__ bool found;
-  if (threadIdx.x == 0) found = find_item<kGroups>(args, Stage::Record::kChunk, item);
-  __syncthreads();
-  if (!found) return;
-  const int group = threadIdx.x / kWarpgroup;
-  if (group < kGroups) {
-    if constexpr (kGroups > 1) raise_registers<kStateRegisters>();
-    walk_state<Stage, Element, kGroups>(args, item, ring, full, done, group);
-  } else {
-    if constexpr (kGroups > 1) lower_registers<kProducerRegisters>();
-    if (threadIdx.x / 32 % 4 != 0) return;
-    if (item.row.work == Work::kEmit)
-      produce<Stage, Element, kGroups, true>(maps, args, item, ring, full, done);
-    else
-      produce<Stage, Element, kGroups, false>(maps, args, item, ring, full, done);
+  if (threadIdx.x == 0) {
+    shared.found = find_item<2 / kTiles>(args, Stage::Record::kChunk, shared.item);
+    if (shared.found) {
+      const int groups = kTiles == 1 || shared.item.row.work == Work::kSummarize ? 2 : 1;
+      for (uint64_t& done : shared.done) ptx::mbarrier_init(&done, groups * 4);  // their warps
+    }
   }
+  __syncthreads();
+  if (!shared.found) return;  // the same for all CTAs of a cluster
+  const int group = uniform(static_cast<int>(threadIdx.x) / kWarpgroup);
+  const bool emits = kTiles == 1 || shared.item.row.work == Work::kEmit;
+  if (group < 2) {
+    raise_registers<kStateRegisters>();
+    if (kTiles == 1 || group == 0 || !emits) walk_state<Stage, Element, kTiles>(args, shared, group);
+  } else {
+    lower_registers<kProducerRegisters>();
+    if (threadIdx.x / 32 % 4 == 0) {
+      const Cluster cluster{kTiles == 2 ? 2 : cluster_size(), cluster_rank()};
+      if (emits)
+        produce<Stage, Element, kTiles, true>(maps, args, shared, cluster);
+      else if constexpr (kTiles == 2)
+        produce<Stage, Element, kTiles, false>(maps, args, shared, cluster);
+    }
+  }
+  if (cluster_size() > 1) cluster_end();
 }
 
 }  // namespace deltarelay::cuda::sm90

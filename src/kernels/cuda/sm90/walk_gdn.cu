@@ -3,12 +3,12 @@
 namespace deltarelay::cuda::sm90 {
 
 cudaError_t launch_walk_gdn(const WalkMaps& maps, const WalkArgs& args, const WalkShape& shape, cudaStream_t stream) {
-  return shape.dtype == DType::kFp16 ? launch_tiles<GdnStage, __half>(maps, args, shape, stream)
-                                     : launch_tiles<GdnStage, __nv_bfloat16>(maps, args, shape, stream);
+  return shape.dtype == DType::kFp16 ? launch_walk<GdnStage, __half>(maps, args, shape, stream)
+                                     : launch_walk<GdnStage, __nv_bfloat16>(maps, args, shape, stream);
 }
 
 cudaError_t load_walk_gdn(DType dtype) {
-  return dtype == DType::kFp16 ? load_tiles<GdnStage, __half>() : load_tiles<GdnStage, __nv_bfloat16>();
+  return dtype == DType::kFp16 ? load_walk<GdnStage, __half>() : load_walk<GdnStage, __nv_bfloat16>();
 }
 
 }  // namespace deltarelay::cuda::sm90

@@ -1,32 +1,38 @@
 // Launching the walk of one op and data type.
 #pragma once
+#include <numeric>
+
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/sm90/launch.h"
 #include "kernels/cuda/sm90/walk.cuh"
 
 namespace deltarelay::cuda::sm90 {
 
-template <class Stage, class Element, int kGroups>
-cudaError_t launch_groups(const WalkMaps& maps, const WalkArgs& args, cudaStream_t stream) {
-  const unsigned grid = static_cast<unsigned>(args.row_bound) * static_cast<unsigned>(args.heads_v) * (2 / kGroups);
-  // The two halves of a head read the same records: started together they find them in L2, apart they fetch them twice.
+// Neighbouring value heads of one key head share q and k in clusters of up to so many CTAs. A multiprocessor holds one CTA, and GPCs have an
+// even number of multiprocessors, so that pairs leave none of them without work; clusters of 4 do (docs/kernels/sm90-walk.md).
+constexpr int kMostHeadsTogether = 2;
+
+template <class Stage, class Element, int kTiles>
+cudaError_t launch_tiles(const WalkMaps& maps, const WalkArgs& args, cudaStream_t stream) {
+  const unsigned grid = static_cast<unsigned>(args.row_bound) * static_cast<unsigned>(args.heads_v) * kTiles;
+  const int heads_together = Stage::kRawTiles ? std::gcd(args.heads_v / args.heads_qk, kMostHeadsTogether) : 1;
   const LaunchShape shape{.grid = dim3(grid),
-                          .block = (kGroups + 1) * kWarpgroup,
-                          .shared_bytes = kWalkSharedBytes<Stage>,
-                          .cluster = 2 / kGroups};
-  return launch_dependent(walk_kernel<Stage, Element, kGroups>, shape, stream, maps, args);
+                          .block = kWalkThreads,
+                          .shared_bytes = sizeof(WalkShared<Stage>),
+                          .cluster = static_cast<unsigned>(kTiles == 2 ? 2 : heads_together)};
+  return launch_dependent(walk_kernel<Stage, Element, kTiles>, shape, stream, maps, args);
 }
 
 template <class Stage, class Element>
-cudaError_t launch_tiles(const WalkMaps& maps, const WalkArgs& args, const WalkShape& shape, cudaStream_t stream) {
-  return shape.value_tiles == 2 ? launch_groups<Stage, Element, 1>(maps, args, stream)
-                                : launch_groups<Stage, Element, 2>(maps, args, stream);
+cudaError_t launch_walk(const WalkMaps& maps, const WalkArgs& args, const WalkShape& shape, cudaStream_t stream) {
+  return shape.value_tiles == 2 ? launch_tiles<Stage, Element, 2>(maps, args, stream)
+                                : launch_tiles<Stage, Element, 1>(maps, args, stream);
 }
 
 template <class Stage, class Element>
-cudaError_t load_tiles() {
-  const cudaError_t status = load_kernel(walk_kernel<Stage, Element, 1>, kWalkSharedBytes<Stage>);
-  return status != cudaSuccess ? status : load_kernel(walk_kernel<Stage, Element, 2>, kWalkSharedBytes<Stage>);
+cudaError_t load_walk() {
+  const cudaError_t status = load_kernel(walk_kernel<Stage, Element, 1>, sizeof(WalkShared<Stage>));
+  return status != cudaSuccess ? status : load_kernel(walk_kernel<Stage, Element, 2>, sizeof(WalkShared<Stage>));
 }
 
 }  // namespace deltarelay::cuda::sm90

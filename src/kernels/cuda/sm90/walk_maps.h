@@ -5,7 +5,7 @@
 namespace deltarelay::cuda::sm90 {
 
 struct WalkMaps {
-  CUtensorMap q, k;  // GDN only; box: a whole tile of 64 tokens, both halves
+  CUtensorMap q, k;  // GDN only; box: one half of a chunk, for `prepare` both
   CUtensorMap v, o;  // box: one half of a chunk
 };
 

@@ -1,0 +1,41 @@
+// The end of a summary, and a transition that has vanished.
+//
+// Gates that forget a segment's beginning altogether make M all 0 within a few chunks (an e^-80 a chunk is below fp32's range after two). Then
+// it stays 0, for every later chunk only multiplies it: its group stops walking, and the carry, which would add 0 to B, leaves B alone.
+#pragma once
+#include <cstdint>
+
+#include "kernels/cuda/args.h"
+#include "kernels/cuda/ptx/barrier.cuh"
+#include "kernels/cuda/sm90/record.h"
+#include "kernels/cuda/sm90/stage.cuh"
+#include "kernels/cuda/state_io.cuh"
+
+namespace deltarelay::cuda::sm90 {
+
+constexpr int kLookEvery = 4;  // chunks between looks at all numbers of M, each of which costs 2 % of a chunk
+
+// A barrier of the state group of M, which is group 1; false when all its numbers are 0.
+__device__ __forceinline__ bool transition_lives(const float (&state)[64]) {
+  uint32_t bits = 0;
+#pragma unroll
+  for (int i = 0; i < 64; ++i) bits |= __float_as_uint(state[i]);
+  return named_barrier_any(kStateBarrier + 1, kWarpgroup, (bits & 0x7fffffffu) != 0);
+}
+
+// Leaves 64 rows of B^T or M^T in a slot. B holds no -0: the carry may leave it alone or add 0 to it, with the same bits.
+__device__ __forceinline__ void store_summary(const WalkArgs& args, int slot, int head, int half, bool is_b,
+                                              float (&state)[64], int value_row, int lane_row, int lane_column) {
+  const int64_t at = static_cast<int64_t>(slot) * args.heads_v + head;
+  if (is_b) {
+#pragma unroll
+    for (int i = 0; i < 64; ++i) state[i] += 0.0f;
+  } else {
+    const bool lives = transition_lives(state);
+    if (threadIdx.x % kWarpgroup == 0) args.slot_lives[2 * at + half] = lives ? 1 : 0;
+  }
+  store_slot(state, (is_b ? args.slot_state : args.slot_transition) + at * (kWidth * kWidth), value_row, lane_row,
+             lane_column);
+}
+
+}  // namespace deltarelay::cuda::sm90
