@@ -40,6 +40,7 @@ struct Limits {
   int32_t max_rows = 1 << 20;    // pieces per phase that table and workspace can hold
   int32_t max_waves = 2;         // pieces x copies <= max_waves x units: more gains nothing and costs workspace
   int32_t min_segment = 2;       // chunks
+  ns give_up = INT64_MAX;        // only a cut below this is looked for: there is a plan of another way
 };
 
 // Everything the search decides. The cut of a sequence follows from its length, its place in longest-first order and the

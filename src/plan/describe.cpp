@@ -178,10 +178,10 @@ std::vector<Candidate> candidates_of(const Plan& plan) {
     const plan::ns predicted = is_chosen(plan, w, modes) ? plan.predicted_ns : w.predicted;
     candidates.push_back({weighed_text(w, modes), predicted, verdict_of(plan, w, modes, bar)});
   }
-  if (plan.other_way_ns > 0) {
+  if (plan.other_way >= 0) {
     const bool prepares = plan.sizes.record_bytes > 0;
     candidates.push_back(
-        {prepares ? "the best without prepare" : "the best with prepare", plan.other_way_ns, "slower"});
+        {prepares ? "the best without prepare" : "the best with prepare", predict_other_way(plan), "slower"});
   }
   return candidates;
 }

@@ -254,10 +254,21 @@ void book_workspace(Plan& plan) {
   }
 }
 
-// All but the workspace, which only the plan that is taken needs.
-std::unique_ptr<Plan> plan_way(Problem problem, Options options, int32_t way) {
-  auto made = std::make_unique<Plan>();
-  Plan& plan = *made;
+// A plan by one way of its backend, up to the choice of cuts.
+struct Draft {
+  std::unique_ptr<Plan> plan;
+  Modes modes;
+
+  // What all units need for all chunks, if every one was summarized and emitted: which of two ways is likely to win.
+  int64_t work() const {
+    const plan::Costs& c = modes.costs[0];
+    return plan->num_chunks * (c.copies * (int64_t{c.emit} + c.summarize) + int64_t{c.heads} * c.prepare);
+  }
+};
+
+Draft draft_way(Problem problem, Options options, int32_t way) {
+  Draft draft{std::make_unique<Plan>(), {}};
+  Plan& plan = *draft.plan;
   plan.problem = std::move(problem);
   plan.options = std::move(options);
   plan.tiling.threads = plan.options.device.kind == DR_DEVICE_CPU ? plan.options.threads : 1;  // of the host
@@ -266,13 +277,21 @@ std::unique_ptr<Plan> plan_way(Problem problem, Options options, int32_t way) {
   plan.num_chunks = count_chunks(plan);
   choose_rule(plan);
   set_limits(plan);
-  const Modes modes = modes_of(plan.problem, plan.options, *plan.backend, plan.isa);
+  draft.modes = modes_of(plan.problem, plan.options, *plan.backend, plan.isa);
+  return draft;
+}
+
+// All but the workspace, which only the plan that is taken needs. Of cuts that are predicted to take `give_up` or longer none need be found.
+std::unique_ptr<Plan> complete(Draft draft, int64_t give_up = INT64_MAX) {
+  Plan& plan = *draft.plan;
   if (plan.problem.lengths_known) {
-    plan_known_lengths(plan, modes);
+    if (give_up < INT64_MAX) plan.limits.give_up = give_up - plan::prepare_time(draft.modes.costs[0], plan.num_chunks);
+    plan_known_lengths(plan, draft.modes);
+    plan.limits.give_up = INT64_MAX;
   } else {
-    plan_unknown_lengths(plan, modes);
+    plan_unknown_lengths(plan, draft.modes);
   }
-  return made;
+  return std::move(draft.plan);
 }
 
 // A device that states no costs of a way without `prepare` is planned with the other.
@@ -297,18 +316,34 @@ const char* isa_name(const Plan& plan) {
 }
 
 std::unique_ptr<const Plan> make_plan(Problem problem, Options options) {
-  auto best = plan_way(std::move(problem), std::move(options), -1);
-  const Backend& backend = *best->backend;
-  for (int32_t way = best->isa + 1; way < backend.num_ways; ++way) {
-    if (!may_take(*best, way)) continue;
-    const bool needed = !is_stated(*best);
-    if (!needed && !(may_choose(*best) && fits(*best, way))) continue;
-    std::unique_ptr<Plan> other = plan_way(best->problem, best->options, way);
-    if (needed || other->predicted_ns < best->predicted_ns) std::swap(best, other);
-    if (!needed) best->other_way_ns = other->predicted_ns;
+  Draft first = draft_way(std::move(problem), std::move(options), -1);
+  const Backend& backend = *first.plan->backend;
+  for (int32_t way = first.plan->isa + 1; way < backend.num_ways; ++way) {
+    if (!may_take(*first.plan, way)) continue;
+    const bool needed = !is_stated(*first.plan);
+    if (!needed && !(may_choose(*first.plan) && fits(*first.plan, way))) continue;
+    Draft second = draft_way(first.plan->problem, first.plan->options, way);
+    if (needed) {
+      first = std::move(second);
+      continue;
+    }
+    // The likely winner first: of the other only cuts are looked for that beat it. A little beyond that, for the search comes closer
+    // step by step.
+    if (second.work() < first.work()) std::swap(first, second);
+    std::unique_ptr<Plan> best = complete(std::move(first));
+    std::unique_ptr<Plan> other = complete(std::move(second), best->predicted_ns + best->predicted_ns / 32);
+    if (other->predicted_ns < best->predicted_ns) std::swap(best, other);
+    best->other_way = other->isa;
+    book_workspace(*best);
+    return best;
   }
-  book_workspace(*best);
-  return best;
+  std::unique_ptr<Plan> plan = complete(std::move(first));
+  book_workspace(*plan);
+  return plan;
+}
+
+int64_t predict_other_way(const Plan& plan) {
+  return plan.other_way < 0 ? 0 : complete(draft_way(plan.problem, plan.options, plan.other_way))->predicted_ns;
 }
 
 }  // namespace deltarelay

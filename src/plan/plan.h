@@ -111,8 +111,8 @@ struct Plan {
   Sizes sizes;
   Ledger ledger;
   std::vector<Step> steps;
-  int64_t other_way_ns = 0;  // predicted for the best plan of another way of the backend, where there was one to choose
-  int64_t prepare_ns = 0;    // of both below: the step before the phases, where the backend has one
+  int32_t other_way = -1;  // a way of the backend that was weighed and not taken
+  int64_t prepare_ns = 0;  // of both below: the step before the phases, where the backend has one
   int64_t predicted_ns = 0;
   int64_t unsplit_ns = 0;
 
@@ -144,6 +144,10 @@ inline constexpr const char* kBufferLives = "live transitions";      // [slot, H
 
 // Throws Error(DR_INVALID) or Error(DR_UNSUPPORTED).
 std::unique_ptr<const Plan> make_plan(Problem problem, Options options);
+
+// Predicted for the best plan of plan.other_way; 0 where there is none. Makes that plan: a plan that loses is not searched to its end when
+// it is weighed.
+int64_t predict_other_way(const Plan& plan);
 
 // The table of a batch whose lengths come with the tensors, written into booked memory without allocating.
 TableView fill_table(const Plan& plan, const Sequences& sequences, std::byte* memory, size_t bytes);

@@ -66,6 +66,13 @@ struct Seed {
   int32_t cut_seqs;  // -1: the variants choose
 };
 
+// The sweep: the first segment, and the one after `segment`; 0 at its end.
+DR_HD inline int32_t sweep_from(const Lengths& n) { return n.sorted[0] / 2; }
+DR_HD inline int32_t sweep_after(const Lengths& n, int32_t segment) {
+  const int32_t next = segment - segment / (n.count > 16 ? 4 : 6) - 1;
+  return next > 0 ? next : 0;
+}
+
 DR_HD inline Seed seed(const Lengths& n, const Costs& c, int32_t i, int32_t ratio) {
   const int32_t slots = c.units / c.copies;  // segments of every head that run at once
   if (i < kWaveSeeds) {
@@ -84,9 +91,9 @@ DR_HD inline Seed seed(const Lengths& n, const Costs& c, int32_t i, int32_t rati
     const int32_t surplus = static_cast<int32_t>(cut_seqs);
     return {segment_for(n, int64_t{k % 2 + 1} * slots, ratio, surplus), surplus};
   }
-  int32_t segment = n.sorted[0] / 2;
-  for (int32_t k = kFirstSweep; k < i && segment > 0; ++k) segment -= segment / (n.count > 16 ? 4 : 6) + 1;
-  return {segment > 0 ? segment : 0, -1};
+  int32_t segment = sweep_from(n);
+  for (int32_t k = kFirstSweep; k < i && segment > 0; ++k) segment = sweep_after(n, segment);
+  return {segment, -1};
 }
 DR_HD constexpr int32_t variants_of(int32_t i, const Seed& s) { return s.cut_seqs >= 0 ? 1 : i < kWaveSeeds ? 3 : 2; }
 
@@ -133,8 +140,10 @@ DR_HD inline void search_mode(const Lengths& n, const Costs& c, const Limits& li
     const Estimate e = trial_time(n, c, limits, t, best.predicted);
     if (e.total < best.predicted) take(best, t, e, mode);
   };
+  int32_t swept = 0;  // the sweep is walked here; a thread that has one trial counts its way to it
   for (int32_t i = 0; i < kSeeds; ++i) {
-    const Seed s = seed(n, c, i, ratio);
+    if (i >= kFirstSweep) swept = i == kFirstSweep ? sweep_from(n) : sweep_after(n, swept);
+    const Seed s = i < kFirstSweep ? seed(n, c, i, ratio) : Seed{swept, -1};
     if (s.segment < limits.min_segment) {
       if (i > kFirstSweep) break;  // the sweep only gets shorter
       continue;
@@ -208,7 +217,7 @@ DR_HD inline bool can_beat(const Lengths& n, const Costs& c, ns bar) {
 // The decision. A mode other than the first must win by 3 %.
 DR_HD inline Decision decide(const Lengths& n, const Costs* costs, int32_t modes, const Limits& limits) {
   const Decision whole = decide_whole(n, costs, modes);
-  const ns bar = bar_of(whole, limits);
+  const ns bar = min_of(bar_of(whole, limits), limits.give_up);
   if (n.count == 0 || bar <= 0) return whole;
   Decision best = whole;
   best.predicted = bar;
