@@ -14,7 +14,8 @@ namespace {
 
 // Stage costs of the cuda-sm90 kernels at 128 per 64 tokens and head on an H200, 2026-11-15: set so that the whole calls of
 // bench/results/h200.json come out, which were timed at the clock that a busy GPU keeps. bf16, raw bounded gate (KDA) or log gate with four
-// value heads a key head (GDN). Fused KDA is fitted to eleven cut calls within 3 % (uncut ones within 6); the others agree within a seventh. Bytes
+// value heads a key head (GDN). Calls of KDA come out within 5 %, those of GDN within 12. `prepare` and the walk of KDA were not timed since
+// pairs walk its summaries: kKda is what it was, but for the local part of a summary and the start of a pair, which are estimates. Bytes
 // without `prepare`: q, k, v, g, o as they come; with it, the records that it leaves, v and o, and for GDN raw q and k; a summary reads neither
 // q nor P and writes no o.
 struct Measured {

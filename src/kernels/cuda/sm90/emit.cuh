@@ -1,7 +1,7 @@
 // `emit`: replays a segment from the state that enters it, writing outputs.
 //
 // Per chunk K S, then Q S behind it; R; T R; then K^T U, and P U behind that. The output of a chunk is converted and stored while the
-// products of the next one run. Two state groups in one CTA take turns (walk_turns.cuh).
+// products of the next one run.
 #pragma once
 #include "kernels/cuda/ptx/barrier.cuh"
 #include "kernels/cuda/ptx/wgmma.cuh"
@@ -91,10 +91,7 @@ __device__ __forceinline__ void emit_chunks(WalkShared<Stage>& shared, int group
         high = fmaf(-read.y, high, beta[n].y * Pair<Element>::high(pair));
       }
     }
-    if (valid < kChunk) {  // select, for values past the end may be anything
-#pragma unroll
-      for (int i = 0; i < kChunk / 2; ++i) product[i] = 8 * (i / 4) + column + i % 2 < valid ? product[i] : 0.0f;
-    }
+    if (valid < kChunk) select_tokens(product, column, valid);
     Fragment error[kBlocks];
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) error[b] = pack_block<Element>(product, b);

@@ -54,8 +54,8 @@ class Call {
 
  private:
   void enqueue_prepared() const {
-    prepare(make_maps(2));
-    const WalkMaps maps = make_maps(1);
+    prepare();
+    const WalkMaps maps = make_maps();
     const bool summarizes = call_.bounds.folds > 0;  // a summary takes a pair of CTAs whatever the tiling
     walk(maps, 1, call_.bounds.rows1, summarizes ? 2 : call_.tiling.value_tiles);
     if (summarizes) carry();
@@ -86,14 +86,13 @@ class Call {
                      .box_halves = box_halves});
   }
 
-  // `box_halves`: of q and k. `prepare` takes both halves at once, in the walk CTAs share them by halves.
-  WalkMaps make_maps(int32_t box_halves) const {
+  WalkMaps make_maps() const {
     WalkMaps maps{};
     maps.v = map(tensors_.v, problem_.v, problem_.heads_v, 1);
     maps.o = map(tensors_.o, problem_.o, problem_.heads_v, 1);
     if (gdn()) {
-      maps.q = map(tensors_.q, problem_.q, problem_.heads_qk, box_halves);
-      maps.k = map(tensors_.k, problem_.k, problem_.heads_qk, box_halves);
+      maps.q = map(tensors_.q, problem_.q, problem_.heads_qk, 1);  // CTAs share them by halves
+      maps.k = map(tensors_.k, problem_.k, problem_.heads_qk, 1);
     }
     return maps;
   }
@@ -111,7 +110,7 @@ class Call {
             .l2norm = problem_.l2norm};
   }
 
-  void prepare(const WalkMaps& maps) const {
+  void prepare() const {
     const PrepareArgs args{
         .tables = call_.tables,
         .activation = activation(),
@@ -123,8 +122,9 @@ class Call {
         .chunks = static_cast<int32_t>(call_.bounds.chunks),
     };
     if (gdn()) {
-      check(launch_prepare_gdn({maps.q, maps.k}, args, problem_.dtype, call_.units, stream_),
-            "launch of prepare (GDN)");
+      const GdnTiles tiles{.q = map(tensors_.q, problem_.q, problem_.heads_qk, 2),
+                           .k = map(tensors_.k, problem_.k, problem_.heads_qk, 2)};
+      check(launch_prepare_gdn(tiles, args, problem_.dtype, call_.units, stream_), "launch of prepare (GDN)");
     } else {
       const bool mid_frame = problem_.least_gate() >= kMidFrameGate;
       check(launch_prepare_kda(args, problem_.dtype, mid_frame, stream_), "launch of prepare (KDA)");

@@ -202,19 +202,9 @@ __device__ __forceinline__ void summarize_chunks(const Item& item, Shared<2>& sh
     float product[16];
     wgmma_fence();
     step.read_keys(product, operand);
-    if (chunk > 0) {  // behind K S: all warps are done with the chunk before
-      bool lives = true;
-      if (values || chunk % kLookEvery != 0)
-        named_barrier(kStateBarrier + group, kWarpgroup);
-      else
-        lives = transition_lives(state);
-      if (thread == 0) release_stage<2>(shared, previous, rank);
-      if (!lives) {
-        wgmma_wait<0>();
-        if (thread == 0) release_rest<2>(shared, shared.made, position, chunks - chunk, rank);
-        return;
-      }
-    }
+    if (chunk > 0 &&
+        !release_summarized<2>(shared, shared.made, position, previous, chunk, chunks, rank, thread, values, state))
+      return;
     wait_parity(&shared.made[stage_index], position.parity);
     float4 strength[4];
     step.load_strength(strength);

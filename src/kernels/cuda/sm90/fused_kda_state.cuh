@@ -188,19 +188,9 @@ __device__ __forceinline__ void summarize_fused(const Item& item, FusedShared<2>
 #pragma unroll
     for (int k = 0; k < 8; ++k) Product::times(product, operand[k], k_plus + channels_at(k), k > 0);
     wgmma_commit();
-    if (chunk > 0) {  // behind K S: all warps are done with the chunk before
-      bool lives = true;
-      if (values || chunk % kLookEvery != 0)
-        named_barrier(kStateBarrier + !values, kWarpgroup);
-      else
-        lives = transition_lives(state);
-      if (thread == 0) release_stage<kCtas>(shared, previous, rank);
-      if (!lives) {
-        wgmma_wait<0>();
-        if (thread == 0) release_rest<kCtas>(shared, shared.scaled, position, chunks - chunk, rank);
-        return;
-      }
-    }
+    if (chunk > 0 && !release_summarized<kCtas>(shared, shared.scaled, position, previous, chunk, chunks, rank, thread,
+                                                values, state))
+      return;
     const TokenFactors& factors = tokens_of(shared.ring[stage_index]);
     float4 strength[4];
 #pragma unroll

@@ -44,10 +44,7 @@ __device__ __forceinline__ void subtract_prediction(float (&product)[16], const 
       if (values) low = fmaf(f.x, Two::low(pair), low), high = fmaf(f.y, Two::high(pair), high);
     }
   }
-  if (valid < kFusedChunk) {
-#pragma unroll
-    for (int i = 0; i < 16; ++i) product[i] = 8 * (i / 4) + column + i % 2 < valid ? product[i] : 0.0f;
-  }
+  if (valid < kFusedChunk) select_tokens(product, column, valid);
 }
 
 // Stage `stage` has been read: one arrival here, and one at its maker.
@@ -93,6 +90,25 @@ __device__ __forceinline__ void send_output(const FusedMaps& maps, const WalkArg
           *reinterpret_cast<const uint4*>(tile + swizzled_offset(row, piece));
     }
   }
+}
+
+// Of a summary, behind K S of chunk `chunk`: all warps of the group are done with the chunk before, whose stage is released. False when the
+// group walks M and that has vanished: then its other stages, as they are filled, are released too.
+template <int kCtas, class Shared, class Position>
+__device__ __forceinline__ bool release_summarized(Shared& shared, uint64_t* filled, Position position, int previous,
+                                                   int chunk, int chunks, int rank, int thread, bool values,
+                                                   const float (&state)[64]) {
+  bool lives = true;
+  if (values || chunk % kLookEvery != 0)
+    named_barrier(kStateBarrier + !values, kWarpgroup);
+  else
+    lives = transition_lives(state);
+  if (thread == 0) release_stage<kCtas>(shared, previous, rank);
+  if (!lives) {
+    wgmma_wait<0>();
+    if (thread == 0) release_rest<kCtas>(shared, filled, position, chunks - chunk, rank);
+  }
+  return lives;
 }
 
 // The state group `group` of a CTA. Of an emit it walks half rank + group of the values; of a summary 0 walks B and 1 walks M.

@@ -175,6 +175,13 @@ struct ChunkView {
   }
 };
 
+// Columns of an accumulator are tokens: those past the end become 0. Selected, for values there may be anything.
+template <int kCount>
+__device__ __forceinline__ void select_tokens(float (&product)[kCount], int column, int valid) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) product[i] = 8 * (i / 4) + column + i % 2 < valid ? product[i] : 0.0f;
+}
+
 // Named barriers of the two state groups: this and the next. 0 is __syncthreads.
 constexpr int kStateBarrier = 1;
 

@@ -77,10 +77,7 @@ __device__ __forceinline__ void summarize_chunks(WalkShared<Stage>& shared, bool
         }
       }
     }
-    if (valid < kChunk) {  // select, for values past the end may be anything
-#pragma unroll
-      for (int i = 0; i < kChunk / 2; ++i) product[i] = 8 * (i / 4) + column + i % 2 < valid ? product[i] : 0.0f;
-    }
+    if (valid < kChunk) select_tokens(product, column, valid);
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) error[b] = pack_block<Element>(product, b);
 

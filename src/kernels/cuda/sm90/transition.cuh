@@ -13,7 +13,7 @@
 
 namespace deltarelay::cuda::sm90 {
 
-constexpr int kLookEvery = 4;  // chunks between looks at all numbers of M, each of which costs 2 % of a chunk
+constexpr int kLookEvery = 4;  // chunks between looks at all numbers of M: 32 instructions and a vote each
 
 // A barrier of the state group of M, which is group 1; false when all its numbers are 0.
 __device__ __forceinline__ bool transition_lives(const float (&state)[64]) {
