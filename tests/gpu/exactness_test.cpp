@@ -58,9 +58,9 @@ TEST_P(EachPlan, AbsentInitialStateIsZerosBitForBit) {
   EXPECT_TRUE(zeros.host.output_bits() == absent.host.output_bits());
 }
 
-// Value heads that share a query/key head, against the same heads with their own copies of it.
+// Value heads that share a query/key head, against the same heads with their own copies of it. In one way, for the plan weighs the group.
 TEST_P(EachPlan, GroupedEqualsPlainBitForBit) {
-  cases::Case grouped = forced(GetParam());
+  cases::Case grouped = cases::with_words(forced(GetParam()), "isa=prepared");
   grouped.heads_qk = 2;
   grouped.heads_v = 6;
   cases::Case plain = grouped;

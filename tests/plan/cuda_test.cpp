@@ -65,13 +65,18 @@ TEST(CudaSm90, DeclinesTheRestByNameExpectedAndFound) {
       {[](Problem& p, Options&) { p.o.token = 516; }, "stride_o.token"},
       {[](Problem& p, Options&) { p.o.token = int64_t{1} << 39; }, "below 549755813888, found 549755813888"},
       {[](Problem& p, Options&) { p.num_tokens = int64_t{1} << 31; }, "num_tokens: expected at most 2147483647"},
-      {[](Problem& p, Options&) { p.checkpoints = Checkpoints::kEvery; }, "checkpoints: expected none, found every"},
+      {[](Problem& p, Options& o) {
+         p.checkpoints = Checkpoints::kChunks;
+         o.isa = "fused";
+       },
+       "isa: expected prepared, with these gates and checkpoints, found fused"},
       {[](Problem&, Options& o) { o.carry = CarryMode::kTruncated; }, "carry: expected exact, found truncated"},
       {[](Problem&, Options& o) {
          o.columns = {0, 3};
        },
        "columns: expected all value columns, found a list of 2"},
-      {[](Problem&, Options& o) { o.isa = "neon"; }, "isa: expected prepared, with these gates, found neon"},
+      {[](Problem&, Options& o) { o.isa = "neon"; },
+       "isa: expected prepared, with these gates and checkpoints, found neon"},
   };
   for (const auto& [change, words] : refusals) EXPECT_THAT(reason_of(change), HasSubstr(words));
 }

@@ -24,6 +24,15 @@ struct StateView {
   bool has_null_index;
 };
 
+// States inside sequences, and where they go.
+struct CheckpointView {
+  StateView pool;
+  Checkpoints kind;
+  int64_t every;             // kEvery
+  const int32_t* offsets;    // kList: [num_seqs + 1]
+  const int32_t* positions;  // kList
+};
+
 // Which tokens and chunks belong to which sequence, and who walks them: filled by the host or by the device planner, in the workspace.
 // Chunks are numbered through the call: sequence n owns chunks [chunk_begin[n], chunk_begin[n + 1]).
 struct Tables {
@@ -73,6 +82,7 @@ struct WalkArgs {
   uint32_t* slot_lives;        // [slot, HV, 2]: of either half of M's rows, 0 when all its numbers are
   uint32_t* report;            // or nullptr: DR_REPORT_SLOTS when an index is outside its pool
   int32_t heads_qk, heads_v;
+  CheckpointView checkpoints;
 };
 
 struct CarryArgs {

@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <cuda/ptx>
 
+#include "kernels/cuda/ptx/grid.cuh"
+
 namespace deltarelay::cuda {
 
 namespace ptx = ::cuda::ptx;
@@ -88,10 +90,6 @@ template <int kCount>
 __device__ __forceinline__ void lower_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
 }
-
-// Programmatic dependent launch: wait for the grids this one depends on (and their memory); let the next one be launched.
-__device__ __forceinline__ void wait_for_previous_grid() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-__device__ __forceinline__ void allow_next_grid() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
 // Brings a tensor map (a kernel parameter) to this multiprocessor ahead of its first copy.
 __device__ __forceinline__ void prefetch_tensor_map(const void* map) {

@@ -12,14 +12,7 @@
 namespace deltarelay::cuda {
 
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-// Also keeps what follows behind the products: ptxas would put loads, and what depends on them, between them, and the last product would
-// wait for those.
-__device__ __forceinline__ void wgmma_commit() {
-  asm volatile(
-      "wgmma.commit_group.sync.aligned;\n"
-      "bar.warp.sync 0xffffffff;" ::
-          : "memory");
-}
+__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int kPending>
 __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");

@@ -73,7 +73,7 @@ std::string decline_way(const Problem& p, const std::string& name) {
   for (int32_t way = 0; way < kNumWays; ++way) {
     if (name == kWayNames[way] && takes_way(p, way)) return {};
   }
-  return found("isa", takes_way(p, kFused) ? "fused or prepared" : "prepared, with these gates", name);
+  return found("isa", takes_way(p, kFused) ? "fused or prepared" : "prepared, with these gates and checkpoints", name);
 }
 
 std::string decline(const Problem& p, const Request& request) {
@@ -83,13 +83,14 @@ std::string decline(const Problem& p, const Request& request) {
   if (p.dv != kWidth) return found("dv", std::to_string(kWidth), std::to_string(p.dv));
   if (p.dtype != DType::kBf16 && p.dtype != DType::kFp16) return found("dtype", "bf16 or fp16", name_of(p.dtype));
   if (p.dtype_o != p.dtype) return found("dtype_o", std::string(name_of(p.dtype)) + " as dtype", name_of(p.dtype_o));
-  if (p.checkpoints != Checkpoints::kNone) return found("checkpoints", "none", name_of(p.checkpoints));
   std::string unfit = decline_tensors(p);
   return unfit.empty() && request.isa != nullptr ? decline_way(p, request.isa) : unfit;
 }
 
 bool takes_way(const Problem& p, int32_t way) {
-  if (way == kPrepared || p.op == Op::kGdn) return true;
+  if (way == kPrepared) return true;
+  if (p.checkpoints != Checkpoints::kNone) return false;  // only the walk through records pauses to store them
+  if (p.op == Op::kGdn) return true;
   // The gate is an operand of TMA there, and all factors are in the frame of a chunk's middle: 16 x 5 = 80 < 88, where e^x leaves fp32.
   constexpr float kLeastGate = -5.0f;
   const bool form = p.gate_form == GateForm::kRawBounded || p.gate_form == GateForm::kLog;

@@ -9,9 +9,11 @@
 
 namespace deltarelay::cuda::sm90 {
 
-// The state group `group` of a CTA that has `kHalves` of them, each with one half of the values.
+// The state group `group` of a CTA that has `kHalves` of them, each with one half of the values: chunks `first` .. `last` - 1 of the row, of
+// which the first lies at `position` of the ring.
 template <class Stage, class Element, int kHalves>
-__device__ __forceinline__ void emit_chunks(WalkShared<Stage>& shared, int group, float (&state)[64]) {
+__device__ __forceinline__ void emit_chunks(WalkShared<Stage>& shared, int group, float (&state)[64],
+                                            RingPosition<Stage::kStages>& position, int first, int last) {
   using Record = typename Stage::Record;
   using View = ChunkView<Stage>;
   using Product = Wgmma<Element>;
@@ -19,7 +21,6 @@ __device__ __forceinline__ void emit_chunks(WalkShared<Stage>& shared, int group
   constexpr int kChunk = View::kChunk, kBlocks = View::kBlocks;
   const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, warp = thread / 32;
   const int column = 2 * (lane % 4);  // place in an 8-column block of an accumulator
-  const int chunks = shared.item.row.chunks;
   // This lane's row of its warp's 16 value columns, 16 tokens at a time, for transposing ldmatrix and stmatrix in a V tile.
   const uint32_t v_offset =
       Stage::kV + group * View::kHalfBytes + swizzled_offset(8 * (lane / 16) + lane % 8, 2 * warp + lane / 8 % 2);
@@ -29,8 +30,7 @@ __device__ __forceinline__ void emit_chunks(WalkShared<Stage>& shared, int group
   float out[kChunk / 2];
   Fragment update[kBlocks];                     // U^T
   Fragment decayed[kScalarGate ? kBlocks : 1];  // (update U)^T
-  RingPosition<Stage::kStages> position;
-  uint32_t previous = 0;  // address of the stage before
+  uint32_t previous = 0;                        // address of the stage before
 
   auto convert_output = [&](Fragment(&converted)[kBlocks]) {
 #pragma unroll
@@ -123,8 +123,8 @@ __device__ __forceinline__ void emit_chunks(WalkShared<Stage>& shared, int group
   };
 
   // The loop is rotated so that no product is in flight over its back edge: ptxas follows wgmma through straight code only.
-  predict(0, -1);
-  for (int chunk = 0;;) {
+  predict(first, -1);
+  for (int chunk = first;;) {
     const View view = {opaque(ring_address + position.stage * Stage::kBytes)};
     const int stage_index = position.stage;
     wgmma_fence();
@@ -155,7 +155,7 @@ __device__ __forceinline__ void emit_chunks(WalkShared<Stage>& shared, int group
     pin(state);
     previous = view.address;
     position.advance();
-    if (++chunk == chunks) {
+    if (++chunk == last) {
       wgmma_wait<0>();
       pin(out);
       Fragment converted[kBlocks];

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/carry.cuh"
+#include "kernels/cuda/checkpoint.cuh"
 #include "kernels/cuda/finish.cuh"
 #include "kernels/cuda/sm90/accepts.h"
 #include "kernels/cuda/sm90/launch.h"
@@ -60,6 +61,7 @@ class Call {
     walk(maps, 1, call_.bounds.rows1, summarizes ? 2 : call_.tiling.value_tiles);
     if (summarizes) carry();
     if (call_.bounds.rows3 > 0) walk(maps, 3, call_.bounds.rows3, call_.tiling.value_tiles);
+    if (leaves_checkpoints()) take_checkpoints_on();
   }
 
   void enqueue_fused() const {
@@ -147,6 +149,7 @@ class Call {
         .report = tensors_.report,
         .heads_qk = problem_.heads_qk,
         .heads_v = problem_.heads_v,
+        .checkpoints = checkpoints(),
     };
   }
 
@@ -174,6 +177,35 @@ class Call {
                          .slot_lives = call_.slot_lives,
                          .heads_v = problem_.heads_v};
     check(launch_carry(args, call_.units, stream_), "launch of carry");
+  }
+
+  CheckpointView checkpoints() const {
+    return {.pool = view(problem_.checkpoint, tensors_.checkpoint, tensors_.checkpoint_index),
+            .kind = problem_.checkpoints,
+            .every = problem_.checkpoint_every,
+            .offsets = tensors_.checkpoint_offsets,
+            .positions = tensors_.checkpoint_positions};
+  }
+
+  // Inside of chunks, where the walk could not store them; a list says only on the device where they are.
+  bool leaves_checkpoints() const {
+    return problem_.checkpoints == Checkpoints::kList ||
+           (problem_.checkpoints == Checkpoints::kEvery && problem_.checkpoint_every % call_.chunk != 0);
+  }
+
+  void take_checkpoints_on() const {
+    const CheckpointArgs args{.tables = call_.tables,
+                              .checkpoints = checkpoints(),
+                              .activation = activation(),
+                              .k = view(tensors_.k, problem_.k, problem_.dtype),
+                              .v = view(tensors_.v, problem_.v, problem_.dtype),
+                              .heads_qk = problem_.heads_qk,
+                              .heads_v = problem_.heads_v,
+                              .dk = problem_.dk,
+                              .dv = problem_.dv,
+                              .chunk = call_.chunk,
+                              .report = tensors_.report};
+    check(launch_checkpoint(args, !gdn(), problem_.checkpoint.num_slots, stream_), "launch of checkpoint");
   }
 
   // Output rows past the last offset, and final states of empty sequences. With lengths that only the device knows, they may be there.
@@ -223,6 +255,7 @@ void load(int32_t) {
   }
   check(load_fused_kda(), "loading the fused summarize and emit (KDA)");
   check(load_carry(), "loading carry");
+  check(load_checkpoint(), "loading checkpoint");
   check(load_finish(), "loading finish");
 }
 

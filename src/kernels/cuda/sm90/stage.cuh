@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/args.h"
+#include "kernels/cuda/checkpoint.cuh"
 #include "kernels/cuda/ptx/barrier.cuh"
 #include "kernels/cuda/ptx/wgmma.cuh"
 #include "kernels/cuda/sm90/record.h"
@@ -109,6 +110,8 @@ struct WalkShared {
   uint64_t free[kStages];  // all CTAs of the cluster are done with theirs: what they share may be copied again
   Item item;               // here, for it would cost the state groups a dozen registers
   bool found;
+  SequenceCheckpoints checkpoints;  // of the item's sequence, where states inside it are wanted
+  unsigned long long checkpoint_rows;
 };
 static_assert(sizeof(WalkShared<GdnStage>) <= 232448 && sizeof(WalkShared<KdaStage>) <= 232448, "227 KB a CTA");
 

@@ -18,6 +18,7 @@
 #include <cuda.h>
 
 #include "kernels/cuda/args.h"
+#include "kernels/cuda/checkpoint.cuh"
 #include "kernels/cuda/ptx/barrier.cuh"
 #include "kernels/cuda/sm90/emit.cuh"
 #include "kernels/cuda/sm90/produce.cuh"
@@ -29,7 +30,8 @@
 
 namespace deltarelay::cuda::sm90 {
 
-template <class Stage, class Element, int kTiles>
+// `kCheckpoints`: states inside the row are stored on the way.
+template <class Stage, class Element, int kTiles, bool kCheckpoints>
 __device__ __forceinline__ void walk_state(const WalkArgs& args, WalkShared<Stage>& shared, int group) {
   const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, warp = thread / 32;
   const int lane_row = 16 * warp + lane / 4, lane_column = 2 * (lane % 4);
@@ -62,11 +64,31 @@ __device__ __forceinline__ void walk_state(const WalkArgs& args, WalkShared<Stag
     const int64_t slot = initial_slot(args.initial, args.has_initial, row.sequence, args.report);
     load_state(state, args.initial, slot, item.head, value_row, lane_row, lane_column);
   }
-  emit_chunks<Stage, Element, 2 / kTiles>(shared, group, state);
+  RowCheckpoints due(args.checkpoints, shared.checkpoints, row, Stage::Record::kChunk);
+  auto store_due = [&](int chunk) {
+#pragma unroll 1
+    for (; due.chunk() == chunk; due.advance()) {
+      const StateView& pool = args.checkpoints.pool;
+      store_state(state, pool, slot_of(pool, due.row(), args.report), item.head, value_row, lane_row, lane_column);
+    }
+  };
+  RingPosition<Stage::kStages> position;
+  if constexpr (!kCheckpoints) {
+    emit_chunks<Stage, Element, 2 / kTiles>(shared, group, state, position, 0, row.chunks);
+  } else {  // pausing wherever checkpoints are due
+    for (int done = 0;;) {
+      const int next = min(due.chunk(), row.chunks);
+      if (next > done) emit_chunks<Stage, Element, 2 / kTiles>(shared, group, state, position, done, next);
+      done = next;
+      if (done == row.chunks) break;
+      store_due(done);
+    }
+  }
   if (row.slot_out >= 0) store_slot(state, slot_at(args.slot_state, row.slot_out), value_row, lane_row, lane_column);
+  if (row.slot_folded >= 0 && (kCheckpoints || item.ends_sequence))
+    load_slot(state, slot_at(args.slot_state, row.slot_folded), value_row, lane_row, lane_column);
+  if constexpr (kCheckpoints) store_due(row.chunks);
   if (item.ends_sequence) {
-    if (row.slot_folded >= 0)
-      load_slot(state, slot_at(args.slot_state, row.slot_folded), value_row, lane_row, lane_column);
     store_state(state, args.final, slot_of(args.final, row.sequence, args.report), item.head, value_row, lane_row,
                 lane_column);
   }
@@ -80,7 +102,7 @@ static_assert(2 * kStateRegisters + kProducerRegisters <= 3 * 168);
 
 // `kTiles`: CTAs over the values of one head. With two they are the cluster; with one the cluster, if any, has neighbouring heads of the same
 // key head.
-template <class Stage, class Element, int kTiles>
+template <class Stage, class Element, int kTiles, bool kCheckpoints>
 __global__ void __launch_bounds__(kWalkThreads, 1)
     walk_kernel(const __grid_constant__ WalkMaps maps, const __grid_constant__ WalkArgs args) {
   auto& shared = *reinterpret_cast<WalkShared<Stage>*>(dynamic_shared_memory());
@@ -103,11 +125,17 @@ __global__ void __launch_bounds__(kWalkThreads, 1)
   }
   __syncthreads();
   if (!shared.found) return;  // the same for all CTAs of a cluster
+  if constexpr (kCheckpoints) {
+    const SequenceCheckpoints own =
+        find_checkpoints<kWalkThreads>(args.tables, args.checkpoints, shared.item.row.sequence, shared.checkpoint_rows);
+    if (threadIdx.x == 0) shared.checkpoints = own;
+    __syncthreads();
+  }
   const int group = uniform(static_cast<int>(threadIdx.x) / kWarpgroup);
   const bool emits = kTiles == 1 || shared.item.row.work == Work::kEmit;
   if (group < 2) {
     raise_registers<kStateRegisters>();
-    if (kTiles == 1 || group == 0 || !emits) walk_state<Stage, Element, kTiles>(args, shared, group);
+    if (kTiles == 1 || group == 0 || !emits) walk_state<Stage, Element, kTiles, kCheckpoints>(args, shared, group);
   } else {
     lower_registers<kProducerRegisters>();
     if (threadIdx.x / 32 % 4 == 0) {

@@ -12,7 +12,7 @@ namespace deltarelay::cuda::sm90 {
 // even number of multiprocessors, so that pairs leave none of them without work; clusters of 4 do (docs/kernels/sm90-walk.md).
 constexpr int kMostHeadsTogether = 2;
 
-template <class Stage, class Element, int kTiles>
+template <class Stage, class Element, int kTiles, bool kCheckpoints>
 cudaError_t launch_tiles(const WalkMaps& maps, const WalkArgs& args, cudaStream_t stream) {
   const unsigned grid = static_cast<unsigned>(args.row_bound) * static_cast<unsigned>(args.heads_v) * kTiles;
   const int heads_together = Stage::kRawTiles ? std::gcd(args.heads_v / args.heads_qk, kMostHeadsTogether) : 1;
@@ -20,19 +20,29 @@ cudaError_t launch_tiles(const WalkMaps& maps, const WalkArgs& args, cudaStream_
                           .block = kWalkThreads,
                           .shared_bytes = sizeof(WalkShared<Stage>),
                           .cluster = static_cast<unsigned>(kTiles == 2 ? 2 : heads_together)};
-  return launch_dependent(walk_kernel<Stage, Element, kTiles>, shape, stream, maps, args);
+  return launch_dependent(walk_kernel<Stage, Element, kTiles, kCheckpoints>, shape, stream, maps, args);
+}
+
+template <class Stage, class Element, bool kCheckpoints>
+cudaError_t launch_rows(const WalkMaps& maps, const WalkArgs& args, const WalkShape& shape, cudaStream_t stream) {
+  return shape.value_tiles == 2 ? launch_tiles<Stage, Element, 2, kCheckpoints>(maps, args, stream)
+                                : launch_tiles<Stage, Element, 1, kCheckpoints>(maps, args, stream);
 }
 
 template <class Stage, class Element>
 cudaError_t launch_walk(const WalkMaps& maps, const WalkArgs& args, const WalkShape& shape, cudaStream_t stream) {
-  return shape.value_tiles == 2 ? launch_tiles<Stage, Element, 2>(maps, args, stream)
-                                : launch_tiles<Stage, Element, 1>(maps, args, stream);
+  return args.checkpoints.pool.data != nullptr ? launch_rows<Stage, Element, true>(maps, args, shape, stream)
+                                               : launch_rows<Stage, Element, false>(maps, args, shape, stream);
 }
 
 template <class Stage, class Element>
 cudaError_t load_walk() {
-  const cudaError_t status = load_kernel(walk_kernel<Stage, Element, 1>, sizeof(WalkShared<Stage>));
-  return status != cudaSuccess ? status : load_kernel(walk_kernel<Stage, Element, 2>, sizeof(WalkShared<Stage>));
+  cudaError_t status = cudaSuccess;
+  for (const auto kernel : {walk_kernel<Stage, Element, 1, false>, walk_kernel<Stage, Element, 2, false>,
+                            walk_kernel<Stage, Element, 1, true>, walk_kernel<Stage, Element, 2, true>}) {
+    if (status == cudaSuccess) status = load_kernel(kernel, sizeof(WalkShared<Stage>));
+  }
+  return status;
 }
 
 }  // namespace deltarelay::cuda::sm90
