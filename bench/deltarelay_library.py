@@ -64,7 +64,8 @@ class Device(c.Structure):
         ("int32", "units compute_capability"),
         ("int64", "l1_bytes l2_bytes"),
         ("int32", "bytes_per_ns measured"),
-        (StageCosts, "kda gdn kda_fused gdn_fused"),
+        (StageCosts, "kda gdn kda_fused gdn_fused kda_portable gdn_portable"),
+        ("int32", "portable_measured reserved"),
     )
 
 

@@ -6,6 +6,10 @@ set(DELTARELAY_SANITIZE "" CACHE STRING "Sanitizers to build with: address (with
 set_property(CACHE DELTARELAY_SANITIZE PROPERTY STRINGS "" address thread)
 set(DELTARELAY_CUDA AUTO CACHE STRING "Build the CUDA backends: AUTO (where a toolkit of 12.4 or later is found), ON or OFF")
 set_property(CACHE DELTARELAY_CUDA PROPERTY STRINGS AUTO ON OFF)
+# Machine code for the GPUs that are about, and virtual code for those to come: 8.x and later, and what 12.0 has beyond that.
+set(DELTARELAY_CUDA_ARCHITECTURES "80-real;90-real;100-real;120-real;80-virtual;120-virtual" CACHE STRING
+    "Architectures of the portable CUDA kernels, as CMake lists them (the kernels for Hopper are always built for 90a)")
+option(DELTARELAY_CUDA_SMOKE "Also compile a few of the portable CUDA kernels for every architecture, to see that they do" OFF)
 set(DELTARELAY_DEPS_DIR "${PROJECT_SOURCE_DIR}/.deps" CACHE PATH
     "Sources of dependencies for hosts without their packages (scripts/fetch_deps.sh fills it)")
 

@@ -8,9 +8,9 @@ say() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
 if [ ! -t 1 ]; then say() { printf '\n== %s\n' "$*"; }; fi
 
 say "build"
-cmake --preset release >/dev/null
-cmake --build --preset release
-command=build/release/bin/deltarelay
+cmake --preset release -B build/release-cpu -DDELTARELAY_CUDA=OFF >/dev/null  # GPU kernels of every architecture take their time
+cmake --build build/release-cpu
+command=build/release-cpu/bin/deltarelay
 pictures=build/demo
 mkdir -p "$pictures"
 threads=$(nproc)

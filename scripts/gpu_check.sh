@@ -9,11 +9,11 @@
 #
 #   build      the library with CUDA, tools and tests        tools     the library and the tools alone, for a bench in a hurry
 #   tests      every test that needs a GPU        big       tensors of more than 2^31 elements
-#   sanitize   memcheck, racecheck, initcheck and synccheck over tests/cases/gpu-sanitize.txt
+#   sanitize   memcheck, racecheck, initcheck and synccheck over tests/cases/gpu-sanitize.txt and gpu_portable-sanitize.txt
 #   cpu        the CPU suite and the CPU benchmark of this host
 #   bench      the table of targets, each case checked before it is timed: <gpu>.json and <gpu>.md, as bench/results holds them
 #   peers      public packages on the same cases, where they can be imported (.deps/python is looked in); adds to <gpu>.json
-#   verify     tests/cases/gpu.txt by the command, a line a case (what `tests` does too)
+#   verify     tests/cases/gpu.txt and gpu_portable.txt by the command, a line a case (what `tests` does too)
 #
 # Stages run in the order they are named, each writes its own log, and a short table comes last. A stage that fails does not stop the
 # others, unless it is the build. DELTARELAY_COMMIT names the commit of a copy without its git history; DELTARELAY_ONLY is a regular
@@ -40,7 +40,11 @@ configure() {
   local generator=()
   if command -v ninja >/dev/null; then generator=(-G Ninja); fi
   if ! command -v nvcc >/dev/null && [ -x /usr/local/cuda/bin/nvcc ]; then export PATH="$PATH:/usr/local/cuda/bin"; fi
-  cmake -S . -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DDELTARELAY_CUDA=ON
+  # Code for the GPU that is here, and no other.
+  local here
+  here=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -1 | tr -d .) || true
+  cmake -S . -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DDELTARELAY_CUDA=ON \
+    -DDELTARELAY_CUDA_ARCHITECTURES="${here:-90}-real"
 }
 
 build_targets() {  # <option of cmake --build>...
@@ -75,7 +79,7 @@ stage_big() { require_gpu && run_ctest gpu-big; }
 
 stage_verify() {
   local result=0
-  "$command" verify tests/cases/gpu.txt >"$out/verify.log" 2>&1 || result=1
+  "$command" verify tests/cases/gpu.txt tests/cases/gpu_portable.txt >"$out/verify.log" 2>&1 || result=1
   grep -A4 '^FAIL' "$out/verify.log" | head -60 || true
   tail -1 "$out/verify.log"
   return $result
@@ -101,7 +105,7 @@ stage_sanitize() {
     echo "== $tool" >>"$out/sanitize.log"
     local started=$SECONDS status=0
     timeout "${DELTARELAY_SANITIZE_SECONDS:-300}" "$sanitizer" --tool "$tool" --error-exitcode 9 --print-limit 20 \
-      "$command" verify tests/cases/gpu-sanitize.txt "${words[@]}" >>"$out/sanitize.log" 2>&1 || status=$?
+      "$command" verify tests/cases/gpu-sanitize.txt tests/cases/gpu_portable-sanitize.txt "${words[@]}" >>"$out/sanitize.log" 2>&1 || status=$?
     if [ $status -ne 0 ]; then result=1; fi
     printf '%-10s exit %d %4d s  %s\n' "$tool" $status $((SECONDS - started)) \
       "$(sed -n "/^== $tool/,\$p" "$out/sanitize.log" | grep -E 'SUMMARY|passed,' | sed 's/^=* *//' | paste -sd';')"

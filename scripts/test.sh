@@ -4,6 +4,9 @@
 #
 #   scripts/test.sh            everything
 #   scripts/test.sh ci         one of the suites (ci, asan, tsan), or several
+#
+# A CUDA toolkit is expected where nvcc or /usr/local/cuda is there or the environment speaks of one (CUDA_HOME, CUDA_PATH, CUDACXX), or where
+# DELTARELAY_EXPECT_CUDA is 1 (0: not expected). Then it is an error when the GPU backends cannot be built; elsewhere they are left out.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 suites=("$@")
@@ -12,6 +15,13 @@ suites=("$@")
 jobs=$(nproc)
 logs=build/logs
 mkdir -p "$logs"
+
+if ! command -v nvcc >/dev/null; then export PATH="$PATH:${CUDA_HOME:-/usr/local/cuda}/bin"; fi
+expect_cuda=${DELTARELAY_EXPECT_CUDA:-}
+if [ -z "$expect_cuda" ]; then
+  expect_cuda=0
+  if [ -n "${CUDA_HOME:-}${CUDA_PATH:-}${CUDACXX:-}" ] || [ -e /usr/local/cuda ] || command -v nvcc >/dev/null; then expect_cuda=1; fi
+fi
 
 # ThreadSanitizer's shadow memory collides with widely randomised mappings; not every container may turn that off.
 fixed_mappings=()
@@ -22,7 +32,9 @@ summary=()
 for suite in "${suites[@]}"; do
   started=$SECONDS
   echo "== $suite: configure and build"
-  if ! { cmake --preset "$suite" >"$logs/$suite.configure" 2>&1 || { cat "$logs/$suite.configure"; false; }; } ||
+  with=()
+  if [ "$suite" = ci ] && [ "$expect_cuda" != 0 ]; then with=(-DDELTARELAY_CUDA=ON); fi  # sanitizers are for the host alone
+  if ! { cmake --preset "$suite" "${with[@]}" >"$logs/$suite.configure" 2>&1 || { cat "$logs/$suite.configure"; false; }; } ||
     ! cmake --build --preset "$suite" -j "$jobs"; then
     failed+=("$suite")
     summary+=("$suite: did not build")

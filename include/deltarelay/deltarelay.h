@@ -225,6 +225,11 @@ typedef struct dr_device {
   /* Of kernels that need no step before the phases, for problems that have such; chunk 0: none. Value tiles share item_ns, and
    * two units at least walk a summary and the first segments beside it. */
   dr_stage_costs kda_fused, gdn_fused;
+  /* Of the kernels for every GPU (cuda-sm80): times of a unit, also where it runs two items at once. chunk 0: none, and they are planned with kda
+   * and gdn. */
+  dr_stage_costs kda_portable, gdn_portable;
+  int32_t portable_measured; /* as `measured`, of these */
+  int32_t reserved;
 } dr_device;
 
 DR_API void dr_device_init(dr_device* device);

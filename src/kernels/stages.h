@@ -150,18 +150,27 @@ struct Backend {
   // Of a device backend, else nullptr. Both throw Error(DR_DEVICE_ERROR).
   // Puts the whole call onto the stream: all three phases and what belongs to no row. Allocates nothing, waits for nothing.
   void (*enqueue)(const DeviceCall&) = nullptr;
-  // Loads every kernel that `enqueue` may launch onto this device, which is current, so that no execution has to.
+  // Loads every kernel that `enqueue` may launch onto this device, which is current, so that no execution has to. A backend with kernels of its
+  // own for each shape of a problem loads here what they share.
   void (*load)(int32_t device) = nullptr;
+  // Number of the problem's shape, below kMostShapes, and loading the kernels of that shape onto the current device. nullptr: `load` is all.
+  static constexpr int32_t kMostShapes = 63;
+  int32_t (*shape)(const Problem&) = nullptr;
+  void (*load_shape)(const Problem&) = nullptr;
   // Ways to serve a problem that differ in chunks and records: `chunk`, `panel_columns` and `sizes` are told which, where a backend of a CPU is
   // told the instruction set. A plan takes the one that it predicts to be fastest, unless options.isa names one. 0: there is one way.
   int32_t num_ways = 0;
   const char* const* way_names = nullptr;
   bool (*takes_way)(const Problem&, int32_t way) = nullptr;
+  // Where the tiling is not for the planner to choose: value tiles of a head, and work items that one unit of the device runs at once.
+  int32_t (*value_tiles)(const Problem&) = nullptr;
+  int32_t (*items_a_unit)(const Problem&) = nullptr;
 };
 
 extern const Backend kReferenceBackend;
 extern const Backend kCpuBackend;
 extern const Backend kCudaSm90Backend;  // without CUDA in the build: to plan with, not to run
+extern const Backend kCudaSm80Backend;  // the same
 
 // Instruction sets of the cpu backend on this machine, best first.
 int32_t cpu_isa_count();

@@ -20,7 +20,8 @@ int32_t cuda_device_count();
 int32_t cuda_current_device();  // of the calling thread; -1: none
 CudaFacts cuda_facts(int32_t ordinal);
 
-// Version of the CUDA runtime that is linked in, and the architectures of the kernels: "sm_90a (CUDA 13.0)"; "none" without.
+// Version of the CUDA runtime that is linked in, and the architectures of the kernels: "sm_90a, portable 80-real 80-virtual
+// (CUDA 13.0)"; "none" without.
 std::string cuda_build_text();
 
 }  // namespace deltarelay

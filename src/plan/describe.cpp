@@ -115,7 +115,7 @@ void append_problem(const Plan& plan, std::string& text) {
 void append_device(const Plan& plan, std::string& text) {
   const dr_device& device = plan.options.device;
   text += "device " + std::string(device.name) + ": " + counted(device.units, "unit") +
-          (device.measured ? ", measured costs" : ", estimated costs") +
+          (is_measured(device, *plan.backend) ? ", measured costs" : ", estimated costs") +
           (plan.options.device_is_here ? "" : "; planned for an absent device: can be read, not executed") + "\n";
 }
 

@@ -52,6 +52,8 @@ void write_device(const Options& options, JsonWriter& json) {
   write_costs("gdn", d.gdn, json);
   if (d.kda_fused.chunk > 0) write_costs("kda_fused", d.kda_fused, json);
   if (d.gdn_fused.chunk > 0) write_costs("gdn_fused", d.gdn_fused, json);
+  if (d.kda_portable.chunk > 0) write_costs("kda_portable", d.kda_portable, json);
+  if (d.gdn_portable.chunk > 0) write_costs("gdn_portable", d.gdn_portable, json);
   json.end_object();
 }
 

@@ -37,43 +37,63 @@ constexpr Measured kGdnFused = {3650, 3700, 600, 0, 41472, 20992, 0, 8000, 12000
 constexpr int32_t kCarryNs = 900;        // a fold, over all multiprocessors
 constexpr int32_t kCarryUnitNs = 12000;  // one multiprocessor's time for one fold of one head
 
+// The portable kernels (cuda-sm80) at 128 per 32 tokens and head, 16-bit data, on an H200: estimates from their number of products and the length of
+// their chains, until someone times them. Times of emit and summarize are those of one of the two CTAs that share a multiprocessor, over all its
+// tiles of 64 columns: two to emit, four to summarize, which reads neither q nor P and writes nothing.
+constexpr int32_t kPortableChunk = 32;
+constexpr Measured kKdaPortable = {3600, 5200, 400, 400, 45824, 27000, 2600, 5000, 12000};
+constexpr Measured kGdnPortable = {3600, 5200, 400, 400, 25232, 12900, 1500, 5000, 12000};
+constexpr int32_t kPortableCarryNs = 3000;
+constexpr int32_t kPortableCarryUnitNs = 24000;
+
 struct Gpu {
   const char* name;
   int32_t units, compute_capability;
   int32_t shared_kib, l2_mib;
   int32_t bytes_per_ns;    // what a copy reaches
   int32_t tenths_of_h200;  // time of a chunk against the H200's, from tensor throughput and clock of one multiprocessor
+  int32_t
+      portable_tenths;  // the same of the portable kernels, whose chunks are chains of small products: clocks count more
   bool measured;
 };
 
-// All but the H200 are estimates; docs/planner.md says how to measure.
+// All but the H200's are estimates, and its own of the portable kernels are too; docs/planner.md says how to measure.
 constexpr Gpu kGpus[] = {
-    {"a100", 108, 80, 164, 40, 1700, 20, false},
-    {"h100", 132, 90, 228, 50, 2900, 10, false},
-    {"h200", 132, 90, 228, 50, 4300, 10, true},
-    {"b200", 148, 100, 228, 126, 6800, 10, false},
-    {"gb200", 152, 100, 228, 126, 6800, 10, false},
-    {"rtx3090", 82, 86, 100, 6, 850, 30, false},
-    {"rtx4090", 128, 89, 100, 72, 920, 20, false},
-    {"rtx5090", 170, 120, 100, 96, 1600, 18, false},
-    {"rtx-pro-6000", 188, 120, 100, 128, 1600, 18, false},
+    {"a100", 108, 80, 164, 40, 1700, 20, 13, false},
+    {"h100", 132, 90, 228, 50, 2900, 10, 10, false},
+    {"h200", 132, 90, 228, 50, 4300, 10, 10, true},
+    {"b200", 148, 100, 228, 126, 6800, 10, 10, false},
+    {"gb200", 152, 100, 228, 126, 6800, 10, 10, false},
+    {"rtx3090", 82, 86, 100, 6, 850, 30, 25, false},
+    {"rtx4090", 128, 89, 100, 72, 920, 20, 17, false},
+    {"rtx5090", 170, 120, 100, 96, 1600, 18, 17, false},
+    {"rtx-pro-6000", 188, 120, 100, 128, 1600, 18, 17, false},
 };
 constexpr int32_t kNumGpus = static_cast<int32_t>(sizeof kGpus / sizeof kGpus[0]);
 
-dr_stage_costs gpu_costs(const Gpu& gpu, const Measured& h200) {
+// Costs of an H200 on a GPU whose chunks take `tenths` of its time.
+dr_stage_costs gpu_costs(const Measured& h200, int32_t tenths) {
   dr_stage_costs c{};
   c.chunk = kChunk;
-  c.emit_ns = h200.emit_ns * gpu.tenths_of_h200 / 10;
-  c.summarize_ns = h200.summarize_ns * gpu.tenths_of_h200 / 10;
-  c.local_ns = h200.local_ns * gpu.tenths_of_h200 / 10;
-  c.summarize_local_ns = h200.summarize_local_ns * gpu.tenths_of_h200 / 10;
+  c.emit_ns = h200.emit_ns * tenths / 10;
+  c.summarize_ns = h200.summarize_ns * tenths / 10;
+  c.local_ns = h200.local_ns * tenths / 10;
+  c.summarize_local_ns = h200.summarize_local_ns * tenths / 10;
   c.carry_ns = kCarryNs;
   c.carry_unit_ns = kCarryUnitNs;
   c.split_ns = h200.split_ns;
   c.item_ns = h200.item_ns;
   c.emit_bytes = h200.emit_bytes;
   c.summarize_bytes = h200.summarize_bytes;
-  c.prepare_ns = h200.prepare_ns * gpu.tenths_of_h200 / 10;
+  c.prepare_ns = h200.prepare_ns * tenths / 10;
+  return c;
+}
+
+dr_stage_costs gpu_portable_costs(const Measured& h200, int32_t tenths) {
+  dr_stage_costs c = gpu_costs(h200, tenths);
+  c.chunk = kPortableChunk;
+  c.carry_ns = kPortableCarryNs * tenths / 10;
+  c.carry_unit_ns = kPortableCarryUnitNs * tenths / 10;
   return c;
 }
 
@@ -88,10 +108,12 @@ dr_device describe_gpu(const Gpu& gpu) {
   device.l2_bytes = int64_t{gpu.l2_mib} << 20;
   device.bytes_per_ns = gpu.bytes_per_ns;
   device.measured = gpu.measured ? 1 : 0;
-  device.kda = gpu_costs(gpu, kKda);
-  device.gdn = gpu_costs(gpu, kGdn);
-  device.kda_fused = gpu_costs(gpu, kKdaFused);
-  device.gdn_fused = gpu_costs(gpu, kGdnFused);
+  device.kda = gpu_costs(kKda, gpu.tenths_of_h200);
+  device.gdn = gpu_costs(kGdn, gpu.tenths_of_h200);
+  device.kda_fused = gpu_costs(kKdaFused, gpu.tenths_of_h200);
+  device.gdn_fused = gpu_costs(kGdnFused, gpu.tenths_of_h200);
+  device.kda_portable = gpu_portable_costs(kKdaPortable, gpu.portable_tenths);
+  device.gdn_portable = gpu_portable_costs(kGdnPortable, gpu.portable_tenths);
   return device;
 }
 
@@ -211,7 +233,7 @@ dr_device cuda_device(int32_t ordinal) {
   device.l2_bytes = facts.l2_bytes;
   if (!same) {  // another model, or a part of one: bandwidth goes with the multiprocessors, and nobody has timed it
     device.bytes_per_ns = static_cast<int32_t>(int64_t{row.bytes_per_ns} * facts.units / row.units);
-    device.measured = 0;
+    device.measured = device.portable_measured = 0;
   }
   return device;
 }

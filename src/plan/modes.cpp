@@ -9,6 +9,9 @@ namespace {
 constexpr int64_t kStatedWidth = 128;  // DK and DV at which a device states its costs
 // The token recurrence in double against the chunk form in fp32 on the same core: 76,000 and 527,000 token-heads/s at 128.
 constexpr int64_t kReferenceSlowdown = 7;
+// Products of fp32 data on the portable kernels are three of TF32, each at half the rate of a 16-bit one; not all of a chunk's time is products.
+// An estimate.
+constexpr int64_t kPortableFp32Slowdown = 4;
 
 int32_t clamp_cost(int64_t value, int32_t least) {
   return static_cast<int32_t>(std::clamp<int64_t>(value, least, std::numeric_limits<int32_t>::max()));
@@ -52,38 +55,47 @@ int64_t prepare_share(const Problem& p) {
 }  // namespace
 
 int32_t most_tiles(const Problem& problem, const Backend& backend, int32_t isa) {
+  if (backend.value_tiles != nullptr) return backend.value_tiles(problem);
   const int32_t panel = std::max(1, backend.panel_columns(problem, isa));
   return std::max(1, static_cast<int32_t>(plan::ceil_div(problem.dv, panel)));
+}
+
+const dr_stage_costs& stated_costs(const Problem& problem, const dr_device& device, const Backend& backend,
+                                   int64_t record_bytes) {
+  const bool fused = backend.num_ways > 0 && record_bytes == 0;
+  if (fused && fused_costs(problem.op, device).chunk > 0) return fused_costs(problem.op, device);
+  const bool portable = &backend == &kCudaSm80Backend;
+  if (portable && portable_costs(problem.op, device).chunk > 0) return portable_costs(problem.op, device);
+  return problem.op == Op::kKda ? device.kda : device.gdn;
 }
 
 plan::Costs costs_of(const Problem& problem, const Options& options, const Backend& backend, int32_t isa,
                      int32_t tiles) {
   const dr_device& device = options.device;
   const int64_t record_bytes = backend.sizes(problem, isa, {options.threads, tiles}).record_bytes;
-  const bool fused = backend.num_ways > 0 && record_bytes == 0 && fused_costs(problem.op, device).chunk > 0;
-  const dr_stage_costs& stated = fused                    ? fused_costs(problem.op, device)
-                                 : problem.op == Op::kKda ? device.kda
-                                                          : device.gdn;
+  const dr_stage_costs& stated = stated_costs(problem, device, backend, record_bytes);
   const int64_t dk = problem.dk, dv = problem.dv, w = kStatedWidth;
   const int64_t chunk = backend.chunk(problem, isa), stated_chunk = std::max(1, stated.chunk);
   const bool is_reference = &backend == &kReferenceBackend;
+  const bool slow_products = &backend == &kCudaSm80Backend && problem.dtype == DType::kFp32;
 
   // Of each cost the local part goes with DK, the rest with the state it touches: DK x DV, or DK x (DV + DK) for a summary.
   const int64_t local = is_reference ? 0 : stated.local_ns;
   const int64_t summarize_local = is_reference ? 0 : stated.summarize_local_ns;
-  const int64_t slowdown = is_reference ? kReferenceSlowdown : 1;
-  auto local_ns = [&](int64_t stated_ns) { return scaled(stated_ns, dk * chunk, w * stated_chunk); };
+  const int64_t slowdown = is_reference ? kReferenceSlowdown : slow_products ? kPortableFp32Slowdown : 1;
+  auto local_ns = [&](int64_t stated_ns) { return scaled(stated_ns * slowdown, dk * chunk, w * stated_chunk); };
   const int64_t emit_ns = scaled((stated.emit_ns - local) * slowdown, dk * dv * chunk, w * w * stated_chunk);
   const int64_t summarize_ns =
-      scaled(stated.summarize_ns - summarize_local, dk * (dv + dk) * chunk, w * 2 * w * stated_chunk);
+      scaled((stated.summarize_ns - summarize_local) * slowdown, dk * (dv + dk) * chunk, w * 2 * w * stated_chunk);
 
   // Columns are dealt out in panels, so the largest tile sets the time.
   const int64_t panel = std::max(1, backend.panel_columns(problem, isa));
   const int64_t panels = plan::ceil_div(dv, panel), all_panels = panels + plan::ceil_div(dk, panel);
 
   // A fold multiplies DK x DK by DK x DV; its columns are independent and spread over all units, whatever the tiling of rows.
-  const int64_t units =
-      device.kind == DR_DEVICE_CPU ? std::clamp(options.threads, 1, std::max(1, device.units)) : device.units;
+  const int64_t items_a_unit = backend.items_a_unit == nullptr ? 1 : backend.items_a_unit(problem);
+  const int64_t units = device.kind == DR_DEVICE_CPU ? std::clamp(options.threads, 1, std::max(1, device.units))
+                                                     : device.units * items_a_unit;
   const int64_t fold_tiles = std::min(panels, units);
   auto fold_ns = [&](int64_t stated_ns) { return scaled(stated_ns, dk * dk * dv, w * w * w); };
 
@@ -96,7 +108,7 @@ plan::Costs costs_of(const Problem& problem, const Options& options, const Backe
   c.summarize =
       clamp_cost(local_ns(summarize_local) + scaled(summarize_ns, plan::ceil_div(all_panels, tiles), all_panels), 1);
   c.carry = clamp_cost(scaled(fold_ns(stated.carry_ns), plan::ceil_div(panels, fold_tiles), panels), 0);
-  c.carry_unit = clamp_cost(scaled(fold_ns(stated.carry_unit_ns), 1, tiles), 0);
+  c.carry_unit = clamp_cost(scaled(fold_ns(stated.carry_unit_ns * items_a_unit), 1, tiles), 0);
   c.barrier = stated.split_ns;
   c.item = stated.item_ns;
   if (backend.num_ways > 0) {
@@ -113,8 +125,8 @@ plan::Costs costs_of(const Problem& problem, const Options& options, const Backe
   c.bytes_per_ns = device.bytes_per_ns;
   c.heads = problem.heads_v;
   if (record_bytes > 0) {  // the backend prepares in a step of its own: tokens are read, records written
-    c.prepare =
-        clamp_cost(scaled(stated.prepare_ns * prepare_share(problem), dk * chunk, w * stated_chunk * kShares), 0);
+    const int64_t stated_ns = stated.prepare_ns * slowdown * items_a_unit;  // of a whole unit
+    c.prepare = clamp_cost(scaled(stated_ns * prepare_share(problem), dk * chunk, w * stated_chunk * kShares), 0);
     c.prepare_bytes = clamp_cost(record_bytes + chunk * bytes.prepare, 0);
   }
   return c;
@@ -123,6 +135,12 @@ plan::Costs costs_of(const Problem& problem, const Options& options, const Backe
 Modes modes_of(const Problem& problem, const Options& options, const Backend& backend, int32_t isa) {
   Modes modes;
   const int32_t most = most_tiles(problem, backend, isa);
+  if (backend.value_tiles != nullptr) {
+    modes.tiles[0] = most;
+    modes.costs[0] = costs_of(problem, options, backend, isa, most);
+    modes.count = 1;
+    return modes;
+  }
   for (int32_t tiles = 1; modes.count < kMaxModes && tiles <= most; tiles *= 2) {
     modes.tiles[modes.count] = tiles;
     modes.costs[modes.count++] = costs_of(problem, options, backend, isa, tiles);

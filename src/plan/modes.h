@@ -30,6 +30,16 @@ inline const dr_stage_costs& fused_costs(Op op, const dr_device& device) {
   return op == Op::kKda ? device.kda_fused : device.gdn_fused;
 }
 
+// What the device states of the portable kernels; chunk 0: nothing.
+inline const dr_stage_costs& portable_costs(Op op, const dr_device& device) {
+  return op == Op::kKda ? device.kda_portable : device.gdn_portable;
+}
+
+// Were the costs that this backend is planned with measured on such a device?
+inline bool is_measured(const dr_device& device, const Backend& backend) {
+  return (&backend == &kCudaSm80Backend ? device.portable_measured : device.measured) != 0;
+}
+
 // Most tiles that the value columns of one head can be spread over.
 int32_t most_tiles(const Problem& problem, const Backend& backend, int32_t isa);
 

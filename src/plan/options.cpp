@@ -60,6 +60,9 @@ void check_device(const dr_device& device) {
   check_costs("options.device.gdn", device.gdn);
   if (device.kda_fused.chunk != 0) check_costs("options.device.kda_fused", device.kda_fused);
   if (device.gdn_fused.chunk != 0) check_costs("options.device.gdn_fused", device.gdn_fused);
+  if (device.kda_portable.chunk != 0) check_costs("options.device.kda_portable", device.kda_portable);
+  if (device.gdn_portable.chunk != 0) check_costs("options.device.gdn_portable", device.gdn_portable);
+  expect_zero("options.device.reserved", device.reserved);
 }
 
 bool same_costs(const dr_stage_costs& a, const dr_stage_costs& b) {  // all fields are int32_t: no padding
@@ -70,7 +73,9 @@ bool same_device(const dr_device& a, const dr_device& b) {
   return a.kind == b.kind && std::strcmp(a.name, b.name) == 0 && a.units == b.units &&
          a.compute_capability == b.compute_capability && a.l1_bytes == b.l1_bytes && a.l2_bytes == b.l2_bytes &&
          a.bytes_per_ns == b.bytes_per_ns && a.measured == b.measured && same_costs(a.kda, b.kda) &&
-         same_costs(a.gdn, b.gdn) && same_costs(a.kda_fused, b.kda_fused) && same_costs(a.gdn_fused, b.gdn_fused);
+         same_costs(a.gdn, b.gdn) && same_costs(a.kda_fused, b.kda_fused) && same_costs(a.gdn_fused, b.gdn_fused) &&
+         same_costs(a.kda_portable, b.kda_portable) && same_costs(a.gdn_portable, b.gdn_portable) &&
+         a.portable_measured == b.portable_measured;
 }
 
 std::string backend_names() {

@@ -140,7 +140,8 @@ void set_limits(Plan& plan) {
   // on the same core, so their errors move together and the margin alone is enough.
   constexpr int32_t kRiskOfEstimates = 150;
   const dr_device& device = plan.options.device;
-  plan.limits.risk_permille = device.kind == DR_DEVICE_CUDA && device.measured == 0 ? kRiskOfEstimates : 0;
+  const bool estimated = device.kind == DR_DEVICE_CUDA && !is_measured(device, *plan.backend);
+  plan.limits.risk_permille = estimated ? kRiskOfEstimates : 0;
 }
 
 const char* first_stage(const SegmentTable& table) {

@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <vector>
 
 namespace deltarelay {
@@ -52,8 +53,10 @@ int32_t cuda_current_device() {
 CudaFacts cuda_facts(int32_t ordinal) { return devices().at(static_cast<size_t>(ordinal)); }
 
 std::string cuda_build_text() {
-  return "sm_90a (CUDA " + std::to_string(CUDART_VERSION / 1000) + "." + std::to_string(CUDART_VERSION % 1000 / 10) +
-         ")";
+  std::string portable = DELTARELAY_CUDA_ARCHITECTURES;
+  std::replace(portable.begin(), portable.end(), ',', ' ');
+  return "sm_90a, portable " + portable + " (CUDA " + std::to_string(CUDART_VERSION / 1000) + "." +
+         std::to_string(CUDART_VERSION % 1000 / 10) + ")";
 }
 
 }  // namespace deltarelay

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/cuda/ptx/grid.cuh"
 #include "kernels/cuda/status.h"
 #include "problem/number.h"
 #include "run/block_team.cuh"
@@ -25,7 +26,7 @@ constexpr int32_t kUnpackThreads =
 template <int32_t kPieces>
 __global__ void __launch_bounds__(kUnpackThreads)
     unpack(const __grid_constant__ Parcel<kPieces> parcel, int32_t pieces, uint4* to, uint32_t* report) {
-  cudaTriggerProgrammaticLaunchCompletion();  // a dependent kernel waits for the whole grid before it reads the table
+  allow_next_grid();  // a dependent kernel waits for the whole grid before it reads the table
   const int32_t i = static_cast<int32_t>(blockIdx.x * kUnpackThreads + threadIdx.x);
   if (i < pieces) to[i] = parcel.piece[i];
   if (i == 0 && report != nullptr) *report = 0;
@@ -54,7 +55,7 @@ struct OffsetOf {
 };
 
 __global__ void __launch_bounds__(kTeamThreads) plan_kernel(const __grid_constant__ PlanTableArgs args) {
-  cudaTriggerProgrammaticLaunchCompletion();  // as above
+  allow_next_grid();  // as above
   __shared__ BlockTeam::Memory memory;
   __shared__ alignas(16) unsigned char fast[kFastBytes];
   const int32_t num_seqs = args.request.num_seqs;

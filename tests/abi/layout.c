@@ -75,7 +75,7 @@ AT(dr_stage_costs, emit_bytes, 36);
 AT(dr_stage_costs, summarize_bytes, 40);
 AT(dr_stage_costs, prepare_ns, 44);
 
-SIZE(dr_device, 264);
+SIZE(dr_device, 368);
 AT(dr_device, size, 0);
 AT(dr_device, kind, 4);
 AT(dr_device, name, 8);
@@ -89,6 +89,10 @@ AT(dr_device, kda, 72);
 AT(dr_device, gdn, 120);
 AT(dr_device, kda_fused, 168);
 AT(dr_device, gdn_fused, 216);
+AT(dr_device, kda_portable, 264);
+AT(dr_device, gdn_portable, 312);
+AT(dr_device, portable_measured, 360);
+AT(dr_device, reserved, 364);
 
 SIZE(dr_options, 96);
 AT(dr_options, size, 0);

@@ -58,6 +58,16 @@ INSTANTIATE_TEST_SUITE_P(Plans, Containment, testing::ValuesIn(cases_in(R"(
   linear:   kda bf16 hv=3 seqs=70,150,90 init final gate=linear floor=-5
 )")),
                          name_of);
+INSTANTIATE_TEST_SUITE_P(Portable, Containment, testing::ValuesIn(cases_in(R"(
+  kda:      kda bf16 hv=3 dk=60 dv=100 seqs=70,150,0,90 tail=3 init final segments=off backend=cuda-sm80
+  gdn:      gdn fp16 hv=3 dk=60 dv=100 seqs=70,150,0,90 tail=3 init final segments=off backend=cuda-sm80
+  fp32:     kda fp32 hv=3 dk=64 seqs=70,150,0,90 tail=3 init final l2norm backend=cuda-sm80
+  fp32-gdn: gdn fp32 hv=3 dk=64 batch=3x150 init final l2norm backend=cuda-sm80
+  cut:      kda bf16 hv=3 dk=96 seqs=300,350,0,390 init final segments=3 backend=cuda-sm80
+  cut-gdn:  gdn bf16 hv=3 dk=96 seqs=300,350,0,390 init final segments=3 backend=cuda-sm80
+  bounded:  kda bf16 hv=3 dk=64 seqs=70,150,90 init final gate=bounded:-5 beta=logit l2norm backend=cuda-sm80
+)")),
+                         name_of);
 
 // TensorSet fills rows behind the last offset, gaps between rows, slots that are not named and states whose mask is off with NaN;
 // here a whole neighbour is NaN too, the tokens beside the seam included.
@@ -68,7 +78,11 @@ TEST_F(Neighbours, NanDoesNotCrossASeam) {
        {"kda bf16 hv=2 seqs=33,97,65 tail=40 strides=padded init=slots:null=0:negative mask final "
         "gate=bounded:-5 beta=logit l2norm",
         "gdn bf16 hqk=1 hv=2 seqs=33,97,65 tail=40 strides=padded init=slots:null=0:negative mask final "
-        "l2norm"}) {
+        "l2norm",
+        "kda fp32 hv=2 dk=60 dv=36 seqs=33,97,65 tail=40 strides=padded init=slots:null=0:negative mask final "
+        "backend=cuda-sm80",
+        "gdn bf16 hqk=1 hv=2 dk=60 dv=36 seqs=33,97,65 tail=40 strides=padded init=slots:null=0:negative mask final "
+        "l2norm backend=cuda-sm80"}) {
     const cases::Case c = forced(line);
     SCOPED_TRACE(cases::print(c));
     const Ran clean(c);
@@ -130,8 +144,8 @@ TEST_F(Reports, OffsetsOutsideTheirBounds) {
 }
 
 TEST_F(Reports, SlotsOutsideThePool) {
-  for (const char* op : {"kda", "gdn"}) {
-    const cases::Case c = forced(std::string(op) + " bf16 hv=2 seqs=100,50,30 init=slots final=slots l2norm");
+  for (const char* op : {"kda bf16", "gdn bf16", "kda fp32 backend=cuda-sm80", "gdn fp32 backend=cuda-sm80"}) {
+    const cases::Case c = forced(std::string(op) + " hv=2 seqs=100,50,30 init=slots final=slots l2norm");
     Ran reads(c);
     const int32_t far[] = {0, 1 << 29, 2};
     EXPECT_NE(report_of(reads, reads.device.tensors().initial_index, far, sizeof far) & DR_REPORT_SLOTS, 0u) << op;

@@ -12,7 +12,9 @@ check::TensorSet& edited(check::TensorSet& tensors, const Edit& edit) {
 
 }  // namespace
 
-cases::Case forced(const cases::Case& c) { return cases::with_words(c, std::string("backend=") + kBackend); }
+cases::Case forced(const cases::Case& c) {
+  return c.backend.empty() ? cases::with_words(c, std::string("backend=") + kBackend) : c;
+}
 
 cases::Case forced(const std::string& line) { return forced(cases::parse(line)); }
 

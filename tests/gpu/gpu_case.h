@@ -22,6 +22,7 @@ using forward::name_of;
 namespace gpu = check::gpu;
 
 constexpr const char* kBackend = "cuda-sm90";
+constexpr const char* kPortable = "cuda-sm80";
 
 template <class Base>
 class NeedsGpu : public Base {
@@ -34,7 +35,7 @@ class NeedsGpu : public Base {
 using OnGpu = NeedsGpu<testing::Test>;
 using EachCase = NeedsGpu<testing::TestWithParam<cases::Case>>;
 
-// The case on the backend under test.
+// The case on the backend under test: the one it names, else kBackend.
 cases::Case forced(const cases::Case& c);
 cases::Case forced(const std::string& line);
 

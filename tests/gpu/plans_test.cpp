@@ -1,4 +1,4 @@
-// What the cuda-sm90 backend takes and what it declines, read off plans: no GPU is needed, and none of CUDA.
+// What the GPU backends take and what they decline, read off plans: no GPU is needed, and none of CUDA.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -64,6 +64,21 @@ TEST(Sm90, DeclinesWithTheArgumentTheExpectedAndTheFound) {
     EXPECT_THAT(reason, testing::HasSubstr("expected")) << line;
     EXPECT_THAT(reason, testing::HasSubstr(found)) << line;
   }
+}
+
+// Every GPU of the table, with and without the features of Hopper.
+TEST(Sm80, TakesEveryLineOfItsFilesOnEveryGpu) {
+  for (const char* file : {"gpu_portable.txt", "gpu_portable-sanitize.txt"})
+    for (const cases::Case& c : cases::read_file(std::string(DR_CASES_DIR "/") + file)) {
+      EXPECT_EQ(c.backend, "cuda-sm80") << cases::print(c);
+      EXPECT_TRUE(c.on_gpu()) << cases::print(c);
+      for (const char* device : {"a100", "h200", "b200", "rtx4090", "rtx5090"}) {
+        const cases::Request request(cases::with_words(c, std::string("device=") + device));
+        const Plan plan(request.problem, request.options);
+        EXPECT_STREQ(plan.summary().backend, "cuda-sm80") << cases::print(c);
+        if (c.segments == DR_SEGMENTS_COUNT) EXPECT_EQ(plan.summary().max_segments, c.segment_value) << cases::print(c);
+      }
+    }
 }
 
 }  // namespace

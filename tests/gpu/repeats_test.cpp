@@ -70,6 +70,13 @@ INSTANTIATE_TEST_SUITE_P(Cula, Stress, testing::ValuesIn(cases_in(R"(
   multi-64K-4K-H4-gk-h0: kda bf16 hv=4 seqs=64k,4k gate=log:-0.001,0 l2norm init final segments=8
 )")),
                          name_of);
+INSTANTIATE_TEST_SUITE_P(Portable, Stress, testing::ValuesIn(cases_in(R"(
+  kda:      kda bf16 hv=4 dk=96 dv=192 seqs=4096,1000 gate=log:-0.02,0 l2norm init final segments=8 backend=cuda-sm80
+  gdn:      gdn fp16 hqk=2 hv=8 dk=64 seqs=4096,1000 gate=log:-0.02,0 l2norm init final segments=8 backend=cuda-sm80
+  kda-fp32: kda fp32 hv=4 dk=60 dv=100 seqs=2000,33 gate=log:-0.02,0 l2norm init final segments=5 backend=cuda-sm80
+  gdn-wide: gdn fp32 hv=24 dk=256 seqs=300,200,64 gate=log:-0.02,0 l2norm init final segments=3 backend=cuda-sm80
+)")),
+                         name_of);
 
 using AtOnce = EachCase;
 
@@ -136,6 +143,7 @@ INSTANTIATE_TEST_SUITE_P(Gpu, AtOnce, testing::ValuesIn(cases_in(R"(
   gdn:     gdn bf16 hqk=1 hv=2 seqs=1024,65 init final gate=log:-0.02,0 l2norm segments=4
   late:    kda bf16 hv=2 seqs=700,0,65 lengths=execute init final l2norm
   whole:   gdn bf16 hv=2 seqs=300,65 init=slots final=slots l2norm segments=off
+  portable: kda fp32 hv=2 dk=60 dv=100 seqs=1024,65 init final gate=log:-0.02,0 l2norm segments=4 backend=cuda-sm80
 )")),
                          name_of);
 

@@ -86,14 +86,14 @@ TEST(CudaSm90, ComesFirstOnHopperAndPortableKernelsTakeTheRest) {
   options.backend.clear();
   EXPECT_EQ(std::string(make_plan(test::problem_of(Op::kKda, {512}, 2), options)->backend->name), kName);
   EXPECT_EQ(std::string(make_plan(test::problem_of(Op::kKda, {512}, 2, 64, 64), options)->backend->name), "cuda-sm80");
-  options.device_is_here = true;  // portable kernels are planned with, not run
+  options.carry = CarryMode::kTruncated;
   try {
     make_plan(test::problem_of(Op::kKda, {512}, 2, 64, 64), options);
     FAIL() << "accepted";
   } catch (const Error& error) {
     EXPECT_EQ(error.status(), DR_UNSUPPORTED);
-    EXPECT_THAT(error.what(), HasSubstr("this library has no cuda-sm80 kernels yet"));
-    EXPECT_THAT(error.what(), HasSubstr("cuda-sm90: dk: expected 128, found 64"));
+    EXPECT_THAT(error.what(), HasSubstr("cuda-sm90: carry: expected exact, found truncated"));
+    EXPECT_THAT(error.what(), HasSubstr("cuda-sm80: carry: expected exact, found truncated"));
     EXPECT_THAT(error.what(), HasSubstr("cpu: device"));
     EXPECT_THAT(error.what(), HasSubstr("reference: device"));
   }

@@ -56,7 +56,10 @@ json device_json(const dr_device& device) {
           {"kda", costs(device.kda)},
           {"gdn", costs(device.gdn)},
           {"kda_fused", costs(device.kda_fused)},
-          {"gdn_fused", costs(device.gdn_fused)}};
+          {"gdn_fused", costs(device.gdn_fused)},
+          {"portable_measured", device.portable_measured != 0},
+          {"kda_portable", costs(device.kda_portable)},
+          {"gdn_portable", costs(device.gdn_portable)}};
 }
 
 void print_json() {

@@ -52,8 +52,28 @@ struct Answer {
   std::string reason;
 };
 
+// Where a backend is asked: on this machine, or, when it takes nothing here, on the first device of the table where it does.
+std::string place_of(int32_t backend) {
+  const auto takes = [backend](const std::string& words) {
+    const cases::Request request(cases::parse("kda bf16 " + std::string(kBase) + words));
+    return dr_backend_check(backend, &request.problem, &request.options) == DR_SUCCESS;
+  };
+  if (takes("")) return "";
+  for (int32_t i = 1; i < dr_device_count(); ++i) {
+    dr_device device;
+    dr_device_init(&device);
+    if (dr_device_get(i, &device) != DR_SUCCESS) continue;
+    std::string words = std::string(" device=") + device.name;
+    if (takes(words)) return words;
+  }
+  return "";
+}
+
+// "rtx4090" of " device=rtx4090".
+std::string device_in(const std::string& place) { return place.substr(place.find('=') + 1); }
+
 Answer ask(int32_t backend, const char* op, const char* type, const Feature& feature) {
-  const cases::Case base = cases::parse(std::string(op) + " " + type + " " + kBase);
+  const cases::Case base = cases::parse(std::string(op) + " " + type + " " + kBase + place_of(backend));
   const cases::Request request(cases::with_words(base, feature.words));
   const dr_status status = dr_backend_check(backend, &request.problem, &request.options);
   return {status, status == DR_SUCCESS ? "" : dr_last_error()};
@@ -95,6 +115,7 @@ void print_json() {
                           {"op", op},
                           {"dtype", type},
                           {"backend", dr_backend_name(backend)},
+                          {"device", device_in(place_of(backend))},
                           {"accepted", answer.status == DR_SUCCESS},
                           {"reason", answer.reason}});
         }
@@ -113,7 +134,7 @@ struct Column {
   }
 };
 
-// Backends that take something here; one that takes nothing would only be a column of dashes.
+// Backends that take something; one that takes nothing would only be a column of dashes.
 std::vector<Column> columns() {
   std::vector<Column> all;
   for (int32_t backend = 0; backend < dr_backend_count(); ++backend) {
@@ -144,10 +165,10 @@ void print_matrix(bool markdown) {
   }
   std::fputs((markdown ? table.markdown() : table.text()).c_str(), stdout);
   for (int32_t backend = 0; backend < dr_backend_count() && !markdown; ++backend) {
-    const auto is_this = [&](const Column& column) { return column.backend == backend; };
-    if (std::any_of(used.begin(), used.end(), is_this)) continue;
-    std::printf("%s takes nothing here: %s\n", dr_backend_name(backend),
-                ask(backend, "kda", "fp32", kFeatures[0]).reason.c_str());
+    const std::string place = place_of(backend);
+    if (!place.empty())
+      std::printf("%s takes nothing on this machine; asked for %s\n", dr_backend_name(backend),
+                  device_in(place).c_str());
   }
 }
 

@@ -1,8 +1,10 @@
 // What every CUDA kernel is told: plain structures that travel as kernel parameters. No CUDA header is needed to read this file.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 
 #include "kernels/stages.h"
+#include "problem/host_device.h"
 
 namespace deltarelay::cuda {
 
@@ -33,18 +35,35 @@ struct CheckpointView {
   const int32_t* positions;  // kList
 };
 
-// Which tokens and chunks belong to which sequence, and who walks them: filled by the host or by the device planner, in the workspace.
-// Chunks are numbered through the call: sequence n owns chunks [chunk_begin[n], chunk_begin[n + 1]).
+// Which tokens and chunks belong to which sequence, and who walks them. Chunks are numbered through the call: sequence n owns chunks
+// [chunk_begin[n], chunk_begin[n + 1]).
+//
+// The table of most calls is small: it travels with every kernel, in its parameters, so that none has to wait for one that writes it. A large one,
+// or one that the device planner fills, lies in the workspace.
 struct Tables {
-  const int64_t*
-      token_begin;  // [num_seqs + 1] packed: first token of each sequence; batched: n * seq_len, lengths only
-  const int32_t* chunk_begin;  // [num_seqs + 1]
-  const Row* rows1;
-  const Fold* folds;
-  const Row* rows3;
-  const int32_t* counts;  // rows1, folds, rows3 in use; grids may be larger
+  // Parameters of a kernel, maps and all, then stay within the 4 KB that every driver takes.
+  static constexpr size_t kImageBytes = 2560;
+
+  const uint8_t* memory;                                                             // device memory; nullptr: `image`
+  uint32_t at_token_begin, at_chunk_begin, at_rows1, at_folds, at_rows3, at_counts;  // bytes
   int64_t num_seqs;
   bool batched;
+  alignas(16) uint8_t image[kImageBytes];
+
+  // [num_seqs + 1] packed: first token of each sequence; batched: n * seq_len, lengths only
+  DR_HD const int64_t* token_begin() const { return array<int64_t>(at_token_begin); }
+  DR_HD const int32_t* chunk_begin() const { return array<int32_t>(at_chunk_begin); }  // [num_seqs + 1]
+  DR_HD const Row* rows1() const { return array<Row>(at_rows1); }
+  DR_HD const Fold* folds() const { return array<Fold>(at_folds); }
+  DR_HD const Row* rows3() const { return array<Row>(at_rows3); }
+  // rows1, folds, rows3 in use; grids may be larger
+  DR_HD const int32_t* counts() const { return array<int32_t>(at_counts); }
+
+ private:
+  template <class T>
+  DR_HD const T* array(uint32_t at) const {
+    return reinterpret_cast<const T*>((memory != nullptr ? memory : image) + at);
+  }
 };
 
 // Gates, betas and norms, as `prepare` reads them.

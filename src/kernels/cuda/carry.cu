@@ -24,8 +24,8 @@ __global__ void __launch_bounds__(kAloneThreads, 1) carry_alone_kernel(const __g
   const uint32_t item = blockIdx.x / kSlices;
   const uint32_t index = item / static_cast<uint32_t>(args.heads_v);
   const int head = static_cast<int>(item % static_cast<uint32_t>(args.heads_v));
-  Fold fold = args.tables.folds[index];  // in bounds, though perhaps not in use
-  if (static_cast<int>(index) >= args.tables.counts[1]) return;
+  Fold fold = args.tables.folds()[index];  // in bounds, though perhaps not in use
+  if (static_cast<int>(index) >= args.tables.counts()[1]) return;
   fold.count = live_steps(args, fold, head);
   if (fold.count == 0 && !fold.from_initial) return;
   run_alone_fold(args, fold, head, static_cast<int>(blockIdx.x % kSlices) * kAloneRows);

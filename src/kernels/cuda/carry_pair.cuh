@@ -282,8 +282,8 @@ __device__ __forceinline__ void run_pair(const CarryArgs& args) {
   const int block = static_cast<int>(blockIdx.x % (2 * Of::kSlices));
   const uint32_t item = blockIdx.x / (2 * Of::kSlices);
   const uint32_t index = item / static_cast<uint32_t>(args.heads_v);
-  Fold fold = args.tables.folds[index];  // in bounds, though perhaps not in use
-  const int used = args.tables.counts[1];
+  Fold fold = args.tables.folds()[index];  // in bounds, though perhaps not in use
+  const int used = args.tables.counts()[1];
   ptx::barrier_cluster_wait(ptx::sem_acquire);
   if (static_cast<int>(index) >= used) return;  // both blocks
   const PairPlace place{static_cast<int>(item % static_cast<uint32_t>(args.heads_v)), block / 2 * kRows, block % 2};

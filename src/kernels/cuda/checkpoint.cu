@@ -116,7 +116,7 @@ __device__ __forceinline__ void take_on(Inputs<kWidth>& inputs, const Checkpoint
   float state[kWidth / kLanes];
   for_each_element(
       [&](int i, const uint8_t* at, bool there) { state[i] = there ? load_number(at, pool.dtype, 0) : 0.0f; });
-  const int64_t first_token = args.tables.batched ? 0 : args.tables.token_begin[sequence];
+  const int64_t first_token = args.tables.batched ? 0 : args.tables.token_begin()[sequence];
   const int64_t values = (args.tables.batched ? sequence * args.v.sequence : 0) + head * args.v.head + column;
 #pragma unroll 1
   for (int64_t token = begin; token < end;

@@ -57,7 +57,7 @@ __device__ __forceinline__ int64_t regular_rows(const CheckpointView& checkpoint
 template <int kThreads>
 __device__ __forceinline__ SequenceCheckpoints find_checkpoints(const Tables& tables, const CheckpointView& checkpoints,
                                                                 int sequence, unsigned long long& sum) {
-  const int64_t* begin = tables.token_begin;
+  const int64_t* begin = tables.token_begin();
   const int64_t length = begin[sequence + 1] - begin[sequence];
   if (checkpoints.kind == Checkpoints::kList)
     return {checkpoints.offsets[sequence], checkpoints.offsets[sequence + 1], length};

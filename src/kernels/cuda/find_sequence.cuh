@@ -16,16 +16,16 @@ struct ChunkPlace {
 // False when the call has fewer chunks than the grid. Sequences without tokens own no chunk.
 __device__ __forceinline__ bool find_chunk(const Tables& tables, int chunk, int chunk_tokens, ChunkPlace& place) {
   int low = 0, high = static_cast<int>(tables.num_seqs);  // the last sequence that begins at or before the chunk
-  if (chunk >= tables.chunk_begin[high]) return false;
+  if (chunk >= tables.chunk_begin()[high]) return false;
   while (high - low > 1) {
     const int middle = (low + high) / 2;
-    if (tables.chunk_begin[middle] <= chunk)
+    if (tables.chunk_begin()[middle] <= chunk)
       low = middle;
     else
       high = middle;
   }
-  const int64_t begin = tables.token_begin[low], length = tables.token_begin[low + 1] - begin;
-  const int64_t offset = static_cast<int64_t>(chunk - tables.chunk_begin[low]) * chunk_tokens;
+  const int64_t begin = tables.token_begin()[low], length = tables.token_begin()[low + 1] - begin;
+  const int64_t offset = static_cast<int64_t>(chunk - tables.chunk_begin()[low]) * chunk_tokens;
   place.sequence = low;
   place.sequence_at = tables.batched ? low : 0;
   place.token = (tables.batched ? 0 : begin) + offset;

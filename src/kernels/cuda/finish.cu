@@ -1,16 +1,18 @@
 #include <cstdint>
 
+#include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/finish.cuh"
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/ptx/barrier.cuh"
+#include "kernels/cuda/ptx/grid.cuh"
 #include "kernels/cuda/state_io.cuh"
 
 namespace deltarelay::cuda {
 namespace {
 
-constexpr int kThreads = 256;          // two warpgroups: the 128 value rows of one state
-constexpr int kWarps = kThreads / 32;  //
-constexpr int kLanesPerRow = 16;       // a 16-bit output row of one head is 16 pieces of 16 bytes
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / 32;
+constexpr int kAtOnce = 8;        // numbers of a state that a thread has under way
+constexpr int kLanesPerRow = 16;  // a 16-bit output row of one head is 16 pieces of 16 bytes
 constexpr int kBlocksPerMultiprocessor = 2;
 
 // Whole pieces when every row begins at a multiple of 16 bytes and ends at one; else elements.
@@ -29,7 +31,7 @@ __device__ void zero_rows(const FinishArgs& args, int64_t first, int row_pieces,
 
 __device__ void zero_tail(const FinishArgs& args, int64_t first) {
   const int element_bytes = args.o.dtype == DType::kFp32 ? 4 : 2;
-  const int row_bytes = args.width * element_bytes;
+  const int row_bytes = args.dv * element_bytes;
   const bool whole_pieces =
       ((reinterpret_cast<uintptr_t>(args.o.data) | static_cast<uint64_t>(args.o.token * element_bytes) |
         static_cast<uint64_t>(args.o.head * element_bytes) | static_cast<uint64_t>(row_bytes)) &
@@ -37,38 +39,59 @@ __device__ void zero_tail(const FinishArgs& args, int64_t first) {
   if (whole_pieces) {
     zero_rows<uint4>(args, first, row_bytes / 16, element_bytes);
   } else if (element_bytes == 4) {
-    zero_rows<uint32_t>(args, first, args.width, element_bytes);
+    zero_rows<uint32_t>(args, first, args.dv, element_bytes);
   } else {
-    zero_rows<uint16_t>(args, first, args.width, element_bytes);
+    zero_rows<uint16_t>(args, first, args.dv, element_bytes);
   }
 }
 
-// One state by the whole block. All of it is read before any of it is written: the pools may be the same memory in two
-// layouts.
+__device__ __forceinline__ void put_state_number(uint8_t* data, DType dtype, int element, float value) {
+  if (dtype == DType::kFp32)
+    reinterpret_cast<float*>(data)[element] = value;
+  else
+    reinterpret_cast<uint16_t*>(data)[element] = static_cast<uint16_t>(pack_pair(value, 0.0f, dtype));
+}
+
+// One state by the whole block, in the order of the matrix that is written. Where both pools are the same memory they have one layout and type
+// (the contract), and every number is written by the thread that has read it.
 __device__ void copy_state(const FinishArgs& args, int64_t sequence, int head) {
   const bool first_thread = threadIdx.x == 0;
   uint32_t* const report = first_thread && head == 0 ? args.report : nullptr;
   const int64_t to = slot_of(args.final, sequence, report);
   const int64_t from = initial_slot(args.initial, args.has_initial, sequence, report);
   if (to < 0) return;
-  const int thread = static_cast<int>(threadIdx.x) % 128;
-  const int value_row0 = static_cast<int>(threadIdx.x) / 128 * 64;
-  const int lane_row = thread / 32 * 16 + thread % 32 / 4;
-  const int lane_column = thread % 4 * 2;
-  float state[64];
-  load_state(state, args.initial, from, head, value_row0, lane_row, lane_column);
-  __syncthreads();
-  store_state(state, args.final, to, head, value_row0, lane_row, lane_column);
+  const int dk = args.dk, dv = args.dv, numbers = dk * dv;
+  uint8_t* const written = state_data(args.final, to, head);
+  if (from < 0) {
+    for (int i = static_cast<int>(threadIdx.x); i < numbers; i += kThreads)
+      put_state_number(written, args.final.dtype, i, 0.0f);
+    return;
+  }
+  const uint8_t* const read = state_data(args.initial, from, head);
+  const bool turned = args.initial.layout != args.final.layout;
+  const int row = args.final.layout == StateLayout::kValueMajor ? dk : dv;  // numbers of a row that is written
+  const int column = numbers / row;
+  for (int i0 = static_cast<int>(threadIdx.x); i0 < numbers; i0 += kAtOnce * kThreads) {
+    float value[kAtOnce];
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      const int i = i0 + j * kThreads;
+      if (i < numbers) value[j] = load_number(read, args.initial.dtype, turned ? i % row * column + i / row : i);
+    }
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      const int i = i0 + j * kThreads;
+      if (i < numbers) put_state_number(written, args.final.dtype, i, value[j]);
+    }
+  }
 }
 
 __global__ void __launch_bounds__(kThreads) finish_kernel(const __grid_constant__ FinishArgs args) {
-#if __CUDA_ARCH__ >= 900
   allow_next_grid();
   wait_for_previous_grid();
-#endif
   const Tables& tables = args.tables;
   if (!tables.batched) {
-    const int64_t first = tables.token_begin[tables.num_seqs];
+    const int64_t first = tables.token_begin()[tables.num_seqs];
     if (first < args.num_tokens) zero_tail(args, first);
   }
   if (args.final.data == nullptr) return;
@@ -81,7 +104,7 @@ __global__ void __launch_bounds__(kThreads) finish_kernel(const __grid_constant_
   int64_t pairs = 0;  // before this one, modulo the number of blocks
   for (int64_t base = 0; base < tables.num_seqs; base += kThreads) {
     const int64_t n = base + threadIdx.x;
-    const bool is_empty = n < tables.num_seqs && tables.token_begin[n] == tables.token_begin[n + 1];
+    const bool is_empty = n < tables.num_seqs && tables.token_begin()[n] == tables.token_begin()[n + 1];
     const uint32_t mask = __ballot_sync(0xffffffffu, is_empty);
     if (threadIdx.x % 32 == 0) empty[threadIdx.x / 32] = mask;
     if (__syncthreads_or(is_empty) != 0) {

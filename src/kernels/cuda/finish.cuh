@@ -11,13 +11,12 @@ namespace deltarelay::cuda {
 
 struct FinishArgs {
   Tables tables;
-  TensorView o;        // [num_tokens, HV, width]
+  TensorView o;        // [num_tokens, HV, DV]
   int64_t num_tokens;  // rows of a packed tensor
   StateView initial, final;
   const uint8_t* has_initial;  // [num_seqs] or nullptr
   uint32_t* report;            // or nullptr
-  int32_t heads_v;
-  int32_t width;  // DV
+  int32_t heads_v, dk, dv;
 };
 
 // A grid that reads num_seqs + 1 offsets and does what is needed. A caller that knows from host lengths that there is

@@ -51,11 +51,14 @@ struct StateMatrix {
   DType dtype;
 };
 
-__device__ __forceinline__ StateMatrix state_matrix(const StateView& pool, int64_t slot, int head) {
+__device__ __forceinline__ uint8_t* state_data(const StateView& pool, int64_t slot, int head) {
   const int64_t element = slot * pool.stride_slot + head * pool.stride_head;
+  return static_cast<uint8_t*>(pool.data) + element * (pool.dtype == DType::kFp32 ? 4 : 2);
+}
+
+__device__ __forceinline__ StateMatrix state_matrix(const StateView& pool, int64_t slot, int head) {
   const bool value_major = pool.layout == StateLayout::kValueMajor;
-  return {static_cast<uint8_t*>(pool.data) + element * (pool.dtype == DType::kFp32 ? 4 : 2),
-          value_major ? kStateWidth : 1, value_major ? 1 : kStateWidth, pool.dtype};
+  return {state_data(pool, slot, head), value_major ? kStateWidth : 1, value_major ? 1 : kStateWidth, pool.dtype};
 }
 
 // Are the pairs of channels neighbours that one access may take? Channels of a pair begin at an even one.

@@ -3,6 +3,7 @@
 #include <limits>
 #include <string>
 
+#include "kernels/cuda/decline.h"
 #include "kernels/cuda/sm90/record.h"
 
 namespace deltarelay::cuda::sm90 {
@@ -13,24 +14,11 @@ constexpr int64_t kMapBytes = 16;
 constexpr int64_t kMapStrideBytes = int64_t{1} << 40;
 constexpr int64_t kMapCoordinates = std::numeric_limits<int32_t>::max();
 
-std::string found(const std::string& argument, const std::string& expected, const std::string& actual) {
-  return argument + ": expected " + expected + ", found " + actual;
-}
-
 std::string decline_device(const Request& request) {
-  if (request.device_kind != DR_DEVICE_CUDA) {
-    return found("device", "a CUDA device", "a CPU (plans for a GPU that is not here can be made and read)");
-  }
-  if (request.compute_capability != 90) {
-    return found(
-        "compute capability", "9.0",
-        std::to_string(request.compute_capability / 10) + "." + std::to_string(request.compute_capability % 10));
-  }
-  if (request.carry != CarryMode::kExact) return found("carry", "exact", "truncated");
-  if (request.num_columns > 0) {
-    return found("columns", "all value columns", "a list of " + std::to_string(request.num_columns));
-  }
-  return {};
+  std::string reason = decline_request(request);
+  if (reason.empty() && request.compute_capability != 90)
+    reason = found("compute capability", "9.0", capability_text(request.compute_capability));
+  return reason;
 }
 
 std::string decline_stride(const char* tensor, const char* axis, int64_t stride, DType dtype) {

@@ -1,15 +1,13 @@
 // The cuda-sm90 backend of a library that was built without CUDA: plans for such a GPU can be made and read.
+#include "kernels/cuda/decline.h"
 #include "kernels/cuda/sm90/accepts.h"
 
 namespace deltarelay {
 namespace {
 
 std::string decline(const Problem& problem, const Request& request) {
-  std::string reason = cuda::sm90::decline(problem, request);
-  if (reason.empty() && request.here) {
-    reason = "device: expected one that is not here, this library was built without CUDA kernels";
-  }
-  return reason;
+  const std::string reason = cuda::sm90::decline(problem, request);
+  return reason.empty() ? cuda::decline_without_kernels(request) : reason;
 }
 
 }  // namespace

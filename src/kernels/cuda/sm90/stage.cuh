@@ -77,25 +77,25 @@ struct Item {
 template <int kGroups>
 __device__ __forceinline__ bool find_item(const WalkArgs& args, int chunk_tokens, Item& item) {
   const bool third = args.phase == 3;
-  const int count = args.tables.counts[third ? 2 : 0];
+  const int count = args.tables.counts()[third ? 2 : 0];
   constexpr int kHalves = 2 / kGroups;  // CTAs over the value rows of one head
   const int line = static_cast<int>(blockIdx.x) / kHalves;
   const int index = line / args.heads_v;
-  const Row row = (third ? args.tables.rows3 : args.tables.rows1)[index];  // in bounds, though perhaps not in use
+  const Row row = (third ? args.tables.rows3() : args.tables.rows1())[index];  // in bounds, though perhaps not in use
   if (index >= count) return false;
   item.row = row;
   item.head = line % args.heads_v;
   item.value_half = static_cast<int>(blockIdx.x) % kHalves;
   const int n = item.row.sequence;
-  const int64_t begin = args.tables.token_begin[n], length = args.tables.token_begin[n + 1] - begin;
+  const int64_t begin = args.tables.token_begin()[n], length = args.tables.token_begin()[n + 1] - begin;
   const int64_t offset = static_cast<int64_t>(item.row.begin) * chunk_tokens;
-  const int first_chunk = args.tables.chunk_begin[n];
+  const int first_chunk = args.tables.chunk_begin()[n];
   item.sequence_at = args.tables.batched ? n : 0;
   item.token = (args.tables.batched ? 0 : begin) + offset;
   const int64_t left = length - offset, whole = static_cast<int64_t>(item.row.chunks) * chunk_tokens;
   item.tokens = static_cast<int>(left < whole ? left : whole);
   item.chunk = first_chunk + item.row.begin;
-  item.ends_sequence = item.row.begin + item.row.chunks == args.tables.chunk_begin[n + 1] - first_chunk;
+  item.ends_sequence = item.row.begin + item.row.chunks == args.tables.chunk_begin()[n + 1] - first_chunk;
   return true;
 }
 

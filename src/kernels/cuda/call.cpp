@@ -1,0 +1,142 @@
+#include "kernels/cuda/call.h"
+
+#include "kernels/cuda/status.h"
+
+namespace deltarelay::cuda {
+namespace {
+
+StateView view(const StatePool& pool, const void* data, const void* index) {
+  if (!pool.used()) return {};
+  return {const_cast<void*>(data),
+          pool.use == StateUse::kSlots ? index : nullptr,
+          pool.stride_slot,
+          pool.stride_head,
+          pool.num_slots,
+          pool.null_index,
+          pool.layout,
+          pool.dtype,
+          pool.index_dtype,
+          pool.has_null_index};
+}
+
+}  // namespace
+
+TensorView view(const void* data, const Strides& strides, DType dtype) {
+  return {const_cast<void*>(data), strides.token, strides.head, strides.sequence, dtype};
+}
+
+Activation Call::activation() const {
+  return {.g = g(),
+          .beta = view(tensors_.beta, problem_.beta, problem_.dtype_beta),
+          .a_log = tensors_.a_log,
+          .dt_bias = tensors_.dt_bias,
+          .gate_form = problem_.gate_form,
+          .beta_form = problem_.beta_form,
+          .lower_bound = problem_.lower_bound,
+          .gate_floor = problem_.gate_floor,
+          .scale = problem_.scale,
+          .l2norm = problem_.l2norm};
+}
+
+PrepareArgs Call::prepare_args() const {
+  return {.tables = call_.tables,
+          .activation = activation(),
+          .q = q(),
+          .k = k(),
+          .prepared = reinterpret_cast<uint8_t*>(call_.prepared),
+          .heads_qk = problem_.heads_qk,
+          .heads_v = problem_.heads_v,
+          .chunks = static_cast<int32_t>(call_.bounds.chunks)};
+}
+
+WalkArgs Call::walk_args(int32_t phase) const {
+  return {.tables = call_.tables,
+          .phase = phase,
+          .row_bound = static_cast<int32_t>(phase == 1 ? call_.bounds.rows1 : call_.bounds.rows3),
+          .prepared = reinterpret_cast<const uint8_t*>(call_.prepared),
+          .initial = initial(),
+          .final = final(),
+          .has_initial = has_initial(),
+          .o = o(),
+          .slot_state = call_.slot_state,
+          .slot_transition = call_.slot_transition,
+          .slot_lives = call_.slot_lives,
+          .report = tensors_.report,
+          .heads_qk = problem_.heads_qk,
+          .heads_v = problem_.heads_v,
+          .checkpoints = checkpoints()};
+}
+
+CarryArgs Call::carry_args() const {
+  return {.tables = call_.tables,
+          .fold_bound = static_cast<int32_t>(call_.bounds.folds),
+          .initial = initial(),
+          .has_initial = has_initial(),
+          .slot_state = call_.slot_state,
+          .slot_transition = call_.slot_transition,
+          .slot_lives = call_.slot_lives,
+          .heads_v = problem_.heads_v};
+}
+
+StateView Call::initial() const { return view(problem_.initial, tensors_.initial, tensors_.initial_index); }
+StateView Call::final() const { return view(problem_.final, tensors_.final, tensors_.final_index); }
+
+CheckpointView Call::checkpoints() const {
+  return {.pool = view(problem_.checkpoint, tensors_.checkpoint, tensors_.checkpoint_index),
+          .kind = problem_.checkpoints,
+          .every = problem_.checkpoint_every,
+          .offsets = tensors_.checkpoint_offsets,
+          .positions = tensors_.checkpoint_positions};
+}
+
+// A list says only on the device where they are.
+bool Call::leaves_checkpoints() const {
+  return problem_.checkpoints == Checkpoints::kList ||
+         (problem_.checkpoints == Checkpoints::kEvery && problem_.checkpoint_every % call_.chunk != 0);
+}
+
+void Call::take_checkpoints_on() const {
+  if (!leaves_checkpoints()) return;
+  const CheckpointArgs args{.tables = call_.tables,
+                            .checkpoints = checkpoints(),
+                            .activation = activation(),
+                            .k = k(),
+                            .v = v(),
+                            .heads_qk = problem_.heads_qk,
+                            .heads_v = problem_.heads_v,
+                            .dk = problem_.dk,
+                            .dv = problem_.dv,
+                            .chunk = call_.chunk,
+                            .report = tensors_.report};
+  check(launch_checkpoint(args, problem_.op == Op::kKda, problem_.checkpoint.num_slots, stream()),
+        "launch of checkpoint");
+}
+
+// With lengths that only the device knows, there may be some.
+bool Call::leaves_anything() const {
+  if (problem_.batched()) return false;
+  if (!problem_.lengths_known) return true;
+  if (problem_.offsets.back() < problem_.num_tokens) return true;
+  if (!problem_.final.used()) return false;
+  for (int64_t n = 0; n < problem_.num_seqs; ++n) {
+    if (problem_.length(n) == 0) return true;
+  }
+  return false;
+}
+
+void Call::finish() const {
+  if (!leaves_anything()) return;
+  const FinishArgs args{.tables = call_.tables,
+                        .o = o(),
+                        .num_tokens = problem_.num_tokens,
+                        .initial = initial(),
+                        .final = final(),
+                        .has_initial = has_initial(),
+                        .report = tensors_.report,
+                        .heads_v = problem_.heads_v,
+                        .dk = problem_.dk,
+                        .dv = problem_.dv};
+  check(launch_finish(args, call_.units, stream()), "launch of finish");
+}
+
+}  // namespace deltarelay::cuda

@@ -1,0 +1,37 @@
+// What every GPU backend says when it declines: the argument, what it takes, what it found. Plain C++, so that a plan for a GPU that is not here
+// is declined for the same reasons.
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "kernels/stages.h"
+
+namespace deltarelay::cuda {
+
+inline std::string found(const std::string& argument, const std::string& expected, const std::string& actual) {
+  return argument + ": expected " + expected + ", found " + actual;
+}
+
+// "8.0" of 80.
+inline std::string capability_text(int32_t capability) {
+  return std::to_string(capability / 10) + "." + std::to_string(capability % 10);
+}
+
+// What no GPU backend takes.
+inline std::string decline_request(const Request& request) {
+  if (request.device_kind != DR_DEVICE_CUDA) {
+    return found("device", "a CUDA device", "a CPU (plans for a GPU that is not here can be made and read)");
+  }
+  if (request.carry != CarryMode::kExact) return found("carry", "exact", "truncated");
+  if (request.num_columns > 0) {
+    return found("columns", "all value columns", "a list of " + std::to_string(request.num_columns));
+  }
+  return {};
+}
+
+// Of a library that was built without CUDA, where everything else was accepted.
+inline std::string decline_without_kernels(const Request& request) {
+  return request.here ? "device: expected one that is not here, this library was built without CUDA kernels" : "";
+}
+
+}  // namespace deltarelay::cuda

@@ -1,0 +1,88 @@
+#include "kernels/cuda/sm80/accepts.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <limits>
+#include <sstream>
+#include <string>
+
+#include "kernels/cuda/decline.h"
+
+namespace deltarelay::cuda::sm80 {
+namespace {
+
+constexpr int32_t kLeastCapability = 80;
+// Blocks of a grid, which has one axis here.
+constexpr int64_t kMostBlocks = std::numeric_limits<int32_t>::max();
+// Scores in the frame of a chunk's middle are safe down to this log-decay per token: 16 x 5 = 80 < 88, where e^x leaves fp32.
+constexpr float kMidFrameGate = -5.0f;
+constexpr int32_t kWidths[] = {64, 96, 128, 192, 256};
+constexpr int32_t kNumWidths = 5;
+constexpr DType kTypes[] = {DType::kFp32, DType::kBf16, DType::kFp16};
+
+// `prepare` has a block for every chunk and head, the walk one for every tile of a row, which has a chunk at least.
+std::string decline_blocks(const Problem& p) {
+  const int64_t chunks = p.num_tokens / kChunk + p.num_seqs;
+  const int64_t blocks_a_chunk = int64_t{p.heads_v} * (whole_tiles(p.dv) + whole_tiles(p.dk));
+  if (chunks <= kMostBlocks / blocks_a_chunk) return {};
+  return found("num_tokens",
+               "at most " + std::to_string(kMostBlocks / blocks_a_chunk) + " chunks of " + std::to_string(kChunk) +
+                   " tokens with these heads and widths",
+               std::to_string(chunks));
+}
+
+}  // namespace
+
+std::string decline(const Problem& p, const Request& request) {
+  std::string reason = decline_request(request);
+  if (!reason.empty()) return reason;
+  if (request.compute_capability < kLeastCapability) {
+    return found("compute capability", capability_text(kLeastCapability) + " or higher",
+                 capability_text(request.compute_capability));
+  }
+  if (request.isa != nullptr) return found("isa", "none", request.isa);
+  if (p.checkpoints != Checkpoints::kNone) return found("checkpoints", "none", name_of(p.checkpoints));
+  return decline_blocks(p);
+}
+
+// Machine code runs on its capability and on later ones of the same major number; virtual code is compiled for any later GPU when it is loaded.
+// A number without a word is both.
+bool has_code_for(int32_t compute_capability, const std::string& architectures) {
+  std::istringstream list(architectures);
+  for (std::string entry; std::getline(list, entry, ',');) {
+    const int32_t built = std::atoi(entry.c_str());
+    const bool real = entry.find("-virtual") == std::string::npos, ptx = entry.find("-real") == std::string::npos;
+    if (compute_capability < built) continue;
+    if (ptx || (real && compute_capability / 10 == built / 10)) return true;
+  }
+  return false;
+}
+
+int32_t chunk(const Problem&, int32_t) { return kChunk; }
+
+int32_t panel_columns(const Problem&, int32_t) { return kTileValues; }
+
+int32_t value_tiles(const Problem& p) { return whole_tiles(p.dv); }
+
+int32_t items_a_unit(const Problem& p) { return width_of(p.dk) <= 128 ? 2 : 1; }
+
+Shape shape_of(const Problem& p) {
+  const bool mid_frame = p.op == Op::kKda && p.least_gate() >= kMidFrameGate;
+  return {.op = p.op, .dtype = p.dtype, .dk = p.dk, .dv = p.dv, .mid_frame = mid_frame, .tf32 = false};
+}
+
+int32_t shape_number(const Problem& p) {
+  const auto width = std::find(kWidths, kWidths + kNumWidths, width_of(p.dk)) - kWidths;
+  const auto type = std::find(kTypes, kTypes + 3, p.dtype) - kTypes;
+  return static_cast<int32_t>((type * 2 + (p.op == Op::kKda ? 0 : 1)) * kNumWidths + width);
+}
+
+Sizes sizes(const Problem& p, int32_t, const Tiling&) {
+  Sizes sizes;
+  sizes.state_floats = slot_state_floats(p.dk, p.dv);
+  sizes.transition_floats = slot_transition_floats(p.dk);
+  sizes.record_bytes = record_bytes(p.op, p.dtype, p.dk);
+  return sizes;
+}
+
+}  // namespace deltarelay::cuda::sm80

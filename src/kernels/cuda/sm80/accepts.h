@@ -1,0 +1,27 @@
+// What the cuda-sm80 backend takes, and how much memory it needs: plain C++, so that a plan for a GPU that is not here, or by a library without
+// CUDA, is accepted and declined for the same reasons.
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "kernels/cuda/sm80/record.h"
+#include "kernels/stages.h"
+
+namespace deltarelay::cuda::sm80 {
+
+std::string decline(const Problem& problem, const Request& request);
+int32_t chunk(const Problem& problem, int32_t way);
+int32_t panel_columns(const Problem& problem, int32_t way);
+Sizes sizes(const Problem& problem, int32_t way, const Tiling& tiling);
+// Every work item has one panel.
+int32_t value_tiles(const Problem& problem);
+int32_t items_a_unit(const Problem& problem);
+
+// Is there code for GPUs of this capability in a library that was built for these architectures? The list is CMake's: "80-real;90;120-virtual".
+bool has_code_for(int32_t compute_capability, const std::string& architectures);
+
+// Which of the compiled kernels serve the problem, and a number for them.
+Shape shape_of(const Problem& problem);
+int32_t shape_number(const Problem& problem);
+
+}  // namespace deltarelay::cuda::sm80

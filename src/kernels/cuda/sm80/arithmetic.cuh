@@ -1,0 +1,257 @@
+// Products of a warp, and how their operands lie in registers and in shared memory: one policy per kind of number.
+//
+// Everything is counted in groups of 32: a left operand is 16 rows x 32 columns, a right one 32 rows x 8 columns. A sum has 4 numbers a
+// lane (l = 4 g + q): (row g, column 2 q), (g, 2 q + 1), (g + 8, 2 q), (g + 8, 2 q + 1). Four sums side by side, 16 numbers, are a left
+// operand after conversion, without leaving the lane.
+//
+// A tile in shared memory has rows of `row_bytes`, 16 beyond a multiple of 128 (or of 64): 8 rows at one column touch every bank once.
+#pragma once
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/ptx/matrix.cuh"
+#include "kernels/cuda/ptx/number.cuh"
+#include "kernels/cuda/sm80/record.h"
+#include "kernels/cuda/sm80/shared_memory.cuh"
+
+namespace deltarelay::cuda::sm80 {
+
+// fp32 numbers whose products may keep 11 bits of each factor.
+struct Tf32 {
+  float value;
+};
+
+// 16-bit numbers: mma.m16n8k16 and ldmatrix.
+template <class Element>
+struct HalfArithmetic {
+  static constexpr bool kExactSums = false;  // sums of gates need no more than fp32
+  struct Left {
+    Fragment half[2];
+  };
+  using Right = Fragment;
+
+  template <int kCount>
+  static __device__ __forceinline__ Left left(const float (&sums)[kCount], int group) {
+    return {pack_block<Element>(sums, 2 * group), pack_block<Element>(sums, 2 * group + 1)};
+  }
+  static __device__ __forceinline__ void multiply(float (&sum)[4], const Left& a, const Right& b) {
+    mma<Element>(sum, a.half[0], b.reg[0], b.reg[1]);
+    mma<Element>(sum, a.half[1], b.reg[2], b.reg[3]);
+  }
+
+  // Where this lane begins to read: a left operand, a right operand whose columns are 8 rows of a tile, one whose rows are 32 rows.
+  static __device__ __forceinline__ uint32_t left_place(int lane, int row_bytes) {
+    return lane % 16 * row_bytes + lane / 16 * 16;
+  }
+  static __device__ __forceinline__ uint32_t rows_place(int lane, int row_bytes) {
+    return lane % 8 * row_bytes + lane / 8 * 16;
+  }
+  static __device__ __forceinline__ uint32_t columns_place(int lane, int row_bytes) { return lane * row_bytes; }
+  static __device__ __forceinline__ uint32_t square_place(int lane) {
+    return lane % 8 * square_row_bytes(2) + ((lane / 8) ^ (lane % 8 / 2)) * 16;
+  }
+
+  static __device__ __forceinline__ Left load_left(uint32_t address, int) {
+    return {load_matrix(address), load_matrix(address + 32)};
+  }
+  static __device__ __forceinline__ Right load_rows(uint32_t address) { return load_matrix(address); }
+  static __device__ __forceinline__ Right load_columns(uint32_t address, int) {
+    return load_matrix_transposed(address);
+  }
+
+  // Values of 32 tokens (columns) and 16 value columns (rows) as sums hold them, from a tile [token][value].
+  static __device__ __forceinline__ uint32_t values_place(int lane, int row_bytes) {
+    return (lane / 16 * 8 + lane % 8) * row_bytes + lane / 8 % 2 * 16;
+  }
+  struct Values {
+    Fragment block[2];
+    __device__ __forceinline__ float get(int n, int i) const {
+      const uint32_t pair = block[n / 2].reg[n % 2 * 2 + i / 2];
+      return i % 2 == 0 ? Pair<Element>::low(pair) : Pair<Element>::high(pair);
+    }
+  };
+  static __device__ __forceinline__ Values load_values(uint32_t address, int row_bytes) {
+    return {load_matrix_transposed(address), load_matrix_transposed(address + 16 * row_bytes)};
+  }
+};
+
+// fp32 numbers: mma.m16n8k8 in TF32. Column k of a left operand and row k of a right one may be any channel, as long as it is the same:
+// k = q is channel 2 q and k = q + 4 channel 2 q + 1, so that sums are operands as they stand, and a lane's two numbers neighbours.
+// kProducts 3: x = high + low of 11 bits each, x y ~ high high + low high + high low, exact to 2^-21 |x y|.
+template <int kProducts>
+struct FloatArithmetic {
+  static constexpr bool kExactSums = kProducts == 3;
+  static constexpr int kSteps = 4;  // of 8 columns
+  struct Left {
+    uint32_t high[kSteps][4], low[kProducts == 3 ? kSteps : 1][4];
+  };
+  struct Right {
+    float2 pair[kSteps];
+  };
+
+  // `high` is rounded to 11 bits (half away from zero); of `low`, which is exact and has 12, the product drops the last one.
+  static __device__ __forceinline__ void split(float x, uint32_t& high, uint32_t& low) {
+    high = (__float_as_uint(x) + 0x1000u) & 0xffffe000u;
+    low = __float_as_uint(x - __uint_as_float(high));
+  }
+  static __device__ __forceinline__ void set(Left& a, int step, int i, float x) {
+    if constexpr (kProducts == 3)
+      split(x, a.high[step][i], a.low[step][i]);
+    else
+      a.high[step][i] = as_tf32(x);
+  }
+
+  template <int kCount>
+  static __device__ __forceinline__ Left left(const float (&sums)[kCount], int group) {
+    Left a;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) set(a, step, i, sums[16 * group + 4 * step + i % 2 * 2 + i / 2]);
+    }
+    return a;
+  }
+
+  // Tensor cores truncate when they add: no more than two products of the upper parts meet there, the rest is added in fp32.
+  static __device__ __forceinline__ void multiply(float (&sum)[4], const Left& a, const Right& b) {
+    if constexpr (kProducts == 3) {
+      float upper[2][4] = {}, cross[4] = {};
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        uint32_t high[2], low[2];
+        split(b.pair[step].x, high[0], low[0]);
+        split(b.pair[step].y, high[1], low[1]);
+        mma_tf32(upper[step / 2], a.high[step], high[0], high[1]);
+        mma_tf32(cross, a.low[step], high[0], high[1]);
+        mma_tf32(cross, a.high[step], low[0], low[1]);
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sum[i] += (upper[0][i] + upper[1][i]) + cross[i];
+    } else {
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step)
+        mma_tf32(sum, a.high[step], as_tf32(b.pair[step].x), as_tf32(b.pair[step].y));
+    }
+  }
+
+  static __device__ __forceinline__ uint32_t left_place(int lane, int row_bytes) {
+    return lane / 4 * row_bytes + lane % 4 * 8;
+  }
+  static __device__ __forceinline__ uint32_t rows_place(int lane, int row_bytes) {
+    return lane / 4 * row_bytes + lane % 4 * 8;
+  }
+  static __device__ __forceinline__ uint32_t columns_place(int lane, int row_bytes) {
+    return lane % 4 * 2 * row_bytes + lane / 4 * 4;
+  }
+  static __device__ __forceinline__ uint32_t square_place(int lane) { return rows_place(lane, square_row_bytes(4)); }
+
+  static __device__ __forceinline__ Left load_left(uint32_t address, int row_bytes) {
+    Left a;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float2 pair = load_pair(address + step * 32 + r * 8 * row_bytes);
+        set(a, step, r, pair.x);
+        set(a, step, r + 2, pair.y);
+      }
+    }
+    return a;
+  }
+  static __device__ __forceinline__ Right load_rows(uint32_t address) {
+    Right b;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) b.pair[step] = load_pair(address + step * 32);
+    return b;
+  }
+  static __device__ __forceinline__ Right load_columns(uint32_t address, int row_bytes) {
+    Right b;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      b.pair[step].x = load_float(address + step * 8 * row_bytes);
+      b.pair[step].y = load_float(address + (step * 8 + 1) * row_bytes);
+    }
+    return b;
+  }
+
+  static __device__ __forceinline__ uint32_t values_place(int lane, int row_bytes) {
+    return columns_place(lane, row_bytes);
+  }
+  struct Values {
+    float number[4][4];
+    __device__ __forceinline__ float get(int n, int i) const { return number[n][i]; }
+  };
+  static __device__ __forceinline__ Values load_values(uint32_t address, int row_bytes) {
+    Values v;
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) v.number[n][i] = load_float(address + (8 * n + i % 2) * row_bytes + i / 2 * 32);
+    }
+    return v;
+  }
+};
+
+template <class Number>
+struct ArithmeticOf;
+template <>
+struct ArithmeticOf<__nv_bfloat16> {
+  using Type = HalfArithmetic<__nv_bfloat16>;
+};
+template <>
+struct ArithmeticOf<__half> {
+  using Type = HalfArithmetic<__half>;
+};
+template <>
+struct ArithmeticOf<float> {
+  using Type = FloatArithmetic<3>;
+};
+template <>
+struct ArithmeticOf<Tf32> {
+  using Type = FloatArithmetic<1>;
+};
+template <class Number>
+using Arithmetic = typename ArithmeticOf<Number>::Type;
+
+// Four sums as one left operand.
+template <class Arithmetic>
+__device__ __forceinline__ typename Arithmetic::Left left_of(const float (&sums)[4][4]) {
+  float numbers[16];
+#pragma unroll
+  for (int i = 0; i < 16; ++i) numbers[i] = sums[i / 4][i % 4];
+  return Arithmetic::left(numbers, 0);
+}
+
+// Element (i, j) of P or T in a record.
+template <class Number>
+__device__ __forceinline__ int square_offset(int i, int j) {
+  constexpr int kElement = sizeof(Number);
+  if constexpr (kElement == 2) return i * square_row_bytes(2) + ((j / 8) ^ (i / 2 % 4)) * 16 + j % 8 * 2;
+  return i * square_row_bytes(4) + j * 4;
+}
+
+// Two neighbouring numbers to a tile or square, in shared or global memory.
+template <class Number>
+__device__ __forceinline__ void put_pair(uint8_t* to, float low, float high) {
+  if constexpr (sizeof(Number) == 2)
+    *reinterpret_cast<uint32_t*>(to) = Pair<Number>::pack(low, high);
+  else
+    *reinterpret_cast<float2*>(to) = make_float2(low, high);
+}
+
+// Eight numbers of a row of P or T, from a multiple of 8 on.
+template <class Number>
+__device__ __forceinline__ void put_eight(uint8_t* to, const float (&number)[8]) {
+  if constexpr (sizeof(Number) == 2) {
+    *reinterpret_cast<uint4*>(to) =
+        make_uint4(Pair<Number>::pack(number[0], number[1]), Pair<Number>::pack(number[2], number[3]),
+                   Pair<Number>::pack(number[4], number[5]), Pair<Number>::pack(number[6], number[7]));
+  } else {
+    reinterpret_cast<float4*>(to)[0] = make_float4(number[0], number[1], number[2], number[3]);
+    reinterpret_cast<float4*>(to)[1] = make_float4(number[4], number[5], number[6], number[7]);
+  }
+}
+
+}  // namespace deltarelay::cuda::sm80

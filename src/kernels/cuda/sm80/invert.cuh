@@ -1,0 +1,95 @@
+// The inverse of a unit lower triangular 32 x 32 matrix by one warp.
+#pragma once
+#include <cstdint>
+
+#include "kernels/cuda/sm80/arithmetic.cuh"
+
+namespace deltarelay::cuda::sm80 {
+
+// Strictly lower triangular L in fp32. Rows padded to 36: float4 stays aligned and rows fall into different banks.
+struct Triangle {
+  float row[kChunk][36];
+};
+
+// Stores T = (I + L)^-1 - I to a record. Diagonal blocks of 16 by substitution in fp32: repeated keys (L near 1 everywhere) make powers of L
+// grow while the inverse stays bounded, so no series will do. L is overwritten.
+//
+// Lanes 0-15 and 16-31 each solve one row of a diagonal block, x (I + L_bb) = e_row, from the last column back. With X0, X1 the inverses of
+// the blocks, the block below the diagonal is -X1 (L10 X0), two products of 16 x 16 matrices.
+template <class Number>
+__device__ __forceinline__ void store_inverse(Triangle& lower, uint8_t* t, int lane) {
+  const int row = lane % 16, base = lane / 16 * 16;
+  float x[16];
+#pragma unroll
+  for (int j = 0; j < 16; ++j) x[j] = j == row ? 1.0f : 0.0f;
+#pragma unroll
+  for (int m = 15; m >= 1; --m) {
+#pragma unroll
+    for (int j = 0; j < m; j += 4) {
+      const float4 l = *reinterpret_cast<const float4*>(&lower.row[base + m][base + j]);
+      x[j] = fmaf(-x[m], l.x, x[j]);
+      if (j + 1 < m) x[j + 1] = fmaf(-x[m], l.y, x[j + 1]);
+      if (j + 2 < m) x[j + 2] = fmaf(-x[m], l.z, x[j + 2]);
+      if (j + 3 < m) x[j + 3] = fmaf(-x[m], l.w, x[j + 3]);
+    }
+  }
+  __syncwarp();
+#pragma unroll
+  for (int j = 0; j < 16; j += 4)
+    *reinterpret_cast<float4*>(&lower.row[lane][base + j]) = make_float4(x[j], x[j + 1], x[j + 2], x[j + 3]);
+  __syncwarp();
+
+  const int g = lane / 4, q = lane % 4;
+  // Rows 16 .. 31 from column `left` on, times rows from `right` on, columns 0 .. 15.
+  auto multiply = [&](int left, int right, float(&product)[2][4]) {
+#pragma unroll
+    for (int step = 0; step < 2; ++step) {
+      uint32_t a_high[4], a_low[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        FloatArithmetic<3>::split(lower.row[16 + g + i % 2 * 8][left + 8 * step + q + i / 2 * 4], a_high[i], a_low[i]);
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        uint32_t b_high[2], b_low[2];
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+          FloatArithmetic<3>::split(lower.row[right + 8 * step + q + 4 * i][8 * n + g], b_high[i], b_low[i]);
+        mma_tf32(product[n], a_low, b_high[0], b_high[1]);
+        mma_tf32(product[n], a_high, b_low[0], b_low[1]);
+        mma_tf32(product[n], a_high, b_high[0], b_high[1]);
+      }
+    }
+  };
+  auto put = [&](const float(&product)[2][4], float sign) {
+    __syncwarp();
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      *reinterpret_cast<float2*>(&lower.row[16 + g][8 * n + 2 * q]) =
+          make_float2(sign * product[n][0], sign * product[n][1]);
+      *reinterpret_cast<float2*>(&lower.row[24 + g][8 * n + 2 * q]) =
+          make_float2(sign * product[n][2], sign * product[n][3]);
+    }
+    __syncwarp();
+  };
+  float middle[2][4] = {}, corner[2][4] = {};
+  multiply(0, 0, middle);  // L10 X0
+  put(middle, 1.0f);
+  multiply(16, 16, corner);  // X1 (L10 X0): its right factor stands in rows 16 .. 31, columns 0 .. 15
+  put(corner, -1.0f);
+
+  // A lane stores its row, without the diagonal.
+#pragma unroll
+  for (int j = 0; j < kChunk; j += 8) {
+    float number[8];
+#pragma unroll
+    for (int e = 0; e < 8; e += 4) {
+      const float4 four = *reinterpret_cast<const float4*>(&lower.row[lane][j + e]);
+      number[e] = four.x, number[e + 1] = four.y, number[e + 2] = four.z, number[e + 3] = four.w;
+    }
+#pragma unroll
+    for (int e = 0; e < 8; ++e) number[e] = j + e < lane ? number[e] : 0.0f;
+    put_eight<Number>(t + square_offset<Number>(lane, j), number);
+  }
+}
+
+}  // namespace deltarelay::cuda::sm80

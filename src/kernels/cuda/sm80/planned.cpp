@@ -1,0 +1,26 @@
+// The cuda-sm80 backend of a library that was built without CUDA: plans for such a GPU can be made and read.
+#include "kernels/cuda/decline.h"
+#include "kernels/cuda/sm80/accepts.h"
+
+namespace deltarelay {
+namespace {
+
+std::string decline(const Problem& problem, const Request& request) {
+  const std::string reason = cuda::sm80::decline(problem, request);
+  return reason.empty() ? cuda::decline_without_kernels(request) : reason;
+}
+
+}  // namespace
+
+const Backend kCudaSm80Backend{.name = "cuda-sm80",
+                               .decline = decline,
+                               .chunk = cuda::sm80::chunk,
+                               .panel_columns = cuda::sm80::panel_columns,
+                               .sizes = cuda::sm80::sizes,
+                               .run_rows = nullptr,
+                               .run_folds = nullptr,
+                               .finish = nullptr,
+                               .value_tiles = cuda::sm80::value_tiles,
+                               .items_a_unit = cuda::sm80::items_a_unit};
+
+}  // namespace deltarelay

@@ -1,0 +1,192 @@
+// GDN `prepare`: one CTA per (chunk of 32 tokens, q/k head, up to 4 of its value heads) turns raw q, k, g, beta into records.
+//
+// K K^T and Q K^T are formed once, by all warps, and left in shared memory in fp32. Then a warp has one value head to itself: a lane is a
+// token, that is, a row of both matrices.
+#pragma once
+#include <cstdint>
+
+#include "kernels/cuda/activation.cuh"
+#include "kernels/cuda/args.h"
+#include "kernels/cuda/find_sequence.cuh"
+#include "kernels/cuda/ptx/barrier.cuh"
+#include "kernels/cuda/sm80/arithmetic.cuh"
+#include "kernels/cuda/sm80/gate_sum.cuh"
+#include "kernels/cuda/sm80/invert.cuh"
+#include "kernels/cuda/sm80/record.h"
+#include "kernels/cuda/sm80/tile.cuh"
+
+namespace deltarelay::cuda::sm80 {
+
+constexpr int kWarps = kThreads / 32;
+constexpr int kHeadsTogether = kWarps;  // value heads of a CTA
+
+template <class Number, int kWidth>
+struct GdnPrepareShared {
+  static constexpr int kElement = sizeof(Number), kRowBytes = kWidth * kElement + 16;
+  static constexpr int kTile = kChunk * kRowBytes;
+  union {
+    alignas(16) uint8_t tiles[2 * kTile];  // q, k
+    Triangle lower[kWarps];                // once the products are formed
+  };
+  Triangle products[2];  // Q K^T, K K^T, all of them
+  float norm[2][kChunk];
+};
+
+// 1 / |row| of both tiles: four lanes a token, each with every fourth piece.
+template <class Number, int kWidth>
+__device__ __forceinline__ void find_norms(GdnPrepareShared<Number, kWidth>& shared, bool l2norm) {
+  using Shared = GdnPrepareShared<Number, kWidth>;
+  const int thread = static_cast<int>(threadIdx.x), token = thread / 4, quarter = thread % 4;
+#pragma unroll 1
+  for (int tensor = 0; tensor < 2; ++tensor) {
+    float norm = 1.0f;
+    if (l2norm) {
+      const uint32_t row = shared_address(shared.tiles) + tensor * Shared::kTile + token * Shared::kRowBytes;
+      float sum = 0.0f;
+#pragma unroll
+      for (int piece = 0; piece < kWidth * Shared::kElement / 16; piece += 4) {
+        const uint4 four = load_four(row + (piece + quarter) * 16);
+        const uint32_t word[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          if constexpr (Shared::kElement == 2) {
+            const float low = Pair<Number>::low(word[i]), high = Pair<Number>::high(word[i]);
+            sum = fmaf(low, low, fmaf(high, high, sum));
+          } else {
+            const float x = __uint_as_float(word[i]);
+            sum = fmaf(x, x, sum);
+          }
+        }
+      }
+      sum += __shfl_xor_sync(~0u, sum, 1);
+      sum += __shfl_xor_sync(~0u, sum, 2);
+      norm = rsqrtf(sum + kL2NormEpsilon);
+    }
+    if (quarter == 0) shared.norm[tensor][token] = norm;
+  }
+}
+
+// Warps 0, 1: rows of Q K^T, warps 2, 3: rows of K K^T, 16 each.
+template <class Number, int kWidth>
+__device__ __forceinline__ void form_products(GdnPrepareShared<Number, kWidth>& shared) {
+  using Shared = GdnPrepareShared<Number, kWidth>;
+  using Numbers = Arithmetic<Number>;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int matrix = warp / 2, first_row = warp % 2 * 16;
+  const uint32_t tiles = shared_address(shared.tiles);
+  const uint32_t rows =
+      tiles + matrix * Shared::kTile + first_row * Shared::kRowBytes + Numbers::left_place(lane, Shared::kRowBytes);
+  const uint32_t columns = tiles + Shared::kTile + Numbers::rows_place(lane, Shared::kRowBytes);
+  float sums[4][4] = {};
+#pragma unroll
+  for (int group = 0; group < kWidth / 32; ++group) {
+    const int at = group * 32 * Shared::kElement;
+    const typename Numbers::Left left = Numbers::load_left(rows + at, Shared::kRowBytes);
+#pragma unroll
+    for (int n = 0; n < 4; ++n)
+      Numbers::multiply(sums[n], left, Numbers::load_rows(columns + at + n * 8 * Shared::kRowBytes));
+  }
+#pragma unroll
+  for (int n = 0; n < 4; ++n) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+      *reinterpret_cast<float2*>(&shared.products[matrix].row[first_row + lane / 4 + 8 * r][8 * n + lane % 4 * 2]) =
+          make_float2(sums[n][2 * r], sums[n][2 * r + 1]);
+  }
+}
+
+// One value head by one warp.
+template <class Number, int kWidth>
+__device__ __forceinline__ void prepare_head(GdnPrepareShared<Number, kWidth>& shared, const Activation& activation,
+                                             const ChunkPlace& place, int head, uint8_t* record, Triangle& lower) {
+  constexpr RecordPlaces kRecord = record_places(Op::kGdn, sizeof(Number), kWidth);
+  using Sum = GateSum<Arithmetic<Number>::kExactSums>;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const TensorView &g = activation.g, &b = activation.beta;
+  const bool exists = lane < place.valid;
+  const int64_t token = place.token + (exists ? lane : 0);
+  const float raw_g = load_number(g.data, g.dtype, place.sequence_at * g.sequence + token * g.token + head * g.head);
+  const float raw_b = load_number(b.data, b.dtype, place.sequence_at * b.sequence + token * b.token + head * b.head);
+  // Tokens past the end: no decay, no update.
+  const float decay = exists ? log2_decay(raw_g, gate_params(activation, head, 0, 1)) : 0.0f;
+  const float beta = exists ? write_strength(raw_b, activation.beta_form) : 0.0f;
+
+  Sum sum = Sum::of(decay);  // inclusive, over lanes
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const Sum below = shift_up(sum, step);
+    if (lane >= step) sum = below + sum;
+  }
+  const Sum last = broadcast(sum, 31);  // that of the last token which exists
+  const float norm_q = exists ? activation.scale * shared.norm[0][lane] : 0.0f;
+  const float norm_k = exists ? shared.norm[1][lane] : 0.0f;
+  const float from_start = exp2_approx(sum.rounded());
+  auto put = [&](int vector, float x) { reinterpret_cast<float*>(record + vector)[lane] = x; };
+  put(kRecord.beta, beta);
+  put(kRecord.diagonal, norm_q * norm_k * shared.products[0].row[lane][lane]);
+  put(kRecord.read_factor, beta * from_start * norm_k);
+  put(kRecord.query_factor, from_start * norm_q);
+  put(kRecord.update_factor, exp2_approx(last - sum) * norm_k);
+  // With zeros up to the end, so that a copy of the record reads nothing unwritten.
+  if (lane < 4) put(kRecord.decay, lane == 0 ? exp2_approx(last.rounded()) : 0.0f);
+
+#pragma unroll
+  for (int j = 0; j < kChunk; j += 8) {
+    float p[8], l[8];
+#pragma unroll
+    for (int e = 0; e < 8; ++e) {
+      const float between = exp2_approx(sum - broadcast(sum, j + e)) * __shfl_sync(~0u, norm_k, j + e);
+      // Right of the diagonal the exponent may be anything: select.
+      p[e] = j + e < lane ? shared.products[0].row[lane][j + e] * norm_q * between : 0.0f;
+      l[e] = j + e < lane ? shared.products[1].row[lane][j + e] * (norm_k * beta) * between : 0.0f;
+    }
+    put_eight<Number>(record + kRecord.p + square_offset<Number>(lane, j), p);
+    *reinterpret_cast<float4*>(&lower.row[lane][j]) = make_float4(l[0], l[1], l[2], l[3]);
+    *reinterpret_cast<float4*>(&lower.row[lane][j + 4]) = make_float4(l[4], l[5], l[6], l[7]);
+  }
+  __syncwarp();
+  store_inverse<Number>(lower, record + kRecord.t, lane);
+}
+
+// CTAs are numbered (chunk, q/k head, share of its value heads), the last innermost.
+template <class Number, int kWidth>
+__global__ void __launch_bounds__(kThreads)
+    prepare_gdn_kernel(const __grid_constant__ PrepareArgs args, int dk, int shares) {
+  using Shared = GdnPrepareShared<Number, kWidth>;
+  Shared& shared = *reinterpret_cast<Shared*>(dynamic_shared_memory());
+  wait_for_previous_grid();
+  allow_next_grid();
+  const uint32_t line = blockIdx.x / static_cast<uint32_t>(shares);
+  const int share = static_cast<int>(blockIdx.x % static_cast<uint32_t>(shares));
+  const int key_head = static_cast<int>(line % static_cast<uint32_t>(args.heads_qk));
+  const int chunk = static_cast<int>(line / static_cast<uint32_t>(args.heads_qk));
+  ChunkPlace place;
+  if (!find_chunk(args.tables, chunk, kChunk, place)) return;
+
+  auto load = [&](const TensorView& tensor, int tile) {
+    const uint8_t* from =
+        static_cast<const uint8_t*>(tensor.data) +
+        (place.sequence_at * tensor.sequence + place.token * tensor.token + key_head * tensor.head) * Shared::kElement;
+    load_tile<kWidth * Shared::kElement / 16, Shared::kRowBytes>(
+        shared_address(shared.tiles) + tile * Shared::kTile, from, tensor.token * Shared::kElement, place.valid,
+        dk * Shared::kElement, access_of(tensor, Shared::kElement));
+  };
+  load(args.q, 0);
+  load(args.k, 1);
+  close_copies();
+  wait_for_copies<0>();
+  __syncthreads();
+  find_norms(shared, args.activation.l2norm);
+  form_products(shared);
+  __syncthreads();
+
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int group = args.heads_v / args.heads_qk, of_group = share * kHeadsTogether + warp;
+  if (of_group >= group) return;
+  const int head = key_head * group + of_group;
+  constexpr int kBytes = record_places(Op::kGdn, sizeof(Number), kWidth).bytes;
+  prepare_head(shared, args.activation, place, head,
+               args.prepared + (static_cast<int64_t>(chunk) * args.heads_v + head) * kBytes, shared.lower[warp]);
+}
+
+}  // namespace deltarelay::cuda::sm80

@@ -1,0 +1,97 @@
+// What `prepare` leaves for the walk, and what the walk leaves for `carry`: sizes and places, in plain C++.
+//
+// One record per (chunk, value head). G is the inclusive sum of log-decays in the chunk, rq and rk the inverse norms (1 without l2norm).
+//   KDA   q+ = scale q rq e^{G},  k+ = k rk e^{G},  k^ = k rk e^{Glast-G}       tiles [32 tokens][width] in the data type
+//         P_ij = scale sum_c rq_i q_ic rk_j k_jc e^{Gic-Gjc} for j < i          L_ij = beta_i sum_c rk_i k_ic rk_j k_jc e^{Gic-Gjc} for j < i
+//   GDN   no tiles: the walk reads q and k as they come; factors of tokens instead
+//         P_ij = scale rq_i rk_j e^{Gi-Gj} q_i.k_j for j < i                    L_ij = beta_i rk_i rk_j e^{Gi-Gj} k_i.k_j for j < i
+//   both  T = (I + L)^-1 - I;  P and T are 32 x 32 in the data type;  diagonal: P_ii in fp32 beside P
+// Everything of tokens past the end of a sequence, and of channels past DK, is 0 (decay of such channels: 1).
+#pragma once
+#include <cstdint>
+#include <initializer_list>
+
+#include "problem/types.h"
+
+namespace deltarelay::cuda::sm80 {
+
+constexpr int32_t kChunk = 32;       // tokens
+constexpr int32_t kTileValues = 64;  // value columns of a CTA of the walk
+constexpr int32_t kMostWidth = 256;
+
+// Key channels of tiles and states, for DK channels of the problem.
+constexpr int32_t width_of(int32_t dk) {
+  for (const int32_t width : {64, 96, 128, 192}) {
+    if (dk <= width) return width;
+  }
+  return kMostWidth;
+}
+
+constexpr int32_t whole_tiles(int32_t columns) { return (columns + kTileValues - 1) / kTileValues; }
+
+// Floats of a slot at one head: the state [value rows in whole tiles][width], and M transposed [width in whole tiles][width].
+constexpr int64_t slot_state_floats(int32_t dk, int32_t dv) {
+  return static_cast<int64_t>(whole_tiles(dv)) * kTileValues * width_of(dk);
+}
+constexpr int64_t slot_transition_floats(int32_t dk) {
+  return static_cast<int64_t>(whole_tiles(width_of(dk))) * kTileValues * width_of(dk);
+}
+
+// Bytes from the begin of a record. `element`: bytes of a number of the data type.
+struct RecordPlaces {
+  int32_t query = 0, read = 0, update = 0;  // KDA: tiles q+, k+, k^
+  int32_t p = 0, t = 0;
+  // Vectors of floats. Of tokens: beta, the diagonal, and for GDN the factors of K S (beta e^G rk), of Q S (scale rq e^G) and of U in the
+  // update (e^{Glast-G} rk). decay: e^{Glast}, of channels (KDA) or one (GDN).
+  int32_t beta = 0, diagonal = 0, read_factor = 0, query_factor = 0, update_factor = 0, decay = 0;
+  int32_t bytes = 0;
+};
+
+// A row of P or T. 16-bit numbers: 4 pieces of 16 bytes, piece p of row i lies at p ^ (i / 2 % 4); fp32: padded to 40 numbers. Either way
+// reads of 8 rows touch every bank once, and a flat copy brings the record into shared memory.
+constexpr int32_t square_row_bytes(int32_t element) { return element == 2 ? 64 : 160; }
+
+constexpr RecordPlaces record_places(Op op, int32_t element, int32_t width) {
+  RecordPlaces places;
+  int32_t at = 0;
+  auto take = [&at](int32_t bytes) {
+    const int32_t begin = at;
+    at += bytes;
+    return begin;
+  };
+  const int32_t tile = kChunk * width * element, square = kChunk * square_row_bytes(element), tokens = kChunk * 4;
+  if (op == Op::kKda) {
+    places.query = take(tile);
+    places.read = take(tile);
+    places.update = take(tile);
+  }
+  places.p = take(square);
+  places.t = take(square);
+  places.beta = take(tokens);
+  places.diagonal = take(tokens);
+  if (op == Op::kGdn) {
+    places.read_factor = take(tokens);
+    places.query_factor = take(tokens);
+    places.update_factor = take(tokens);
+  }
+  places.decay = take(op == Op::kKda ? width * 4 : 16);
+  places.bytes = at;
+  return places;
+}
+
+constexpr int64_t record_bytes(Op op, DType dtype, int32_t dk) {
+  return record_places(op, static_cast<int32_t>(size_of(dtype)), width_of(dk)).bytes;
+}
+
+// What selects an instantiation of the kernels.
+struct Shape {
+  Op op;
+  DType dtype;  // of q, k, v
+  int32_t dk, dv;
+  bool mid_frame;  // KDA: gates are bounded by -5 a token; taken by bf16 only, others do without
+  bool tf32;       // fp32: one product of 11-bit operands instead of three
+};
+
+constexpr int64_t record_bytes(const Shape& shape) { return record_bytes(shape.op, shape.dtype, shape.dk); }
+
+}  // namespace deltarelay::cuda::sm80

@@ -1,0 +1,18 @@
+// The kernels of one op, data type and width: compiled in a file of their own each (shape.cu.in), chosen among in launch.cu.
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include "kernels/cuda/sm80/launch.h"
+
+namespace deltarelay::cuda::sm80 {
+
+template <Op kOp, DType kType, int kWidth>
+struct ShapeKernels {
+  static cudaError_t prepare(const PrepareArgs& args, const Shape& shape, cudaStream_t stream);
+  static cudaError_t walk(const WalkInputs& inputs, const WalkArgs& args, const Shape& shape, cudaStream_t stream);
+  static cudaError_t load(const Shape& shape);
+};
+
+cudaError_t load_carry(int32_t width);
+
+}  // namespace deltarelay::cuda::sm80

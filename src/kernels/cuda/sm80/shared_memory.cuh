@@ -1,0 +1,60 @@
+// Shared memory by 32-bit addresses: copies into it that nobody waits for at once, and reads of a few numbers.
+#pragma once
+#include <cstdint>
+
+#include "kernels/cuda/ptx/barrier.cuh"
+
+namespace deltarelay::cuda::sm80 {
+
+// Copies 16 bytes (4 bytes) of global memory, the first `bytes` of them; the others become 0. Both addresses are multiples of 16 (of 4).
+// Past the first-level cache: what comes this way is read once by a multiprocessor.
+__device__ __forceinline__ void copy_piece(uint32_t to, const void* from, int bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void copy_piece(uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+__device__ __forceinline__ void copy_word(uint32_t to, const void* from, int bytes) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+
+// Closes a group of this thread's copies; waits until at most kPending of the last groups are still under way.
+__device__ __forceinline__ void close_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int kPending>
+__device__ __forceinline__ void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+__device__ __forceinline__ float load_float(uint32_t address) {
+  float x;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(address) : "memory");
+  return x;
+}
+__device__ __forceinline__ float2 load_pair(uint32_t address) {
+  float2 x;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(address) : "memory");
+  return x;
+}
+__device__ __forceinline__ uint4 load_four(uint32_t address) {
+  uint4 x;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "r"(address)
+               : "memory");
+  return x;
+}
+__device__ __forceinline__ void store_short(uint32_t address, uint16_t bits) {
+  asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(bits) : "memory");
+}
+__device__ __forceinline__ void store_word(uint32_t address, uint32_t bits) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(bits) : "memory");
+}
+
+// An 8 x 8 block of 16-bit numbers across a warp: lane l has row l / 4, columns 2 (l % 4) and the next; returns those of the transposed.
+__device__ __forceinline__ uint32_t transpose_block(uint32_t pair) {
+  uint32_t result;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(pair));
+  return result;
+}
+
+}  // namespace deltarelay::cuda::sm80

@@ -1,0 +1,170 @@
+// Planning with the portable GPU kernels: what cuda-sm80 takes, on which GPUs its code runs, its fixed tiling and its own costs.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <functional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/sm80/accepts.h"
+#include "plan/cuda_devices.h"
+#include "plan/modes.h"
+#include "plan/plan.h"
+#include "plan_cases.h"
+#include "problem/status.h"
+
+namespace deltarelay {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr const char* kName = "cuda-sm80";
+
+Options on(const char* device) {
+  Options options = test::options_on(test::device_of(device));
+  options.backend = kName;
+  return options;
+}
+
+std::string reason_of(const std::function<void(Problem&, Options&)>& change) {
+  Problem problem = test::problem_of(Op::kKda, {300, 40}, 2);
+  Options options = on("a100");
+  change(problem, options);
+  return backend_named(kName)->decline(problem, request_of(options));
+}
+
+TEST(CudaSm80, TakesEveryProblemButCheckpoints) {
+  for (const char* device : {"a100", "h100", "h200", "b200", "gb200", "rtx3090", "rtx4090", "rtx5090", "rtx-pro-6000"})
+    EXPECT_EQ(reason_of([&](Problem&, Options& o) { o.device = test::device_of(device); }), "") << device;
+  for (const DType type : {DType::kFp32, DType::kBf16, DType::kFp16}) {
+    EXPECT_EQ(reason_of([&](Problem& p, Options&) { p.dtype = type; }), "");
+    EXPECT_EQ(reason_of([&](Problem& p, Options&) { p.dtype_o = p.dtype_gate = p.dtype_beta = type; }), "");
+  }
+  EXPECT_EQ(reason_of([](Problem& p, Options&) { p.op = Op::kGdn; }), "");
+  EXPECT_EQ(reason_of([](Problem& p, Options&) { p.dk = p.dv = 1; }), "");
+  EXPECT_EQ(reason_of([](Problem& p, Options&) { p.dk = 256, p.dv = 7; }), "");
+  EXPECT_EQ(reason_of([](Problem& p, Options&) { p.alignment_bytes = 2; }), "");
+  EXPECT_EQ(reason_of([](Problem& p, Options&) { p.q.token = 257; }), "");
+  EXPECT_EQ(reason_of([](Problem&, Options& o) { o.invariant = true; }), "");
+}
+
+TEST(CudaSm80, DeclinesTheRestByNameExpectedAndFound) {
+  const std::vector<std::pair<std::function<void(Problem&, Options&)>, std::string>> refusals{
+      {[](Problem&, Options& o) { o.device = test::cpu_with(2); }, "device: expected a CUDA device, found a CPU"},
+      {[](Problem&, Options& o) { o.device.compute_capability = 75; },
+       "compute capability: expected 8.0 or higher, found 7.5"},
+      {[](Problem& p, Options&) { p.checkpoints = Checkpoints::kEvery; }, "checkpoints: expected none, found every"},
+      {[](Problem& p, Options&) { p.num_tokens = int64_t{1} << 37; }, "num_tokens: expected at most 268435455 chunks"},
+      {[](Problem&, Options& o) { o.carry = CarryMode::kTruncated; }, "carry: expected exact, found truncated"},
+      {[](Problem&, Options& o) {
+         o.columns = {0, 3};
+       },
+       "columns: expected all value columns, found a list of 2"},
+      {[](Problem&, Options& o) { o.isa = "fused"; }, "isa: expected none, found fused"},
+  };
+  for (const auto& [change, words] : refusals) EXPECT_THAT(reason_of(change), HasSubstr(words));
+}
+
+TEST(CudaSm80, OnThisMachineNeedsCodeForItsGpu) {
+  const std::string reason = reason_of([](Problem&, Options& o) {
+    o.device_is_here = true;
+    o.device.compute_capability = 80;
+  });
+  const std::string built = cuda_build_text();
+  if (built == "none") {
+    EXPECT_THAT(reason, HasSubstr("this library was built without CUDA kernels"));
+  } else if (!reason.empty()) {
+    EXPECT_THAT(reason, HasSubstr("compute capability: expected one of those this library was built for"));
+    EXPECT_THAT(reason, HasSubstr("found 8.0"));
+  }
+}
+
+TEST(CudaSm80, CodeRunsOnItsMajorCapabilityAndVirtualCodeOnAllLater) {
+  using cuda::sm80::has_code_for;
+  EXPECT_TRUE(has_code_for(80, "80-real"));
+  EXPECT_TRUE(has_code_for(89, "80-real"));
+  EXPECT_FALSE(has_code_for(90, "80-real"));
+  EXPECT_FALSE(has_code_for(75, "80"));
+  EXPECT_TRUE(has_code_for(103, "80"));
+  EXPECT_TRUE(has_code_for(103, "90-real,80-virtual"));
+  EXPECT_FALSE(has_code_for(80, "90-real,90-virtual"));
+  EXPECT_TRUE(has_code_for(121, "80-real,120-real"));
+  EXPECT_FALSE(has_code_for(100, "80-real,90-real,120-real,120-virtual"));
+  EXPECT_FALSE(has_code_for(90, ""));
+}
+
+TEST(CudaSm80, ShapesHaveNumbersOfTheirOwn) {
+  std::set<int32_t> numbers;
+  for (const Op op : {Op::kKda, Op::kGdn})
+    for (const DType type : {DType::kFp32, DType::kBf16, DType::kFp16})
+      for (const int32_t dk : {1, 65, 97, 129, 193}) {
+        Problem problem = test::problem_of(op, {64}, 1, dk, 64);
+        problem.dtype = type;
+        const int32_t number = cuda::sm80::shape_number(problem);
+        EXPECT_GE(number, 0);
+        EXPECT_LT(number, Backend::kMostShapes);
+        numbers.insert(number);
+      }
+  EXPECT_EQ(numbers.size(), 30u);
+}
+
+TEST(CudaSm80, MidFrameIsForBoundedGates) {
+  Problem problem = test::problem_of(Op::kKda, {64}, 1);
+  EXPECT_FALSE(cuda::sm80::shape_of(problem).mid_frame) << "a log gate without a floor";
+  problem.gate_floor = -5.0f;
+  EXPECT_TRUE(cuda::sm80::shape_of(problem).mid_frame);
+  problem.gate_floor = -5.5f;
+  EXPECT_FALSE(cuda::sm80::shape_of(problem).mid_frame);
+}
+
+TEST(CudaSm80, TilesAreOfSixtyFourColumnsWhateverTheDevice) {
+  for (const auto& [dv, tiles] :
+       std::vector<std::pair<int32_t, int32_t>>{{1, 1}, {64, 1}, {65, 2}, {192, 3}, {256, 4}}) {
+    const auto plan = make_plan(test::problem_of(Op::kGdn, {5000, 70}, 3, 100, dv), on("rtx4090"));
+    EXPECT_EQ(plan->tiling.value_tiles, tiles);
+    EXPECT_EQ(plan->chunk, 32);
+    EXPECT_EQ(plan->costs.copies, 3 * tiles);
+    EXPECT_EQ(plan->costs.units, 2 * 128) << "two items share a multiprocessor";
+    EXPECT_EQ(plan->sizes.state_floats, int64_t{64} * tiles * 128);
+    EXPECT_EQ(plan->sizes.transition_floats, 128 * 128);
+  }
+  const auto wide = make_plan(test::problem_of(Op::kKda, {5000}, 3, 256, 64), on("rtx4090"));
+  EXPECT_EQ(wide->costs.units, 128);
+  EXPECT_EQ(wide->sizes.transition_floats, 256 * 256);
+  const auto uneven = make_plan(test::problem_of(Op::kKda, {5000}, 3, 96, 64), on("rtx4090"));
+  EXPECT_EQ(uneven->sizes.transition_floats, 128 * 96) << "rows in whole tiles";
+}
+
+// What the plan of a backend says of its costs, and that it goes by them.
+TEST(CudaSm80, HasCostsOfItsOwn) {
+  const Problem problem = test::problem_of(Op::kKda, {65536}, 4);
+  dr_device device = test::device_of("h200");
+  EXPECT_NE(device.measured, 0);
+  EXPECT_EQ(device.portable_measured, 0);
+  const Backend& backend = *backend_named(kName);
+  const plan::Costs costs = costs_of(problem, on("h200"), backend, 0, 2);
+  EXPECT_EQ(costs.emit,
+            device.kda_portable.local_ns + (device.kda_portable.emit_ns - device.kda_portable.local_ns) / 2);
+  EXPECT_THAT(describe_text(*make_plan(problem, on("h200"))), HasSubstr("132 units, estimated costs"));
+  EXPECT_EQ(make_plan(problem, on("h200"))->limits.risk_permille, 150);
+
+  Options own = test::options_on(device);
+  EXPECT_THAT(describe_text(*make_plan(problem, own)), HasSubstr("132 units, measured costs")) << "cuda-sm90";
+
+  own = on("h200");
+  own.device.portable_measured = 1;
+  EXPECT_EQ(make_plan(problem, own)->limits.risk_permille, 0);
+  own.device.kda_portable.emit_ns *= 2;
+  EXPECT_GT(make_plan(problem, own)->unsplit_ns, make_plan(problem, on("h200"))->unsplit_ns);
+  own.device.kda_portable = {};
+  EXPECT_EQ(costs_of(problem, own, backend, 0, 2).barrier, device.kda.split_ns) << "without them those of kda";
+
+  Problem exact = problem;
+  exact.dtype = DType::kFp32;
+  EXPECT_EQ(costs_of(exact, on("h200"), backend, 0, 2).emit, 4 * costs.emit);
+}
+
+}  // namespace
+}  // namespace deltarelay
