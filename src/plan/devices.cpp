@@ -38,13 +38,12 @@ constexpr int32_t kCarryNs = 900;        // a fold, over all multiprocessors
 constexpr int32_t kCarryUnitNs = 12000;  // one multiprocessor's time for one fold of one head
 
 // The portable kernels (cuda-sm80) at 128 per 32 tokens and head, 16-bit data, on an H200: estimates from their number of products and the length of
-// their chains, until someone times them. Times of emit and summarize are those of one of the two CTAs that share a multiprocessor, over all its
-// tiles of 64 columns: two to emit, four to summarize, which reads neither q nor P and writes nothing.
+// their chains, until someone times them. A summary has twice the columns of an emit, and reads neither q nor P and writes nothing.
 constexpr int32_t kPortableChunk = 32;
-constexpr Measured kKdaPortable = {3600, 5200, 400, 400, 45824, 27000, 2600, 5000, 12000};
-constexpr Measured kGdnPortable = {3600, 5200, 400, 400, 25232, 12900, 1500, 5000, 12000};
+constexpr Measured kKdaPortable = {2000, 3000, 200, 200, 45824, 27000, 1300, 5000, 12000};
+constexpr Measured kGdnPortable = {1500, 2300, 200, 200, 25232, 12900, 750, 5000, 12000};
 constexpr int32_t kPortableCarryNs = 3000;
-constexpr int32_t kPortableCarryUnitNs = 24000;
+constexpr int32_t kPortableCarryUnitNs = 12000;
 
 struct Gpu {
   const char* name;

@@ -82,7 +82,12 @@ plan::Costs costs_of(const Problem& problem, const Options& options, const Backe
   // Of each cost the local part goes with DK, the rest with the state it touches: DK x DV, or DK x (DV + DK) for a summary.
   const int64_t local = is_reference ? 0 : stated.local_ns;
   const int64_t summarize_local = is_reference ? 0 : stated.summarize_local_ns;
-  const int64_t slowdown = is_reference ? kReferenceSlowdown : slow_products ? kPortableFp32Slowdown : 1;
+  const int64_t items_a_unit =
+      backend.items_a_unit == nullptr ? 1 : backend.items_a_unit(problem);  // each takes its share of the unit
+  const int64_t slowdown = (is_reference    ? kReferenceSlowdown
+                            : slow_products ? kPortableFp32Slowdown
+                                            : 1) *
+                           items_a_unit;
   auto local_ns = [&](int64_t stated_ns) { return scaled(stated_ns * slowdown, dk * chunk, w * stated_chunk); };
   const int64_t emit_ns = scaled((stated.emit_ns - local) * slowdown, dk * dv * chunk, w * w * stated_chunk);
   const int64_t summarize_ns =
@@ -93,7 +98,6 @@ plan::Costs costs_of(const Problem& problem, const Options& options, const Backe
   const int64_t panels = plan::ceil_div(dv, panel), all_panels = panels + plan::ceil_div(dk, panel);
 
   // A fold multiplies DK x DK by DK x DV; its columns are independent and spread over all units, whatever the tiling of rows.
-  const int64_t items_a_unit = backend.items_a_unit == nullptr ? 1 : backend.items_a_unit(problem);
   const int64_t units = device.kind == DR_DEVICE_CPU ? std::clamp(options.threads, 1, std::max(1, device.units))
                                                      : device.units * items_a_unit;
   const int64_t fold_tiles = std::min(panels, units);
@@ -125,8 +129,8 @@ plan::Costs costs_of(const Problem& problem, const Options& options, const Backe
   c.bytes_per_ns = device.bytes_per_ns;
   c.heads = problem.heads_v;
   if (record_bytes > 0) {  // the backend prepares in a step of its own: tokens are read, records written
-    const int64_t stated_ns = stated.prepare_ns * slowdown * items_a_unit;  // of a whole unit
-    c.prepare = clamp_cost(scaled(stated_ns * prepare_share(problem), dk * chunk, w * stated_chunk * kShares), 0);
+    c.prepare = clamp_cost(
+        scaled(stated.prepare_ns * slowdown * prepare_share(problem), dk * chunk, w * stated_chunk * kShares), 0);
     c.prepare_bytes = clamp_cost(record_bytes + chunk * bytes.prepare, 0);
   }
   return c;

@@ -55,7 +55,6 @@ TEST(CudaSm80, DeclinesTheRestByNameExpectedAndFound) {
       {[](Problem&, Options& o) { o.device = test::cpu_with(2); }, "device: expected a CUDA device, found a CPU"},
       {[](Problem&, Options& o) { o.device.compute_capability = 75; },
        "compute capability: expected 8.0 or higher, found 7.5"},
-      {[](Problem& p, Options&) { p.checkpoints = Checkpoints::kEvery; }, "checkpoints: expected none, found every"},
       {[](Problem& p, Options&) { p.num_tokens = int64_t{1} << 37; }, "num_tokens: expected at most 268435455 chunks"},
       {[](Problem&, Options& o) { o.carry = CarryMode::kTruncated; }, "carry: expected exact, found truncated"},
       {[](Problem&, Options& o) {
@@ -119,22 +118,31 @@ TEST(CudaSm80, MidFrameIsForBoundedGates) {
   EXPECT_FALSE(cuda::sm80::shape_of(problem).mid_frame);
 }
 
-TEST(CudaSm80, TilesAreOfSixtyFourColumnsWhateverTheDevice) {
-  for (const auto& [dv, tiles] :
-       std::vector<std::pair<int32_t, int32_t>>{{1, 1}, {64, 1}, {65, 2}, {192, 3}, {256, 4}}) {
-    const auto plan = make_plan(test::problem_of(Op::kGdn, {5000, 70}, 3, 100, dv), on("rtx4090"));
-    EXPECT_EQ(plan->tiling.value_tiles, tiles);
-    EXPECT_EQ(plan->chunk, 32);
-    EXPECT_EQ(plan->costs.copies, 3 * tiles);
-    EXPECT_EQ(plan->costs.units, 2 * 128) << "two items share a multiprocessor";
-    EXPECT_EQ(plan->sizes.state_floats, int64_t{64} * tiles * 128);
-    EXPECT_EQ(plan->sizes.transition_floats, 128 * 128);
+TEST(CudaSm80, TilingFollowsFromTypeAndWidthsAlone) {
+  struct Expected {
+    Op op;
+    DType dtype;
+    int32_t dk, dv, chunk, tiles, items_a_unit;
+  };
+  for (const Expected& e :
+       {Expected{Op::kKda, DType::kBf16, 128, 128, 32, 1, 1}, Expected{Op::kGdn, DType::kBf16, 128, 128, 64, 1, 1},
+        Expected{Op::kGdn, DType::kFp16, 100, 192, 64, 2, 1}, Expected{Op::kKda, DType::kBf16, 60, 100, 32, 1, 2},
+        Expected{Op::kKda, DType::kFp16, 128, 64, 32, 1, 2}, Expected{Op::kGdn, DType::kFp32, 128, 192, 32, 3, 2},
+        Expected{Op::kKda, DType::kFp32, 64, 65, 32, 2, 2}, Expected{Op::kGdn, DType::kBf16, 192, 256, 32, 4, 1},
+        Expected{Op::kKda, DType::kFp32, 256, 1, 32, 1, 1}}) {
+    Problem problem = test::problem_of(e.op, {5000, 70}, 3, e.dk, e.dv);
+    problem.dtype = e.dtype;
+    const auto plan = make_plan(problem, on("rtx4090"));
+    SCOPED_TRACE(std::string(name_of(e.op)) + " " + name_of(e.dtype) + " " + std::to_string(e.dk) + " x " +
+                 std::to_string(e.dv));
+    EXPECT_EQ(plan->chunk, e.chunk);
+    EXPECT_EQ(plan->tiling.value_tiles, e.tiles);
+    EXPECT_EQ(plan->costs.copies, 3 * e.tiles);
+    EXPECT_EQ(plan->costs.units, 128 * e.items_a_unit);
   }
-  const auto wide = make_plan(test::problem_of(Op::kKda, {5000}, 3, 256, 64), on("rtx4090"));
-  EXPECT_EQ(wide->costs.units, 128);
-  EXPECT_EQ(wide->sizes.transition_floats, 256 * 256);
-  const auto uneven = make_plan(test::problem_of(Op::kKda, {5000}, 3, 96, 64), on("rtx4090"));
-  EXPECT_EQ(uneven->sizes.transition_floats, 128 * 96) << "rows in whole tiles";
+  const auto uneven = make_plan(test::problem_of(Op::kKda, {5000}, 3, 96, 70), on("rtx4090"));
+  EXPECT_EQ(uneven->sizes.state_floats, 128 * 96) << "rows in whole tiles";
+  EXPECT_EQ(uneven->sizes.transition_floats, 128 * 96);
 }
 
 // What the plan of a backend says of its costs, and that it goes by them.
@@ -144,9 +152,8 @@ TEST(CudaSm80, HasCostsOfItsOwn) {
   EXPECT_NE(device.measured, 0);
   EXPECT_EQ(device.portable_measured, 0);
   const Backend& backend = *backend_named(kName);
-  const plan::Costs costs = costs_of(problem, on("h200"), backend, 0, 2);
-  EXPECT_EQ(costs.emit,
-            device.kda_portable.local_ns + (device.kda_portable.emit_ns - device.kda_portable.local_ns) / 2);
+  const plan::Costs costs = costs_of(problem, on("h200"), backend, 0, 1);
+  EXPECT_EQ(costs.emit, device.kda_portable.emit_ns);
   EXPECT_THAT(describe_text(*make_plan(problem, on("h200"))), HasSubstr("132 units, estimated costs"));
   EXPECT_EQ(make_plan(problem, on("h200"))->limits.risk_permille, 150);
 
@@ -159,11 +166,15 @@ TEST(CudaSm80, HasCostsOfItsOwn) {
   own.device.kda_portable.emit_ns *= 2;
   EXPECT_GT(make_plan(problem, own)->unsplit_ns, make_plan(problem, on("h200"))->unsplit_ns);
   own.device.kda_portable = {};
-  EXPECT_EQ(costs_of(problem, own, backend, 0, 2).barrier, device.kda.split_ns) << "without them those of kda";
+  EXPECT_EQ(costs_of(problem, own, backend, 0, 1).barrier, device.kda.split_ns) << "without them those of kda";
 
   Problem exact = problem;
   exact.dtype = DType::kFp32;
-  EXPECT_EQ(costs_of(exact, on("h200"), backend, 0, 2).emit, 4 * costs.emit);
+  const plan::Costs slow = costs_of(exact, on("h200"), backend, 0, 2);
+  EXPECT_EQ(slow.units, 2 * costs.units);
+  const dr_stage_costs& stated = device.kda_portable;
+  EXPECT_EQ(slow.emit, 2 * 4 * (stated.local_ns + (stated.emit_ns - stated.local_ns) / 2))
+      << "two share a unit, four times the work";
 }
 
 }  // namespace

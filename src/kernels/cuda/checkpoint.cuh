@@ -75,10 +75,11 @@ __device__ __forceinline__ SequenceCheckpoints find_checkpoints(const Tables& ta
 // The checkpoints of one row of the plan, in order: those behind its first token, and the start of the sequence.
 class RowCheckpoints {
  public:
+  RowCheckpoints() = default;  // none, if it is set to {}
   __device__ __forceinline__ RowCheckpoints(const CheckpointView& checkpoints, const SequenceCheckpoints& sequence,
                                             const Row& row, int chunk_tokens)
-      : checkpoints_(checkpoints),
-        sequence_(sequence),
+      : checkpoints_(&checkpoints),
+        sequence_(&sequence),
         begin_(static_cast<int64_t>(row.begin) * chunk_tokens),
         end_(begin_ + static_cast<int64_t>(row.chunks) * chunk_tokens),
         chunk_(chunk_tokens),
@@ -101,21 +102,22 @@ class RowCheckpoints {
  private:
   // Moves on to a row that is due in this one.
   __device__ __forceinline__ void settle() {
-    due_ = 0x7fffffff;
-    for (; row_ < sequence_.end; ++row_) {
-      const int64_t at = sequence_.position(checkpoints_, row_);
+    due_ = kNever;
+    for (; row_ < sequence_->end; ++row_) {
+      const int64_t at = sequence_->position(*checkpoints_, row_);
       if (at < 0 || (at <= begin_ && begin_ > 0)) continue;
       if (at <= end_) due_ = static_cast<int>((at - begin_) / chunk_);
       return;
     }
   }
 
-  const CheckpointView& checkpoints_;
-  const SequenceCheckpoints& sequence_;
-  int64_t begin_, end_;  // tokens of the sequence
-  int chunk_;
-  int due_;
-  int64_t row_;
+  static constexpr int kNever = 0x7fffffff;
+  const CheckpointView* checkpoints_ = nullptr;
+  const SequenceCheckpoints* sequence_ = nullptr;
+  int64_t begin_ = 0, end_ = 0;  // tokens of the sequence
+  int chunk_ = 0;
+  int due_ = kNever;
+  int64_t row_ = 0;
 };
 
 #endif

@@ -27,6 +27,8 @@ struct Tf32 {
 template <class Element>
 struct HalfArithmetic {
   static constexpr bool kExactSums = false;  // sums of gates need no more than fp32
+  static constexpr int kBatch = 4;           // right operands that are loaded together,
+  static constexpr bool kLoadsAhead = true;  // one batch before they are needed
   struct Left {
     Fragment half[2];
   };
@@ -40,6 +42,41 @@ struct HalfArithmetic {
     mma<Element>(sum, a.half[0], b.reg[0], b.reg[1]);
     mma<Element>(sum, a.half[1], b.reg[2], b.reg[3]);
   }
+  // kBatch sums with one left operand. Sums take turns: a product waits for the one before it in its sum.
+  template <int kSums>
+  static __device__ __forceinline__ void multiply_batch(float (&sums)[kSums][4], int first, const Left& a,
+                                                        const Right (&b)[kBatch]) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int n = 0; n < kBatch; ++n)
+        mma<Element>(sums[first + n], a.half[half], b[n].reg[2 * half], b[n].reg[2 * half + 1]);
+    }
+  }
+
+  // Adds left^T of a square (record.h): its rows are columns of the sums. What is above the diagonal is not there.
+  template <int kSums>
+  static __device__ __forceinline__ void multiply_square(float (&sums)[kSums][4], const Left (&a)[kSums / 4],
+                                                         uint32_t square, int lane) {
+    constexpr int kBlocks = kSums / 2;
+    uint4 block[2][kBlocks];  // columns of blocks, each loaded before the one ahead of it is used
+    auto load = [&](int j) {
+#pragma unroll
+      for (int i = j; i < kBlocks; ++i)
+        block[j % 2][i] = load_four(square + (i * (i + 1) / 2 + j) * kBlockBytes + lane * 16);
+    };
+    load(0);
+#pragma unroll
+    for (int j = 0; j < kBlocks; ++j) {
+      if (j + 1 < kBlocks) load(j + 1);
+#pragma unroll
+      for (int i = j; i < kBlocks; ++i) {
+        const uint4& b = block[j % 2][i];
+        mma<Element>(sums[2 * i], a[j / 2].half[j % 2], b.x, b.y);
+        mma<Element>(sums[2 * i + 1], a[j / 2].half[j % 2], b.z, b.w);
+      }
+    }
+  }
 
   // Where this lane begins to read: a left operand, a right operand whose columns are 8 rows of a tile, one whose rows are 32 rows.
   static __device__ __forceinline__ uint32_t left_place(int lane, int row_bytes) {
@@ -49,10 +86,6 @@ struct HalfArithmetic {
     return lane % 8 * row_bytes + lane / 8 * 16;
   }
   static __device__ __forceinline__ uint32_t columns_place(int lane, int row_bytes) { return lane * row_bytes; }
-  static __device__ __forceinline__ uint32_t square_place(int lane) {
-    return lane % 8 * square_row_bytes(2) + ((lane / 8) ^ (lane % 8 / 2)) * 16;
-  }
-
   static __device__ __forceinline__ Left load_left(uint32_t address, int) {
     return {load_matrix(address), load_matrix(address + 32)};
   }
@@ -83,6 +116,8 @@ struct HalfArithmetic {
 template <int kProducts>
 struct FloatArithmetic {
   static constexpr bool kExactSums = kProducts == 3;
+  static constexpr int kBatch = 1;  // registers hold no more
+  static constexpr bool kLoadsAhead = false;
   static constexpr int kSteps = 4;  // of 8 columns
   struct Left {
     uint32_t high[kSteps][4], low[kProducts == 3 ? kSteps : 1][4];
@@ -136,6 +171,20 @@ struct FloatArithmetic {
     }
   }
 
+  template <int kSums>
+  static __device__ __forceinline__ void multiply_batch(float (&sums)[kSums][4], int first, const Left& a,
+                                                        const Right (&b)[kBatch]) {
+    multiply(sums[first], a, b[0]);
+  }
+  template <int kSums>
+  static __device__ __forceinline__ void multiply_square(float (&sums)[kSums][4], const Left (&a)[kSums / 4],
+                                                         uint32_t square, int lane) {
+    static_assert(kSums == 4);
+    const uint32_t rows = square + rows_place(lane, kSquareRowBytes);
+#pragma unroll
+    for (int n = 0; n < 4; ++n) multiply(sums[n], a[0], load_rows(rows + n * 8 * kSquareRowBytes));
+  }
+
   static __device__ __forceinline__ uint32_t left_place(int lane, int row_bytes) {
     return lane / 4 * row_bytes + lane % 4 * 8;
   }
@@ -145,8 +194,6 @@ struct FloatArithmetic {
   static __device__ __forceinline__ uint32_t columns_place(int lane, int row_bytes) {
     return lane % 4 * 2 * row_bytes + lane / 4 * 4;
   }
-  static __device__ __forceinline__ uint32_t square_place(int lane) { return rows_place(lane, square_row_bytes(4)); }
-
   static __device__ __forceinline__ Left load_left(uint32_t address, int row_bytes) {
     Left a;
 #pragma unroll
@@ -215,21 +262,41 @@ struct ArithmeticOf<Tf32> {
 template <class Number>
 using Arithmetic = typename ArithmeticOf<Number>::Type;
 
-// Four sums as one left operand.
-template <class Arithmetic>
-__device__ __forceinline__ typename Arithmetic::Left left_of(const float (&sums)[4][4]) {
-  float numbers[16];
+// Sums as left operands, four in each.
+template <class Arithmetic, int kSums>
+__device__ __forceinline__ void left_of(typename Arithmetic::Left (&left)[kSums / 4], const float (&sums)[kSums][4]) {
 #pragma unroll
-  for (int i = 0; i < 16; ++i) numbers[i] = sums[i / 4][i % 4];
-  return Arithmetic::left(numbers, 0);
+  for (int group = 0; group < kSums / 4; ++group) {
+    float numbers[16];
+#pragma unroll
+    for (int i = 0; i < 16; ++i) numbers[i] = sums[4 * group + i / 4][i % 4];
+    left[group] = Arithmetic::left(numbers, 0);
+  }
 }
 
-// Element (i, j) of P or T in a record.
+// Block (i, j) of P or T, as sums hold it: of columns 0-7 and of columns 8-15. By all lanes of a warp.
 template <class Number>
-__device__ __forceinline__ int square_offset(int i, int j) {
-  constexpr int kElement = sizeof(Number);
-  if constexpr (kElement == 2) return i * square_row_bytes(2) + ((j / 8) ^ (i / 2 % 4)) * 16 + j % 8 * 2;
-  return i * square_row_bytes(4) + j * 4;
+__device__ __forceinline__ void store_block(uint8_t* square, int i, int j, const float (&left)[4],
+                                            const float (&right)[4], int lane) {
+  if constexpr (sizeof(Number) == 2) {
+    *reinterpret_cast<uint4*>(square + (i * (i + 1) / 2 + j) * kBlockBytes + lane * 16) =
+        make_uint4(Pair<Number>::pack(left[0], left[1]), Pair<Number>::pack(right[0], right[1]),
+                   Pair<Number>::pack(left[2], left[3]), Pair<Number>::pack(right[2], right[3]));
+  } else {
+    uint8_t* at = square + (16 * i + lane / 4) * kSquareRowBytes + (16 * j + lane % 4 * 2) * 4;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float2* row = reinterpret_cast<float2*>(at + 8 * r * kSquareRowBytes);
+      row[0] = make_float2(left[2 * r], left[2 * r + 1]);
+      row[4] = make_float2(right[2 * r], right[2 * r + 1]);
+    }
+  }
+}
+// Zeros above the diagonal, where the format has a place for them.
+template <class Number>
+__device__ __forceinline__ void store_zero_block(uint8_t* square, int i, int j, int lane) {
+  constexpr float kZero[4] = {};
+  if constexpr (sizeof(Number) == 4) store_block<Number>(square, i, j, kZero, kZero, lane);
 }
 
 // Two neighbouring numbers to a tile or square, in shared or global memory.
@@ -239,19 +306,6 @@ __device__ __forceinline__ void put_pair(uint8_t* to, float low, float high) {
     *reinterpret_cast<uint32_t*>(to) = Pair<Number>::pack(low, high);
   else
     *reinterpret_cast<float2*>(to) = make_float2(low, high);
-}
-
-// Eight numbers of a row of P or T, from a multiple of 8 on.
-template <class Number>
-__device__ __forceinline__ void put_eight(uint8_t* to, const float (&number)[8]) {
-  if constexpr (sizeof(Number) == 2) {
-    *reinterpret_cast<uint4*>(to) =
-        make_uint4(Pair<Number>::pack(number[0], number[1]), Pair<Number>::pack(number[2], number[3]),
-                   Pair<Number>::pack(number[4], number[5]), Pair<Number>::pack(number[6], number[7]));
-  } else {
-    reinterpret_cast<float4*>(to)[0] = make_float4(number[0], number[1], number[2], number[3]);
-    reinterpret_cast<float4*>(to)[1] = make_float4(number[4], number[5], number[6], number[7]);
-  }
 }
 
 }  // namespace deltarelay::cuda::sm80

@@ -19,9 +19,20 @@ namespace deltarelay::cuda::sm80 {
 
 constexpr int kCarryRows = 16;
 
+// Steps of a fold, or 0 when none of its transitions has a number but 0: B in its slot is the state already. By all threads of the CTA.
+__device__ __forceinline__ int live_steps(const CarryArgs& args, const Fold& fold, int head, int dk) {
+  bool lives = false;
+  for (int step = static_cast<int>(threadIdx.x); step < fold.count; step += kThreads) {
+    const uint8_t* rows =
+        row_lives(args.slot_lives, (fold.slot + 1 + step) * static_cast<int64_t>(args.heads_v) + head);
+    for (int i = 0; i < whole_tiles(dk); ++i) lives = lives || rows[i] != 0;
+  }
+  return __syncthreads_or(static_cast<int>(lives)) != 0 ? fold.count : 0;
+}
+
 template <int kWidth>
 struct CarryShared {
-  static constexpr int kSlabRowBytes = kWidth * 4 + 16, kSlab = kChunk * kSlabRowBytes;
+  static constexpr int kSlabRows = 32, kSlabRowBytes = kWidth * 4 + 16, kSlab = kSlabRows * kSlabRowBytes;
   static constexpr int kStateRow = kWidth + 8;  // floats: 8 bytes a lane touch every bank once
   static constexpr int kStages = kWidth <= 128 ? 4 : kWidth == 192 ? 3 : 2;
   alignas(16) uint8_t ring[kStages * kSlab];
@@ -43,12 +54,12 @@ __device__ __forceinline__ void run_fold(const CarryArgs& args, const Fold& fold
       args.slot_transition + (static_cast<int64_t>(fold.slot + 1) * args.heads_v + head) * kTransition;
   float* const rows = args.slot_state + fold.slot * state_step +
                       static_cast<int64_t>(head) * whole_tiles(extent.dv) * kTileValues * kWidth + value_row0 * kWidth;
-  const int slabs = fold.count * kSlabs;
+  const int steps = live_steps(args, fold, head, extent.dk), slabs = steps * kSlabs;
   const uint32_t ring = shared_address(shared.ring);
 
   auto load = [&](int slab) {
     if (slab < slabs)
-      load_record_tile<kWidth / 4, Shared::kSlabRowBytes>(
+      TileCopy<Shared::kSlabRows, kWidth / 4, Shared::kSlabRowBytes>::load_all(
           ring + slab % kStages * Shared::kSlab,
           reinterpret_cast<const uint8_t*>(transition + slab / kSlabs * transition_step +
                                            slab % kSlabs * (32 * kWidth)));
@@ -79,7 +90,7 @@ __device__ __forceinline__ void run_fold(const CarryArgs& args, const Fold& fold
   const uint32_t take = shared_address(shared.state) + Numbers::left_place(lane, Shared::kStateRow * 4);
   const uint32_t part = ring + Numbers::columns_place(lane, Shared::kSlabRowBytes) + warp * kBlocks * 32;
   int slab = 0, stage = 0;
-  for (int step = 0; step < fold.count; ++step) {
+  for (int step = 0; step < steps; ++step) {
     float2 entering[kBlocks][2];  // B
     float sums[kBlocks][4];
 #pragma unroll

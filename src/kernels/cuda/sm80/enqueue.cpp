@@ -32,6 +32,7 @@ void enqueue(const DeviceCall& device_call) {
     if (summarizes)
       check(launch_carry(call.carry_args(), shape, device_call.units, call.stream()), "launch of carry (cuda-sm80)");
     if (bounds.rows3 > 0) walk(call, shape, 3, false);
+    call.take_checkpoints_on();
   }
   call.finish();
 }
@@ -46,7 +47,10 @@ std::string decline_here(const Problem& problem, const Request& request) {
   return reason;
 }
 
-void load_shared(int32_t) { check(load_finish(), "loading finish"); }
+void load_shared(int32_t) {
+  check(load_checkpoint(), "loading checkpoint");
+  check(load_finish(), "loading finish");
+}
 
 void load_shape(const Problem& problem) { check(load(shape_of(problem)), "loading the kernels of cuda-sm80"); }
 

@@ -11,6 +11,25 @@ struct Triangle {
   float row[kChunk][36];
 };
 
+// Stores P or T of 32 tokens: pair(i, j) has (i, j) and (i, j + 1); what is not below the diagonal is selected away.
+template <class Number, class PairAt>
+__device__ __forceinline__ void store_square(uint8_t* square, int lane, PairAt pair) {
+#pragma unroll
+  for (int block = 0; block < 3; ++block) {
+    const int i = (block + 1) / 2, j = block / 2;
+    float number[2][4];
+#pragma unroll
+    for (int part = 0; part < 4; ++part) {
+      const int row = 16 * i + lane / 4 + part % 2 * 8, column = 16 * j + lane % 4 * 2 + part / 2 * 8;
+      const float2 two = pair(row, column);
+      number[part / 2][part % 2 * 2] = column < row ? two.x : 0.0f;
+      number[part / 2][part % 2 * 2 + 1] = column + 1 < row ? two.y : 0.0f;
+    }
+    store_block<Number>(square, i, j, number[0], number[1], lane);
+  }
+  store_zero_block<Number>(square, 0, 1, lane);
+}
+
 // Stores T = (I + L)^-1 - I to a record. Diagonal blocks of 16 by substitution in fp32: repeated keys (L near 1 everywhere) make powers of L
 // grow while the inverse stays bounded, so no series will do. L is overwritten.
 //
@@ -77,19 +96,7 @@ __device__ __forceinline__ void store_inverse(Triangle& lower, uint8_t* t, int l
   multiply(16, 16, corner);  // X1 (L10 X0): its right factor stands in rows 16 .. 31, columns 0 .. 15
   put(corner, -1.0f);
 
-  // A lane stores its row, without the diagonal.
-#pragma unroll
-  for (int j = 0; j < kChunk; j += 8) {
-    float number[8];
-#pragma unroll
-    for (int e = 0; e < 8; e += 4) {
-      const float4 four = *reinterpret_cast<const float4*>(&lower.row[lane][j + e]);
-      number[e] = four.x, number[e + 1] = four.y, number[e + 2] = four.z, number[e + 3] = four.w;
-    }
-#pragma unroll
-    for (int e = 0; e < 8; ++e) number[e] = j + e < lane ? number[e] : 0.0f;
-    put_eight<Number>(t + square_offset<Number>(lane, j), number);
-  }
+  store_square<Number>(t, lane, [&](int i, int j) { return *reinterpret_cast<const float2*>(&lower.row[i][j]); });
 }
 
 }  // namespace deltarelay::cuda::sm80

@@ -1,7 +1,6 @@
-// GDN `prepare`: one CTA per (chunk of 32 tokens, q/k head, up to 4 of its value heads) turns raw q, k, g, beta into records.
+// GDN `prepare` for chunks of 32 tokens: one CTA per (chunk, q/k head, up to 4 of its value heads) turns raw q, k, g, beta into records.
 //
-// K K^T and Q K^T are formed once, by all warps, and left in shared memory in fp32. Then a warp has one value head to itself: a lane is a
-// token, that is, a row of both matrices.
+// K K^T and Q K^T are formed once, by all warps, and left in shared memory in fp32. Then a warp has one value head to itself.
 #pragma once
 #include <cstdint>
 
@@ -30,6 +29,9 @@ struct GdnPrepareShared {
   };
   Triangle products[2];  // Q K^T, K K^T, all of them
   float norm[2][kChunk];
+  // Of tokens, for each warp's head: G, and the factors of a row of P, a row of L, a column of both.
+  GateSum<Arithmetic<Number>::kExactSums> sum[kWarps][kChunk];
+  float query[kWarps][kChunk], key[kWarps][kChunk], column[kWarps][kChunk];
 };
 
 // 1 / |row| of both tiles: four lanes a token, each with every fourth piece.
@@ -98,7 +100,7 @@ __device__ __forceinline__ void form_products(GdnPrepareShared<Number, kWidth>& 
 // One value head by one warp.
 template <class Number, int kWidth>
 __device__ __forceinline__ void prepare_head(GdnPrepareShared<Number, kWidth>& shared, const Activation& activation,
-                                             const ChunkPlace& place, int head, uint8_t* record, Triangle& lower) {
+                                             const ChunkPlace& place, int head, uint8_t* record, int warp) {
   constexpr RecordPlaces kRecord = record_places(Op::kGdn, sizeof(Number), kWidth);
   using Sum = GateSum<Arithmetic<Number>::kExactSums>;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -121,28 +123,39 @@ __device__ __forceinline__ void prepare_head(GdnPrepareShared<Number, kWidth>& s
   const float norm_q = exists ? activation.scale * shared.norm[0][lane] : 0.0f;
   const float norm_k = exists ? shared.norm[1][lane] : 0.0f;
   const float from_start = exp2_approx(sum.rounded());
-  auto put = [&](int vector, float x) { reinterpret_cast<float*>(record + vector)[lane] = x; };
+  auto put = [&](int vector, float x) { reinterpret_cast<float*>(record + vector)[vector_place(lane)] = x; };
   put(kRecord.beta, beta);
   put(kRecord.diagonal, norm_q * norm_k * shared.products[0].row[lane][lane]);
   put(kRecord.read_factor, beta * from_start * norm_k);
   put(kRecord.query_factor, from_start * norm_q);
   put(kRecord.update_factor, exp2_approx(last - sum) * norm_k);
   // With zeros up to the end, so that a copy of the record reads nothing unwritten.
-  if (lane < 4) put(kRecord.decay, lane == 0 ? exp2_approx(last.rounded()) : 0.0f);
+  if (lane < 4) reinterpret_cast<float*>(record + kRecord.decay)[lane] = lane == 0 ? exp2_approx(last.rounded()) : 0.0f;
 
+  shared.sum[warp][lane] = sum;
+  shared.query[warp][lane] = norm_q;
+  shared.key[warp][lane] = norm_k * beta;
+  shared.column[warp][lane] = norm_k;
+  __syncwarp();
+  // Right of the diagonal the exponent may be anything: whoever takes a pair selects.
+  auto pair_of = [&](const Triangle& products, const float* rows) {
+    return [&shared, &products, rows, warp](int i, int j) {
+      const float2 product = *reinterpret_cast<const float2*>(&products.row[i][j]);
+      const Sum at = shared.sum[warp][i];
+      const float *column = &shared.column[warp][j], row = rows[i];
+      return make_float2(product.x * (row * column[0]) * exp2_approx(at - shared.sum[warp][j]),
+                         product.y * (row * column[1]) * exp2_approx(at - shared.sum[warp][j + 1]));
+    };
+  };
+  store_square<Number>(record + kRecord.p, lane, pair_of(shared.products[0], shared.query[warp]));
+  Triangle& lower = shared.lower[warp];
+  const auto pair_k = pair_of(shared.products[1], shared.key[warp]);
 #pragma unroll
-  for (int j = 0; j < kChunk; j += 8) {
-    float p[8], l[8];
-#pragma unroll
-    for (int e = 0; e < 8; ++e) {
-      const float between = exp2_approx(sum - broadcast(sum, j + e)) * __shfl_sync(~0u, norm_k, j + e);
-      // Right of the diagonal the exponent may be anything: select.
-      p[e] = j + e < lane ? shared.products[0].row[lane][j + e] * norm_q * between : 0.0f;
-      l[e] = j + e < lane ? shared.products[1].row[lane][j + e] * (norm_k * beta) * between : 0.0f;
-    }
-    put_eight<Number>(record + kRecord.p + square_offset<Number>(lane, j), p);
-    *reinterpret_cast<float4*>(&lower.row[lane][j]) = make_float4(l[0], l[1], l[2], l[3]);
-    *reinterpret_cast<float4*>(&lower.row[lane][j + 4]) = make_float4(l[4], l[5], l[6], l[7]);
+  for (int i = 0; i < 12; ++i) {  // blocks of 16 x 16, in four parts each
+    const int row = (i / 4 + 1) / 2 * 16 + lane / 4 + i % 2 * 8, column = i / 8 * 16 + lane % 4 * 2 + i / 2 % 2 * 8;
+    const float2 pair = pair_k(row, column);
+    *reinterpret_cast<float2*>(&lower.row[row][column]) =
+        make_float2(column < row ? pair.x : 0.0f, column + 1 < row ? pair.y : 0.0f);
   }
   __syncwarp();
   store_inverse<Number>(lower, record + kRecord.t, lane);
@@ -167,7 +180,7 @@ __global__ void __launch_bounds__(kThreads)
     const uint8_t* from =
         static_cast<const uint8_t*>(tensor.data) +
         (place.sequence_at * tensor.sequence + place.token * tensor.token + key_head * tensor.head) * Shared::kElement;
-    load_tile<kWidth * Shared::kElement / 16, Shared::kRowBytes>(
+    TileCopy<kChunk, kWidth * Shared::kElement / 16, Shared::kRowBytes>::load(
         shared_address(shared.tiles) + tile * Shared::kTile, from, tensor.token * Shared::kElement, place.valid,
         dk * Shared::kElement, access_of(tensor, Shared::kElement));
   };
@@ -186,7 +199,7 @@ __global__ void __launch_bounds__(kThreads)
   const int head = key_head * group + of_group;
   constexpr int kBytes = record_places(Op::kGdn, sizeof(Number), kWidth).bytes;
   prepare_head(shared, args.activation, place, head,
-               args.prepared + (static_cast<int64_t>(chunk) * args.heads_v + head) * kBytes, shared.lower[warp]);
+               args.prepared + (static_cast<int64_t>(chunk) * args.heads_v + head) * kBytes, warp);
 }
 
 }  // namespace deltarelay::cuda::sm80

@@ -1,6 +1,6 @@
 // KDA `prepare`: one CTA per (chunk of 32 tokens, value head) turns raw q, k, g, beta into a record.
 //
-// A warp owns 8 tokens, a lane 2 or 4 channels of them, so sums of gates and of squares stay inside a warp; only the totals of 8 tokens
+// A warp owns 4 tokens, a lane 2 or 4 channels of them, so sums of gates and of squares stay inside a warp; only the totals of 4 tokens
 // cross warps. Wide heads are worked through in slabs of channels. With G the inclusive sum of log2 decays and Gmid that of the first half:
 //     late half:   G - Gmid     early half:  Gmid - G
 // are both <= 0, so the block of scores between late rows and early columns needs no exponent above 0, whatever the gates are. Scores
@@ -31,6 +31,8 @@ __device__ __forceinline__ constexpr int pair_with_diagonal(int i, int j) { retu
 __device__ __forceinline__ constexpr int pair_below_diagonal(int i, int j) { return i * (i - 1) / 2 + j; }
 constexpr int kPairsQ = 10, kPairsK = 6;
 
+constexpr int kKdaWarps = kChunk / kRows, kKdaThreads = 32 * kKdaWarps;
+
 template <class Number, int kWidth, bool kMidFrame>
 struct KdaPrepare {
   using Numbers = Arithmetic<Number>;
@@ -43,10 +45,11 @@ struct KdaPrepare {
   using Cell = Cells<Number, kChannels>;
 
   struct Shared {
-    alignas(16) uint8_t tiles[3 * kTile];  // operands of scores: rows of q, rows of k, columns of k
-    Triangle lower;                        // L
-    Sum total[4][kSlab];                   // of 8 tokens
-    float norm[2][kChunk];                 // scale / |q|, 1 / |k|
+    alignas(16) uint8_t tiles[3 * kTile];     // operands of scores: rows of q, rows of k, columns of k
+    Triangle lower;                           // L
+    alignas(16) Sum total[kKdaWarps][kSlab];  // of 4 tokens
+    float norm[2][kChunk];                    // scale / |q|, 1 / |k|
+    float dot[kChunk];                        // q.k
     float beta[kChunk];
     float pair_q[8][kPairsQ], pair_k[8][kPairsK];  // levels: [block of 4 tokens][pair]
   };
@@ -54,9 +57,21 @@ struct KdaPrepare {
   // What a warp holds of one slab.
   struct Slab {
     Cell q[kRows], k[kRows];
-    Sum sum[kRows][kChannels];  // G
+    Sum sum[kRows][kChannels];  // G; mid frame: G - Gmid
     Sum middle[kChannels];      // of the first half
     Sum end[kChannels];         // of all tokens
+
+    // Or the compiler keeps q and k as fp32 from where they were used first, in twice the registers.
+    __device__ __forceinline__ void stay_packed() {
+#pragma unroll
+      for (int t = 0; t < kRows; ++t) {
+#pragma unroll
+        for (int w = 0; w < Cell::kWords; ++w) {
+          q[t].word[w] = opaque(q[t].word[w]);
+          k[t].word[w] = opaque(k[t].word[w]);
+        }
+      }
+    }
   };
 
   static __device__ __forceinline__ void put(uint8_t* to, const float (&numbers)[kChannels]) {
@@ -78,95 +93,138 @@ struct KdaPrepare {
     return sum_over_lanes<kRows>(dots, lane);
   }
 
-  // Scores of the 4 x 4 diagonal blocks of this warp's tokens, pair by pair, before norms. Adds pair lane % 16 of either block.
-  static __device__ __forceinline__ void add_pairs(float (&sums)[2], const Cell (&q)[kRows], const Cell (&k)[kRows],
-                                                   const float (&decay)[kRows][kChannels], int lane) {
+  // Scores of the 4 x 4 diagonal block of this warp's tokens, pair by pair, before norms: pair lane % 16.
+  static __device__ __forceinline__ float sum_pairs(const Cell (&q)[kRows], const Cell (&k)[kRows],
+                                                    const float (&decay)[kRows][kChannels], int lane) {
+    static_assert(kRows == 4);
+    float pairs[16] = {};
 #pragma unroll
-    for (int block = 0; block < 2; ++block) {
-      float pairs[16] = {};
+    for (int c = 0; c < kChannels; ++c) {
+      float forget[4];
 #pragma unroll
-      for (int c = 0; c < kChannels; ++c) {
-        float forget[4];
+      for (int t = 1; t < 4; ++t) forget[t] = exp2_approx(decay[t][c]);
 #pragma unroll
-        for (int t = 1; t < 4; ++t) forget[t] = exp2_approx(decay[4 * block + t][c]);
+      for (int j = 0; j < 4; ++j) {
+        float decayed = k[j].get(c);
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          float decayed = k[4 * block + j].get(c);
-#pragma unroll
-          for (int i = j; i < 4; ++i) {
-            if (i > j) {
-              decayed *= forget[i];
-              float& pair = pairs[kPairsQ + pair_below_diagonal(i, j)];
-              pair = fmaf(k[4 * block + i].get(c), decayed, pair);
-            }
-            float& pair = pairs[pair_with_diagonal(i, j)];
-            pair = fmaf(q[4 * block + i].get(c), decayed, pair);
+        for (int i = j; i < 4; ++i) {
+          if (i > j) {
+            decayed *= forget[i];
+            float& pair = pairs[kPairsQ + pair_below_diagonal(i, j)];
+            pair = fmaf(k[i].get(c), decayed, pair);
           }
+          float& pair = pairs[pair_with_diagonal(i, j)];
+          pair = fmaf(q[i].get(c), decayed, pair);
         }
       }
-      sums[block] += sum_over_lanes<16>(pairs, lane);
+    }
+    return sum_over_lanes<16>(pairs, lane);
+  }
+
+  // Totals of the first `blocks` blocks of 4 tokens, summed in order.
+  static __device__ __forceinline__ void sum_totals(Sum (&sums)[kChannels], const Shared& shared, int blocks,
+                                                    int lane) {
+#pragma unroll
+    for (int c = 0; c < kChannels; ++c) sums[c] = shared.total[0][lane * kChannels + c];
+#pragma unroll 1
+    for (int block = 1; block < blocks; ++block) {
+#pragma unroll
+      for (int c = 0; c < kChannels; ++c) sums[c] = sums[c] + shared.total[block][lane * kChannels + c];
     }
   }
 
-  // Operands of this warp's tokens: those of the walk go straight to memory (where the lane's channels belong to the record), those of
-  // the scores between the halves, or in the mid frame of all scores, to shared memory.
+  // Where operands of a token go: those of the walk straight to memory (where the lane's channels belong to the record), those of scores to
+  // shared memory.
+  static __device__ __forceinline__ void put_walk(uint8_t* record, int token, int lane, const float (&query)[kChannels],
+                                                  const float (&read)[kChannels], const float (&update)[kChannels]) {
+    uint8_t* out = record + (token * kWidth + lane * kChannels) * kElement;
+    put(out + kRecord.query, query);
+    put(out + kRecord.read, read);
+    put(out + kRecord.update, update);
+  }
+  static __device__ __forceinline__ void put_scores(Shared& shared, int token, int lane,
+                                                    const float (&rows_q)[kChannels], const float (&rows_k)[kChannels],
+                                                    const float (&columns_k)[kChannels]) {
+    uint8_t* in = shared.tiles + token * kRowBytes + lane * kChannels * kElement;
+    put(in, rows_q);
+    put(in + kTile, rows_k);
+    put(in + 2 * kTile, columns_k);
+  }
+
+  // Mid frame: operands of all scores, and from them those of the walk, which are a factor of the channel away.
+  static __device__ __forceinline__ void write_mid(const Slab& slab, Shared& shared, uint8_t* record, bool inside,
+                                                   int warp, int lane) {
+    float early[kChannels], late[kChannels];  // decays of the halves
+#pragma unroll
+    for (int c = 0; c < kChannels; ++c) {
+      early[c] = exp2_approx(slab.middle[c].rounded());
+      late[c] = exp2_approx(slab.end[c] - slab.middle[c]);
+    }
+#pragma unroll
+    for (int t = 0; t < kRows; ++t) {
+      const int token = warp * kRows + t;
+      const float scale_q = shared.norm[0][token], scale_k = shared.norm[1][token];
+      float rows_q[kChannels], rows_k[kChannels], columns_k[kChannels], query[kChannels], read[kChannels],
+          update[kChannels];
+#pragma unroll
+      for (int c = 0; c < kChannels; ++c) {
+        const float later = slab.sum[t][c].rounded(), from = exp2_approx(later), to = exp2_approx(-later);
+        const float k = slab.k[t].get(c) * scale_k;
+        rows_q[c] = slab.q[t].get(c) * scale_q * from;
+        rows_k[c] = k * from;
+        columns_k[c] = k * to;
+        query[c] = rows_q[c] * early[c];
+        read[c] = rows_k[c] * early[c];
+        update[c] = columns_k[c] * late[c];
+      }
+      put_scores(shared, token, lane, rows_q, rows_k, columns_k);
+      if (inside) put_walk(record, token, lane, query, read, update);
+    }
+  }
+
+  // Levels: operands of the scores between the halves, and of the walk.
   template <bool kLate>
-  static __device__ __forceinline__ void write_operands(const Slab& slab, float norm, uint8_t* tiles, uint8_t* record,
-                                                        bool inside, int warp, int lane) {
+  static __device__ __forceinline__ void write_halves(const Slab& slab, Shared& shared, uint8_t* record, bool inside,
+                                                      int warp, int lane) {
     float far[kChannels];  // the other half's whole decay, which separates this half from the chunk's far end
 #pragma unroll
     for (int c = 0; c < kChannels; ++c)
       far[c] = exp2_approx(kLate ? slab.middle[c].rounded() : slab.end[c] - slab.middle[c]);
 #pragma unroll
     for (int t = 0; t < kRows; ++t) {
-      const float scale_q = __shfl_sync(~0u, norm, t), scale_k = __shfl_sync(~0u, norm, t + 8);
-      float start_q[kChannels], start_k[kChannels], end_k[kChannels], rows_q[kChannels], rows_k[kChannels],
+      const int token = warp * kRows + t;
+      const float scale_q = shared.norm[0][token], scale_k = shared.norm[1][token];
+      float query[kChannels], read[kChannels], update[kChannels], rows_q[kChannels], rows_k[kChannels],
           columns_k[kChannels];
 #pragma unroll
       for (int c = 0; c < kChannels; ++c) {
         const float q = slab.q[t].get(c) * scale_q, k = slab.k[t].get(c) * scale_k;
-        // Factors to the middle (<= 1), to this half's outer end (<= 1), and back from the middle (>= 1).
-        const float gap = kLate ? slab.sum[t][c] - slab.middle[c] : slab.middle[c] - slab.sum[t][c];
-        const float middle = exp2_approx(gap), beyond = middle * far[c];
+        // Factors to the middle and to this half's outer end.
+        const float middle = exp2_approx(kLate ? slab.sum[t][c] - slab.middle[c] : slab.middle[c] - slab.sum[t][c]);
         const float edge = exp2_approx(kLate ? slab.end[c] - slab.sum[t][c] : slab.sum[t][c].rounded());
-        const float back = kMidFrame ? exp2_approx(-gap) : 0.0f;
-        const float start = kLate ? beyond : edge, row = kLate ? middle : back;
-        start_q[c] = q * start;
-        start_k[c] = k * start;
-        end_k[c] = k * (kLate ? edge : beyond);
-        rows_q[c] = kMidFrame || kLate ? q * row : 0.0f;
-        rows_k[c] = kMidFrame || kLate ? k * row : 0.0f;
-        columns_k[c] = kMidFrame || !kLate ? k * (kLate ? back : middle) : 0.0f;
+        const float start = kLate ? middle * far[c] : edge;
+        query[c] = q * start;
+        read[c] = k * start;
+        update[c] = k * (kLate ? edge : middle * far[c]);
+        rows_q[c] = kLate ? q * middle : 0.0f;
+        rows_k[c] = kLate ? k * middle : 0.0f;
+        columns_k[c] = kLate ? 0.0f : k * middle;
       }
-      const int token = warp * kRows + t, out = (token * kWidth + lane * kChannels) * kElement;
-      if (inside) {
-        put(record + kRecord.query + out, start_q);
-        put(record + kRecord.read + out, start_k);
-        put(record + kRecord.update + out, end_k);
-      }
-      uint8_t* in = tiles + token * kRowBytes + lane * kChannels * kElement;
-      put(in, rows_q);
-      put(in + kTile, rows_k);
-      put(in + 2 * kTile, columns_k);
+      put_scores(shared, token, lane, rows_q, rows_k, columns_k);
+      if (inside) put_walk(record, token, lane, query, read, update);
     }
   }
 
-  // Operands of the scores at one finer level: 8 (inside a half) or 4 (inside the tokens of a warp).
+  // Operands of the scores at one finer level: 8 or 4 tokens before, and as many after, a boundary.
   template <int kLevel>
-  static __device__ __forceinline__ void write_level(const Slab& slab, float norm, Shared& shared, int warp, int lane) {
+  static __device__ __forceinline__ void write_level(const Slab& slab, Shared& shared, int warp, int lane) {
+    constexpr int kSide = kLevel / kRows;  // warps
+    const bool is_row = warp / kSide % 2 == 1;
     Sum boundary[kChannels];
-#pragma unroll
-    for (int c = 0; c < kChannels; ++c) {
-      boundary[c] = slab.sum[3][c];
-      if constexpr (kLevel == 8) {
-        const int channel = lane * kChannels + c;
-        boundary[c] = warp < 2 ? shared.total[0][channel] : slab.middle[c] + shared.total[2][channel];
-      }
-    }
+    sum_totals(boundary, shared, warp / (2 * kSide) * 2 * kSide + kSide, lane);
 #pragma unroll
     for (int t = 0; t < kRows; ++t) {
-      const bool is_row = kLevel == 8 ? warp % 2 == 1 : t >= 4;
-      const float scale_q = __shfl_sync(~0u, norm, t), scale_k = __shfl_sync(~0u, norm, t + 8);
+      const float scale_q = shared.norm[0][warp * kRows + t], scale_k = shared.norm[1][warp * kRows + t];
       float rows_q[kChannels], rows_k[kChannels], columns_k[kChannels];
 #pragma unroll
       for (int c = 0; c < kChannels; ++c) {
@@ -176,34 +234,36 @@ struct KdaPrepare {
         rows_k[c] = is_row ? k : 0.0f;
         columns_k[c] = is_row ? 0.0f : k;
       }
-      uint8_t* in = shared.tiles + (warp * kRows + t) * kRowBytes + lane * kChannels * kElement;
-      put(in, rows_q);
-      put(in + kTile, rows_k);
-      put(in + 2 * kTile, columns_k);
+      put_scores(shared, warp * kRows + t, lane, rows_q, rows_k, columns_k);
     }
   }
 
-  // Adds [q; k] (64 rows) times k^T (32 columns) from the tiles: warps 0, 1 have rows of q, warps 2, 3 rows of k, 16 each.
-  static __device__ __forceinline__ void add_scores(float (&scores)[4][4], const Shared& shared, int groups, int warp,
+  // Adds [q; k] (64 rows) times k^T (32 columns) from the tiles: a warp has 16 rows and 16 columns. Those right of the diagonal have none.
+  static __device__ __forceinline__ void add_scores(float (&scores)[2][4], const Shared& shared, int groups, int warp,
                                                     int lane) {
+    if (warp % 2 > warp / 2 % 2) return;
     const uint32_t tiles = shared_address(shared.tiles);
-    const uint32_t rows = tiles + warp / 2 * kTile + warp % 2 * 16 * kRowBytes + Numbers::left_place(lane, kRowBytes);
-    const uint32_t columns = tiles + 2 * kTile + Numbers::rows_place(lane, kRowBytes);
+    const uint32_t rows =
+        tiles + warp / 4 * kTile + warp / 2 % 2 * 16 * kRowBytes + Numbers::left_place(lane, kRowBytes);
+    const uint32_t columns = tiles + 2 * kTile + warp % 2 * 16 * kRowBytes + Numbers::rows_place(lane, kRowBytes);
 #pragma unroll
     for (int group = 0; group < kSlab / 32; ++group) {
       if (group >= groups) break;
       const int at = group * 32 * kElement;
       const typename Numbers::Left left = Numbers::load_left(rows + at, kRowBytes);
 #pragma unroll
-      for (int n = 0; n < 4; ++n) {
-        if (n < 2 || warp % 2 == 1)  // the rest is right of the diagonal
-          Numbers::multiply(scores[n], left, Numbers::load_rows(columns + at + n * 8 * kRowBytes));
-      }
+      for (int n = 0; n < 2; ++n)
+        Numbers::multiply(scores[n], left, Numbers::load_rows(columns + at + n * 8 * kRowBytes));
     }
   }
 
-  static __device__ __forceinline__ void prepare(const PrepareArgs& args, const ChunkPlace& place, int chunk, int head,
-                                                 int dk, Shared& shared) {
+  // Records are numbered as CTAs are. Found anew where it is needed, so that no register keeps it.
+  static __device__ __forceinline__ uint8_t* record_of(const PrepareArgs& args) {
+    return args.prepared + static_cast<int64_t>(opaque(blockIdx.x)) * kRecord.bytes;
+  }
+
+  static __device__ __forceinline__ void prepare(const PrepareArgs& args, const ChunkPlace& place, int head, int dk,
+                                                 Shared& shared) {
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     const Activation& activation = args.activation;
     const int key_head = head / (args.heads_v / args.heads_qk), channel0 = lane * kChannels;
@@ -234,7 +294,12 @@ struct KdaPrepare {
           load_number(beta.data, beta.dtype, place.sequence_at * beta.sequence + token * beta.token + head * beta.head);
       shared.beta[lane] = lane < place.valid ? write_strength(raw, activation.beta_form) : 0.0f;
     }
-    float norm = 1.0f;  // lanes 0-7: of q, 8-15: of k
+    float norm = 1.0f;  // lanes 0-3: of q, 4-7: of k
+    float& token_dot = shared.dot[warp * kRows + lane % kRows];
+    if constexpr (kSlabs == 1) {
+      const float dot = sum_dots(slab.q, slab.k, lane);
+      if (lane < kRows) token_dot = dot;
+    }
     if (activation.l2norm) {
       float squares[2 * kRows] = {};
 #pragma unroll 1
@@ -249,15 +314,15 @@ struct KdaPrepare {
           }
         }
       }
-      norm = rsqrtf(sum_over_lanes<16>(squares, lane) + kL2NormEpsilon);
+      norm = rsqrtf(sum_over_lanes<2 * kRows>(squares, lane) + kL2NormEpsilon);
     }
-    if (lane % 16 < 8) norm *= activation.scale;
-    if (lane < 16) shared.norm[lane / 8][warp * kRows + lane % 8] = norm;
+    if constexpr (kSlabs == 1) slab.stay_packed();
+    if (lane % (2 * kRows) < kRows) norm *= activation.scale;
+    if (lane < 2 * kRows) shared.norm[lane / kRows][warp * kRows + lane % kRows] = norm;
 
-    uint8_t* const record = args.prepared + (static_cast<int64_t>(chunk) * args.heads_v + head) * kRecord.bytes;
     GateParams common = gate_params(activation, gate_slope(activation, head), 0.0f);
-    float scores[4][4] = {}, dot = 0.0f, pair_sum[2] = {};  // the last two: sums of this lane's token, of its pair
-    const int row = warp % 2 * 16 + lane / 4, column = lane % 4 * 2;
+    float scores[2][4] = {}, pair_sum = 0.0f;  // the last: of this lane's pair
+    const int row = warp / 2 % 2 * 16 + lane / 4, column = warp % 2 * 16 + lane % 4 * 2;
     auto row_of = [&](int i) { return row + i / 2 * 8; };
     auto column_of = [&](int n, int i) { return 8 * n + column + i % 2; };
 
@@ -276,8 +341,12 @@ struct KdaPrepare {
         if (c < rows.channels) params[c].bias = gate_bias(activation, head, channel + c, dk);
       }
       activate_gates(gates, activation, params, rows);
-      dot += sum_dots(slab.q, slab.k, lane);
-      if constexpr (!kMidFrame) add_pairs(pair_sum, slab.q, slab.k, gates, lane);
+      if constexpr (kSlabs > 1) {
+        const float dot = sum_dots(slab.q, slab.k, lane);
+        if (lane < kRows) token_dot = s == 0 ? dot : token_dot + dot;
+      }
+      if constexpr (!kMidFrame) pair_sum += sum_pairs(slab.q, slab.k, gates, lane);
+      if constexpr (!kMidFrame || kSlabs > 1) slab.stay_packed();
 #pragma unroll
       for (int c = 0; c < kChannels; ++c) {
         slab.sum[0][c] = Sum::of(gates[0][c]);
@@ -286,40 +355,51 @@ struct KdaPrepare {
         shared.total[warp][channel0 + c] = slab.sum[kRows - 1][c];
       }
       __syncthreads();  // also: all are done with the tiles of the slab before
+      Sum before[kChannels] = {};
 #pragma unroll
-      for (int c = 0; c < kChannels; ++c) {
-        const Sum first = shared.total[0][channel0 + c];
-        slab.middle[c] = first + shared.total[1][channel0 + c];
-        const Sum third = slab.middle[c] + shared.total[2][channel0 + c];
-        slab.end[c] = third + shared.total[3][channel0 + c];
-        const Sum before = warp == 1 ? first : warp == 2 ? slab.middle[c] : third;
+      for (int block = 0; block < kKdaWarps; ++block) {
 #pragma unroll
-        for (int t = 0; t < kRows; ++t) slab.sum[t][c] = warp == 0 ? slab.sum[t][c] : before + slab.sum[t][c];
+        for (int c = 0; c < kChannels; ++c) {
+          if (block > 0 && block == warp) before[c] = slab.end[c];
+          if (block == kKdaWarps / 2) slab.middle[c] = slab.end[c];
+          const Sum total = shared.total[block][channel0 + c];
+          slab.end[c] = block == 0 ? total : slab.end[c] + total;
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kRows * kChannels; ++i) {
+        Sum& sum = slab.sum[i / kChannels][i % kChannels];
+        const Sum& first = before[i % kChannels];
+        sum = (kMidFrame ? Sum::of(first - slab.middle[i % kChannels]) : first) + sum;
       }
       const bool inside = channel < kWidth;
+      uint8_t* const record = record_of(args);
       if (warp == 0 && inside) {
 #pragma unroll
         for (int c = 0; c < kChannels; ++c)
-          reinterpret_cast<float*>(record + kRecord.decay)[channel + c] = exp2_approx(slab.end[c].rounded());
+          reinterpret_cast<float*>(record + kRecord.decay)[vector_place(channel + c)] =
+              exp2_approx(slab.end[c].rounded());
       }
       const int groups = (kWidth - s * kSlab) / 32;
       uint8_t* const tiles_out = record + s * kSlab * kElement;
-      if (warp >= 2)
-        write_operands<true>(slab, norm, shared.tiles, tiles_out, inside, warp, lane);
+      if constexpr (kMidFrame)
+        write_mid(slab, shared, tiles_out, inside, warp, lane);
+      else if (warp >= kKdaWarps / 2)
+        write_halves<true>(slab, shared, tiles_out, inside, warp, lane);
       else
-        write_operands<false>(slab, norm, shared.tiles, tiles_out, inside, warp, lane);
+        write_halves<false>(slab, shared, tiles_out, inside, warp, lane);
       __syncthreads();
       add_scores(scores, shared, groups, warp, lane);
       if constexpr (!kMidFrame) {
         auto refine = [&](auto level) {
           constexpr int kLevel = decltype(level)::value;
           __syncthreads();
-          write_level<kLevel>(slab, norm, shared, warp, lane);
+          write_level<kLevel>(slab, shared, warp, lane);
           __syncthreads();
-          float finer[4][4] = {};
+          float finer[2][4] = {};
           add_scores(finer, shared, groups, warp, lane);
 #pragma unroll
-          for (int i = 0; i < 16; ++i) {
+          for (int i = 0; i < 8; ++i) {
             const int differ = row_of(i % 4) ^ column_of(i / 4, i % 4);
             if (differ >= kLevel && differ < 2 * kLevel) scores[i / 4][i % 4] += finer[i / 4][i % 4];
           }
@@ -329,40 +409,42 @@ struct KdaPrepare {
       }
     }
 
-    const float norm_k = __shfl_sync(~0u, norm, lane % 8 + 8);
-    if (lane < 8) reinterpret_cast<float*>(record + kRecord.diagonal)[warp * kRows + lane] = dot * norm * norm_k;
-    if (warp == 0) reinterpret_cast<float*>(record + kRecord.beta)[lane] = shared.beta[lane];
+    uint8_t* const record = record_of(args);
+    if (warp == 0) {
+      reinterpret_cast<float*>(record + kRecord.diagonal)[vector_place(lane)] =
+          shared.dot[lane] * shared.norm[0][lane] * shared.norm[1][lane];
+      reinterpret_cast<float*>(record + kRecord.beta)[vector_place(lane)] = shared.beta[lane];
+    }
     if constexpr (!kMidFrame) {
-#pragma unroll
-      for (int block = 0; block < 2; ++block) {
-        if (lane < kPairsQ)
-          shared.pair_q[warp * 2 + block][lane] = pair_sum[block];
-        else if (lane < 16)
-          shared.pair_k[warp * 2 + block][lane - kPairsQ] = pair_sum[block];
-      }
+      if (lane < kPairsQ)
+        shared.pair_q[warp][lane] = pair_sum;
+      else if (lane < 16)
+        shared.pair_k[warp][lane - kPairsQ] = pair_sum;
     }
     __syncthreads();
+    const bool of_q = warp<kKdaWarps / 2, above = warp % 2> warp / 2 % 2;
+    uint8_t* const p = record + kRecord.p;
+    if (above) {
+      if (of_q) store_zero_block<Number>(p, 0, 1, lane);
+    } else {
 #pragma unroll
-    for (int n = 0; n < 4; ++n) {
+      for (int i = 0; i < 8; ++i) {
+        const int r = row_of(i % 4), c = column_of(i / 4, i);
+        float score = scores[i / 4][i % 4];
+        if (!kMidFrame && (r ^ c) < 4 && c < r)
+          score = of_q
+                      ? shared.pair_q[r / 4][pair_with_diagonal(r % 4, c % 4)] * shared.norm[0][r] * shared.norm[1][c]
+                      : shared.pair_k[r / 4][pair_below_diagonal(r % 4, c % 4)] * shared.norm[1][r] * shared.norm[1][c];
+        if (!of_q) score *= shared.beta[r];
+        scores[i / 4][i % 4] = c < r ? score : 0.0f;  // above the diagonal anything may stand: select
+      }
+      if (of_q) {
+        store_block<Number>(p, warp / 2, warp % 2, scores[0], scores[1], lane);
+      } else {
 #pragma unroll
-      for (int i = 0; i < 4; i += 2) {
-        float pair[2];
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const int r = row_of(i), c = column_of(n, i + e);
-          float score = scores[n][i + e];
-          if (!kMidFrame && (r ^ c) < 4 && c < r)
-            score =
-                warp < 2
-                    ? shared.pair_q[r / 4][pair_with_diagonal(r % 4, c % 4)] * shared.norm[0][r] * shared.norm[1][c]
-                    : shared.pair_k[r / 4][pair_below_diagonal(r % 4, c % 4)] * shared.norm[1][r] * shared.norm[1][c];
-          if (warp >= 2) score *= shared.beta[r];
-          pair[e] = c < r ? score : 0.0f;  // above the diagonal anything may stand: select
-        }
-        if (warp < 2)
-          put_pair<Number>(record + kRecord.p + square_offset<Number>(row_of(i), column_of(n, 0)), pair[0], pair[1]);
-        else
-          *reinterpret_cast<float2*>(&shared.lower.row[row_of(i)][column_of(n, 0)]) = make_float2(pair[0], pair[1]);
+        for (int i = 0; i < 4; ++i)
+          *reinterpret_cast<float2*>(&shared.lower.row[row_of(i % 2 * 2)][column_of(i / 2, 0)]) =
+              make_float2(scores[i / 2][i % 2 * 2], scores[i / 2][i % 2 * 2 + 1]);
       }
     }
     __syncthreads();
@@ -372,7 +454,8 @@ struct KdaPrepare {
 
 // CTAs are numbered (chunk, head), the last innermost: neighbours in the grid are neighbours in memory.
 template <class Number, int kWidth, bool kMidFrame>
-__global__ void __launch_bounds__(kThreads, 3) prepare_kda_kernel(const __grid_constant__ PrepareArgs args, int dk) {
+__global__ void __launch_bounds__(kKdaThreads, kMidFrame&& kWidth <= 128 ? 3 : 2)
+    prepare_kda_kernel(const __grid_constant__ PrepareArgs args, int dk) {
   using Prepare = KdaPrepare<Number, kWidth, kMidFrame>;
   wait_for_previous_grid();
   allow_next_grid();
@@ -380,7 +463,7 @@ __global__ void __launch_bounds__(kThreads, 3) prepare_kda_kernel(const __grid_c
   const int chunk = static_cast<int>(blockIdx.x / static_cast<uint32_t>(args.heads_v));
   ChunkPlace place;
   if (!find_chunk(args.tables, chunk, kChunk, place)) return;
-  Prepare::prepare(args, place, chunk, head, dk, *reinterpret_cast<typename Prepare::Shared*>(dynamic_shared_memory()));
+  Prepare::prepare(args, place, head, dk, *reinterpret_cast<typename Prepare::Shared*>(dynamic_shared_memory()));
 }
 
 }  // namespace deltarelay::cuda::sm80

@@ -1,11 +1,11 @@
 // What `prepare` leaves for the walk, and what the walk leaves for `carry`: sizes and places, in plain C++.
 //
 // One record per (chunk, value head). G is the inclusive sum of log-decays in the chunk, rq and rk the inverse norms (1 without l2norm).
-//   KDA   q+ = scale q rq e^{G},  k+ = k rk e^{G},  k^ = k rk e^{Glast-G}       tiles [32 tokens][width] in the data type
+//   KDA   q+ = scale q rq e^{G},  k+ = k rk e^{G},  k^ = k rk e^{Glast-G}       tiles [tokens][width] in the data type
 //         P_ij = scale sum_c rq_i q_ic rk_j k_jc e^{Gic-Gjc} for j < i          L_ij = beta_i sum_c rk_i k_ic rk_j k_jc e^{Gic-Gjc} for j < i
 //   GDN   no tiles: the walk reads q and k as they come; factors of tokens instead
 //         P_ij = scale rq_i rk_j e^{Gi-Gj} q_i.k_j for j < i                    L_ij = beta_i rk_i rk_j e^{Gi-Gj} k_i.k_j for j < i
-//   both  T = (I + L)^-1 - I;  P and T are 32 x 32 in the data type;  diagonal: P_ii in fp32 beside P
+//   both  T = (I + L)^-1 - I;  P and T are squares of tokens in the data type;  diagonal: P_ii in fp32 beside P
 // Everything of tokens past the end of a sequence, and of channels past DK, is 0 (decay of such channels: 1).
 #pragma once
 #include <cstdint>
@@ -15,8 +15,11 @@
 
 namespace deltarelay::cuda::sm80 {
 
-constexpr int32_t kChunk = 32;       // tokens
-constexpr int32_t kTileValues = 64;  // value columns of a CTA of the walk
+constexpr int32_t kChunk = 32;      // tokens
+constexpr int32_t kLongChunk = 64;  // where tiles and sums of so many tokens fit: fewer links in the chain over chunks
+constexpr int32_t kTileValues =
+    64;  // value columns of a CTA of the walk, and rows to which states in slots are rounded up
+constexpr int32_t kWideTile = 128;  // those of a CTA of 8 warps, which share what they read
 constexpr int32_t kMostWidth = 256;
 
 // Key channels of tiles and states, for DK channels of the problem.
@@ -27,7 +30,8 @@ constexpr int32_t width_of(int32_t dk) {
   return kMostWidth;
 }
 
-constexpr int32_t whole_tiles(int32_t columns) { return (columns + kTileValues - 1) / kTileValues; }
+constexpr int32_t tiles_of(int32_t columns, int32_t tile) { return (columns + tile - 1) / tile; }
+constexpr int32_t whole_tiles(int32_t columns) { return tiles_of(columns, kTileValues); }
 
 // Floats of a slot at one head: the state [value rows in whole tiles][width], and M transposed [width in whole tiles][width].
 constexpr int64_t slot_state_floats(int32_t dk, int32_t dv) {
@@ -41,15 +45,31 @@ constexpr int64_t slot_transition_floats(int32_t dk) {
 struct RecordPlaces {
   int32_t query = 0, read = 0, update = 0;  // KDA: tiles q+, k+, k^
   int32_t p = 0, t = 0;
-  // Vectors of floats. Of tokens: beta, the diagonal, and for GDN the factors of K S (beta e^G rk), of Q S (scale rq e^G) and of U in the
+  // Vectors of floats, at vector_place. Of tokens: beta, the diagonal, and for GDN the factors of K S (beta e^G rk), of Q S (scale rq e^G) and of U in the
   // update (e^{Glast-G} rk). decay: e^{Glast}, of channels (KDA) or one (GDN).
   int32_t beta = 0, diagonal = 0, read_factor = 0, query_factor = 0, update_factor = 0, decay = 0;
   int32_t bytes = 0;
 };
 
-// A row of P or T. 16-bit numbers: 4 pieces of 16 bytes, piece p of row i lies at p ^ (i / 2 % 4); fp32: padded to 40 numbers. Either way
-// reads of 8 rows touch every bank once, and a flat copy brings the record into shared memory.
-constexpr int32_t square_row_bytes(int32_t element) { return element == 2 ? 64 : 160; }
+// Tokens of a chunk. `element`: bytes of a number of the data type.
+constexpr int32_t chunk_of(Op op, int32_t element, int32_t width) {
+  return op == Op::kGdn && element == 2 && width <= 128 ? kLongChunk : kChunk;
+}
+
+// May CTAs of the walk have 128 value columns? The state of their 8 warps is all that a multiprocessor's registers hold at 128 key channels.
+constexpr bool has_wide_tiles(int32_t element, int32_t width) { return element == 2 && width <= 128; }
+
+// P or T. 16-bit numbers: blocks of 16 x 16 on and below the diagonal, block (i, j) is number i (i + 1) / 2 + j; a block has 16 bytes for each
+// lane of a warp, which are its right operands of two products (Fragment in ptx/matrix.cuh, for the transposed). fp32: rows padded to 40
+// numbers, so that reads of 8 rows touch every bank once. Either way a flat copy brings it into shared memory.
+constexpr int32_t kBlockBytes = 512;
+constexpr int32_t kSquareRowBytes = 160;
+constexpr int32_t square_bytes(int32_t element, int32_t chunk) {
+  return element == 2 ? chunk / 16 * (chunk / 16 + 1) / 2 * kBlockBytes : chunk * kSquareRowBytes;
+}
+
+// Where number i of a vector lies: among 16, the four that a lane of the walk takes (columns 2 q, 2 q + 1 of two sums) are neighbours.
+constexpr int32_t vector_place(int32_t i) { return i / 16 * 16 + i % 8 / 2 * 4 + i / 8 % 2 * 2 + i % 2; }
 
 constexpr RecordPlaces record_places(Op op, int32_t element, int32_t width) {
   RecordPlaces places;
@@ -59,7 +79,8 @@ constexpr RecordPlaces record_places(Op op, int32_t element, int32_t width) {
     at += bytes;
     return begin;
   };
-  const int32_t tile = kChunk * width * element, square = kChunk * square_row_bytes(element), tokens = kChunk * 4;
+  const int32_t chunk = chunk_of(op, element, width), square = square_bytes(element, chunk);
+  const int32_t tile = chunk * width * element, tokens = chunk * 4;
   if (op == Op::kKda) {
     places.query = take(tile);
     places.read = take(tile);
@@ -93,5 +114,13 @@ struct Shape {
 };
 
 constexpr int64_t record_bytes(const Shape& shape) { return record_bytes(shape.op, shape.dtype, shape.dk); }
+constexpr int32_t chunk_of(const Shape& shape) {
+  return chunk_of(shape.op, static_cast<int32_t>(size_of(shape.dtype)), width_of(shape.dk));
+}
+// The widest tile of value columns that the walk may take; the launch may take narrower ones.
+constexpr int32_t tile_of(const Shape& shape) {
+  const bool wide = has_wide_tiles(static_cast<int32_t>(size_of(shape.dtype)), width_of(shape.dk));
+  return wide && shape.dv > kTileValues ? kWideTile : kTileValues;
+}
 
 }  // namespace deltarelay::cuda::sm80

@@ -1,4 +1,4 @@
-// A warp's rows of raw tensors in registers, for KDA `prepare`: 8 tokens, of which a lane has a few neighbouring channels.
+// A warp's rows of raw tensors in registers, for KDA `prepare`: 4 tokens, of which a lane has a few neighbouring channels.
 #pragma once
 #include <cstdint>
 
@@ -9,7 +9,7 @@
 
 namespace deltarelay::cuda::sm80 {
 
-constexpr int kRows = 8;  // tokens of a warp
+constexpr int kRows = 4;  // tokens of a warp
 
 // Which of them exist.
 struct Rows {

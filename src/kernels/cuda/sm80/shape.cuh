@@ -1,10 +1,12 @@
 // Launching prepare and walk of one op, data type and width.
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <type_traits>
 
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/sm80/prepare_gdn.cuh"
+#include "kernels/cuda/sm80/prepare_gdn_long.cuh"
 #include "kernels/cuda/sm80/prepare_kda.cuh"
 #include "kernels/cuda/sm80/shape.h"
 #include "kernels/cuda/sm80/walk.cuh"
@@ -27,36 +29,69 @@ cudaError_t ShapeKernels<kOp, kType, kWidth>::prepare(const PrepareArgs& args, c
     const int group = args.heads_v / args.heads_qk, shares = (group + kHeadsTogether - 1) / kHeadsTogether;
     const unsigned grid =
         static_cast<unsigned>(args.chunks) * static_cast<unsigned>(args.heads_qk) * static_cast<unsigned>(shares);
-    return launch_dependent(prepare_gdn_kernel<Number, kWidth>, grid, kThreads,
-                            sizeof(GdnPrepareShared<Number, kWidth>), stream, args, shape.dk, shares);
+    if constexpr (chunk_of(kOp, sizeof(Number), kWidth) == kLongChunk)
+      return launch_dependent(prepare_gdn_long_kernel<Number, kWidth>, grid, kThreads,
+                              sizeof(typename GdnPrepareLong<Number, kWidth>::Shared), stream, args, shape.dk, shares);
+    else
+      return launch_dependent(prepare_gdn_kernel<Number, kWidth>, grid, kThreads,
+                              sizeof(GdnPrepareShared<Number, kWidth>), stream, args, shape.dk, shares);
   } else {
     const unsigned grid = static_cast<unsigned>(args.chunks) * static_cast<unsigned>(args.heads_v);
     if constexpr (kTakesMidFrame<kType>) {
       if (shape.mid_frame)
-        return launch_dependent(prepare_kda_kernel<Number, kWidth, true>, grid, kThreads,
+        return launch_dependent(prepare_kda_kernel<Number, kWidth, true>, grid, kKdaThreads,
                                 sizeof(typename KdaPrepare<Number, kWidth, true>::Shared), stream, args, shape.dk);
     }
-    return launch_dependent(prepare_kda_kernel<Number, kWidth, false>, grid, kThreads,
+    return launch_dependent(prepare_kda_kernel<Number, kWidth, false>, grid, kKdaThreads,
                             sizeof(typename KdaPrepare<Number, kWidth, false>::Shared), stream, args, shape.dk);
   }
+}
+
+// Multiprocessors of the current device. Asked of the runtime once for each device: this runs with every launch.
+inline int32_t multiprocessors() {
+  static std::atomic<int32_t> known[64]{};
+  int ordinal = 0, count = 0;
+  if (cudaGetDevice(&ordinal) != cudaSuccess) return 0;  // the launch will say why
+  if (ordinal < 64) count = known[ordinal].load(std::memory_order_relaxed);
+  if (count > 0) return count;
+  if (cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, ordinal) != cudaSuccess) return 0;
+  if (ordinal < 64) known[ordinal].store(count, std::memory_order_relaxed);
+  return count;
+}
+
+// CTAs of the walk with tiles of so many columns. The tiles of M^T are among those of a phase that summarizes.
+struct WalkGrid {
+  int32_t tiles;
+  int64_t blocks;
+  WalkGrid(const WalkArgs& args, const Shape& shape, int32_t columns) {
+    const bool summarizes = args.phase == 1 && args.slot_transition != nullptr;
+    tiles = tiles_of(shape.dv, columns) + (summarizes ? tiles_of(shape.dk, columns) : 0);
+    blocks = int64_t{args.row_bound} * args.heads_v * tiles;
+  }
+};
+
+template <Op kOp, class Number, int kWidth, int kColumns>
+cudaError_t launch_walk_tiles(const WalkInputs& inputs, const WalkArgs& args, const Shape& shape, cudaStream_t stream) {
+  using Stage = sm80::Stage<kOp, Number, kWidth, kColumns>;
+  const WalkGrid grid(args, shape, kColumns);
+  return launch_dependent(walk_kernel<kOp, Number, kWidth, kColumns>, static_cast<unsigned>(grid.blocks),
+                          Stage::kAllThreads, Stage::kSharedBytes, stream, inputs, args, Extent{shape.dk, shape.dv},
+                          grid.tiles);
 }
 
 template <Op kOp, DType kType, int kWidth>
 cudaError_t ShapeKernels<kOp, kType, kWidth>::walk(const WalkInputs& inputs, const WalkArgs& args, const Shape& shape,
                                                    cudaStream_t stream) {
   using Number = NumberOf<kType>;
-  const bool summarizes = args.phase == 1 && args.slot_transition != nullptr;
-  const int tiles = whole_tiles(shape.dv) + (summarizes ? whole_tiles(shape.dk) : 0);
-  const unsigned grid =
-      static_cast<unsigned>(args.row_bound) * static_cast<unsigned>(args.heads_v) * static_cast<unsigned>(tiles);
-  const Extent extent{shape.dk, shape.dv};
   if constexpr (kType == DType::kFp32) {
-    if (shape.tf32)
-      return launch_dependent(walk_kernel<kOp, Tf32, kWidth>, grid, kThreads, Stage<kOp, Tf32, kWidth>::kSharedBytes,
-                              stream, inputs, args, extent, tiles);
+    if (shape.tf32) return launch_walk_tiles<kOp, Tf32, kWidth, kTileValues>(inputs, args, shape, stream);
   }
-  return launch_dependent(walk_kernel<kOp, Number, kWidth>, grid, kThreads, Stage<kOp, Number, kWidth>::kSharedBytes,
-                          stream, inputs, args, extent, tiles);
+  if constexpr (has_wide_tiles(sizeof(Number), kWidth)) {
+    // Wide tiles read less. Where narrow ones find a multiprocessor each, they are faster. No number depends on it.
+    if (tile_of(shape) == kWideTile && WalkGrid(args, shape, kTileValues).blocks > multiprocessors())
+      return launch_walk_tiles<kOp, Number, kWidth, kWideTile>(inputs, args, shape, stream);
+  }
+  return launch_walk_tiles<kOp, Number, kWidth, kTileValues>(inputs, args, shape, stream);
 }
 
 template <Op kOp, DType kType, int kWidth>
@@ -66,15 +101,20 @@ cudaError_t ShapeKernels<kOp, kType, kWidth>::load(const Shape&) {
   auto load = [&status](auto* kernel, size_t shared_bytes) {
     if (status == cudaSuccess) status = load_kernel(kernel, shared_bytes);
   };
-  if constexpr (kOp == Op::kGdn) {
-    load(prepare_gdn_kernel<Number, kWidth>, sizeof(GdnPrepareShared<Number, kWidth>));
-  } else {
+  if constexpr (kOp == Op::kKda) {
     if constexpr (kTakesMidFrame<kType>)
       load(prepare_kda_kernel<Number, kWidth, true>, sizeof(typename KdaPrepare<Number, kWidth, true>::Shared));
     load(prepare_kda_kernel<Number, kWidth, false>, sizeof(typename KdaPrepare<Number, kWidth, false>::Shared));
+  } else if constexpr (chunk_of(kOp, sizeof(Number), kWidth) == kLongChunk) {
+    load(prepare_gdn_long_kernel<Number, kWidth>, sizeof(typename GdnPrepareLong<Number, kWidth>::Shared));
+  } else {
+    load(prepare_gdn_kernel<Number, kWidth>, sizeof(GdnPrepareShared<Number, kWidth>));
   }
-  if constexpr (kType == DType::kFp32) load(walk_kernel<kOp, Tf32, kWidth>, Stage<kOp, Tf32, kWidth>::kSharedBytes);
-  load(walk_kernel<kOp, Number, kWidth>, Stage<kOp, Number, kWidth>::kSharedBytes);
+  if constexpr (kType == DType::kFp32)
+    load(walk_kernel<kOp, Tf32, kWidth, kTileValues>, Stage<kOp, Tf32, kWidth, kTileValues>::kSharedBytes);
+  if constexpr (has_wide_tiles(sizeof(Number), kWidth))
+    load(walk_kernel<kOp, Number, kWidth, kWideTile>, Stage<kOp, Number, kWidth, kWideTile>::kSharedBytes);
+  load(walk_kernel<kOp, Number, kWidth, kTileValues>, Stage<kOp, Number, kWidth, kTileValues>::kSharedBytes);
   return status;
 }
 

@@ -4,6 +4,7 @@
 // `row` + 8 r, key channel 8 b + `column` + c, with row = first of the warp + lane / 4 and column = 2 (lane % 4).
 #pragma once
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cuda/args.h"
 #include "kernels/cuda/sm80/record.h"
@@ -79,6 +80,13 @@ __device__ __forceinline__ void store_state(const float (&state)[kCount], const 
           static_cast<uint16_t>(pack_pair(state[i], 0.0f, matrix.dtype));
     });
   }
+}
+
+// Bytes of args.slot_lives at one (slot, head): byte i is 0 when all numbers of rows 64 i .. of M^T are. There are 8, and 4 are needed at most.
+template <class Word>
+__device__ __forceinline__ auto* row_lives(Word* slot_lives, int64_t slot_head) {
+  using Byte = std::conditional_t<std::is_const_v<Word>, const uint8_t, uint8_t>;
+  return reinterpret_cast<Byte*>(slot_lives + 2 * slot_head);
 }
 
 // A matrix of a slot at one head: rows of kWidth floats, as many as whole tiles have.

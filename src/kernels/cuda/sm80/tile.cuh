@@ -1,4 +1,4 @@
-// Tiles of 32 tokens from global to shared memory, by the 128 threads of a CTA.
+// Tiles of tokens from global to shared memory, by all threads of a CTA.
 #pragma once
 #include <cstdint>
 
@@ -9,7 +9,7 @@
 
 namespace deltarelay::cuda::sm80 {
 
-constexpr int kThreads = 128;
+constexpr int kThreads = 128;  // of a CTA, but for the walk of wide tiles
 
 // The largest unit in which rows of a tensor may be copied. The contract leaves pointers and strides of 16-bit tensors any even number
 // of bytes: such rows pass through registers.
@@ -21,64 +21,100 @@ __device__ __forceinline__ Access access_of(const TensorView& tensor, int elemen
   return bits % 16 == 0 ? Access::kPieces : bits % 4 == 0 ? Access::kWords : Access::kNumbers;
 }
 
-// Calls body(row, piece) for this thread's pieces of a tile of 32 rows. Neighbouring threads take neighbouring pieces.
-template <int kRowPieces, class Body>
-__device__ __forceinline__ void for_each_piece(Body body) {
-  constexpr int kSide = kRowPieces % 8 == 0 ? 8 : 4;
-  static_assert(kRowPieces % kSide == 0 && kChunk % (kThreads / kSide) == 0);
-  // Opaque, or the compiler keeps every address of a chunk in registers from one chunk to the next.
-  const int thread = static_cast<int>(opaque(threadIdx.x)), row0 = thread / kSide, piece0 = thread % kSide;
+// A tile of kTileRows rows of kRowPieces pieces of 16 bytes; in shared memory a row has kRowBytes.
+template <int kTileRows, int kRowPieces, int kRowBytes, int kAllThreads = kThreads>
+struct TileCopy {
+  static constexpr int kSide = kRowPieces % 16 == 0 ? 16 : kRowPieces % 8 == 0 ? 8 : 4, kDown = kAllThreads / kSide;
+
+  // Calls body(row, piece) for this thread's pieces. Neighbouring threads take neighbouring pieces.
+  template <class Body>
+  static __device__ __forceinline__ void for_each_piece(Body body) {
+    // Opaque, or the compiler keeps every address of a chunk in registers from one chunk to the next.
+    const int thread = static_cast<int>(opaque(threadIdx.x));
+    if constexpr (kTileRows % kDown == 0) {
+      const int row0 = thread / kSide, piece0 = thread % kSide;
 #pragma unroll
-  for (int row = 0; row < kChunk; row += kThreads / kSide) {
+      for (int row = 0; row < kTileRows; row += kDown) {
 #pragma unroll
-    for (int piece = 0; piece < kRowPieces; piece += kSide) body(row0 + row, piece0 + piece);
-  }
-}
-
-// A tile of a record: all of it exists.
-template <int kRowPieces, int kRowBytes>
-__device__ __forceinline__ void load_record_tile(uint32_t to, const uint8_t* from) {
-  for_each_piece<kRowPieces>([&](int row, int piece) {
-    copy_piece(to + row * kRowBytes + piece * 16, from + (row * kRowPieces + piece) * 16);
-  });
-}
-
-__device__ __forceinline__ void load_record_bytes(uint32_t to, const uint8_t* from, int bytes) {
-#pragma unroll 4
-  for (int at = static_cast<int>(opaque(threadIdx.x)) * 16; at < bytes; at += kThreads * 16)
-    copy_piece(to + at, from + at);
-}
-
-// A tile of a tensor of the caller: `rows` tokens exist, and `bytes` of each; what lies beyond is 0 in the tile and never read, for it may
-// be another sequence's or nobody's.
-template <int kRowPieces, int kRowBytes>
-__device__ __forceinline__ void load_tile(uint32_t to, const uint8_t* from, int64_t stride, int rows, int bytes,
-                                          Access access) {
-  auto existing = [&](int row, int at, int most) {
-    const int left = row < rows ? bytes - at : 0;
-    return left < 0 ? 0 : left < most ? left : most;
-  };
-  if (access == Access::kPieces) {
-    for_each_piece<kRowPieces>([&](int row, int piece) {
-      const int count = existing(row, piece * 16, 16);
-      copy_piece(to + row * kRowBytes + piece * 16, from + (row < rows ? row : 0) * stride + piece * 16, count);
-    });
-    return;
-  }
-  // Rare, so in few instructions.
-#pragma unroll 1
-  for (int i = static_cast<int>(opaque(threadIdx.x)); i < kChunk * kRowPieces * 4; i += kThreads) {
-    const int row = i / (kRowPieces * 4), at = i % (kRowPieces * 4) * 4, count = existing(row, at, 4);
-    const uint8_t* word = from + (count > 0 ? row * stride + at : 0);
-    if (access == Access::kWords) {
-      copy_word(to + row * kRowBytes + at, word, count);
+        for (int piece = 0; piece < kRowPieces; piece += kSide) body(row0 + row, piece0 + piece);
+      }
     } else {
-      const uint16_t* pair = reinterpret_cast<const uint16_t*>(word);
-      uint32_t both = 0;
-      if (count > 0) both = pair[0];
-      if (count > 2) both |= static_cast<uint32_t>(pair[1]) << 16;
-      store_word(to + row * kRowBytes + at, both);
+#pragma unroll
+      for (int first = 0; first < kTileRows * kRowPieces; first += kAllThreads) {
+        const int i = first + thread;
+        if (i < kTileRows * kRowPieces) body(i / kRowPieces, i % kRowPieces);
+      }
     }
+  }
+
+  // A tile of a record: all of it exists.
+  static __device__ __forceinline__ void load_all(uint32_t to, const uint8_t* from) {
+    for_each_piece([&](int row, int piece) {
+      copy_piece(to + row * kRowBytes + piece * 16, from + (row * kRowPieces + piece) * 16);
+    });
+  }
+
+  // A tile of a tensor of the caller: `rows` tokens exist, and `bytes` of each; what lies beyond is 0 in the tile and never read, for it
+  // may be another sequence's or nobody's.
+  static __device__ __forceinline__ void load(uint32_t to, const uint8_t* from, int64_t stride, int rows, int bytes,
+                                              Access access) {
+    auto existing = [&](int row, int at, int most) {
+      const int left = row < rows ? bytes - at : 0;
+      return left < 0 ? 0 : left < most ? left : most;
+    };
+    if (access == Access::kPieces && rows >= kTileRows && bytes >= kRowPieces * 16) {
+      if constexpr (kTileRows % kDown == 0) {
+        const int thread = static_cast<int>(opaque(threadIdx.x)), row0 = thread / kSide, piece0 = thread % kSide;
+        const uint8_t* at = from + row0 * stride + piece0 * 16;
+        to += row0 * kRowBytes + piece0 * 16;
+#pragma unroll
+        for (int row = 0; row < kTileRows; row += kDown) {
+#pragma unroll
+          for (int piece = 0; piece < kRowPieces; piece += kSide)
+            copy_piece(to + row * kRowBytes + piece * 16, at + piece * 16);
+          at += kDown * stride;
+        }
+      } else {
+        for_each_piece([&](int row, int piece) {
+          copy_piece(to + row * kRowBytes + piece * 16, from + row * stride + piece * 16);
+        });
+      }
+      return;
+    }
+    if (access == Access::kPieces) {
+#pragma unroll 1
+      for (int i = static_cast<int>(opaque(threadIdx.x)); i < kTileRows * kRowPieces; i += kAllThreads) {
+        const int row = i / kRowPieces, piece = i % kRowPieces;
+        copy_piece(to + row * kRowBytes + piece * 16, from + (row < rows ? row : 0) * stride + piece * 16,
+                   existing(row, piece * 16, 16));
+      }
+      return;
+    }
+    // Rare, so in few instructions.
+#pragma unroll 1
+    for (int i = static_cast<int>(opaque(threadIdx.x)); i < kTileRows * kRowPieces * 4; i += kAllThreads) {
+      const int row = i / (kRowPieces * 4), at = i % (kRowPieces * 4) * 4, count = existing(row, at, 4);
+      const uint8_t* word = from + (count > 0 ? row * stride + at : 0);
+      if (access == Access::kWords) {
+        copy_word(to + row * kRowBytes + at, word, count);
+      } else {
+        const uint16_t* pair = reinterpret_cast<const uint16_t*>(word);
+        uint32_t both = 0;
+        if (count > 0) both = pair[0];
+        if (count > 2) both |= static_cast<uint32_t>(pair[1]) << 16;
+        store_word(to + row * kRowBytes + at, both);
+      }
+    }
+  }
+};
+
+template <int kBytes, int kAllThreads>
+__device__ __forceinline__ void load_record_bytes(uint32_t to, const uint8_t* from) {
+  constexpr int kStep = kAllThreads * 16;
+  const int first = static_cast<int>(opaque(threadIdx.x)) * 16;
+#pragma unroll
+  for (int at = 0; at < kBytes; at += kStep) {
+    if (at + kStep <= kBytes || at + first < kBytes) copy_piece(to + at + first, from + at + first);
   }
 }
 

@@ -1,4 +1,4 @@
-// The walk of one segment (or whole sequence) of one head and one tile of 64 value columns: `summarize` and `emit` from the records that
+// The walk of one segment (or whole sequence) of one head and one tile of value columns: `summarize` and `emit` from the records that
 // `prepare` left.
 //
 // Per chunk, with S the state that enters it, in the terms of record.h (K: k+ or k, Q: q+ or q, K^: k^ or k):
@@ -9,131 +9,190 @@
 // conversion alone (arithmetic.cuh), so that nothing on the chain passes through shared memory. All right operands lie there, in a ring
 // of stages that all threads fill by asynchronous copies; one barrier a chunk says both that a stage has arrived and that the one before
 // it may be filled again. Where there is room for one stage only, its parts are filled again as soon as they have been read.
+//
+// Gates that forget a segment's beginning altogether make M all 0 within a few chunks (an e^-80 a chunk is below fp32's range after two). Then
+// it stays 0, for every later chunk only multiplies it: its CTA stops walking, and the carry, which would add 0 to B, leaves B alone.
 #pragma once
 #include <cstdint>
 
 #include "kernels/cuda/args.h"
+#include "kernels/cuda/checkpoint.cuh"
 #include "kernels/cuda/ptx/barrier.cuh"
 #include "kernels/cuda/sm80/arithmetic.cuh"
 #include "kernels/cuda/sm80/launch.h"
+#include "kernels/cuda/sm80/output.cuh"
 #include "kernels/cuda/sm80/stage.cuh"
 #include "kernels/cuda/sm80/state.cuh"
 #include "kernels/cuda/state_io.cuh"
 
 namespace deltarelay::cuda::sm80 {
 
-// Where the outputs of an item go.
-struct Output {
-  uint8_t* data;   // first token, first value column of the tile
-  int64_t stride;  // of tokens, in numbers
-  int tokens, columns;
-  DType dtype;
-  bool pairs;  // two neighbours from an even column on may be written at once
-
-  __device__ __forceinline__ Output(const TensorView& o, const Item& item, const Extent& extent) {
-    const int element = o.dtype == DType::kFp32 ? 4 : 2, first = item.tile * kTileValues;
-    data = static_cast<uint8_t*>(o.data) +
-           (item.sequence_at * o.sequence + item.token * o.token + item.head * o.head + first) * element;
-    stride = o.token;
-    tokens = item.tokens;
-    columns = extent.dv - first;
-    dtype = o.dtype;
-    pairs = access_of(o, element) != Access::kNumbers;
-  }
-
-  // O^T of a warp: rows are value columns from `column` on, columns are tokens of chunk `chunk`.
-  __device__ __forceinline__ void store(const float (&out)[4][4], int chunk, int column, int lane) const {
-    const int64_t first = static_cast<int64_t>(chunk) * kChunk;
-    const int left = tokens - static_cast<int>(first), g = lane / 4, q = lane % 4;
-    if (dtype == DType::kFp32) {
-      float* to = reinterpret_cast<float*>(data) + first * stride + column + g;
-#pragma unroll
-      for (int i = 0; i < 16; ++i) {
-        const int token = i / 4 * 8 + 2 * q + i % 2, value = i / 2 % 2 * 8;
-        if (token < left && column + g + value < columns) to[token * stride + value] = out[i / 4][i % 4];
-      }
-      return;
-    }
-    uint16_t* to = reinterpret_cast<uint16_t*>(data) + (first + g) * stride + column + 2 * q;
-#pragma unroll
-    for (int n = 0; n < 4; ++n) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {  // now rows are tokens
-        const uint32_t pair = transpose_block(pack_pair(out[n][2 * r], out[n][2 * r + 1], dtype));
-        const int value = column + 2 * q + 8 * r;
-        uint16_t* at = to + 8 * n * stride + 8 * r;
-        if (8 * n + g >= left || value >= columns) continue;
-        if (pairs && value + 1 < columns) {
-          *reinterpret_cast<uint32_t*>(at) = pair;
-        } else {
-          at[0] = static_cast<uint16_t>(pair);
-          if (value + 1 < columns) at[1] = static_cast<uint16_t>(pair >> 16);
-        }
-      }
-    }
-  }
-};
-
 // Pointers and strides of an item, behind the ring in shared memory: in registers they would cost the state's place.
 template <class Stage>
 struct Plan {
   Item item;
   Source<Stage> source;
-  Output output;
+  Output<Stage> output;
+  SequenceCheckpoints checkpoints;  // of the item's sequence, where states inside it are wanted
+  RowCheckpoints due;               // those of the item's row
+  unsigned long long checkpoint_rows;
 };
 
-// One CTA, one item.
-template <Op kOp, class Number, int kWidth>
-struct Walk {
-  using Stage = sm80::Stage<kOp, Number, kWidth>;
-  using Numbers = Arithmetic<Number>;
-  static constexpr int kElement = Stage::kElement, kRowBytes = Stage::kRowBytes;
-  static constexpr RecordPlaces kRecord = Stage::kRecord;
-  static constexpr bool kScalarGate = Stage::kScalarGate, kOneStage = Stage::kStages == 1;
+// Uses batches of right operands in order: load(i, batch), use(i, batch). Where registers allow it, a batch is loaded before the one ahead of
+// it is used.
+template <class Numbers, bool kAhead, int kCount, class Load, class Use>
+__device__ __forceinline__ void for_each_batch(Load load, Use use) {
+  typename Numbers::Right batch[kAhead ? 2 : 1][Numbers::kBatch];
+  if constexpr (kAhead) load(0, batch[0]);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    if constexpr (kAhead) {
+      if (i + 1 < kCount) load(i + 1, batch[(i + 1) % 2]);
+      use(i, batch[i % 2]);
+    } else {
+      load(i, batch[0]);
+      use(i, batch[0]);
+    }
+  }
+}
 
-  // Two factors of each 8-column block of sums, from a vector over tokens or channels at `address`.
-  static __device__ __forceinline__ float2 factors(uint32_t address, int block, int lane) {
-    return load_pair(address + block * 32 + lane % 4 * 8);
+// One CTA, one item.
+template <Op kOp, class Number, int kWidth, int kTileColumns>
+struct Walk {
+  using Stage = sm80::Stage<kOp, Number, kWidth, kTileColumns>;
+  using Numbers = Arithmetic<Number>;
+  using Left = typename Numbers::Left;
+  using Batch = typename Numbers::Right[Numbers::kBatch];
+  static constexpr int kElement = Stage::kElement, kRowBytes = Stage::kRowBytes;
+  static constexpr int kTokens = Stage::kTokens, kSums = kTokens / 8, kGroups = kTokens / 32;
+  static constexpr RecordPlaces kRecord = Stage::kRecord;
+  static constexpr bool kScalarGate = Stage::kScalarGate, kTwoKeys = Stage::kTwoKeys;
+  static constexpr bool kOneStage = Stage::kStages == 1 && !kTwoKeys;
+  static constexpr bool kAhead = Numbers::kLoadsAhead && kWidth <= 128;  // of right operands
+  static constexpr int kLookEvery = 128 / kTokens;                       // chunks between looks at all numbers of M
+
+  // Factors of sums 2 n and 2 n + 1, from a vector at `address`.
+  struct Factors {
+    uint4 four;
+    __device__ __forceinline__ float get(int n, int i) const {
+      return __uint_as_float(n % 2 == 0 ? (i % 2 == 0 ? four.x : four.y) : (i % 2 == 0 ? four.z : four.w));
+    }
+  };
+  static __device__ __forceinline__ Factors factors(uint32_t address, int pair, int lane) {
+    return {load_four(address + pair * 64 + lane % 4 * 16)};
   }
 
-  // U in `error`, from R^T = -(K S)^T in `error`.
-  static __device__ __forceinline__ void correct(float (&error)[4][4], uint32_t stage, bool values, int warp,
+  // -(K S)^T before its factors in `error`, (Q S)^T in `out`, both taking turns.
+  template <bool kEmit>
+  static __device__ __forceinline__ void read_state(float (&error)[kSums][4], float (&out)[kSums][4],
+                                                    const float (&state)[kWidth / 2], uint32_t keys, uint32_t queries) {
+    constexpr int kBatch = Numbers::kBatch, kMatrices = kEmit ? 2 : 1, kParts = kSums / kBatch * kMatrices;
+    Left s;
+    for_each_batch<Numbers, kAhead, kWidth / 32 * kParts>(
+        [&](int i, Batch& batch) {
+          const uint32_t tile = i % kMatrices == 0 ? keys : queries;
+#pragma unroll
+          for (int n = 0; n < kBatch; ++n)
+            batch[n] = Numbers::load_rows(tile + i / kParts * 32 * kElement +
+                                          (i % kParts / kMatrices * kBatch + n) * 8 * kRowBytes);
+        },
+        [&](int i, const Batch& batch) {
+          if (i % kParts == 0) s = Numbers::left(state, i / kParts);
+          const int first = i % kParts / kMatrices * kBatch;
+          if (i % kMatrices == 0)
+            Numbers::multiply_batch(error, first, s, batch);
+          else
+            Numbers::multiply_batch(out, first, s, batch);
+        });
+  }
+
+  // U in `error`, from (K S)^T in `error`.
+  static __device__ __forceinline__ void correct(float (&error)[kSums][4], uint32_t stage, bool values, int warp,
                                                  int lane) {
-    typename Numbers::Values value;
-    if (values)
-      value = Numbers::load_values(
-          stage + Stage::kV + Numbers::values_place(lane, Stage::kValueRowBytes) + warp * 16 * kElement,
-          Stage::kValueRowBytes);
+    typename Numbers::Values value[kGroups];
+    if (values) {
+      const uint32_t v = stage + Stage::kV + Numbers::values_place(lane, Stage::kValueRowBytes) + warp * 16 * kElement;
 #pragma unroll
-    for (int n = 0; n < 4; ++n) {
-      const float2 beta = factors(stage + Stage::at(kRecord.beta), n, lane);
-      const float2 read = kScalarGate ? factors(stage + Stage::at(kRecord.read_factor), n, lane) : beta;
+      for (int group = 0; group < kGroups; ++group)
+        value[group] = Numbers::load_values(v + group * 32 * Stage::kValueRowBytes, Stage::kValueRowBytes);
+    }
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        error[n][i] *= i % 2 == 0 ? -read.x : -read.y;
-        if (values) error[n][i] = fmaf(i % 2 == 0 ? beta.x : beta.y, value.get(n, i), error[n][i]);
+    for (int pair = 0; pair < kSums / 2; ++pair) {
+      const Factors beta = factors(stage + Stage::at(kRecord.beta), pair, lane);
+      const Factors read = kScalarGate ? factors(stage + Stage::at(kRecord.read_factor), pair, lane) : beta;
+#pragma unroll
+      for (int n = 2 * pair; n < 2 * pair + 2; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          error[n][i] *= -read.get(n, i);
+          if (values) error[n][i] = fmaf(beta.get(n, i), value[n / 4].get(n % 4, i), error[n][i]);
+        }
       }
     }
-    const typename Numbers::Left r = left_of<Numbers>(error);
-    const uint32_t t = stage + Stage::at(kRecord.t) + Numbers::square_place(lane);
+    Left r[kGroups];
+    left_of<Numbers>(r, error);
+    Numbers::multiply_square(error, r, stage + Stage::at(kRecord.t), lane);
+  }
+
+  // O^T in `out`, from (Q S)^T in `out` and U.
+  static __device__ __forceinline__ void finish_output(float (&out)[kSums][4], const float (&error)[kSums][4],
+                                                       const Left (&u)[kGroups], uint32_t stage, int lane) {
 #pragma unroll
-    for (int n = 0; n < 4; ++n)
-      Numbers::multiply(error[n], r, Numbers::load_rows(t + n * 8 * square_row_bytes(kElement)));
+    for (int pair = 0; pair < kSums / 2; ++pair) {
+      const Factors diagonal = factors(stage + Stage::at(kRecord.diagonal), pair, lane);
+      Factors query{};
+      if constexpr (kScalarGate) query = factors(stage + Stage::at(kRecord.query_factor), pair, lane);
+#pragma unroll
+      for (int n = 2 * pair; n < 2 * pair + 2; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float from_state = kScalarGate ? out[n][i] * query.get(n, i) : out[n][i];
+          out[n][i] = fmaf(diagonal.get(n, i), error[n][i], from_state);
+        }
+      }
+    }
+    Numbers::multiply_square(out, u, stage + Stage::at(kRecord.p), lane);
   }
 
   // S <- decay S + K^^T U. The products of a chunk are summed apart from the state: tensor cores truncate when they add.
-  static __device__ __forceinline__ void update(float (&state)[kWidth / 2], const typename Numbers::Left& u,
-                                                uint32_t stage, int lane) {
-    const uint32_t keys = stage + Stage::kUpdate + Numbers::columns_place(lane, kRowBytes);
+  static __device__ __forceinline__ void update(float (&state)[kWidth / 2], const Left (&u)[kGroups], uint32_t stage,
+                                                uint32_t tile, int lane) {
+    constexpr int kBatch = Numbers::kBatch;
+    const uint32_t keys = tile + Numbers::columns_place(lane, kRowBytes);
     const float whole = kScalarGate ? load_float(stage + Stage::at(kRecord.decay)) : 1.0f;
+    float sums[kBatch][4];
+    for_each_batch<Numbers, kAhead, kWidth / 8 / kBatch * kGroups>(
+        [&](int i, Batch& batch) {
 #pragma unroll
-    for (int b = 0; b < kWidth / 8; ++b) {
-      const float2 decay = kScalarGate ? make_float2(whole, whole) : factors(stage + Stage::at(kRecord.decay), b, lane);
-      float sum[4] = {};
-      Numbers::multiply(sum, u, Numbers::load_columns(keys + b * 8 * kElement, kRowBytes));
+          for (int n = 0; n < kBatch; ++n)
+            batch[n] = Numbers::load_columns(
+                keys + (i / kGroups * kBatch + n) * 8 * kElement + i % kGroups * 32 * kRowBytes, kRowBytes);
+        },
+        [&](int i, const Batch& batch) {
+          if (i % kGroups == 0) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) state[4 * b + i] = fmaf(state[4 * b + i], i % 2 == 0 ? decay.x : decay.y, sum[i]);
-    }
+            for (int j = 0; j < kBatch * 4; ++j) sums[j / 4][j % 4] = 0.0f;
+          }
+          Numbers::multiply_batch(sums, 0, u[i % kGroups], batch);
+          if (i % kGroups < kGroups - 1) return;
+#pragma unroll
+          for (int n = 0; n < kBatch; ++n) {
+            const int b = i / kGroups * kBatch + n;
+            Factors decay{};
+            if constexpr (!kScalarGate) decay = factors(stage + Stage::at(kRecord.decay), b / 2, lane);
+#pragma unroll
+            for (int j = 0; j < 4; ++j)
+              state[4 * b + j] = fmaf(state[4 * b + j], kScalarGate ? whole : decay.get(b, j), sums[n][j]);
+          }
+        });
+  }
+
+  // A barrier; false when all numbers of the CTA's tile of M^T are 0.
+  static __device__ __forceinline__ bool transition_lives(const float (&state)[kWidth / 2]) {
+    uint32_t bits = 0;
+#pragma unroll
+    for (int i = 0; i < kWidth / 2; ++i) bits |= __float_as_uint(state[i]);
+    return __syncthreads_or(static_cast<int>(bits & 0x7fffffffu)) != 0;
   }
 
   template <bool kEmit>
@@ -144,50 +203,64 @@ struct Walk {
     source.template load_rest<kEmit>(chunk, stage);
   }
 
-  // All chunks of the item. `values`: V is there (it is not for M). after_chunk(chunk, state) is called with the state that leaves a chunk.
-  template <bool kEmit, class AfterChunk>
+  // Chunks `first` .. `last` - 1 of the item. `values`: V is there (it is not for M).
+  template <bool kEmit>
   static __device__ __forceinline__ void run(float (&state)[kWidth / 2], const Plan<Stage>& plan, uint32_t ring,
-                                             int chunks, bool values, AfterChunk after_chunk) {
+                                             int first, int last, bool values) {
     const Source<Stage>& source = plan.source;
-    constexpr int kStages = Stage::kStages, kAhead = kOneStage ? 1 : kStages - 1;
-    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-#pragma unroll
-    for (int chunk = 0; chunk < kAhead; ++chunk) {
-      if (chunk < chunks) load_all<kEmit>(source, chunk, ring + chunk * Stage::kBytes);
+    constexpr int kStages = Stage::kStages, kStagesAhead = kStages == 1 ? 1 : kStages - 1;
+    if constexpr (kTwoKeys) {
+      if constexpr (kEmit) source.load_query(first, ring);
+      source.load_read(first, ring);
       close_copies();
+    } else {
+#pragma unroll
+      for (int i = 0; i < kStagesAhead; ++i) {
+        if (first + i < last) load_all<kEmit>(source, first + i, ring + i * Stage::kBytes);
+        close_copies();
+      }
     }
-    int filled = kAhead % kStages, used = 0;  // stages: the next to fill, the one of this chunk
+    int filled = kStagesAhead % kStages, used = 0;  // stages: the next to fill, the one of this chunk
 #pragma unroll 1
-    for (int chunk = 0; chunk < chunks; ++chunk) {
-      wait_for_copies<kAhead - 1>();
-      __syncthreads();
-      if constexpr (!kOneStage) {
-        if (chunk + kAhead < chunks) load_all<kEmit>(source, chunk + kAhead, ring + filled * Stage::kBytes);
+    for (int chunk = first; chunk < last; ++chunk) {
+      wait_for_copies<kStagesAhead - 1>();
+      if (!kEmit && !values && chunk % kLookEvery == kLookEvery - 1) {
+        if (!transition_lives(state)) {
+          wait_for_copies<0>();
+          return;
+        }
+      } else {
+        __syncthreads();
+      }
+      if constexpr (kTwoKeys) {
+        source.template load_rest<kEmit>(chunk, ring);
+        close_copies();
+      } else if constexpr (!kOneStage) {
+        if (chunk + kStagesAhead < last) load_all<kEmit>(source, chunk + kStagesAhead, ring + filled * Stage::kBytes);
         close_copies();
         filled = filled + 1 == kStages ? 0 : filled + 1;
       }
       const uint32_t stage = opaque(ring + used * Stage::kBytes);
       used = used + 1 == kStages ? 0 : used + 1;
+      const int thread = static_cast<int>(opaque(threadIdx.x)), warp = thread / 32, lane = thread % 32;
+      const uint32_t odd = kTwoKeys ? chunk % 2 * Stage::kTile : 0;
 
-      float error[4][4] = {}, out[4][4] = {};
-      const uint32_t keys = stage + Stage::kRead + Numbers::rows_place(lane, kRowBytes);
-      const uint32_t queries = stage + Stage::kQuery + Numbers::rows_place(lane, kRowBytes);
-#pragma unroll
-      for (int group = 0; group < kWidth / 32; ++group) {
-        const typename Numbers::Left s = Numbers::left(state, group);
-#pragma unroll
-        for (int n = 0; n < 4; ++n)
-          Numbers::multiply(error[n], s, Numbers::load_rows(keys + group * 32 * kElement + n * 8 * kRowBytes));
-        if constexpr (kEmit) {
-#pragma unroll
-          for (int n = 0; n < 4; ++n)
-            Numbers::multiply(out[n], s, Numbers::load_rows(queries + group * 32 * kElement + n * 8 * kRowBytes));
+      float error[kSums][4] = {}, out[kSums][4] = {};
+      const uint32_t place = Numbers::rows_place(lane, kRowBytes);
+      read_state<kEmit>(error, out, state, stage + Stage::kRead + odd + place, stage + Stage::kQuery + place);
+      if constexpr (kTwoKeys) {  // the rest is here; q has been read by all
+        wait_for_copies<0>();
+        __syncthreads();
+        if (chunk + 1 < last) {
+          if constexpr (kEmit) source.load_query(chunk + 1, stage);
+          source.load_read(chunk + 1, stage);
         }
+        close_copies();
       }
       if constexpr (kOneStage) {  // q and, of KDA, k+ have been read by all
         __syncthreads();
         if constexpr (Stage::kOverlaid) source.load_update(chunk, stage);
-        if (chunk + 1 < chunks) {
+        if (chunk + 1 < last) {
           if constexpr (kEmit) source.load_query(chunk + 1, stage);
           if constexpr (!kScalarGate && !Stage::kOverlaid) source.load_read(chunk + 1, stage);
         }
@@ -195,23 +268,11 @@ struct Walk {
       }
 
       correct(error, stage, values, warp, lane);
-      const typename Numbers::Left u = left_of<Numbers>(error);
+      Left u[kGroups];
+      left_of<Numbers>(u, error);
       if constexpr (kEmit) {
-#pragma unroll
-        for (int n = 0; n < 4; ++n) {
-          const float2 diagonal = factors(stage + Stage::at(kRecord.diagonal), n, lane);
-          const float2 query =
-              kScalarGate ? factors(stage + Stage::at(kRecord.query_factor), n, lane) : make_float2(1.0f, 1.0f);
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            const float from_state = kScalarGate ? out[n][i] * (i % 2 == 0 ? query.x : query.y) : out[n][i];
-            out[n][i] = fmaf(i % 2 == 0 ? diagonal.x : diagonal.y, error[n][i], from_state);
-          }
-        }
-        const uint32_t p = stage + Stage::at(kRecord.p) + Numbers::square_place(lane);
-#pragma unroll
-        for (int n = 0; n < 4; ++n)
-          Numbers::multiply(out[n], u, Numbers::load_rows(p + n * 8 * square_row_bytes(kElement)));
+        finish_output(out, error, u, stage, lane);
+        plan.output.store(out, chunk, warp * 16, stage + Stage::kV + warp * 16 * kElement, lane);
       }
       if constexpr (Stage::kOverlaid) {
         wait_for_copies<0>();
@@ -219,44 +280,50 @@ struct Walk {
       }
       if constexpr (kScalarGate) {
 #pragma unroll
-        for (int n = 0; n < 4; ++n) {
-          const float2 factor = factors(stage + Stage::at(kRecord.update_factor), n, lane);
+        for (int pair = 0; pair < kSums / 2; ++pair) {
+          const Factors factor = factors(stage + Stage::at(kRecord.update_factor), pair, lane);
 #pragma unroll
-          for (int i = 0; i < 4; ++i) error[n][i] *= i % 2 == 0 ? factor.x : factor.y;
+          for (int i = 0; i < 8; ++i) error[2 * pair + i / 4][i % 4] *= factor.get(i / 4, i);
         }
-        update(state, left_of<Numbers>(error), stage, lane);
-      } else {
-        update(state, u, stage, lane);
+        left_of<Numbers>(u, error);
       }
-      if constexpr (kEmit) {
-        plan.output.store(out, chunk, warp * 16, lane);
-      }
+      update(state, u, stage, stage + Stage::kUpdate + odd, lane);
       if constexpr (kOneStage) {
         __syncthreads();
-        if (chunk + 1 < chunks) {
+        if (chunk + 1 < last) {
           if constexpr (kScalarGate || Stage::kOverlaid) source.load_read(chunk + 1, stage);
           if constexpr (!Stage::kOverlaid) source.load_update(chunk + 1, stage);
           source.template load_rest<kEmit>(chunk + 1, stage);
         }
         close_copies();
       }
-      after_chunk(chunk, state);
     }
   }
 
   static __device__ __forceinline__ void walk(const WalkInputs& inputs, const WalkArgs& args, const Extent& extent,
                                               int tiles, uint8_t* memory) {
     Item found;
-    if (!find_item(args, extent, tiles, found)) return;
+    if (!find_item<Stage>(args, extent, tiles, found)) return;
     const uint32_t ring = shared_address(memory);
     auto& plan = *reinterpret_cast<Plan<Stage>*>(memory + Stage::kStages * Stage::kBytes);
     static_assert(sizeof(Plan<Stage>) <= kPlanBytes);
-    if (threadIdx.x == 0) plan = {found, Source<Stage>(inputs, args, extent, found), Output(args.o, found, extent)};
+    SequenceCheckpoints checkpoints{};
+    const bool stops = args.checkpoints.kind != Checkpoints::kNone && found.row.work == Work::kEmit;
+    if (stops)
+      checkpoints =
+          find_checkpoints<Stage::kAllThreads>(args.tables, args.checkpoints, found.row.sequence, plan.checkpoint_rows);
+    if (threadIdx.x == 0) {
+      plan = {found, Source<Stage>(inputs, args, extent, found), Output<Stage>(args.o, found, extent), checkpoints, {},
+              0};
+      if (stops) plan.due = RowCheckpoints(args.checkpoints, plan.checkpoints, found.row, kTokens);
+    }
     __syncthreads();
     const Item& item = plan.item;
     const Row& row = item.row;
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-    const Place at{item.tile * kTileValues + warp * 16 + lane / 4, lane % 4 * 2};
+    const Place at{item.tile * Stage::kColumns + warp * 16 + lane / 4, lane % 4 * 2};
+    // Slots have whole tiles of 64 rows: of a wider tile, some warps may have none.
+    const bool in_slot = at.row < whole_tiles(item.transition ? extent.dk : extent.dv) * kTileValues;
     auto slot_state = [&](int slot) {
       const int64_t floats = static_cast<int64_t>(whole_tiles(extent.dv)) * kTileValues * kWidth;
       return args.slot_state + (static_cast<int64_t>(slot) * args.heads_v + item.head) * floats;
@@ -265,38 +332,69 @@ struct Walk {
     if (row.work == Work::kSummarize) {
 #pragma unroll
       for (int i = 0; i < kWidth / 2; ++i) {
-        const bool diagonal = at.row + i / 2 % 2 * 8 == at.column + i / 4 * 8 + i % 2;
+        const int value = at.row + i / 2 % 2 * 8;  // channels that do not exist stay 0: they would never vanish
+        const bool diagonal = value == at.column + i / 4 * 8 + i % 2 && value < extent.dk;
         state[i] = item.transition && diagonal ? 1.0f : 0.0f;
       }
-      run<false>(state, plan, ring, row.chunks, !item.transition, [](int, const auto&) {});
-      constexpr int64_t kTransitionFloats = slot_transition_floats(kWidth);
-      float* transition =
-          args.slot_transition + (static_cast<int64_t>(row.slot_out) * args.heads_v + item.head) * kTransitionFloats;
-      store_slot<kWidth>(state, item.transition ? transition : slot_state(row.slot_out), at);
+      run<false>(state, plan, ring, 0, row.chunks, !item.transition);
+      const int64_t slot_head = static_cast<int64_t>(row.slot_out) * args.heads_v + item.head;
+      if (item.transition) {
+        const bool lives = transition_lives(state);
+        if (in_slot && threadIdx.x % kTileValues == 0)  // one for every 64 rows, whatever the tile
+          row_lives(args.slot_lives, slot_head)[at.row / kTileValues] = lives ? 1 : 0;
+        if (in_slot) store_slot<kWidth>(state, args.slot_transition + slot_head * slot_transition_floats(kWidth), at);
+      } else {
+#pragma unroll
+        for (float& number : state)
+          number += 0.0f;  // no -0: the carry may leave B alone or add 0 to it, with the same bits
+        if (in_slot) store_slot<kWidth>(state, slot_state(row.slot_out), at);
+      }
       return;
     }
     if (row.slot_in >= 0) {
-      load_slot<kWidth>(state, slot_state(row.slot_in), at);
+#pragma unroll
+      for (float& number : state) number = 0.0f;
+      if (in_slot) load_slot<kWidth>(state, slot_state(row.slot_in), at);
     } else {
       const int64_t slot = initial_slot(args.initial, args.has_initial, row.sequence, args.report);
       load_state(state, args.initial, slot, item.head, at, extent);
     }
-    run<true>(state, plan, ring, row.chunks, true, [](int, const auto&) {});
-    if (row.slot_out >= 0) store_slot<kWidth>(state, slot_state(row.slot_out), at);
-    if (item.ends_sequence) {
-      if (row.slot_folded >= 0) load_slot<kWidth>(state, slot_state(row.slot_folded), at);
-      store_state(state, args.final, slot_of(args.final, row.sequence, args.report), item.head, at, extent);
+    auto leave_slot = [&] {
+      if (row.slot_out >= 0 && in_slot) store_slot<kWidth>(state, slot_state(row.slot_out), at);
+      if (row.slot_folded >= 0 && in_slot) load_slot<kWidth>(state, slot_state(row.slot_folded), at);
+    };
+    if (!stops) {
+      run<true>(state, plan, ring, 0, row.chunks, true);
+      leave_slot();
+    } else {  // a walk of its own, for the loop around it costs registers
+      for (int done = 0;;) {
+        const int next = min(plan.due.chunk(), row.chunks);
+        if (next > done) run<true>(state, plan, ring, done, next, true);
+        done = next;
+        if (done == row.chunks) leave_slot();
+        while (plan.due.chunk() == done) {
+          const StateView& pool = args.checkpoints.pool;
+          store_state(state, pool, slot_of(pool, plan.due.row(), args.report), item.head, at, extent);
+          __syncthreads();
+          if (threadIdx.x == 0) plan.due.advance();
+          __syncthreads();  // which also lets the stages be filled anew
+        }
+        if (done == row.chunks) break;
+      }
     }
+    if (item.ends_sequence)
+      store_state(state, args.final, slot_of(args.final, row.sequence, args.report), item.head, at, extent);
   }
 };
 
-template <Op kOp, class Number, int kWidth>
-__global__ void __launch_bounds__(kThreads, Stage<kOp, Number, kWidth>::kTogether)
+template <Op kOp, class Number, int kWidth, int kTileColumns>
+__global__ void __launch_bounds__(Stage<kOp, Number, kWidth, kTileColumns>::kAllThreads,
+                                  Stage<kOp, Number, kWidth, kTileColumns>::kTogether)
     walk_kernel(const __grid_constant__ WalkInputs inputs, const __grid_constant__ WalkArgs args, Extent extent,
                 int tiles) {
   wait_for_previous_grid();
   allow_next_grid();
-  Walk<kOp, Number, kWidth>::walk(inputs, args, extent, tiles, dynamic_shared_memory());
+  Walk<kOp, Number, kWidth, kTileColumns>::walk(inputs, args, extent, tiles, dynamic_shared_memory());
 }
 
 }  // namespace deltarelay::cuda::sm80
