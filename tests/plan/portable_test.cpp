@@ -126,7 +126,7 @@ TEST(CudaSm80, TilingFollowsFromTypeAndWidthsAlone) {
   };
   for (const Expected& e :
        {Expected{Op::kKda, DType::kBf16, 128, 128, 32, 1, 1}, Expected{Op::kGdn, DType::kBf16, 128, 128, 64, 1, 1},
-        Expected{Op::kGdn, DType::kFp16, 100, 192, 64, 2, 1}, Expected{Op::kKda, DType::kBf16, 60, 100, 32, 1, 2},
+        Expected{Op::kGdn, DType::kFp16, 100, 192, 64, 2, 1}, Expected{Op::kKda, DType::kBf16, 60, 100, 32, 1, 1},
         Expected{Op::kKda, DType::kFp16, 128, 64, 32, 1, 2}, Expected{Op::kGdn, DType::kFp32, 128, 192, 32, 3, 2},
         Expected{Op::kKda, DType::kFp32, 64, 65, 32, 2, 2}, Expected{Op::kGdn, DType::kBf16, 192, 256, 32, 4, 1},
         Expected{Op::kKda, DType::kFp32, 256, 1, 32, 1, 1}}) {

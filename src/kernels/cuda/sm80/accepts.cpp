@@ -63,8 +63,8 @@ int32_t panel_columns(const Problem& p, int32_t) { return tile_of(shape_of(p)); 
 
 int32_t value_tiles(const Problem& p) { return tiles_of(p.dv, tile_of(shape_of(p))); }
 
-// States lie in registers, 128 x 128 numbers of which fill a multiprocessor's.
-int32_t items_a_unit(const Problem& p) { return tile_of(shape_of(p)) * width_of(p.dk) <= 64 * 128 ? 2 : 1; }
+// By registers: a wide tile has twice the threads, and states of more than 128 channels take all that a thread may have.
+int32_t items_a_unit(const Problem& p) { return tile_of(shape_of(p)) == kTileValues && width_of(p.dk) <= 128 ? 2 : 1; }
 
 Shape shape_of(const Problem& p) {
   const bool mid_frame = p.op == Op::kKda && p.least_gate() >= kMidFrameGate;
