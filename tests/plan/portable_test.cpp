@@ -86,8 +86,9 @@ TEST(CudaSm80, CodeRunsOnItsMajorCapabilityAndVirtualCodeOnAllLater) {
   EXPECT_TRUE(has_code_for(89, "80-real"));
   EXPECT_FALSE(has_code_for(90, "80-real"));
   EXPECT_FALSE(has_code_for(75, "80"));
-  EXPECT_TRUE(has_code_for(103, "80"));
-  EXPECT_TRUE(has_code_for(103, "90-real,80-virtual"));
+  EXPECT_TRUE(has_code_for(89, "80-virtual"));
+  EXPECT_TRUE(has_code_for(103, "90"));
+  EXPECT_FALSE(has_code_for(103, "90-real,80-virtual")) << "it would not wait for the kernel before it";
   EXPECT_FALSE(has_code_for(80, "90-real,90-virtual"));
   EXPECT_TRUE(has_code_for(121, "80-real,120-real"));
   EXPECT_FALSE(has_code_for(100, "80-real,90-real,120-real,120-virtual"));
