@@ -3,13 +3,9 @@
 #include <cstdint>
 
 #include "kernels/cuda/sm80/arithmetic.cuh"
+#include "kernels/cuda/triangle.cuh"
 
 namespace deltarelay::cuda::sm80 {
-
-// Strictly lower triangular L in fp32. Rows padded to 36: float4 stays aligned and rows fall into different banks.
-struct Triangle {
-  float row[kChunk][36];
-};
 
 // Stores P or T of 32 tokens: pair(i, j) has (i, j) and (i, j + 1); what is not below the diagonal is selected away.
 template <class Number, class PairAt>
@@ -30,34 +26,12 @@ __device__ __forceinline__ void store_square(uint8_t* square, int lane, PairAt p
   store_zero_block<Number>(square, 0, 1, lane);
 }
 
-// Stores T = (I + L)^-1 - I to a record. Diagonal blocks of 16 by substitution in fp32: repeated keys (L near 1 everywhere) make powers of L
-// grow while the inverse stays bounded, so no series will do. L is overwritten.
-//
-// Lanes 0-15 and 16-31 each solve one row of a diagonal block, x (I + L_bb) = e_row, from the last column back. With X0, X1 the inverses of
-// the blocks, the block below the diagonal is -X1 (L10 X0), two products of 16 x 16 matrices.
+// Stores T = (I + L)^-1 - I to a record. With X0, X1 the inverses of the diagonal blocks, the block below them is -X1 (L10 X0), two products
+// of 16 x 16 matrices. L is overwritten.
 template <class Number>
 __device__ __forceinline__ void store_inverse(Triangle& lower, uint8_t* t, int lane) {
-  const int row = lane % 16, base = lane / 16 * 16;
   float x[16];
-#pragma unroll
-  for (int j = 0; j < 16; ++j) x[j] = j == row ? 1.0f : 0.0f;
-#pragma unroll
-  for (int m = 15; m >= 1; --m) {
-#pragma unroll
-    for (int j = 0; j < m; j += 4) {
-      const float4 l = *reinterpret_cast<const float4*>(&lower.row[base + m][base + j]);
-      x[j] = fmaf(-x[m], l.x, x[j]);
-      if (j + 1 < m) x[j + 1] = fmaf(-x[m], l.y, x[j + 1]);
-      if (j + 2 < m) x[j + 2] = fmaf(-x[m], l.z, x[j + 2]);
-      if (j + 3 < m) x[j + 3] = fmaf(-x[m], l.w, x[j + 3]);
-    }
-  }
-  __syncwarp();
-#pragma unroll
-  for (int j = 0; j < 16; j += 4)
-    *reinterpret_cast<float4*>(&lower.row[lane][base + j]) = make_float4(x[j], x[j + 1], x[j + 2], x[j + 3]);
-  __syncwarp();
-
+  invert_diagonal_blocks(lower, x, lane);
   const int g = lane / 4, q = lane % 4;
   // Rows 16 .. 31 from column `left` on, times rows from `right` on, columns 0 .. 15.
   auto multiply = [&](int left, int right, float(&product)[2][4]) {

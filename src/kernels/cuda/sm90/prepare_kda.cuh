@@ -18,6 +18,7 @@
 #include "kernels/cuda/sm90/record.h"
 #include "kernels/cuda/sm90/triangle.cuh"
 #include "kernels/cuda/tile/descriptor.cuh"
+#include "kernels/cuda/warp_sum.cuh"
 
 namespace deltarelay::cuda::sm90 {
 
@@ -41,28 +42,6 @@ struct KdaPrepareShared {
 // Index of (row, column) of a 4 x 4 block among its pairs: with the diagonal (q) and without (k).
 __device__ __forceinline__ constexpr int pair_with_diagonal(int i, int j) { return i * (i + 1) / 2 + j; }
 __device__ __forceinline__ constexpr int pair_below_diagonal(int i, int j) { return i * (i - 1) / 2 + j; }
-
-// Sums kCount values (a power of two) over the warp: lane l gets the sum of value l % kCount. Each step keeps half of the values, so 16
-// values take 16 exchanges, not 16 * 5.
-template <int kAll, int kCount>
-__device__ __forceinline__ float reduce_transposed(const float (&values)[kCount], int lane) {
-  if constexpr (kCount == 1) {
-    float sum = values[0];
-#pragma unroll
-    for (int step = kAll; step < 32; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
-    return sum;
-  } else {
-    constexpr int kHalf = kCount / 2;
-    const bool upper = (lane & kHalf) != 0;
-    float kept[kHalf];
-#pragma unroll
-    for (int i = 0; i < kHalf; ++i) {
-      const float keep = upper ? values[i + kHalf] : values[i], give = upper ? values[i] : values[i + kHalf];
-      kept[i] = keep + __shfl_xor_sync(~0u, give, kHalf);
-    }
-    return reduce_transposed<kAll>(kept, lane);
-  }
-}
 
 // Rows of a warp that exist. Rows past the end are read at the last one that exists and selected away afterwards, so that no load waits
 // behind a branch.
@@ -323,7 +302,7 @@ __device__ __forceinline__ void sum_pairs(KdaPrepareShared& shared, const uint2 
         }
       }
     }
-    const float total = reduce_transposed<16>(pairs, lane);
+    const float total = sum_over_lanes<16>(pairs, lane);
     if (lane < 10)
       shared.pair_q[token / 4 + block][lane] = total;
     else if (lane < 16)
@@ -395,9 +374,9 @@ __device__ __forceinline__ void prepare_chunk(const PrepareArgs& args, KdaPrepar
     dots[t] = fmaf(qs[0], ks[0], fmaf(qs[1], ks[1], fmaf(qs[2], ks[2], qs[3] * ks[3])));
   }
   float norm = 1.0f;  // lanes 0-7: of q, 8-15: of k
-  if (args.activation.l2norm) norm = rsqrtf(reduce_transposed<16>(squares, lane) + kL2NormEpsilon);
+  if (args.activation.l2norm) norm = rsqrtf(sum_over_lanes<16>(squares, lane) + kL2NormEpsilon);
   if (lane < 8) norm *= args.activation.scale;
-  const float diagonal = reduce_transposed<8>(dots, lane) * norm * __shfl_sync(~0u, norm, lane % 8 + 8);  // lanes 0-7
+  const float diagonal = sum_over_lanes<8>(dots, lane) * norm * __shfl_sync(~0u, norm, lane % 8 + 8);  // lanes 0-7
   if (!kMidFrame && lane < 16) shared.norm[lane / 8][token + lane % 8] = norm;
   __syncthreads();
 

@@ -4,41 +4,17 @@
 
 #include "kernels/cuda/ptx/matrix.cuh"
 #include "kernels/cuda/ptx/number.cuh"
+#include "kernels/cuda/triangle.cuh"
 
 namespace deltarelay::cuda::sm90 {
 
-// Strictly lower triangular L in fp32. Rows padded to 36: float4 stays aligned and rows fall into different banks.
-struct Triangle {
-  float row[32][36];
-};
-
-// T = (I + L)^-1 - I in core matrices (KdaRecord::kT). Diagonal blocks by substitution in fp32, so repeated keys (L near 1 everywhere), which
-// make powers of L grow, and keys that are not normalised do no harm.
-//
-// Lanes 0-15 and 16-31 each solve one row of a 16 x 16 diagonal block, x (I + L_bb) = e_row, from the last column back. The block below
-// the diagonal is -X1 (L10 X0). L is overwritten.
+// T = (I + L)^-1 - I in core matrices (KdaRecord::kT). With X0, X1 the inverses of the diagonal blocks, the block below them is -X1 (L10 X0).
+// L is overwritten.
 template <class Element>
 __device__ __forceinline__ void write_inverse(Triangle& lower, uint8_t* t, int lane) {
-  const int block = lane / 16, row = lane % 16, base = 16 * block;
+  const int block = lane / 16, row = lane % 16;
   float x[16];
-#pragma unroll
-  for (int j = 0; j < 16; ++j) x[j] = j == row ? 1.0f : 0.0f;
-#pragma unroll
-  for (int m = 15; m >= 1; --m) {
-#pragma unroll
-    for (int j = 0; j < m; j += 4) {
-      const float4 l = *reinterpret_cast<const float4*>(&lower.row[base + m][base + j]);
-      x[j] = fmaf(-x[m], l.x, x[j]);
-      if (j + 1 < m) x[j + 1] = fmaf(-x[m], l.y, x[j + 1]);
-      if (j + 2 < m) x[j + 2] = fmaf(-x[m], l.z, x[j + 2]);
-      if (j + 3 < m) x[j + 3] = fmaf(-x[m], l.w, x[j + 3]);
-    }
-  }
-  __syncwarp();
-#pragma unroll
-  for (int j = 0; j < 16; j += 4)
-    *reinterpret_cast<float4*>(&lower.row[lane][base + j]) = {x[j], x[j + 1], x[j + 2], x[j + 3]};
-  __syncwarp();
+  invert_diagonal_blocks(lower, x, lane);
   // Two 16 x 16 x 16 products on the tensor cores: 11-bit operands (tf32 keeps the range of fp32) against 8 of bf16 results.
   const int r = lane / 4, c = lane % 4;
   auto multiply = [&](int left_column, int right_row, float(&product)[2][4]) {
