@@ -79,6 +79,9 @@ struct Activation {
   bool l2norm;
 };
 
+// Scores of KDA in the frame of a chunk's middle are safe down to this log-decay per token: 16 x 5 = 80 < 88, where e^x leaves fp32.
+constexpr float kMidFrameGate = -5.0f;
+
 struct PrepareArgs {
   Tables tables;
   Activation activation;

@@ -85,13 +85,6 @@ __device__ __forceinline__ void step(float (&state)[kWidth / kLanes], const Inpu
   for (int i = 0; i < kWidth / kLanes; ++i) state[i] = fmaf(inputs.k[t][kLanes * i + part], update, state[i]);
 }
 
-__device__ __forceinline__ void store_number(uint8_t* at, DType dtype, float value) {
-  if (dtype == DType::kFp32)
-    *reinterpret_cast<float*>(at) = value;
-  else
-    *reinterpret_cast<uint16_t*>(at) = static_cast<uint16_t>(pack_pair(value, 0.0f, dtype));
-}
-
 // Takes the state in `slot` on over tokens [begin, end) of a sequence.
 template <int kWidth, bool kKda>
 __device__ __forceinline__ void take_on(Inputs<kWidth>& inputs, const CheckpointArgs& args, int sequence, int64_t slot,
@@ -132,7 +125,7 @@ __device__ __forceinline__ void take_on(Inputs<kWidth>& inputs, const Checkpoint
     }
   }
   for_each_element([&](int i, uint8_t* at, bool there) {
-    if (there) store_number(at, pool.dtype, state[i]);
+    if (there) store_number(at, pool.dtype, 0, state[i]);
   });
 }
 

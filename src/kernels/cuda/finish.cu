@@ -45,13 +45,6 @@ __device__ void zero_tail(const FinishArgs& args, int64_t first) {
   }
 }
 
-__device__ __forceinline__ void put_state_number(uint8_t* data, DType dtype, int element, float value) {
-  if (dtype == DType::kFp32)
-    reinterpret_cast<float*>(data)[element] = value;
-  else
-    reinterpret_cast<uint16_t*>(data)[element] = static_cast<uint16_t>(pack_pair(value, 0.0f, dtype));
-}
-
 // One state by the whole block, in the order of the matrix that is written. Where both pools are the same memory they have one layout and type
 // (the contract), and every number is written by the thread that has read it.
 __device__ void copy_state(const FinishArgs& args, int64_t sequence, int head) {
@@ -64,7 +57,7 @@ __device__ void copy_state(const FinishArgs& args, int64_t sequence, int head) {
   uint8_t* const written = state_data(args.final, to, head);
   if (from < 0) {
     for (int i = static_cast<int>(threadIdx.x); i < numbers; i += kThreads)
-      put_state_number(written, args.final.dtype, i, 0.0f);
+      store_number(written, args.final.dtype, i, 0.0f);
     return;
   }
   const uint8_t* const read = state_data(args.initial, from, head);
@@ -81,7 +74,7 @@ __device__ void copy_state(const FinishArgs& args, int64_t sequence, int head) {
 #pragma unroll
     for (int j = 0; j < kAtOnce; ++j) {
       const int i = i0 + j * kThreads;
-      if (i < numbers) put_state_number(written, args.final.dtype, i, value[j]);
+      if (i < numbers) store_number(written, args.final.dtype, i, value[j]);
     }
   }
 }

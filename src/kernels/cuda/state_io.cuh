@@ -77,6 +77,14 @@ __device__ __forceinline__ uint32_t pack_pair(float low, float high, DType dtype
   return dtype == DType::kBf16 ? Pair<__nv_bfloat16>::pack(low, high) : Pair<__half>::pack(low, high);
 }
 
+// One number of a state of any width.
+__device__ __forceinline__ void store_number(uint8_t* data, DType dtype, int element, float value) {
+  if (dtype == DType::kFp32)
+    reinterpret_cast<float*>(data)[element] = value;
+  else
+    reinterpret_cast<uint16_t*>(data)[element] = static_cast<uint16_t>(pack_pair(value, 0.0f, dtype));
+}
+
 // Calls body(i, value row, key channel) for the 32 pairs of a lane: numbers state[2 i] and state[2 i + 1].
 template <class Body>
 __device__ __forceinline__ void for_each_pair(int first_row, int first_key, Body body) {

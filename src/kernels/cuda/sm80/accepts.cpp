@@ -6,6 +6,7 @@
 #include <sstream>
 #include <string>
 
+#include "kernels/cuda/args.h"
 #include "kernels/cuda/decline.h"
 
 namespace deltarelay::cuda::sm80 {
@@ -14,8 +15,6 @@ namespace {
 constexpr int32_t kLeastCapability = 80;
 // Blocks of a grid, which has one axis here.
 constexpr int64_t kMostBlocks = std::numeric_limits<int32_t>::max();
-// Scores in the frame of a chunk's middle are safe down to this log-decay per token: 16 x 5 = 80 < 88, where e^x leaves fp32.
-constexpr float kMidFrameGate = -5.0f;
 constexpr int32_t kWidths[] = {64, 96, 128, 192, 256};
 constexpr int32_t kNumWidths = 5;
 constexpr DType kTypes[] = {DType::kFp32, DType::kBf16, DType::kFp16};

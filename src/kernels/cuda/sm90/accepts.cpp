@@ -3,6 +3,7 @@
 #include <limits>
 #include <string>
 
+#include "kernels/cuda/args.h"
 #include "kernels/cuda/decline.h"
 #include "kernels/cuda/sm90/record.h"
 
@@ -79,10 +80,9 @@ bool takes_way(const Problem& p, int32_t way) {
   if (way == kPrepared) return true;
   if (p.checkpoints != Checkpoints::kNone) return false;  // only the walk through records pauses to store them
   if (p.op == Op::kGdn) return true;
-  // The gate is an operand of TMA there, and all factors are in the frame of a chunk's middle: 16 x 5 = 80 < 88, where e^x leaves fp32.
-  constexpr float kLeastGate = -5.0f;
+  // The gate is an operand of TMA there, and all factors are in the frame of a chunk's middle.
   const bool form = p.gate_form == GateForm::kRawBounded || p.gate_form == GateForm::kLog;
-  return p.dtype == DType::kBf16 && p.dtype_gate == DType::kBf16 && form && p.least_gate() >= kLeastGate &&
+  return p.dtype == DType::kBf16 && p.dtype_gate == DType::kBf16 && form && p.least_gate() >= kMidFrameGate &&
          decline_strides("g", p.g, p.dtype_gate).empty();
 }
 

@@ -16,9 +16,6 @@
 namespace deltarelay::cuda::sm90 {
 namespace {
 
-// Scores in the frame of a chunk's middle are safe down to this log-decay per token: 16 x 5 = 80 < 88, where e^x leaves fp32.
-constexpr float kMidFrameGate = -5.0f;
-
 // A call as its launches.
 class Chain {
  public:
