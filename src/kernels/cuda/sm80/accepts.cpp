@@ -21,11 +21,11 @@ constexpr DType kTypes[] = {DType::kFp32, DType::kBf16, DType::kFp16};
 
 // `prepare` has a block for every chunk and head, the walk one for every tile of a row, which has a chunk at least.
 std::string decline_blocks(const Problem& p) {
-  const int64_t tokens = chunk_of(shape_of(p)), chunks = p.num_tokens / tokens + p.num_seqs;
+  const int64_t chunks = p.num_tokens / kChunk + p.num_seqs;
   const int64_t blocks_a_chunk = int64_t{p.heads_v} * (whole_tiles(p.dv) + whole_tiles(p.dk));
   if (chunks <= kMostBlocks / blocks_a_chunk) return {};
   return found("num_tokens",
-               "at most " + std::to_string(kMostBlocks / blocks_a_chunk) + " chunks of " + std::to_string(tokens) +
+               "at most " + std::to_string(kMostBlocks / blocks_a_chunk) + " chunks of " + std::to_string(kChunk) +
                    " tokens with these heads and widths",
                std::to_string(chunks));
 }
@@ -57,14 +57,14 @@ bool has_code_for(int32_t compute_capability, const std::string& architectures) 
   return false;
 }
 
-int32_t chunk(const Problem& p, int32_t) { return chunk_of(shape_of(p)); }
+int32_t chunk(const Problem&, int32_t) { return kChunk; }
 
 int32_t panel_columns(const Problem& p, int32_t) { return tile_of(shape_of(p)); }
 
 int32_t value_tiles(const Problem& p) { return tiles_of(p.dv, tile_of(shape_of(p))); }
 
-// By registers: a wide tile has twice the threads, and states of more than 128 channels take all that a thread may have.
-int32_t items_a_unit(const Problem& p) { return tile_of(shape_of(p)) == kTileValues && width_of(p.dk) <= 128 ? 2 : 1; }
+// By shared memory: that of two CTAs with more than 128 channels is more than most devices have.
+int32_t items_a_unit(const Problem& p) { return width_of(p.dk) <= 128 ? 2 : 1; }
 
 Shape shape_of(const Problem& p) {
   const bool mid_frame = p.op == Op::kKda && p.least_gate() >= kMidFrameGate;

@@ -42,38 +42,32 @@ struct HalfArithmetic {
     mma<Element>(sum, a.half[0], b.reg[0], b.reg[1]);
     mma<Element>(sum, a.half[1], b.reg[2], b.reg[3]);
   }
-  // kBatch sums with one left operand. Sums take turns: a product waits for the one before it in its sum.
-  template <int kSums>
+  // Some sums with one left operand. They take turns: a product waits for the one before it in its sum.
+  template <int kSums, int kCount>
   static __device__ __forceinline__ void multiply_batch(float (&sums)[kSums][4], int first, const Left& a,
-                                                        const Right (&b)[kBatch]) {
+                                                        const Right (&b)[kCount]) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
 #pragma unroll
-      for (int n = 0; n < kBatch; ++n)
+      for (int n = 0; n < kCount; ++n)
         mma<Element>(sums[first + n], a.half[half], b[n].reg[2 * half], b[n].reg[2 * half + 1]);
     }
   }
 
-  // Adds left^T of a square (record.h): its rows are columns of the sums. What is above the diagonal is not there.
-  template <int kSums>
-  static __device__ __forceinline__ void multiply_square(float (&sums)[kSums][4], const Left (&a)[kSums / 4],
+  // Adds to each row tile its left^T of a square (record.h), whose rows are columns of the sums. What is above the diagonal is not there.
+  template <int kRowTiles>
+  static __device__ __forceinline__ void multiply_square(float (&sums)[kRowTiles][4][4], const Left (&a)[kRowTiles],
                                                          uint32_t square, int lane) {
-    constexpr int kBlocks = kSums / 2;
-    uint4 block[2][kBlocks];  // columns of blocks, each loaded before the one ahead of it is used
-    auto load = [&](int j) {
+    uint4 block[3];  // (0, 0), (1, 0), (1, 1)
 #pragma unroll
-      for (int i = j; i < kBlocks; ++i)
-        block[j % 2][i] = load_four(square + (i * (i + 1) / 2 + j) * kBlockBytes + lane * 16);
-    };
-    load(0);
+    for (int i = 0; i < 3; ++i) block[i] = load_four(square + i * kBlockBytes + lane * 16);
 #pragma unroll
-    for (int j = 0; j < kBlocks; ++j) {
-      if (j + 1 < kBlocks) load(j + 1);
+    for (int i = 0; i < 3; ++i) {
 #pragma unroll
-      for (int i = j; i < kBlocks; ++i) {
-        const uint4& b = block[j % 2][i];
-        mma<Element>(sums[2 * i], a[j / 2].half[j % 2], b.x, b.y);
-        mma<Element>(sums[2 * i + 1], a[j / 2].half[j % 2], b.z, b.w);
+      for (int r = 0; r < kRowTiles; ++r) {
+        const Fragment& left = a[r].half[i / 2];
+        mma<Element>(sums[r][(i + 1) / 2 * 2], left, block[i].x, block[i].y);
+        mma<Element>(sums[r][(i + 1) / 2 * 2 + 1], left, block[i].z, block[i].w);
       }
     }
   }
@@ -176,13 +170,16 @@ struct FloatArithmetic {
                                                         const Right (&b)[kBatch]) {
     multiply(sums[first], a, b[0]);
   }
-  template <int kSums>
-  static __device__ __forceinline__ void multiply_square(float (&sums)[kSums][4], const Left (&a)[kSums / 4],
+  template <int kRowTiles>
+  static __device__ __forceinline__ void multiply_square(float (&sums)[kRowTiles][4][4], const Left (&a)[kRowTiles],
                                                          uint32_t square, int lane) {
-    static_assert(kSums == 4);
     const uint32_t rows = square + rows_place(lane, kSquareRowBytes);
 #pragma unroll
-    for (int n = 0; n < 4; ++n) multiply(sums[n], a[0], load_rows(rows + n * 8 * kSquareRowBytes));
+    for (int n = 0; n < 4; ++n) {
+      const Right right = load_rows(rows + n * 8 * kSquareRowBytes);
+#pragma unroll
+      for (int r = 0; r < kRowTiles; ++r) multiply(sums[r][n], a[r], right);
+    }
   }
 
   static __device__ __forceinline__ uint32_t left_place(int lane, int row_bytes) {
@@ -262,16 +259,13 @@ struct ArithmeticOf<Tf32> {
 template <class Number>
 using Arithmetic = typename ArithmeticOf<Number>::Type;
 
-// Sums as left operands, four in each.
-template <class Arithmetic, int kSums>
-__device__ __forceinline__ void left_of(typename Arithmetic::Left (&left)[kSums / 4], const float (&sums)[kSums][4]) {
+// Four sums as a left operand.
+template <class Arithmetic>
+__device__ __forceinline__ typename Arithmetic::Left left_of(const float (&sums)[4][4]) {
+  float numbers[16];
 #pragma unroll
-  for (int group = 0; group < kSums / 4; ++group) {
-    float numbers[16];
-#pragma unroll
-    for (int i = 0; i < 16; ++i) numbers[i] = sums[4 * group + i / 4][i % 4];
-    left[group] = Arithmetic::left(numbers, 0);
-  }
+  for (int i = 0; i < 16; ++i) numbers[i] = sums[i / 4][i % 4];
+  return Arithmetic::left(numbers, 0);
 }
 
 // Block (i, j) of P or T, as sums hold it: of columns 0-7 and of columns 8-15. By all lanes of a warp.

@@ -9,14 +9,14 @@ template <int kWidth>
 cudaError_t launch_width(const CarryArgs& args, const Shape& shape, cudaStream_t stream) {
   const unsigned slices = static_cast<unsigned>(whole_tiles(shape.dv) * kTileValues / kCarryRows);
   const unsigned grid = static_cast<unsigned>(args.fold_bound) * static_cast<unsigned>(args.heads_v) * slices;
-  return launch_dependent(carry_kernel<kWidth>, grid, kThreads, sizeof(CarryShared<kWidth>), stream, args,
-                          Extent{shape.dk, shape.dv});
+  return launch_dependent(carry_kernel<kWidth>, grid, Carry<kWidth>::kAllThreads,
+                          sizeof(typename Carry<kWidth>::Shared), stream, args, Extent{shape.dk, shape.dv});
 }
 
 template <int kWidth>
 cudaError_t load_width() {
-  static_assert(sizeof(CarryShared<kWidth>) <= 99 * 1024);
-  return load_kernel(carry_kernel<kWidth>, sizeof(CarryShared<kWidth>));
+  static_assert(sizeof(typename Carry<kWidth>::Shared) <= 99 * 1024);
+  return load_kernel(carry_kernel<kWidth>, sizeof(typename Carry<kWidth>::Shared));
 }
 
 }  // namespace

@@ -2,9 +2,10 @@
 // state:
 //     S'[v][k] = B[v][k] + sum over c of S[v][c] Mt[c][k]           Mt: row c holds M e_c
 //
-// The chain over steps is serial; rows of the state fold independently. A CTA owns 16 of them and all steps, a warp a quarter of the key
-// columns. S passes from step to step through shared memory, Mt through a ring of slabs of 32 channels. Products are 3xTF32, and no more
-// than 32 channels are summed by tensor cores, which truncate.
+// The chain over steps is serial; rows of the state fold independently. A CTA owns 16 of them and all steps. A warp has 32 key columns k and
+// every 32 channels c, or a part of them: its numbers of Mt, which do not wait for the chain, come straight into registers while the step before
+// is at work. Sums over channels meet in shared memory. Products are 3xTF32, and no more than 32 channels are summed by tensor cores, which
+// truncate.
 #pragma once
 #include <cstdint>
 
@@ -19,126 +20,156 @@ namespace deltarelay::cuda::sm80 {
 
 constexpr int kCarryRows = 16;
 
-// Steps of a fold, or 0 when none of its transitions has a number but 0: B in its slot is the state already. By all threads of the CTA.
-__device__ __forceinline__ int live_steps(const CarryArgs& args, const Fold& fold, int head, int dk) {
-  bool lives = false;
-  for (int step = static_cast<int>(threadIdx.x); step < fold.count; step += kThreads) {
-    const uint8_t* rows =
-        row_lives(args.slot_lives, (fold.slot + 1 + step) * static_cast<int64_t>(args.heads_v) + head);
-    for (int i = 0; i < whole_tiles(dk); ++i) lives = lives || rows[i] != 0;
-  }
-  return __syncthreads_or(static_cast<int>(lives)) != 0 ? fold.count : 0;
-}
-
 template <int kWidth>
-struct CarryShared {
-  static constexpr int kSlabRows = 32, kSlabRowBytes = kWidth * 4 + 16, kSlab = kSlabRows * kSlabRowBytes;
-  static constexpr int kStateRow = kWidth + 8;  // floats: 8 bytes a lane touch every bank once
-  static constexpr int kStages = kWidth <= 128 ? 4 : kWidth == 192 ? 3 : 2;
-  alignas(16) uint8_t ring[kStages * kSlab];
-  float state[2][kCarryRows][kStateRow];  // S of even and odd steps
-};
-
-template <int kWidth>
-__device__ __forceinline__ void run_fold(const CarryArgs& args, const Fold& fold, int head, int value_row0,
-                                         const Extent& extent, CarryShared<kWidth>& shared) {
-  using Shared = CarryShared<kWidth>;
+struct Carry {
+  static constexpr int kColumnGroups = kWidth / 32, kChannelGroups = kWidth <= 128 ? kWidth / 32 : 2;
+  static constexpr int kSlabs = kWidth / 32 / kChannelGroups;  // of 32 channels, a warp
+  static constexpr int kAllThreads = kColumnGroups * kChannelGroups * 32;
+  static constexpr int kRow = kWidth + 8;  // floats: 8 bytes a lane touch every bank once
+  static constexpr int kFours = kCarryRows * kWidth / 4, kFoursEach = (kFours + kAllThreads - 1) / kAllThreads;
   using Numbers = FloatArithmetic<3>;
-  constexpr int kStages = Shared::kStages, kSlabs = kWidth / 32, kBlocks = kWidth / 32;  // key blocks of 8 a warp
-  static_assert(kWidth % (8 * kThreads / 32) == 0);
-  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
-  const int64_t state_step = static_cast<int64_t>(args.heads_v) * whole_tiles(extent.dv) * kTileValues * kWidth;
-  constexpr int64_t kTransition = slot_transition_floats(kWidth);
-  const int64_t transition_step = args.heads_v * kTransition;
-  const float* transition =
-      args.slot_transition + (static_cast<int64_t>(fold.slot + 1) * args.heads_v + head) * kTransition;
-  float* const rows = args.slot_state + fold.slot * state_step +
-                      static_cast<int64_t>(head) * whole_tiles(extent.dv) * kTileValues * kWidth + value_row0 * kWidth;
-  const int steps = live_steps(args, fold, head, extent.dk), slabs = steps * kSlabs;
-  const uint32_t ring = shared_address(shared.ring);
 
-  auto load = [&](int slab) {
-    if (slab < slabs)
-      TileCopy<Shared::kSlabRows, kWidth / 4, Shared::kSlabRowBytes>::load_all(
-          ring + slab % kStages * Shared::kSlab,
-          reinterpret_cast<const uint8_t*>(transition + slab / kSlabs * transition_step +
-                                           slab % kSlabs * (32 * kWidth)));
-    close_copies();
+  struct Shared {
+    float state[kCarryRows][kRow];
+    float part[kChannelGroups][kCarryRows][kRow];  // of S Mt
   };
-#pragma unroll
-  for (int slab = 0; slab < kStages - 1; ++slab) load(slab);
 
-  if (fold.from_initial) {  // emit reads it in the slot
+  // Steps of a fold, or 0 when none of its transitions has a number but 0: B in its slot is the state already. By all threads of the CTA.
+  static __device__ __forceinline__ int live_steps(const CarryArgs& args, const Fold& fold, int head, int dk) {
+    bool lives = false;
+    for (int step = static_cast<int>(threadIdx.x); step < fold.count; step += kAllThreads) {
+      const uint8_t* rows =
+          row_lives(args.slot_lives, (fold.slot + 1 + step) * static_cast<int64_t>(args.heads_v) + head);
+      for (int i = 0; i < whole_tiles(dk); ++i) lives = lives || rows[i] != 0;
+    }
+    return __syncthreads_or(static_cast<int>(lives)) != 0 ? fold.count : 0;
+  }
+
+  // Of 32 channels and 8 columns, from row and column of this lane on.
+  static __device__ __forceinline__ typename Numbers::Right load_right(const float* transition) {
+    typename Numbers::Right right;
+#pragma unroll
+    for (int step = 0; step < Numbers::kSteps; ++step)
+      right.pair[step] = make_float2(transition[step * 8 * kWidth], transition[(step * 8 + 1) * kWidth]);
+    return right;
+  }
+
+  static __device__ __forceinline__ void run(const CarryArgs& args, const Fold& fold, int head, int value_row0,
+                                             const Extent& extent, Shared& shared) {
+    const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
+    const int column_group = warp % kColumnGroups, channel_group = warp / kColumnGroups;
+    const int64_t state_floats = static_cast<int64_t>(whole_tiles(extent.dv)) * kTileValues * kWidth;
+    const int64_t state_step = args.heads_v * state_floats;
+    constexpr int64_t kTransition = slot_transition_floats(kWidth);
+    const int64_t transition_step = args.heads_v * kTransition;
+    const float* transition = args.slot_transition +
+                              (static_cast<int64_t>(fold.slot + 1) * args.heads_v + head) * kTransition +
+                              (channel_group * kSlabs * 32 + lane % 4 * 2) * kWidth + column_group * 32 + lane / 4;
+    float* const rows = args.slot_state + fold.slot * state_step + head * state_floats + value_row0 * kWidth;
+    const int steps = live_steps(args, fold, head, extent.dk);
+
+    typename Numbers::Right right[4];  // of 8 columns each
+    if (steps > 0) {
+#pragma unroll
+      for (int b = 0; b < 4; ++b) right[b] = load_right(transition + 8 * b);
+    }
+    enter(args, fold, head, value_row0, extent, rows, shared);
+
+    float4* result[kFoursEach];
+    int row[kFoursEach], column[kFoursEach];
+    float4 entering[kFoursEach];  // B
+#pragma unroll
+    for (int i = 0; i < kFoursEach; ++i) {
+      const int four = i * kAllThreads + thread;
+      row[i] = four / (kWidth / 4), column[i] = four % (kWidth / 4) * 4;
+      result[i] = reinterpret_cast<float4*>(rows + state_step) + four;
+      if (steps > 0 && exists(i)) entering[i] = *result[i];
+    }
+    const uint32_t take =
+        shared_address(shared.state) + Numbers::left_place(lane, kRow * 4) + channel_group * kSlabs * 128;
+    float* const put = &shared.part[channel_group][lane / 4][column_group * 32 + lane % 4 * 2];
+    for (int step = 0; step < steps; ++step) {
+      __syncthreads();  // S of this step is written
+      float sums[4][4] = {};
+#pragma unroll
+      for (int slab = 0; slab < kSlabs; ++slab) {
+        const typename Numbers::Left left = Numbers::load_left(take + slab * 128, kRow * 4);
+        // The numbers that follow take the place of those that have been used.
+        const bool last = slab + 1 == kSlabs;
+        const float* next = transition + (last ? transition_step : (slab + 1) * 32 * kWidth);
+#pragma unroll
+        for (int b = 0; b < 4; ++b) {
+          Numbers::multiply(sums[b], left, right[b]);
+          if (!last || step + 1 < steps) right[b] = load_right(next + 8 * b);
+        }
+      }
+      transition += transition_step;
+#pragma unroll
+      for (int i = 0; i < 8; ++i)
+        *reinterpret_cast<float2*>(put + i % 2 * 8 * kRow + i / 2 * 8) =
+            make_float2(sums[i / 2][i % 2 * 2], sums[i / 2][i % 2 * 2 + 1]);
+      __syncthreads();
+#pragma unroll
+      for (int i = 0; i < kFoursEach; ++i) {
+        if (!exists(i)) continue;
+        float4 sum = *reinterpret_cast<const float4*>(&shared.part[0][row[i]][column[i]]);
+#pragma unroll
+        for (int group = 1; group < kChannelGroups; ++group)
+          add(sum, *reinterpret_cast<const float4*>(&shared.part[group][row[i]][column[i]]));
+        add(sum, entering[i]);
+        *reinterpret_cast<float4*>(&shared.state[row[i]][column[i]]) = sum;
+        *result[i] = sum;
+        result[i] += state_step / 4;
+        if (step + 1 < steps) entering[i] = *result[i];
+      }
+    }
+  }
+
+ private:
+  static __device__ __forceinline__ bool exists(int i) {
+    return kFours % kAllThreads == 0 || i * kAllThreads + static_cast<int>(threadIdx.x) < kFours;
+  }
+  static __device__ __forceinline__ void add(float4& sum, const float4& x) {
+    sum = make_float4(sum.x + x.x, sum.y + x.y, sum.z + x.z, sum.w + x.w);
+  }
+
+  // The state that enters the fold, into shared memory; one of the caller's also into its slot, where emit reads it.
+  static __device__ __forceinline__ void enter(const CarryArgs& args, const Fold& fold, int head, int value_row0,
+                                               const Extent& extent, float* rows, Shared& shared) {
+    const int thread = static_cast<int>(threadIdx.x);
+    if (!fold.from_initial) {
+      for (int i = thread; i < kCarryRows * kWidth; i += kAllThreads) shared.state[i / kWidth][i % kWidth] = rows[i];
+      return;
+    }
     const int64_t slot = initial_slot(args.initial, args.has_initial, fold.sequence);
     const PoolMatrix matrix = slot < 0 ? PoolMatrix{} : pool_matrix(args.initial, slot, head, extent);
     const bool value_major = matrix.key_step == 1;
-    for (int i = thread; i < kCarryRows * kWidth; i += kThreads) {  // neighbouring threads take neighbouring numbers
+    for (int i = thread; i < kCarryRows * kWidth; i += kAllThreads) {  // neighbouring threads take neighbouring numbers
       const int row = value_major ? i / kWidth : i % kCarryRows, k = value_major ? i % kWidth : i / kCarryRows;
       const int v = value_row0 + row;
       float number = 0.0f;
       if (slot >= 0 && v < extent.dv && k < extent.dk)
         number = load_number(matrix.data, matrix.dtype, v * matrix.value_step + k * matrix.key_step);
-      shared.state[0][row][k] = number;
+      shared.state[row][k] = number;
       rows[row * kWidth + k] = number;
     }
-  } else {
-    for (int i = thread; i < kCarryRows * kWidth; i += kThreads) shared.state[0][i / kWidth][i % kWidth] = rows[i];
   }
-
-  const int row = lane / 4, column = warp * kBlocks * 8 + lane % 4 * 2;
-  float* result = rows + state_step + row * kWidth + column;
-  const uint32_t take = shared_address(shared.state) + Numbers::left_place(lane, Shared::kStateRow * 4);
-  const uint32_t part = ring + Numbers::columns_place(lane, Shared::kSlabRowBytes) + warp * kBlocks * 32;
-  int slab = 0, stage = 0;
-  for (int step = 0; step < steps; ++step) {
-    float2 entering[kBlocks][2];  // B
-    float sums[kBlocks][4];
-#pragma unroll
-    for (int b = 0; b < kBlocks; ++b) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) entering[b][r] = *reinterpret_cast<const float2*>(result + 8 * b + 8 * r * kWidth);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) sums[b][i] = 0.0f;
-    }
-    const uint32_t state = take + step % 2 * (kCarryRows * Shared::kStateRow * 4);
-#pragma unroll 1
-    for (int group = 0; group < kSlabs; ++group, ++slab) {
-      wait_for_copies<kStages - 2>();
-      __syncthreads();  // the slab is here; S of this step is written; all are done with the slab before
-      load(slab + kStages - 1);
-      const Numbers::Left left = Numbers::load_left(state + group * 128, Shared::kStateRow * 4);
-#pragma unroll
-      for (int b = 0; b < kBlocks; ++b)
-        Numbers::multiply(sums[b], left,
-                          Numbers::load_columns(part + stage * Shared::kSlab + b * 32, Shared::kSlabRowBytes));
-      stage = stage + 1 == kStages ? 0 : stage + 1;
-    }
-    float(*next)[Shared::kStateRow] = shared.state[(step + 1) % 2];
-#pragma unroll
-    for (int b = 0; b < kBlocks; ++b) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const float2 pair = make_float2(sums[b][2 * r] + entering[b][r].x, sums[b][2 * r + 1] + entering[b][r].y);
-        *reinterpret_cast<float2*>(&next[row + 8 * r][column + 8 * b]) = pair;
-        *reinterpret_cast<float2*>(result + 8 * b + 8 * r * kWidth) = pair;
-      }
-    }
-    result += state_step;
-  }
-}
+};
 
 // CTAs are numbered (fold, head, 16 value rows), the last innermost.
 template <int kWidth>
-__global__ void __launch_bounds__(kThreads) carry_kernel(const __grid_constant__ CarryArgs args, Extent extent) {
+__global__ void __launch_bounds__(Carry<kWidth>::kAllThreads)
+    carry_kernel(const __grid_constant__ CarryArgs args, Extent extent) {
+  using Carry = sm80::Carry<kWidth>;
   wait_for_previous_grid();
   allow_next_grid();
   const uint32_t slices = static_cast<uint32_t>(whole_tiles(extent.dv) * kTileValues / kCarryRows);
   const uint32_t item = blockIdx.x / slices, heads = static_cast<uint32_t>(args.heads_v);
   const int index = static_cast<int>(item / heads);
   if (index >= args.tables.counts()[1]) return;
-  run_fold<kWidth>(args, args.tables.folds()[index], static_cast<int>(item % heads),
-                   static_cast<int>(blockIdx.x % slices) * kCarryRows, extent,
-                   *reinterpret_cast<CarryShared<kWidth>*>(dynamic_shared_memory()));
+  Carry::run(args, args.tables.folds()[index], static_cast<int>(item % heads),
+             static_cast<int>(blockIdx.x % slices) * kCarryRows, extent,
+             *reinterpret_cast<typename Carry::Shared*>(dynamic_shared_memory()));
 }
 
 }  // namespace deltarelay::cuda::sm80

@@ -15,11 +15,11 @@
 
 namespace deltarelay::cuda::sm80 {
 
-constexpr int32_t kChunk = 32;      // tokens
-constexpr int32_t kLongChunk = 64;  // where tiles and sums of so many tokens fit: fewer links in the chain over chunks
-constexpr int32_t kTileValues =
-    64;  // value columns of a CTA of the walk, and rows to which states in slots are rounded up
-constexpr int32_t kWideTile = 128;  // those of a CTA of 8 warps, which share what they read
+constexpr int32_t kChunk = 32;  // tokens
+// Value columns of a CTA of the walk, and rows to which states in slots are rounded up.
+constexpr int32_t kTileValues = 64;
+constexpr int32_t kWideTile =
+    128;  // where a warp takes two row tiles of 16 columns: each right operand it reads serves both
 constexpr int32_t kMostWidth = 256;
 
 // Key channels of tiles and states, for DK channels of the problem.
@@ -51,12 +51,7 @@ struct RecordPlaces {
   int32_t bytes = 0;
 };
 
-// Tokens of a chunk. `element`: bytes of a number of the data type.
-constexpr int32_t chunk_of(Op op, int32_t element, int32_t width) {
-  return op == Op::kGdn && element == 2 && width <= 128 ? kLongChunk : kChunk;
-}
-
-// May CTAs of the walk have 128 value columns? The state of their 8 warps is all that a multiprocessor's registers hold at 128 key channels.
+// May CTAs of the walk have 128 value columns? At 128 key channels the state of two row tiles takes half of a lane's registers.
 constexpr bool has_wide_tiles(int32_t element, int32_t width) { return element == 2 && width <= 128; }
 
 // P or T. 16-bit numbers: blocks of 16 x 16 on and below the diagonal, block (i, j) is number i (i + 1) / 2 + j; a block has 16 bytes for each
@@ -64,9 +59,7 @@ constexpr bool has_wide_tiles(int32_t element, int32_t width) { return element =
 // numbers, so that reads of 8 rows touch every bank once. Either way a flat copy brings it into shared memory.
 constexpr int32_t kBlockBytes = 512;
 constexpr int32_t kSquareRowBytes = 160;
-constexpr int32_t square_bytes(int32_t element, int32_t chunk) {
-  return element == 2 ? chunk / 16 * (chunk / 16 + 1) / 2 * kBlockBytes : chunk * kSquareRowBytes;
-}
+constexpr int32_t square_bytes(int32_t element) { return element == 2 ? 3 * kBlockBytes : kChunk * kSquareRowBytes; }
 
 // Where number i of a vector lies: among 16, the four that a lane of the walk takes (columns 2 q, 2 q + 1 of two sums) are neighbours.
 constexpr int32_t vector_place(int32_t i) { return i / 16 * 16 + i % 8 / 2 * 4 + i / 8 % 2 * 2 + i % 2; }
@@ -79,8 +72,7 @@ constexpr RecordPlaces record_places(Op op, int32_t element, int32_t width) {
     at += bytes;
     return begin;
   };
-  const int32_t chunk = chunk_of(op, element, width), square = square_bytes(element, chunk);
-  const int32_t tile = chunk * width * element, tokens = chunk * 4;
+  const int32_t square = square_bytes(element), tile = kChunk * width * element, tokens = kChunk * 4;
   if (op == Op::kKda) {
     places.query = take(tile);
     places.read = take(tile);
@@ -114,9 +106,6 @@ struct Shape {
 };
 
 constexpr int64_t record_bytes(const Shape& shape) { return record_bytes(shape.op, shape.dtype, shape.dk); }
-constexpr int32_t chunk_of(const Shape& shape) {
-  return chunk_of(shape.op, static_cast<int32_t>(size_of(shape.dtype)), width_of(shape.dk));
-}
 // The widest tile of value columns that the walk may take; the launch may take narrower ones.
 constexpr int32_t tile_of(const Shape& shape) {
   const bool wide = has_wide_tiles(static_cast<int32_t>(size_of(shape.dtype)), width_of(shape.dk));

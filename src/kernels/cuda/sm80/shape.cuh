@@ -6,7 +6,6 @@
 
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/sm80/prepare_gdn.cuh"
-#include "kernels/cuda/sm80/prepare_gdn_long.cuh"
 #include "kernels/cuda/sm80/prepare_kda.cuh"
 #include "kernels/cuda/sm80/shape.h"
 #include "kernels/cuda/sm80/walk.cuh"
@@ -29,12 +28,8 @@ cudaError_t ShapeKernels<kOp, kType, kWidth>::prepare(const PrepareArgs& args, c
     const int group = args.heads_v / args.heads_qk, shares = (group + kHeadsTogether - 1) / kHeadsTogether;
     const unsigned grid =
         static_cast<unsigned>(args.chunks) * static_cast<unsigned>(args.heads_qk) * static_cast<unsigned>(shares);
-    if constexpr (chunk_of(kOp, sizeof(Number), kWidth) == kLongChunk)
-      return launch_dependent(prepare_gdn_long_kernel<Number, kWidth>, grid, kThreads,
-                              sizeof(typename GdnPrepareLong<Number, kWidth>::Shared), stream, args, shape.dk, shares);
-    else
-      return launch_dependent(prepare_gdn_kernel<Number, kWidth>, grid, kThreads,
-                              sizeof(GdnPrepareShared<Number, kWidth>), stream, args, shape.dk, shares);
+    return launch_dependent(prepare_gdn_kernel<Number, kWidth>, grid, kThreads,
+                            sizeof(GdnPrepareShared<Number, kWidth>), stream, args, shape.dk, shares);
   } else {
     const unsigned grid = static_cast<unsigned>(args.chunks) * static_cast<unsigned>(args.heads_v);
     if constexpr (kTakesMidFrame<kType>) {
@@ -74,9 +69,8 @@ template <Op kOp, class Number, int kWidth, int kColumns>
 cudaError_t launch_walk_tiles(const WalkInputs& inputs, const WalkArgs& args, const Shape& shape, cudaStream_t stream) {
   using Stage = sm80::Stage<kOp, Number, kWidth, kColumns>;
   const WalkGrid grid(args, shape, kColumns);
-  return launch_dependent(walk_kernel<kOp, Number, kWidth, kColumns>, static_cast<unsigned>(grid.blocks),
-                          Stage::kAllThreads, Stage::kSharedBytes, stream, inputs, args, Extent{shape.dk, shape.dv},
-                          grid.tiles);
+  return launch_dependent(walk_kernel<kOp, Number, kWidth, kColumns>, static_cast<unsigned>(grid.blocks), kThreads,
+                          Stage::kSharedBytes, stream, inputs, args, Extent{shape.dk, shape.dv}, grid.tiles);
 }
 
 template <Op kOp, DType kType, int kWidth>
@@ -105,8 +99,6 @@ cudaError_t ShapeKernels<kOp, kType, kWidth>::load(const Shape&) {
     if constexpr (kTakesMidFrame<kType>)
       load(prepare_kda_kernel<Number, kWidth, true>, sizeof(typename KdaPrepare<Number, kWidth, true>::Shared));
     load(prepare_kda_kernel<Number, kWidth, false>, sizeof(typename KdaPrepare<Number, kWidth, false>::Shared));
-  } else if constexpr (chunk_of(kOp, sizeof(Number), kWidth) == kLongChunk) {
-    load(prepare_gdn_long_kernel<Number, kWidth>, sizeof(typename GdnPrepareLong<Number, kWidth>::Shared));
   } else {
     load(prepare_gdn_kernel<Number, kWidth>, sizeof(GdnPrepareShared<Number, kWidth>));
   }

@@ -1,6 +1,7 @@
 // What one CTA of the walk works on: its item, and the stages of its ring in shared memory.
 #pragma once
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cuda/args.h"
 #include "kernels/cuda/sm80/arithmetic.cuh"
@@ -14,36 +15,37 @@ namespace deltarelay::cuda::sm80 {
 // Shared memory that a CTA may have on every device from 8.0 on, and that leaves room for two of them on one of 8.0.
 constexpr int kMostShared = 99 * 1024;
 constexpr int kHalfShared = 81 * 1024;
-constexpr int kPlanBytes = 384;  // for what an item is read from and written to, behind the ring
+constexpr int kPlanBytes = 448;  // for what an item is read from and written to, behind the ring
 
 // Places in a stage. Tiles are padded by 16 bytes a row; P, T and the vectors lie as in the record.
 template <Op kOp, class Number, int kWidth, int kTileColumns>
 struct Stage {
   static constexpr bool kScalarGate = kOp == Op::kGdn;  // factors per token, raw tiles; else factors are in the tiles
-  static constexpr int kColumns = kTileColumns, kAllThreads = 2 * kColumns;  // a warp has 16 columns
-  static constexpr int kElement = sizeof(Number), kTokens = chunk_of(kOp, kElement, kWidth);
+  static constexpr int kColumns = kTileColumns, kRowTiles = kColumns / (kThreads / 32 * 16);
+  static constexpr int kElement = sizeof(Number);
   static constexpr RecordPlaces kRecord = record_places(kOp, kElement, kWidth);
   static constexpr int kRowPieces = kWidth * kElement / 16, kRowBytes = kWidth * kElement + 16;
   static constexpr int kValuePieces = kColumns * kElement / 16, kValueRowBytes = kColumns * kElement + 16;
-  static constexpr int kTile = kTokens * kRowBytes;
+  static constexpr int kTile = kChunk * kRowBytes;
   static constexpr int kRest = kRecord.bytes - kRecord.p;  // of a record, behind its tiles
 
-  // Two long chunks do not fit, but two tiles of keys do: the rest comes in over the chunk before as soon as that has been read.
-  static constexpr bool kTwoKeys = kTokens == kLongChunk;
+  // First value column of a warp in the tile; they are rows of the state.
+  static __device__ constexpr int first_row(int warp) { return warp * 16 * kRowTiles; }
+
   // Three tiles that do not fit: k^ comes in over k+ once that has been read.
   static constexpr bool kOverlaid =
-      !kScalarGate && 3 * kTile + kRest + kTokens * kValueRowBytes > kMostShared - kPlanBytes;
+      !kScalarGate && 3 * kTile + kRest + kChunk * kValueRowBytes > kMostShared - kPlanBytes;
   static constexpr int kQuery = 0, kRead = kTile, kUpdate = kScalarGate || kOverlaid ? kRead : 2 * kTile;
-  static constexpr int kBehind = kUpdate + (kTwoKeys ? 2 : 1) * kTile;
+  static constexpr int kBehind = kUpdate + kTile;
   static constexpr int kV = kBehind + kRest;
-  static constexpr int kBytes = kV + kTokens * kValueRowBytes;
+  static constexpr int kBytes = kV + kChunk * kValueRowBytes;
   // Place of what the record has at `offset`, not a tile.
   static constexpr int at(int offset) { return kBehind + offset - kRecord.p; }
 
   // CTAs a multiprocessor.
-  static constexpr int kTogether = kElement == 2 && kWidth <= 128 && kColumns == kTileValues ? 2 : 1;
+  static constexpr int kTogether = kElement == 2 && kWidth <= 128 ? 2 : 1;
   static constexpr int kRoom = ((kTogether == 2 ? kHalfShared : kMostShared) - kPlanBytes) / kBytes;
-  static constexpr int kStages = kTwoKeys || kRoom < 1 ? 1 : kRoom > 4 ? 4 : kRoom;
+  static constexpr int kStages = kRoom < 1 ? 1 : kRoom > 4 ? 4 : kRoom;
   static constexpr int kSharedBytes = kStages * kBytes + kPlanBytes;
   static_assert(kSharedBytes <= kMostShared && kBytes % 16 == 0);
 };
@@ -79,81 +81,101 @@ __device__ __forceinline__ bool find_item(const WalkArgs& args, const Extent& ex
   }
   const int n = item.row.sequence;
   const int64_t begin = args.tables.token_begin()[n], length = args.tables.token_begin()[n + 1] - begin;
-  const int64_t offset = static_cast<int64_t>(item.row.begin) * Stage::kTokens;
+  const int64_t offset = static_cast<int64_t>(item.row.begin) * kChunk;
   const int first_chunk = args.tables.chunk_begin()[n];
   item.sequence_at = args.tables.batched ? n : 0;
   item.token = (args.tables.batched ? 0 : begin) + offset;
-  const int64_t left = length - offset, whole = static_cast<int64_t>(item.row.chunks) * Stage::kTokens;
+  const int64_t left = length - offset, whole = static_cast<int64_t>(item.row.chunks) * kChunk;
   item.tokens = static_cast<int>(left < whole ? left : whole);
   item.chunk = first_chunk + item.row.begin;
   item.ends_sequence = item.row.begin + item.row.chunks == args.tables.chunk_begin()[n + 1] - first_chunk;
   return true;
 }
 
+// A tile of every chunk of an item: rows of tokens in a tensor of the caller, or of a record. In shared memory, where whoever copies finds it.
+struct TileSource {
+  const uint8_t* data;  // of the item's first chunk
+  int64_t stride;       // bytes of a token
+  int64_t step;         // bytes of a chunk
+  int place;            // in a stage
+  int whole_chunks;     // so many of them are whole, and may be copied in pieces
+  int tokens;           // that exist of the item
+  Access access;
+  int bytes;  // that exist of a token
+};
+
 // Brings chunks of an item into stages.
 template <class Stage>
 struct Source {
-  const uint8_t *query, *key, *value, *record;  // of the next chunk: raw rows (GDN: q, k) and the record
-  int64_t query_stride, key_stride, value_stride, record_step;
-  Access query_access, key_access, value_access;
-  int key_bytes, value_bytes;  // of a row that exist
-  int tokens;                  // of the row
+  static constexpr int kElement = Stage::kElement;
+  enum : int { kQuery, kRead, kUpdate };  // what tiles are. GDN reads and updates with the same one
+  static constexpr int kKeyTiles = Stage::kScalarGate ? 2 : 3, kValues = kKeyTiles;
+  TileSource tile[kKeyTiles + 1];
+  const uint8_t* record;
+  int64_t record_step;
 
   __device__ __forceinline__ Source(const WalkInputs& inputs, const WalkArgs& args, const Extent& extent,
                                     const Item& item) {
-    constexpr int kElement = Stage::kElement;
-    const int key_head = item.head / (args.heads_v / args.heads_qk);
-    auto first = [&](const TensorView& t, int head) {
-      return static_cast<const uint8_t*>(t.data) +
-             (item.sequence_at * t.sequence + item.token * t.token + head * t.head) * kElement;
-    };
-    if constexpr (Stage::kScalarGate) {
-      query = first(inputs.q, key_head), key = first(inputs.k, key_head);
-      query_stride = inputs.q.token * kElement, key_stride = inputs.k.token * kElement;
-      query_access = access_of(inputs.q, kElement), key_access = access_of(inputs.k, kElement);
-    }
-    value = first(inputs.v, item.head) + item.tile * Stage::kColumns * kElement;
-    value_stride = inputs.v.token * kElement;
-    value_access = access_of(inputs.v, kElement);
     record = args.prepared + (item.chunk * args.heads_v + item.head) * Stage::kRecord.bytes;
     record_step = static_cast<int64_t>(args.heads_v) * Stage::kRecord.bytes;
-    key_bytes = extent.dk * kElement;
-    value_bytes = item.transition ? 0 : (extent.dv - item.tile * Stage::kColumns) * kElement;
-    tokens = item.tokens;
+    if constexpr (Stage::kScalarGate) {
+      const int key_head = item.head / (args.heads_v / args.heads_qk), bytes = extent.dk * kElement;
+      tile[kQuery] = rows_of(inputs.q, item, key_head, 0, Stage::kQuery, bytes, Stage::kRowPieces);
+      tile[kRead] = rows_of(inputs.k, item, key_head, 0, Stage::kRead, bytes, Stage::kRowPieces);
+    } else {
+      auto part_of_record = [&](int offset, int place) {
+        constexpr int kBytes = Stage::kRowPieces * 16;
+        const int chunks = item.row.chunks;
+        return TileSource{record + offset, kBytes,          record_step,     place,
+                          chunks,          chunks * kChunk, Access::kPieces, kBytes};
+      };
+      tile[kQuery] = part_of_record(Stage::kRecord.query, Stage::kQuery);
+      tile[kRead] = part_of_record(Stage::kRecord.read, Stage::kRead);
+      tile[kUpdate] = part_of_record(Stage::kRecord.update, Stage::kUpdate);
+    }
+    const int bytes = item.transition ? 0 : (extent.dv - item.tile * Stage::kColumns) * kElement;
+    tile[kValues] =
+        rows_of(inputs.v, item, item.head, item.tile * Stage::kColumns, Stage::kV, bytes, Stage::kValuePieces);
   }
 
-  // The parts of chunk `chunk`, each into the stage at `stage`.
-  using Tile = TileCopy<Stage::kTokens, Stage::kRowPieces, Stage::kRowBytes, Stage::kAllThreads>;
-  __device__ __forceinline__ void load_query(int chunk, uint32_t stage) const {
-    if constexpr (Stage::kScalarGate)
-      Tile::load(stage + Stage::kQuery, query + chunk * (Stage::kTokens * query_stride), query_stride,
-                 tokens - chunk * Stage::kTokens, key_bytes, query_access);
+  static __device__ __forceinline__ TileSource rows_of(const TensorView& t, const Item& item, int head, int column,
+                                                       int place, int bytes, int pieces) {
+    const Access access = access_of(t, kElement);
+    const bool whole = access == Access::kPieces && bytes >= pieces * 16;
+    return {static_cast<const uint8_t*>(t.data) +
+                (item.sequence_at * t.sequence + item.token * t.token + head * t.head + column) * kElement,
+            t.token * kElement,
+            t.token * kElement * kChunk,
+            place,
+            whole ? item.tokens / kChunk : 0,
+            item.tokens,
+            access,
+            bytes};
+  }
+
+  // By all threads, or by those of one warp.
+  template <int kAllThreads>
+  __device__ __forceinline__ void load_tile(int which, int chunk, uint32_t stage) const {
+    using KeyTile = TileCopy<kChunk, Stage::kRowPieces, Stage::kRowBytes, kAllThreads>;
+    using ValueTile = TileCopy<kChunk, Stage::kValuePieces, Stage::kValueRowBytes, kAllThreads>;
+    if (!std::is_same_v<KeyTile, ValueTile> && which == kValues)
+      load_chunk<ValueTile>(tile[which], chunk, stage);
     else
-      Tile::load_all(stage + Stage::kQuery, record + chunk * record_step + Stage::kRecord.query);
+      load_chunk<KeyTile>(tile[which], chunk, stage);
   }
-  // With two tiles of keys, into that of even or odd chunks.
-  __device__ __forceinline__ void load_read(int chunk, uint32_t stage) const {
-    const uint32_t to = stage + Stage::kRead + (Stage::kTwoKeys ? chunk % 2 * Stage::kTile : 0);
-    if constexpr (Stage::kScalarGate)
-      Tile::load(to, key + chunk * (Stage::kTokens * key_stride), key_stride, tokens - chunk * Stage::kTokens,
-                 key_bytes, key_access);
+  template <class Copy>
+  static __device__ __forceinline__ void load_chunk(const TileSource& from, int chunk, uint32_t stage) {
+    const uint8_t* data = from.data + chunk * from.step;
+    if (chunk < from.whole_chunks)
+      Copy::load_whole(stage + from.place, data, from.stride);
     else
-      Tile::load_all(to, record + chunk * record_step + Stage::kRecord.read);
+      Copy::load_some(stage + from.place, data, from.stride, from.tokens - chunk * kChunk, from.bytes, from.access);
   }
-  __device__ __forceinline__ void load_update(int chunk, uint32_t stage) const {
-    if constexpr (!Stage::kScalarGate)
-      Tile::load_all(stage + Stage::kUpdate, record + chunk * record_step + Stage::kRecord.update);
-  }
-  // Squares and vectors, and the values where there are any. A summary needs no P.
+  // Squares and vectors. A summary needs no P.
   template <bool kEmit>
   __device__ __forceinline__ void load_rest(int chunk, uint32_t stage) const {
     constexpr int kFrom = kEmit ? Stage::kRecord.p : Stage::kRecord.t;
-    load_record_bytes<Stage::kRecord.bytes - kFrom, Stage::kAllThreads>(stage + Stage::at(kFrom),
-                                                                        record + chunk * record_step + kFrom);
-    if (kEmit || value_bytes > 0)
-      TileCopy<Stage::kTokens, Stage::kValuePieces, Stage::kValueRowBytes, Stage::kAllThreads>::load(
-          stage + Stage::kV, value + chunk * (Stage::kTokens * value_stride), value_stride,
-          tokens - chunk * Stage::kTokens, value_bytes, value_access);
+    load_record_bytes<Stage::kRecord.bytes - kFrom>(stage + Stage::at(kFrom), record + chunk * record_step + kFrom);
   }
 };
 

@@ -9,7 +9,7 @@
 
 namespace deltarelay::cuda::sm80 {
 
-constexpr int kThreads = 128;  // of a CTA, but for the walk of wide tiles
+constexpr int kThreads = 128;  // of a CTA, but for `prepare` of KDA
 
 // The largest unit in which rows of a tensor may be copied. The contract leaves pointers and strides of 16-bit tensors any even number
 // of bytes: such rows pass through registers.
@@ -21,78 +21,65 @@ __device__ __forceinline__ Access access_of(const TensorView& tensor, int elemen
   return bits % 16 == 0 ? Access::kPieces : bits % 4 == 0 ? Access::kWords : Access::kNumbers;
 }
 
-// A tile of kTileRows rows of kRowPieces pieces of 16 bytes; in shared memory a row has kRowBytes.
+// A tile of kTileRows rows of kRowPieces pieces of 16 bytes; in shared memory a row has kRowBytes. By kAllThreads threads, from a multiple
+// of that on.
 template <int kTileRows, int kRowPieces, int kRowBytes, int kAllThreads = kThreads>
 struct TileCopy {
   static constexpr int kSide = kRowPieces % 16 == 0 ? 16 : kRowPieces % 8 == 0 ? 8 : 4, kDown = kAllThreads / kSide;
 
-  // Calls body(row, piece) for this thread's pieces. Neighbouring threads take neighbouring pieces.
-  template <class Body>
-  static __device__ __forceinline__ void for_each_piece(Body body) {
-    // Opaque, or the compiler keeps every address of a chunk in registers from one chunk to the next.
-    const int thread = static_cast<int>(opaque(threadIdx.x));
+  // Opaque, or the compiler keeps every address of a chunk in registers from one chunk to the next.
+  static __device__ __forceinline__ int thread() { return static_cast<int>(opaque(threadIdx.x)) % kAllThreads; }
+
+  // Rows that lie `stride` bytes apart, all of them. Neighbouring threads take neighbouring pieces.
+  static __device__ __forceinline__ void load_whole(uint32_t to, const uint8_t* from, int64_t stride) {
     if constexpr (kTileRows % kDown == 0) {
-      const int row0 = thread / kSide, piece0 = thread % kSide;
+      const int row0 = thread() / kSide, piece0 = thread() % kSide;
+      from += row0 * stride + piece0 * 16;
+      to += row0 * kRowBytes + piece0 * 16;
 #pragma unroll
       for (int row = 0; row < kTileRows; row += kDown) {
 #pragma unroll
-        for (int piece = 0; piece < kRowPieces; piece += kSide) body(row0 + row, piece0 + piece);
+        for (int piece = 0; piece < kRowPieces; piece += kSide)
+          copy_piece(to + row * kRowBytes + piece * 16, from + piece * 16);
+        from += kDown * stride;
       }
     } else {
 #pragma unroll
       for (int first = 0; first < kTileRows * kRowPieces; first += kAllThreads) {
-        const int i = first + thread;
-        if (i < kTileRows * kRowPieces) body(i / kRowPieces, i % kRowPieces);
+        const int i = first + thread(), row = i / kRowPieces, piece = i % kRowPieces;
+        if (i < kTileRows * kRowPieces) copy_piece(to + row * kRowBytes + piece * 16, from + row * stride + piece * 16);
       }
     }
-  }
-
-  // A tile of a record: all of it exists.
-  static __device__ __forceinline__ void load_all(uint32_t to, const uint8_t* from) {
-    for_each_piece([&](int row, int piece) {
-      copy_piece(to + row * kRowBytes + piece * 16, from + (row * kRowPieces + piece) * 16);
-    });
   }
 
   // A tile of a tensor of the caller: `rows` tokens exist, and `bytes` of each; what lies beyond is 0 in the tile and never read, for it
   // may be another sequence's or nobody's.
   static __device__ __forceinline__ void load(uint32_t to, const uint8_t* from, int64_t stride, int rows, int bytes,
                                               Access access) {
+    if (access == Access::kPieces && rows >= kTileRows && bytes >= kRowPieces * 16)
+      load_whole(to, from, stride);
+    else
+      load_some(to, from, stride, rows, bytes, access);
+  }
+
+  // The same, for a tile that is not whole or not aligned. Rare, so in few instructions.
+  static __device__ __forceinline__ void load_some(uint32_t to, const uint8_t* from, int64_t stride, int rows,
+                                                   int bytes, Access access) {
     auto existing = [&](int row, int at, int most) {
       const int left = row < rows ? bytes - at : 0;
       return left < 0 ? 0 : left < most ? left : most;
     };
-    if (access == Access::kPieces && rows >= kTileRows && bytes >= kRowPieces * 16) {
-      if constexpr (kTileRows % kDown == 0) {
-        const int thread = static_cast<int>(opaque(threadIdx.x)), row0 = thread / kSide, piece0 = thread % kSide;
-        const uint8_t* at = from + row0 * stride + piece0 * 16;
-        to += row0 * kRowBytes + piece0 * 16;
-#pragma unroll
-        for (int row = 0; row < kTileRows; row += kDown) {
-#pragma unroll
-          for (int piece = 0; piece < kRowPieces; piece += kSide)
-            copy_piece(to + row * kRowBytes + piece * 16, at + piece * 16);
-          at += kDown * stride;
-        }
-      } else {
-        for_each_piece([&](int row, int piece) {
-          copy_piece(to + row * kRowBytes + piece * 16, from + row * stride + piece * 16);
-        });
-      }
-      return;
-    }
     if (access == Access::kPieces) {
 #pragma unroll 1
-      for (int i = static_cast<int>(opaque(threadIdx.x)); i < kTileRows * kRowPieces; i += kAllThreads) {
+      for (int i = thread(); i < kTileRows * kRowPieces; i += kAllThreads) {
         const int row = i / kRowPieces, piece = i % kRowPieces;
         copy_piece(to + row * kRowBytes + piece * 16, from + (row < rows ? row : 0) * stride + piece * 16,
                    existing(row, piece * 16, 16));
       }
       return;
     }
-    // Rare, so in few instructions.
 #pragma unroll 1
-    for (int i = static_cast<int>(opaque(threadIdx.x)); i < kTileRows * kRowPieces * 4; i += kAllThreads) {
+    for (int i = thread(); i < kTileRows * kRowPieces * 4; i += kAllThreads) {
       const int row = i / (kRowPieces * 4), at = i % (kRowPieces * 4) * 4, count = existing(row, at, 4);
       const uint8_t* word = from + (count > 0 ? row * stride + at : 0);
       if (access == Access::kWords) {
@@ -108,9 +95,9 @@ struct TileCopy {
   }
 };
 
-template <int kBytes, int kAllThreads>
+template <int kBytes>
 __device__ __forceinline__ void load_record_bytes(uint32_t to, const uint8_t* from) {
-  constexpr int kStep = kAllThreads * 16;
+  constexpr int kStep = kThreads * 16;
   const int first = static_cast<int>(opaque(threadIdx.x)) * 16;
 #pragma unroll
   for (int at = 0; at < kBytes; at += kStep) {
