@@ -45,13 +45,46 @@ struct Carry {
     return __syncthreads_or(static_cast<int>(lives)) != 0 ? fold.count : 0;
   }
 
-  // Of 32 channels and 8 columns, from row and column of this lane on.
-  static __device__ __forceinline__ typename Numbers::Right load_right(const float* transition) {
-    typename Numbers::Right right;
+  // Numbers of Mt that a lane has: rows 2 (lane % 4) and the next of every 8 channels, columns 4 (lane / 4) and the next three, one for each of
+  // four products. So column c of product b is column 4 c + b of the group.
+  struct Slab {
+    float4 row[Numbers::kSteps][2];
+    __device__ __forceinline__ void load(const float* transition, int step) {
 #pragma unroll
-    for (int step = 0; step < Numbers::kSteps; ++step)
-      right.pair[step] = make_float2(transition[step * 8 * kWidth], transition[(step * 8 + 1) * kWidth]);
-    return right;
+      for (int i = 0; i < 2; ++i) row[step][i] = *reinterpret_cast<const float4*>(transition + (8 * step + i) * kWidth);
+    }
+  };
+  static __device__ __forceinline__ float get(const float4& four, int i) {
+    return i == 0 ? four.x : i == 1 ? four.y : i == 2 ? four.z : four.w;
+  }
+
+  // Adds S Mt of 32 channels, as Numbers::multiply does but with four products taking turns. What has been used is loaded anew from `next`.
+  static __device__ __forceinline__ void multiply(float (&sums)[4][4], uint32_t state, Slab& slab, const float* next,
+                                                  bool more) {
+    float upper[2][4][4] = {}, cross[4][4] = {};
+#pragma unroll
+    for (int step = 0; step < Numbers::kSteps; ++step) {
+      uint32_t left_high[4], left_low[4];
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float2 pair = load_pair(state + step * 32 + r * 8 * kRow * 4);
+        Numbers::split(pair.x, left_high[r], left_low[r]);
+        Numbers::split(pair.y, left_high[r + 2], left_low[r + 2]);
+      }
+#pragma unroll
+      for (int b = 0; b < 4; ++b) {
+        uint32_t high[2], low[2];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) Numbers::split(get(slab.row[step][i], b), high[i], low[i]);
+        mma_tf32(upper[step / 2][b], left_high, high[0], high[1]);
+        mma_tf32(cross[b], left_low, high[0], high[1]);
+        mma_tf32(cross[b], left_high, low[0], low[1]);
+      }
+      if (more) slab.load(next, step);
+    }
+#pragma unroll
+    for (int i = 0; i < 16; ++i)
+      sums[i / 4][i % 4] += (upper[0][i / 4][i % 4] + upper[1][i / 4][i % 4]) + cross[i / 4][i % 4];
   }
 
   static __device__ __forceinline__ void run(const CarryArgs& args, const Fold& fold, int head, int value_row0,
@@ -64,14 +97,14 @@ struct Carry {
     const int64_t transition_step = args.heads_v * kTransition;
     const float* transition = args.slot_transition +
                               (static_cast<int64_t>(fold.slot + 1) * args.heads_v + head) * kTransition +
-                              (channel_group * kSlabs * 32 + lane % 4 * 2) * kWidth + column_group * 32 + lane / 4;
+                              (channel_group * kSlabs * 32 + lane % 4 * 2) * kWidth + column_group * 32 + lane / 4 * 4;
     float* const rows = args.slot_state + fold.slot * state_step + head * state_floats + value_row0 * kWidth;
     const int steps = live_steps(args, fold, head, extent.dk);
 
-    typename Numbers::Right right[4];  // of 8 columns each
+    Slab slab;
     if (steps > 0) {
 #pragma unroll
-      for (int b = 0; b < 4; ++b) right[b] = load_right(transition + 8 * b);
+      for (int step = 0; step < Numbers::kSteps; ++step) slab.load(transition, step);
     }
     enter(args, fold, head, value_row0, extent, rows, shared);
 
@@ -87,27 +120,21 @@ struct Carry {
     }
     const uint32_t take =
         shared_address(shared.state) + Numbers::left_place(lane, kRow * 4) + channel_group * kSlabs * 128;
-    float* const put = &shared.part[channel_group][lane / 4][column_group * 32 + lane % 4 * 2];
+    float* const put = &shared.part[channel_group][lane / 4][column_group * 32 + lane % 4 * 8];
     for (int step = 0; step < steps; ++step) {
       __syncthreads();  // S of this step is written
       float sums[4][4] = {};
 #pragma unroll
-      for (int slab = 0; slab < kSlabs; ++slab) {
-        const typename Numbers::Left left = Numbers::load_left(take + slab * 128, kRow * 4);
-        // The numbers that follow take the place of those that have been used.
-        const bool last = slab + 1 == kSlabs;
-        const float* next = transition + (last ? transition_step : (slab + 1) * 32 * kWidth);
-#pragma unroll
-        for (int b = 0; b < 4; ++b) {
-          Numbers::multiply(sums[b], left, right[b]);
-          if (!last || step + 1 < steps) right[b] = load_right(next + 8 * b);
-        }
+      for (int i = 0; i < kSlabs; ++i) {
+        const bool last = i + 1 == kSlabs;
+        multiply(sums, take + i * 128, slab, transition + (last ? transition_step : (i + 1) * 32 * kWidth),
+                 !last || step + 1 < steps);
       }
       transition += transition_step;
 #pragma unroll
-      for (int i = 0; i < 8; ++i)
-        *reinterpret_cast<float2*>(put + i % 2 * 8 * kRow + i / 2 * 8) =
-            make_float2(sums[i / 2][i % 2 * 2], sums[i / 2][i % 2 * 2 + 1]);
+      for (int i = 0; i < 4; ++i)
+        *reinterpret_cast<float4*>(put + i / 2 * 8 * kRow + i % 2 * 4) =
+            make_float4(sums[0][i], sums[1][i], sums[2][i], sums[3][i]);
       __syncthreads();
 #pragma unroll
       for (int i = 0; i < kFoursEach; ++i) {

@@ -13,7 +13,7 @@ namespace deltarelay::cuda::sm80 {
 
 // Where the outputs of an item go. They pass through shared memory, so that neighbouring lanes write neighbouring pieces.
 template <class Stage>
-struct Output {
+struct alignas(16) Output {
   static constexpr int kRowTiles = Stage::kRowTiles, kColumns = 16 * kRowTiles;  // of a warp
   uint8_t* data;     // first token, first value column of the tile
   int64_t stride;    // bytes of a token
@@ -21,6 +21,7 @@ struct Output {
   int tokens, columns;
   DType dtype;
 
+  Output() = default;
   __device__ __forceinline__ Output(const TensorView& o, const Item& item, const Extent& extent) {
     const int element = o.dtype == DType::kFp32 ? 4 : 2, first = item.tile * Stage::kColumns;
     data = static_cast<uint8_t*>(o.data) +

@@ -182,7 +182,7 @@ __global__ void __launch_bounds__(kThreads)
         (place.sequence_at * tensor.sequence + place.token * tensor.token + key_head * tensor.head) * Shared::kElement;
     TileCopy<kChunk, kWidth * Shared::kElement / 16, Shared::kRowBytes>::load(
         shared_address(shared.tiles) + tile * Shared::kTile, from, tensor.token * Shared::kElement, place.valid,
-        dk * Shared::kElement, access_of(tensor, Shared::kElement));
+        dk * Shared::kElement, access_of(tensor, Shared::kElement), static_cast<int>(threadIdx.x));
   };
   load(args.q, 0);
   load(args.k, 1);

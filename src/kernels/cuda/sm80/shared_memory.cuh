@@ -1,6 +1,8 @@
 // Shared memory by 32-bit addresses: copies into it that nobody waits for at once, and reads of a few numbers.
 #pragma once
 #include <cstdint>
+#include <cstring>
+#include <type_traits>
 
 #include "kernels/cuda/ptx/barrier.cuh"
 
@@ -42,6 +44,17 @@ __device__ __forceinline__ uint4 load_four(uint32_t address) {
                : "r"(address)
                : "memory");
   return x;
+}
+// A plain object, 16 bytes at a time.
+template <class Object>
+__device__ __forceinline__ Object load_object(uint32_t address) {
+  static_assert(sizeof(Object) % 16 == 0 && std::is_trivially_copyable_v<Object>);
+  uint4 four[sizeof(Object) / 16];
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(Object) / 16); ++i) four[i] = load_four(address + 16 * i);
+  Object object;
+  memcpy(&object, four, sizeof object);
+  return object;
 }
 __device__ __forceinline__ void store_short(uint32_t address, uint16_t bits) {
   asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(bits) : "memory");

@@ -51,7 +51,8 @@ struct Stage {
 };
 
 // Items are numbered (row, head, tile), the last innermost: rows come longest first, and so do the CTAs. The tiles of a row to emit are
-// those of the value columns; of one to summarize those of B, then those of M^T.
+// those of the value columns; of one to summarize those of B, and after those of all rows those of M^T: where gates forget, most of them end
+// early, and would have had the others wait.
 struct Item {
   Row row;
   int head, tile;
@@ -67,18 +68,18 @@ template <class Stage>
 __device__ __forceinline__ bool find_item(const WalkArgs& args, const Extent& extent, int tiles, Item& item) {
   const bool third = args.phase == 3;
   const int count = args.tables.counts()[third ? 2 : 0];
-  const uint32_t line = blockIdx.x / static_cast<uint32_t>(tiles);
+  const int value_tiles = tiles_of(extent.dv, Stage::kColumns);
+  const int64_t values = int64_t{args.row_bound} * args.heads_v * value_tiles;
+  item.transition = blockIdx.x >= values;
+  const uint32_t number = blockIdx.x - (item.transition ? static_cast<uint32_t>(values) : 0u);
+  const uint32_t each = static_cast<uint32_t>(item.transition ? tiles - value_tiles : value_tiles);
+  const uint32_t line = number / each;
   const int index = static_cast<int>(line / static_cast<uint32_t>(args.heads_v));
   if (index >= count) return false;
   item.row = (third ? args.tables.rows3() : args.tables.rows1())[index];
   item.head = static_cast<int>(line % static_cast<uint32_t>(args.heads_v));
-  item.tile = static_cast<int>(blockIdx.x % static_cast<uint32_t>(tiles));
-  const int value_tiles = tiles_of(extent.dv, Stage::kColumns);
-  item.transition = item.tile >= value_tiles;
-  if (item.transition) {
-    item.tile -= value_tiles;
-    if (item.row.work == Work::kEmit || item.tile >= tiles_of(extent.dk, Stage::kColumns)) return false;
-  }
+  item.tile = static_cast<int>(number % each);
+  if (item.transition && item.row.work == Work::kEmit) return false;
   const int n = item.row.sequence;
   const int64_t begin = args.tables.token_begin()[n], length = args.tables.token_begin()[n + 1] - begin;
   const int64_t offset = static_cast<int64_t>(item.row.begin) * kChunk;
@@ -92,8 +93,8 @@ __device__ __forceinline__ bool find_item(const WalkArgs& args, const Extent& ex
   return true;
 }
 
-// A tile of every chunk of an item: rows of tokens in a tensor of the caller, or of a record. In shared memory, where whoever copies finds it.
-struct TileSource {
+// A tile of every chunk of an item: rows of tokens in a tensor of the caller, or of a record.
+struct alignas(16) TileSource {
   const uint8_t* data;  // of the item's first chunk
   int64_t stride;       // bytes of a token
   int64_t step;         // bytes of a chunk
@@ -104,6 +105,11 @@ struct TileSource {
   int bytes;  // that exist of a token
 };
 
+struct RecordSource {
+  const uint8_t* data;
+  int64_t step;
+};
+
 // Brings chunks of an item into stages.
 template <class Stage>
 struct Source {
@@ -111,13 +117,12 @@ struct Source {
   enum : int { kQuery, kRead, kUpdate };  // what tiles are. GDN reads and updates with the same one
   static constexpr int kKeyTiles = Stage::kScalarGate ? 2 : 3, kValues = kKeyTiles;
   TileSource tile[kKeyTiles + 1];
-  const uint8_t* record;
-  int64_t record_step;
+  RecordSource record;
 
   __device__ __forceinline__ Source(const WalkInputs& inputs, const WalkArgs& args, const Extent& extent,
                                     const Item& item) {
-    record = args.prepared + (item.chunk * args.heads_v + item.head) * Stage::kRecord.bytes;
-    record_step = static_cast<int64_t>(args.heads_v) * Stage::kRecord.bytes;
+    record = {args.prepared + (item.chunk * args.heads_v + item.head) * Stage::kRecord.bytes,
+              static_cast<int64_t>(args.heads_v) * Stage::kRecord.bytes};
     if constexpr (Stage::kScalarGate) {
       const int key_head = item.head / (args.heads_v / args.heads_qk), bytes = extent.dk * kElement;
       tile[kQuery] = rows_of(inputs.q, item, key_head, 0, Stage::kQuery, bytes, Stage::kRowPieces);
@@ -126,8 +131,8 @@ struct Source {
       auto part_of_record = [&](int offset, int place) {
         constexpr int kBytes = Stage::kRowPieces * 16;
         const int chunks = item.row.chunks;
-        return TileSource{record + offset, kBytes,          record_step,     place,
-                          chunks,          chunks * kChunk, Access::kPieces, kBytes};
+        return TileSource{record.data + offset, kBytes,          record.step, place, chunks,
+                          chunks * kChunk,      Access::kPieces, kBytes};
       };
       tile[kQuery] = part_of_record(Stage::kRecord.query, Stage::kQuery);
       tile[kRead] = part_of_record(Stage::kRecord.read, Stage::kRead);
@@ -153,29 +158,34 @@ struct Source {
             bytes};
   }
 
-  // By all threads, or by those of one warp.
+  // Copies are made by `thread` of kAllThreads: of the CTA, or of one warp. `source` is the address of a Source in shared memory: what is read
+  // through a pointer costs its address anew each time.
   template <int kAllThreads>
-  __device__ __forceinline__ void load_tile(int which, int chunk, uint32_t stage) const {
+  static __device__ __forceinline__ void load_tile(uint32_t source, int which, int chunk, uint32_t stage, int thread) {
     using KeyTile = TileCopy<kChunk, Stage::kRowPieces, Stage::kRowBytes, kAllThreads>;
     using ValueTile = TileCopy<kChunk, Stage::kValuePieces, Stage::kValueRowBytes, kAllThreads>;
+    const auto from = load_object<TileSource>(source + which * static_cast<int>(sizeof(TileSource)));
     if (!std::is_same_v<KeyTile, ValueTile> && which == kValues)
-      load_chunk<ValueTile>(tile[which], chunk, stage);
+      load_chunk<ValueTile>(from, chunk, stage, thread);
     else
-      load_chunk<KeyTile>(tile[which], chunk, stage);
+      load_chunk<KeyTile>(from, chunk, stage, thread);
   }
   template <class Copy>
-  static __device__ __forceinline__ void load_chunk(const TileSource& from, int chunk, uint32_t stage) {
+  static __device__ __forceinline__ void load_chunk(const TileSource& from, int chunk, uint32_t stage, int thread) {
     const uint8_t* data = from.data + chunk * from.step;
     if (chunk < from.whole_chunks)
-      Copy::load_whole(stage + from.place, data, from.stride);
+      Copy::load_whole(stage + from.place, data, from.stride, thread);
     else
-      Copy::load_some(stage + from.place, data, from.stride, from.tokens - chunk * kChunk, from.bytes, from.access);
+      Copy::load_some(stage + from.place, data, from.stride, from.tokens - chunk * kChunk, from.bytes, from.access,
+                      thread);
   }
-  // Squares and vectors. A summary needs no P.
+  // Squares and vectors, by all. A summary needs no P.
   template <bool kEmit>
-  __device__ __forceinline__ void load_rest(int chunk, uint32_t stage) const {
+  static __device__ __forceinline__ void load_rest(uint32_t source, int chunk, uint32_t stage, int thread) {
     constexpr int kFrom = kEmit ? Stage::kRecord.p : Stage::kRecord.t;
-    load_record_bytes<Stage::kRecord.bytes - kFrom>(stage + Stage::at(kFrom), record + chunk * record_step + kFrom);
+    const auto from = load_object<RecordSource>(source + static_cast<int>(sizeof(TileSource)) * (kKeyTiles + 1));
+    load_record_bytes<Stage::kRecord.bytes - kFrom>(stage + Stage::at(kFrom), from.data + chunk * from.step + kFrom,
+                                                    thread);
   }
 };
 

@@ -21,19 +21,16 @@ __device__ __forceinline__ Access access_of(const TensorView& tensor, int elemen
   return bits % 16 == 0 ? Access::kPieces : bits % 4 == 0 ? Access::kWords : Access::kNumbers;
 }
 
-// A tile of kTileRows rows of kRowPieces pieces of 16 bytes; in shared memory a row has kRowBytes. By kAllThreads threads, from a multiple
-// of that on.
+// A tile of kTileRows rows of kRowPieces pieces of 16 bytes; in shared memory a row has kRowBytes. By kAllThreads threads,
+// of which the caller is `thread`.
 template <int kTileRows, int kRowPieces, int kRowBytes, int kAllThreads = kThreads>
 struct TileCopy {
   static constexpr int kSide = kRowPieces % 16 == 0 ? 16 : kRowPieces % 8 == 0 ? 8 : 4, kDown = kAllThreads / kSide;
 
-  // Opaque, or the compiler keeps every address of a chunk in registers from one chunk to the next.
-  static __device__ __forceinline__ int thread() { return static_cast<int>(opaque(threadIdx.x)) % kAllThreads; }
-
   // Rows that lie `stride` bytes apart, all of them. Neighbouring threads take neighbouring pieces.
-  static __device__ __forceinline__ void load_whole(uint32_t to, const uint8_t* from, int64_t stride) {
+  static __device__ __forceinline__ void load_whole(uint32_t to, const uint8_t* from, int64_t stride, int thread) {
     if constexpr (kTileRows % kDown == 0) {
-      const int row0 = thread() / kSide, piece0 = thread() % kSide;
+      const int row0 = thread / kSide, piece0 = thread % kSide;
       from += row0 * stride + piece0 * 16;
       to += row0 * kRowBytes + piece0 * 16;
 #pragma unroll
@@ -46,7 +43,7 @@ struct TileCopy {
     } else {
 #pragma unroll
       for (int first = 0; first < kTileRows * kRowPieces; first += kAllThreads) {
-        const int i = first + thread(), row = i / kRowPieces, piece = i % kRowPieces;
+        const int i = first + thread, row = i / kRowPieces, piece = i % kRowPieces;
         if (i < kTileRows * kRowPieces) copy_piece(to + row * kRowBytes + piece * 16, from + row * stride + piece * 16);
       }
     }
@@ -55,23 +52,23 @@ struct TileCopy {
   // A tile of a tensor of the caller: `rows` tokens exist, and `bytes` of each; what lies beyond is 0 in the tile and never read, for it
   // may be another sequence's or nobody's.
   static __device__ __forceinline__ void load(uint32_t to, const uint8_t* from, int64_t stride, int rows, int bytes,
-                                              Access access) {
+                                              Access access, int thread) {
     if (access == Access::kPieces && rows >= kTileRows && bytes >= kRowPieces * 16)
-      load_whole(to, from, stride);
+      load_whole(to, from, stride, thread);
     else
-      load_some(to, from, stride, rows, bytes, access);
+      load_some(to, from, stride, rows, bytes, access, thread);
   }
 
   // The same, for a tile that is not whole or not aligned. Rare, so in few instructions.
   static __device__ __forceinline__ void load_some(uint32_t to, const uint8_t* from, int64_t stride, int rows,
-                                                   int bytes, Access access) {
+                                                   int bytes, Access access, int thread) {
     auto existing = [&](int row, int at, int most) {
       const int left = row < rows ? bytes - at : 0;
       return left < 0 ? 0 : left < most ? left : most;
     };
     if (access == Access::kPieces) {
 #pragma unroll 1
-      for (int i = thread(); i < kTileRows * kRowPieces; i += kAllThreads) {
+      for (int i = thread; i < kTileRows * kRowPieces; i += kAllThreads) {
         const int row = i / kRowPieces, piece = i % kRowPieces;
         copy_piece(to + row * kRowBytes + piece * 16, from + (row < rows ? row : 0) * stride + piece * 16,
                    existing(row, piece * 16, 16));
@@ -79,7 +76,7 @@ struct TileCopy {
       return;
     }
 #pragma unroll 1
-    for (int i = thread(); i < kTileRows * kRowPieces * 4; i += kAllThreads) {
+    for (int i = thread; i < kTileRows * kRowPieces * 4; i += kAllThreads) {
       const int row = i / (kRowPieces * 4), at = i % (kRowPieces * 4) * 4, count = existing(row, at, 4);
       const uint8_t* word = from + (count > 0 ? row * stride + at : 0);
       if (access == Access::kWords) {
@@ -96,9 +93,9 @@ struct TileCopy {
 };
 
 template <int kBytes>
-__device__ __forceinline__ void load_record_bytes(uint32_t to, const uint8_t* from) {
+__device__ __forceinline__ void load_record_bytes(uint32_t to, const uint8_t* from, int thread) {
   constexpr int kStep = kThreads * 16;
-  const int first = static_cast<int>(opaque(threadIdx.x)) * 16;
+  const int first = thread * 16;
 #pragma unroll
   for (int at = 0; at < kBytes; at += kStep) {
     if (at + kStep <= kBytes || at + first < kBytes) copy_piece(to + at + first, from + at + first);

@@ -30,10 +30,10 @@ namespace deltarelay::cuda::sm80 {
 
 // Pointers and strides of an item, behind the ring in shared memory: in registers they would cost the state's place.
 template <class Stage>
-struct Plan {
-  Item item;
+struct alignas(16) Plan {
   Source<Stage> source;
   Output<Stage> output;
+  Item item;
   SequenceCheckpoints checkpoints;  // of the item's sequence, where states inside it are wanted
   RowCheckpoints due;               // those of the item's row
   unsigned long long checkpoint_rows;
@@ -73,7 +73,8 @@ struct Walk {
   static constexpr RecordPlaces kRecord = Stage::kRecord;
   static constexpr bool kScalarGate = Stage::kScalarGate, kOneStage = Stage::kStages == 1;
   static constexpr bool kAhead = Numbers::kLoadsAhead && kWidth <= 128;  // of right operands
-  static constexpr int kLookEvery = 128 / kChunk;                        // chunks between looks at all numbers of M
+  static constexpr int kFirstLook = 2;             // chunks, before which strong gates have left nothing
+  static constexpr int kLookEvery = 128 / kChunk;  // chunks between looks at all numbers of M
 
   // Factors of sums 2 n and 2 n + 1, from a vector at `address`.
   struct Factors {
@@ -199,33 +200,34 @@ struct Walk {
 
   // All of a chunk: a tile by each warp, the rest by all.
   template <bool kEmit>
-  static __device__ __forceinline__ void load_all(const Source<Stage>& source, int chunk, uint32_t stage, bool values) {
+  static __device__ __forceinline__ void load_all(uint32_t source, int chunk, uint32_t stage, bool values, int thread) {
     using Source = sm80::Source<Stage>;
-    const int warp = static_cast<int>(opaque(threadIdx.x)) / 32;
+    const int warp = thread / 32;
     const bool wanted = warp == Source::kQuery ? kEmit
                         : warp == Source::kValues
                             ? values
                             : warp < Source::kValues && !(Stage::kOverlaid && warp == Source::kUpdate);
-    if (wanted) source.template load_tile<32>(warp, chunk, stage);
-    source.template load_rest<kEmit>(chunk, stage);
+    if (wanted) Source::template load_tile<32>(source, warp, chunk, stage, thread % 32);
+    Source::template load_rest<kEmit>(source, chunk, stage, thread);
   }
 
   // Chunks `first` .. `last` - 1 of the item. `values`: V is there (it is not for M).
   template <bool kEmit>
-  static __device__ __forceinline__ void run(State& state, const Plan<Stage>& plan, uint32_t ring, int first, int last,
-                                             bool values) {
-    const Source<Stage>& source = plan.source;
+  static __device__ __forceinline__ void run(State& state, uint32_t ring, int first, int last, bool values) {
     constexpr int kStages = Stage::kStages, kStagesAhead = kStages == 1 ? 1 : kStages - 1;
 #pragma unroll
     for (int i = 0; i < kStagesAhead; ++i) {
-      if (first + i < last) load_all<kEmit>(source, first + i, ring + i * Stage::kBytes, values);
+      if (first + i < last)
+        load_all<kEmit>(ring + kStages * Stage::kBytes, first + i, ring + i * Stage::kBytes, values,
+                        static_cast<int>(threadIdx.x));
       close_copies();
     }
+    const uint32_t source = ring + kStages * Stage::kBytes, this_thread = opaque(threadIdx.x);
     int filled = kStagesAhead % kStages, used = 0;  // stages: the next to fill, the one of this chunk
 #pragma unroll 1
     for (int chunk = first; chunk < last; ++chunk) {
       wait_for_copies<kStagesAhead - 1>();
-      if (!kEmit && !values && chunk % kLookEvery == kLookEvery - 1) {
+      if (!kEmit && !values && (chunk == kFirstLook || chunk % kLookEvery == kLookEvery - 1)) {
         if (!transition_lives(state)) {
           wait_for_copies<0>();
           return;
@@ -233,21 +235,33 @@ struct Walk {
       } else {
         __syncthreads();
       }
+      // Opaque, or the compiler keeps every address of a chunk in registers from one chunk to the next.
+      const int thread = static_cast<int>(opaque(this_thread)), warp = thread / 32, lane = thread % 32;
+      const uint32_t stage = opaque(ring + used * Stage::kBytes);
+      used = used + 1 == kStages ? 0 : used + 1;
+#ifndef LATE
       if constexpr (!kOneStage) {
         if (chunk + kStagesAhead < last)
-          load_all<kEmit>(source, chunk + kStagesAhead, ring + filled * Stage::kBytes, values);
+          load_all<kEmit>(source, chunk + kStagesAhead, ring + filled * Stage::kBytes, values, thread);
         close_copies();
         filled = filled + 1 == kStages ? 0 : filled + 1;
       }
-      const uint32_t stage = opaque(ring + used * Stage::kBytes);
-      used = used + 1 == kStages ? 0 : used + 1;
-      const int thread = static_cast<int>(opaque(threadIdx.x)), warp = thread / 32, lane = thread % 32;
-
-      auto load_tile = [&](int which, int of_chunk) { source.template load_tile<kThreads>(which, of_chunk, stage); };
+#endif
+      auto load_tile = [&](int which, int of_chunk) {
+        Source<Stage>::template load_tile<kThreads>(source, which, of_chunk, stage, thread);
+      };
 
       Sums error = {}, out = {};
       const uint32_t place = Numbers::rows_place(lane, kRowBytes);
       read_state<kEmit>(error, out, state, stage + Stage::kRead + place, stage + Stage::kQuery + place);
+#ifdef LATE
+      if constexpr (!kOneStage) {
+        if (chunk + kStagesAhead < last)
+          load_all<kEmit>(source, chunk + kStagesAhead, ring + filled * Stage::kBytes, values, thread);
+        close_copies();
+        filled = filled + 1 == kStages ? 0 : filled + 1;
+      }
+#endif
       if constexpr (kOneStage) {  // q and, of KDA, k+ have been read by all
         __syncthreads();
         if constexpr (Stage::kOverlaid) load_tile(Source<Stage>::kUpdate, chunk);
@@ -264,7 +278,8 @@ struct Walk {
       if constexpr (kEmit) {
         finish_output(out, error, u, stage, lane);
         const int column = Stage::first_row(warp);
-        plan.output.store(out, chunk, column, stage + Stage::kV + column * kElement, lane);
+        const auto output = load_object<Output<Stage>>(source + static_cast<int>(sizeof(Source<Stage>)));
+        output.store(out, chunk, column, stage + Stage::kV + column * kElement, lane);
       }
       if constexpr (Stage::kOverlaid) {
         wait_for_copies<0>();
@@ -286,7 +301,7 @@ struct Walk {
           if constexpr (kScalarGate || Stage::kOverlaid) load_tile(Source<Stage>::kRead, chunk + 1);
           if constexpr (!kScalarGate && !Stage::kOverlaid) load_tile(Source<Stage>::kUpdate, chunk + 1);
           if (values) load_tile(Source<Stage>::kValues, chunk + 1);
-          source.template load_rest<kEmit>(chunk + 1, stage);
+          Source<Stage>::template load_rest<kEmit>(source, chunk + 1, stage, thread);
         }
         close_copies();
       }
@@ -305,8 +320,8 @@ struct Walk {
     if (stops)
       checkpoints = find_checkpoints<kThreads>(args.tables, args.checkpoints, found.row.sequence, plan.checkpoint_rows);
     if (threadIdx.x == 0) {
-      plan = {found, Source<Stage>(inputs, args, extent, found), Output<Stage>(args.o, found, extent), checkpoints, {},
-              0};
+      plan = {
+          Source<Stage>(inputs, args, extent, found), Output<Stage>(args.o, found, extent), found, checkpoints, {}, 0};
       if (stops) plan.due = RowCheckpoints(args.checkpoints, plan.checkpoints, found.row, kChunk);
     }
     __syncthreads();
@@ -346,7 +361,7 @@ struct Walk {
         // Channels that do not exist stay 0: they would never vanish.
         state[r][j] = item.transition && value == key && value < extent.dk ? 1.0f : 0.0f;
       }
-      run<false>(state, plan, ring, 0, row.chunks, !item.transition);
+      run<false>(state, ring, 0, row.chunks, !item.transition);
       const int64_t slot_head = static_cast<int64_t>(row.slot_out) * args.heads_v + item.head;
       if (item.transition) {
         const bool lives = transition_lives(state);
@@ -374,7 +389,7 @@ struct Walk {
     // From pause to pause, where states inside the sequence are wanted.
     for (int done = 0;;) {
       const int next = stops ? min(plan.due.chunk(), row.chunks) : row.chunks;
-      if (next > done) run<true>(state, plan, ring, done, next, true);
+      if (next > done) run<true>(state, ring, done, next, true);
       done = next;
       if (done == row.chunks) {
         if (row.slot_out >= 0) to_slot(slot_state(row.slot_out));
