@@ -193,6 +193,18 @@ class Verify(Base):
         self.assertRegex(first, r"\d+ passed, 0 failed")
         self.assertIn("seed=5", first)
 
+    def test_random_cases_several_at_a_time(self):
+        words = ["--random-cases", "12", "--cost", "500000", "--jobs", "3"]
+        out = self.succeed("verify", *words, "--on", "cpu,reference", "--skip-declined")
+        self.assertGreaterEqual(int(re.search(r"^(\d+) passed, 0 failed", out, re.M)[1]), 12)
+        self.assertIn("backend=cpu", out)
+        self.assertIn("backend=reference", out)
+        out, _ = self.fail_with(
+            1, "most were declined", "verify", *words, "--with", "backend=reference carry=truncated", "--skip-declined"
+        )
+        self.assertRegex(out, r"declined \d+: .*carry")
+        self.fail_with(2, "expected a word", "verify", *words, "--with", "backend")
+
     def test_quiet(self):
         self.assertEqual(self.succeed("verify", TINY, "--quiet"), "1 passed, 0 failed\n")
 
