@@ -5,10 +5,11 @@
 #   scripts/gpu_check.sh <output folder> [quick|full|<stage>...]
 #
 #   quick    build tests bench                  the named targets, short timings
-#   full     build tests big sanitize cpu bench peers     (default) everything, with a sweep over segments
+#   full     build tests random big sanitize cpu bench peers     (default) everything, with a sweep over segments
 #
 #   build      the library with CUDA, tools and tests        tools     the library and the tools alone, for a bench in a hurry
 #   tests      every test that needs a GPU        big       tensors of more than 2^31 elements
+#   random     seeded random cases, several at a time, drawn for the GPU backends in turn
 #   sanitize   memcheck, racecheck, initcheck and synccheck over tests/cases/gpu-sanitize.txt and gpu_portable-sanitize.txt
 #   cpu        the CPU suite and the CPU benchmark of this host
 #   bench      the table of targets, each case checked before it is timed: <gpu>.json and <gpu>.md, as bench/results holds them
@@ -18,7 +19,8 @@
 # Stages run in the order they are named, each writes its own log, and a short table comes last. A stage that fails does not stop the
 # others, unless it is the build. DELTARELAY_COMMIT names the commit of a copy without its git history; DELTARELAY_ONLY is a regular
 # expression over the names of cases for bench and peers; DELTARELAY_MIN_TIME the seconds of each timing; DELTARELAY_BENCH_WORDS
-# are further options of `deltarelay bench`, such as --sweep.
+# are further options of `deltarelay bench`, such as --sweep. DELTARELAY_RANDOM_CASES is how many random cases have to run (20000), on
+# DELTARELAY_RANDOM_BACKENDS (cuda-sm80,cuda-sm90) from DELTARELAY_RANDOM_SEED (1) on.
 set -euo pipefail
 [ $# -ge 1 ] || { sed -n '/^#   /p' "$0" >&2; exit 2; }
 mkdir -p "$1"
@@ -27,7 +29,7 @@ shift
 cd "$(dirname "$0")/.."
 case ${1:-full} in
   quick) stages=(build tests bench) mode=quick ;;
-  full) stages=(build tests big sanitize cpu bench peers) mode=full ;;
+  full) stages=(build tests random big sanitize cpu bench peers) mode=full ;;
   *) stages=("$@") mode=stages ;;
 esac
 build=build/gpu-check
@@ -82,6 +84,19 @@ stage_verify() {
   "$command" verify tests/cases/gpu.txt tests/cases/gpu_portable.txt >"$out/verify.log" 2>&1 || result=1
   grep -A4 '^FAIL' "$out/verify.log" | head -60 || true
   tail -1 "$out/verify.log"
+  return $result
+}
+
+# The last line counts what ran, what failed and what was declined, the lines before it why. A kernel that hangs ends as a timeout.
+stage_random() {
+  local result=0
+  require_gpu || return 1
+  timeout "${DELTARELAY_RANDOM_SECONDS:-900}" "$command" verify --random-cases "${DELTARELAY_RANDOM_CASES:-20000}" \
+    --on "${DELTARELAY_RANDOM_BACKENDS:-cuda-sm80,cuda-sm90}" --seed "${DELTARELAY_RANDOM_SEED:-1}" --jobs "$jobs" --skip-declined -q \
+    >"$out/random.log" 2>&1 || result=$?
+  grep -A4 '^FAIL' "$out/random.log" | head -60 || true
+  grep '^declined' "$out/random.log" | sort -t' ' -k2 -rn | head -10 || true
+  if [ $result -eq 124 ]; then echo "timeout: cases in flight did not end"; else tail -1 "$out/random.log"; fi
   return $result
 }
 

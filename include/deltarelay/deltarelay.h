@@ -266,7 +266,8 @@ typedef struct dr_options {
   int32_t segments;
   int64_t segment_value;
   const char* backend;     /* NULL: the first that accepts */
-  const char* isa;         /* cpu: an instruction set by name; cuda-sm90: "fused" or "prepared"; NULL: the best one */
+  const char* isa;         /* cpu: an instruction set by name; cuda-sm90: "fused" or "prepared"; NULL: the best one.
+                              cuda-sm80, fp32 data: "tf32", products of 11 bits a factor; never taken by itself */
   const char* policy;      /* NULL or "deltarelay"; or how another system would cut: "fla", "cula-sm100", ... */
   const dr_device* device; /* NULL: this machine's CPU, or its current GPU when `backend` is one for CUDA */
   int32_t threads;         /* 0: as many as the device has units */

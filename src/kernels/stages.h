@@ -158,8 +158,10 @@ struct Backend {
   int32_t (*shape)(const Problem&) = nullptr;
   void (*load_shape)(const Problem&) = nullptr;
   // Ways to serve a problem that differ in chunks and records: `chunk`, `panel_columns` and `sizes` are told which, where a backend of a CPU is
-  // told the instruction set. A plan takes the one that it predicts to be fastest, unless options.isa names one. 0: there is one way.
+  // told the instruction set. A plan takes the one that it predicts to be fastest, unless options.isa names one. 0: there is one way. A way that
+  // nobody need name has an empty name.
   int32_t num_ways = 0;
+  int32_t num_named_ways = 0;  // the last of them: less exact, so taken only when options.isa names them
   const char* const* way_names = nullptr;
   bool (*takes_way)(const Problem&, int32_t way) = nullptr;
   // Where the tiling is not for the planner to choose: value tiles of a head, and work items that one unit of the device runs at once.

@@ -10,8 +10,8 @@ constexpr int64_t kStatedWidth = 128;  // DK and DV at which a device states its
 // The token recurrence in double against the chunk form in fp32 on the same core: 76,000 and 527,000 token-heads/s at 128.
 constexpr int64_t kReferenceSlowdown = 7;
 // Products of fp32 data on the portable kernels are three of TF32, each at half the rate of a 16-bit one; not all of a chunk's time is products.
-// An estimate.
-constexpr int64_t kPortableFp32Slowdown = 4;
+// With one product each the walk has half of it left, and `prepare` all. Estimates.
+constexpr int64_t kPortableFp32Slowdown = 4, kPortableTf32Slowdown = 2;
 
 int32_t clamp_cost(int64_t value, int32_t least) {
   return static_cast<int32_t>(std::clamp<int64_t>(value, least, std::numeric_limits<int32_t>::max()));
@@ -77,17 +77,18 @@ plan::Costs costs_of(const Problem& problem, const Options& options, const Backe
   const int64_t dk = problem.dk, dv = problem.dv, w = kStatedWidth;
   const int64_t chunk = backend.chunk(problem, isa), stated_chunk = std::max(1, stated.chunk);
   const bool is_reference = &backend == &kReferenceBackend;
-  const bool slow_products = &backend == &kCudaSm80Backend && problem.dtype == DType::kFp32;
+  const bool portable_fp32 = &backend == &kCudaSm80Backend && problem.dtype == DType::kFp32;
+  const bool tf32 = portable_fp32 && isa > 0;  // the second of its two ways
 
   // Of each cost the local part goes with DK, the rest with the state it touches: DK x DV, or DK x (DV + DK) for a summary.
   const int64_t local = is_reference ? 0 : stated.local_ns;
   const int64_t summarize_local = is_reference ? 0 : stated.summarize_local_ns;
   const int64_t items_a_unit =
       backend.items_a_unit == nullptr ? 1 : backend.items_a_unit(problem);  // each takes its share of the unit
-  const int64_t slowdown = (is_reference    ? kReferenceSlowdown
-                            : slow_products ? kPortableFp32Slowdown
-                                            : 1) *
-                           items_a_unit;
+  const int64_t prepare_slowdown = (portable_fp32 ? kPortableFp32Slowdown : 1) * items_a_unit;
+  const int64_t slowdown = is_reference ? kReferenceSlowdown
+                           : tf32       ? kPortableTf32Slowdown * items_a_unit
+                                        : prepare_slowdown;
   auto local_ns = [&](int64_t stated_ns) { return scaled(stated_ns * slowdown, dk * chunk, w * stated_chunk); };
   const int64_t emit_ns = scaled((stated.emit_ns - local) * slowdown, dk * dv * chunk, w * w * stated_chunk);
   const int64_t summarize_ns =
@@ -115,7 +116,7 @@ plan::Costs costs_of(const Problem& problem, const Options& options, const Backe
   c.carry_unit = clamp_cost(scaled(fold_ns(stated.carry_unit_ns * items_a_unit), 1, tiles), 0);
   c.barrier = stated.split_ns;
   c.item = stated.item_ns;
-  if (backend.num_ways > 0) {
+  if (&backend == &kCudaSm90Backend) {
     // An item starts with its columns of the state. A pair walks a summary whatever the tiling, and the first segments beside it:
     // with one tile a first segment repeats its local part.
     c.item = clamp_cost(scaled(stated.item_ns, 1, tiles), 0);
@@ -130,7 +131,8 @@ plan::Costs costs_of(const Problem& problem, const Options& options, const Backe
   c.heads = problem.heads_v;
   if (record_bytes > 0) {  // the backend prepares in a step of its own: tokens are read, records written
     c.prepare = clamp_cost(
-        scaled(stated.prepare_ns * slowdown * prepare_share(problem), dk * chunk, w * stated_chunk * kShares), 0);
+        scaled(stated.prepare_ns * prepare_slowdown * prepare_share(problem), dk * chunk, w * stated_chunk * kShares),
+        0);
     c.prepare_bytes = clamp_cost(record_bytes + chunk * bytes.prepare, 0);
   }
   return c;

@@ -18,10 +18,13 @@
 namespace deltarelay {
 namespace {
 
-// Is this way of the plan's backend one for its problem, and not another one asked for?
+// Is this way of the plan's backend one for its problem, and the one asked for, or one that need not be?
 bool may_take(const Plan& plan, int32_t way) {
+  const Backend& backend = *plan.backend;
   const std::string& asked = plan.options.isa;
-  return plan.backend->takes_way(plan.problem, way) && (asked.empty() || asked == plan.backend->way_names[way]);
+  const bool offered =
+      asked.empty() ? way < backend.num_ways - backend.num_named_ways : asked == backend.way_names[way];
+  return offered && backend.takes_way(plan.problem, way);
 }
 
 // `way`: of the backend that is chosen; -1: the first that serves the problem.

@@ -70,8 +70,8 @@ class Support(Base):
         rows = json.loads(self.succeed("support", "--json"))
         self.assertGreater(len(rows), 100)
         for row in rows:
-            # The reference replays token by token: there is no history for it to drop and no segment to cut.
-            declined = "truncated" in row["words"] or "segments=" in row["words"]
+            # The reference replays token by token in double: no history for it to drop, no segment to cut, no shorter products.
+            declined = any(word in row["words"] for word in ("truncated", "segments=", "isa="))
             if row["backend"] == "reference":
                 self.assertEqual(row["accepted"], not declined, row)
             self.assertEqual(row["accepted"], row["reason"] == "", row)
@@ -192,6 +192,18 @@ class Verify(Base):
         first = self.succeed("verify", "--random", "2", "--seed", "5", "--cost", "2000000")
         self.assertRegex(first, r"\d+ passed, 0 failed")
         self.assertIn("seed=5", first)
+
+    def test_random_cases_several_at_a_time(self):
+        words = ["--random-cases", "12", "--cost", "500000", "--jobs", "3"]
+        out = self.succeed("verify", *words, "--on", "cpu,reference", "--skip-declined")
+        self.assertGreaterEqual(int(re.search(r"^(\d+) passed, 0 failed", out, re.M)[1]), 12)
+        self.assertIn("backend=cpu", out)
+        self.assertIn("backend=reference", out)
+        out, _ = self.fail_with(
+            1, "most were declined", "verify", *words, "--with", "backend=reference carry=truncated", "--skip-declined"
+        )
+        self.assertRegex(out, r"declined \d+: .*carry")
+        self.fail_with(2, "expected a word", "verify", *words, "--with", "backend")
 
     def test_quiet(self):
         self.assertEqual(self.succeed("verify", TINY, "--quiet"), "1 passed, 0 failed\n")

@@ -1,7 +1,9 @@
 // Seeded random cases for a while. DELTARELAY_RANDOM_SECONDS and DELTARELAY_RANDOM_SEED set how long and from where; a
 // failure prints the line, which repeats it alone.
-#include <chrono>
+#include "check/random.h"
+
 #include <cstdlib>
+#include <set>
 
 #include "forward_case.h"
 
@@ -13,29 +15,68 @@ double number_from(const char* variable, double otherwise) {
   return text != nullptr ? std::strtod(text, nullptr) : otherwise;
 }
 
+void expect_passed(const cases::Case& c, const check::Outcome& outcome) {
+  if (outcome.verdict != check::Verdict::kDeclined) EXPECT_TRUE(outcome.passed()) << check::report(c, outcome);
+}
+
 TEST(Random, CasesAgreeWithTheReference) {
   if (nothing_to_test()) GTEST_SKIP() << "only the reference is built in";
-  const double seconds = number_from("DELTARELAY_RANDOM_SECONDS", 20.0);
-  auto seed = static_cast<uint64_t>(number_from("DELTARELAY_RANDOM_SEED", 1.0));
-  constexpr int64_t kCost = 20'000'000;  // token-heads x DK x DV: some milliseconds of the reference
-  constexpr int kLeast = 20;             // whatever the budget: a run that checks nothing is no test
-  const auto start = std::chrono::steady_clock::now();
-  const auto elapsed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
-  int passed = 0;
-  int declined = 0;
-  for (; passed < kLeast || elapsed() < seconds; ++seed) {
-    const cases::Case c = on_backend(cases::random_case(seed, kCost));
-    const check::Outcome outcome = check::check_case(c);
-    if (outcome.verdict == check::Verdict::kDeclined) {
-      ++declined;
-    } else {
-      ASSERT_TRUE(outcome.passed()) << "random seed " << seed << "\n" << check::report(c, outcome);
-      ++passed;
-    }
-    ASSERT_LE(declined, passed + kLeast) << "the backend declines most of what is asked: " << outcome.message;
+  check::RandomOptions options;
+  options.cases = 20;  // whatever the budget: a run that checks nothing is no test
+  options.seconds = number_from("DELTARELAY_RANDOM_SECONDS", 20.0);
+  options.seed = static_cast<uint64_t>(number_from("DELTARELAY_RANDOM_SEED", 1.0));
+  options.cost = 20'000'000;  // some milliseconds of the reference
+  options.backends = {backend_under_test()};
+  const check::RandomTally tally = check::check_random(options, {}, expect_passed);
+  EXPECT_GE(tally.passed, options.cases);
+  EXPECT_EQ(tally.given_up, "");
+  RecordProperty("cases", static_cast<int>(tally.passed));
+  RecordProperty("declined", static_cast<int>(tally.declined));
+}
+
+TEST(Random, SeveralAtATimeAreTheSameCases) {
+  if (nothing_to_test()) GTEST_SKIP() << "only the reference is built in";
+  check::RandomOptions options;
+  options.cases = 30;
+  options.cost = 500'000;
+  options.jobs = 4;
+  options.backends = {backend_under_test(), "reference"};
+  options.words = "threads=1";
+  std::set<std::string> begun, ended;
+  const check::RandomTally tally = check::check_random(
+      options, [&](const cases::Case& c) { begun.insert(cases::print(c)); },
+      [&](const cases::Case& c, const check::Outcome& outcome) {
+        ended.insert(cases::print(c));
+        expect_passed(c, outcome);
+      });
+  EXPECT_EQ(begun, ended);
+  EXPECT_GE(tally.passed, options.cases);
+  EXPECT_EQ(ended.size(), static_cast<size_t>(tally.passed + tally.failed + tally.declined));
+  for (uint64_t i = 0; i < ended.size(); ++i) {
+    const cases::Case c = cases::random_case(options.seed + i, options.cost, options.backends[i % 2]);
+    EXPECT_EQ(ended.count(cases::print(cases::with_words(c, options.words))), 1u) << cases::print(c);
   }
-  RecordProperty("cases", passed);
-  RecordProperty("declined", declined);
+}
+
+TEST(Random, IsGivenUpWhereMostIsDeclined) {
+  check::RandomOptions options;
+  options.cases = 1000;
+  options.cost = 100'000;
+  options.jobs = 2;
+  options.words = "backend=reference carry=truncated";
+  const check::RandomTally tally = check::check_random(options, {}, expect_passed);
+  EXPECT_EQ(tally.given_up, "most were declined");
+  EXPECT_EQ(tally.passed + tally.failed, 0);
+  ASSERT_FALSE(tally.reasons.empty());
+  EXPECT_LT(tally.declined, 100);
+}
+
+TEST(Random, WordsThatDoNotReadAreAnError) {
+  check::RandomOptions options;
+  options.cases = 10;
+  options.jobs = 3;
+  options.words = "no-such-word";
+  EXPECT_THROW(check::check_random(options, {}, expect_passed), cases::CaseError);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <set>
 
 #include "case/case.h"
 #include "deltarelay/deltarelay.hpp"
@@ -79,6 +80,24 @@ TEST(Sm80, TakesEveryLineOfItsFilesOnEveryGpu) {
         if (c.segments == DR_SEGMENTS_COUNT) EXPECT_EQ(plan.summary().max_segments, c.segment_value) << cases::print(c);
       }
     }
+}
+
+// What the random-case runner draws for a backend is what it takes: a case that is declined proves nothing.
+TEST(Random, CasesAreDrawnForTheirBackend) {
+  std::set<std::string> ways;
+  for (const char* backend : {"cuda-sm80", "cuda-sm90"})
+    for (uint64_t seed = 1; seed <= 2000; ++seed) {
+      const cases::Case c = cases::random_case(seed, 20'000'000, backend);
+      ASSERT_TRUE(c.on_gpu()) << cases::print(c);
+      ASSERT_EQ(cases::parse(cases::print(c)), c) << cases::print(c);
+      const cases::Request request(cases::with_words(c, "device=h200"));
+      ASSERT_EQ(dr_backend_check(index_of(backend), &request.problem, &request.options), DR_SUCCESS)
+          << cases::print(c) << "\n"
+          << dr_last_error();
+      const Plan plan(request.problem, request.options);
+      ways.insert(std::string(plan.summary().backend) + "/" + plan.summary().isa);
+    }
+  EXPECT_THAT(ways, testing::ElementsAre("cuda-sm80/", "cuda-sm80/tf32", "cuda-sm90/fused", "cuda-sm90/prepared"));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Same plan, same bits: ten thousand times, on two streams, from two threads. Results are hashed where they are.
+// Same plan, same bits: ten thousand times (the portable kernels a thousand), on two streams, from two threads. Results are hashed where they are.
 #include <algorithm>
 #include <atomic>
 #include <thread>
@@ -8,35 +8,36 @@
 namespace deltarelay::on_gpu {
 namespace {
 
-using Repeats = EachCase;
-
-TEST_P(Repeats, TenThousandRunsGiveTheSameBits) {
-  constexpr int64_t kRepeats = 10000;
-  constexpr int64_t kBetweenPoisons = 500;  // of the workspace, whose contents must not matter
-  const cases::Case c = forced(GetParam());
+void expect_same_bits(const cases::Case& c, int64_t repeats) {
+  const int64_t between_poisons = repeats / 20;  // of the workspace, whose contents must not matter
   Ran ran(c);
   if (c.segments == DR_SEGMENTS_COUNT) ASSERT_GE(ran.run.summary().cut_sequences, 1);
+  if (c.segments == DR_SEGMENTS_OFF) ASSERT_EQ(ran.run.summary().cut_sequences, 0);
+  ASSERT_EQ(ran.run.summary().backend, c.backend);
   expect_close(check::compare(ran.host, check::run_reference(ran.host)), "the first run");
   const uint64_t expected = ran.device.output_hash();
 
-  const gpu::Memory sums(kRepeats * static_cast<int64_t>(sizeof(uint64_t)));
+  const gpu::Memory sums(repeats * static_cast<int64_t>(sizeof(uint64_t)));
   gpu::fill(sums.data(), 0, sums.bytes());
   auto* const slots = reinterpret_cast<uint64_t*>(sums.data());
-  for (int64_t i = 0; i < kRepeats; ++i) {
-    if (i % kBetweenPoisons == 0) ran.run.poison_workspace();
+  for (int64_t i = 0; i < repeats; ++i) {
+    if (i % between_poisons == 0) ran.run.poison_workspace();
     ran.device.poison(ran.stream);
     ran.run.execute(ran.device.tensors(), ran.stream);
     ran.device.add_output_hash(ran.stream, slots + i);
   }
   ran.stream.synchronize();
-  std::vector<uint64_t> found(kRepeats);
+  std::vector<uint64_t> found(static_cast<size_t>(repeats));
   gpu::download(found.data(), sums.data(), sums.bytes());
   const auto same = std::count(found.begin(), found.end(), expected);
-  EXPECT_EQ(same, kRepeats) << "first other hash in repeat "
-                            << std::find_if(found.begin(), found.end(), [&](uint64_t h) { return h != expected; }) -
-                                   found.begin();
+  EXPECT_EQ(same, repeats) << "first other hash in repeat "
+                           << std::find_if(found.begin(), found.end(), [&](uint64_t h) { return h != expected; }) -
+                                  found.begin();
   EXPECT_TRUE(ran.run.workspace_intact());
 }
+
+using Repeats = EachCase;
+TEST_P(Repeats, TenThousandRunsGiveTheSameBits) { expect_same_bits(forced(GetParam()), 10000); }
 
 // Waves: pairs of CTAs take the place of others that end at that moment.
 INSTANTIATE_TEST_SUITE_P(Gpu, Repeats, testing::ValuesIn(cases_in(R"(
@@ -47,6 +48,35 @@ INSTANTIATE_TEST_SUITE_P(Gpu, Repeats, testing::ValuesIn(cases_in(R"(
   kda-waves: kda bf16 hv=48 seqs=300,200,64 init final gate=bounded:-0.05 beta=logit l2norm segments=3 isa=fused
   gdn-waves: gdn bf16 hqk=16 hv=48 seqs=300,200,64 init final gate=log:-0.02,0 l2norm segments=3 isa=fused
   gdn-prepared: gdn bf16 hqk=2 hv=8 seqs=4096,1000 init final gate=log:-0.02,0 l2norm segments=8 isa=prepared
+)")),
+                         name_of);
+
+using PortableRepeats = EachCase;
+TEST_P(PortableRepeats, AThousandRunsGiveTheSameBits) { expect_same_bits(GetParam(), 1000); }
+
+// Every arithmetic, chunks of both lengths, walks with narrow and with wide tiles, the states inside a sequence, lengths that the GPU finds.
+INSTANTIATE_TEST_SUITE_P(Gpu, PortableRepeats, testing::ValuesIn(cases_in(R"(
+  kda-cut:       kda bf16 hv=4 seqs=4096,1000 init final gate=bounded:-0.05 beta=logit l2norm segments=8 backend=cuda-sm80
+  kda-log-cut:   kda bf16 hv=4 dk=256 seqs=1024,33 init final gate=log:-0.02,0 l2norm segments=4 backend=cuda-sm80
+  kda-whole:     kda bf16 hv=8 seqs=512,100x5 init=slots final=in-place gate=bounded:-5 beta=logit l2norm segments=off backend=cuda-sm80
+  kda-wide:      kda bf16 hv=8 dk=256 seqs=300,100x5 init final gate=log:-0.5,0 l2norm segments=off backend=cuda-sm80
+  kda-waves:     kda fp16 hv=48 seqs=300,200,64 init final gate=log:-0.02,0 l2norm segments=3 backend=cuda-sm80
+  kda-fp32-cut:  kda fp32 hv=4 seqs=2048,500 init final gate=log:-0.02,0 l2norm segments=8 backend=cuda-sm80
+  kda-fp32:      kda fp32 hv=8 dk=256 seqs=300,100 init final gate=log:-0.5,0 l2norm segments=off backend=cuda-sm80
+  kda-tf32-cut:  kda fp32 hv=4 seqs=2048,500 init final gate=log:-0.02,0 l2norm segments=8 backend=cuda-sm80 isa=tf32
+  gdn-cut:       gdn bf16 g=fp32 b=fp32 hqk=2 hv=8 seqs=4096,1000 init final gate=log:-0.02,0 l2norm segments=8 backend=cuda-sm80
+  gdn-wide-cut:  gdn bf16 hqk=2 hv=4 dk=256 seqs=1024,33 init final gate=log:-0.02,0 l2norm segments=4 backend=cuda-sm80
+  gdn-whole:     gdn bf16 hqk=2 hv=8 seqs=512,100x5 init=slots final=in-place gate=log:-0.5,0 l2norm segments=off backend=cuda-sm80
+  gdn-waves:     gdn fp16 hqk=16 hv=48 seqs=300,200,64 init final gate=log:-0.02,0 l2norm segments=3 backend=cuda-sm80
+  gdn-fp32-cut:  gdn fp32 hv=4 seqs=2048,500 init final gate=log:-0.02,0 l2norm segments=8 backend=cuda-sm80
+  gdn-fp32:      gdn fp32 hv=8 dk=256 seqs=300,100 init final gate=log:-0.5,0 l2norm segments=off backend=cuda-sm80
+  gdn-tf32:      gdn fp32 hv=8 dk=256 seqs=300,100 init final gate=log:-0.5,0 l2norm segments=off backend=cuda-sm80 isa=tf32
+  kda-uneven:    kda bf16 hv=4 dk=96 dv=192 seqs=4096,1000 gate=log:-0.02,0 l2norm init final segments=8 backend=cuda-sm80
+  kda-odd:       kda fp32 hv=4 dk=60 dv=100 seqs=2000,33 gate=log:-0.02,0 l2norm init final segments=5 backend=cuda-sm80
+  gdn-narrow:    gdn fp16 hqk=2 hv=8 dk=64 seqs=4096,1000 gate=log:-0.02,0 l2norm init final segments=8 backend=cuda-sm80
+  gdn-many:      gdn fp32 hv=24 dk=256 seqs=300,200,64 gate=log:-0.02,0 l2norm init final segments=3 backend=cuda-sm80
+  checkpoints:   kda bf16 hv=4 seqs=700,33 init final checkpoints=every:48 gate=log:-0.02,0 l2norm segments=3 backend=cuda-sm80
+  late:          gdn bf16 hv=4 seqs=700,0,65 lengths=execute init final l2norm backend=cuda-sm80
 )")),
                          name_of);
 
@@ -68,13 +98,6 @@ TEST_P(Stress, RepeatsAreTheSameBits) {
 INSTANTIATE_TEST_SUITE_P(Cula, Stress, testing::ValuesIn(cases_in(R"(
   single-64K-H4-gk-h0:   kda bf16 hv=4 seqs=64k gate=log:-0.001,0 l2norm init final segments=8
   multi-64K-4K-H4-gk-h0: kda bf16 hv=4 seqs=64k,4k gate=log:-0.001,0 l2norm init final segments=8
-)")),
-                         name_of);
-INSTANTIATE_TEST_SUITE_P(Portable, Stress, testing::ValuesIn(cases_in(R"(
-  kda:      kda bf16 hv=4 dk=96 dv=192 seqs=4096,1000 gate=log:-0.02,0 l2norm init final segments=8 backend=cuda-sm80
-  gdn:      gdn fp16 hqk=2 hv=8 dk=64 seqs=4096,1000 gate=log:-0.02,0 l2norm init final segments=8 backend=cuda-sm80
-  kda-fp32: kda fp32 hv=4 dk=60 dv=100 seqs=2000,33 gate=log:-0.02,0 l2norm init final segments=5 backend=cuda-sm80
-  gdn-wide: gdn fp32 hv=24 dk=256 seqs=300,200,64 gate=log:-0.02,0 l2norm init final segments=3 backend=cuda-sm80
 )")),
                          name_of);
 

@@ -35,7 +35,7 @@ std::string reason_of(const std::function<void(Problem&, Options&)>& change) {
   return backend_named(kName)->decline(problem, request_of(options));
 }
 
-TEST(CudaSm80, TakesEveryProblemButCheckpoints) {
+TEST(CudaSm80, TakesEveryProblem) {
   for (const char* device : {"a100", "h100", "h200", "b200", "gb200", "rtx3090", "rtx4090", "rtx5090", "rtx-pro-6000"})
     EXPECT_EQ(reason_of([&](Problem&, Options& o) { o.device = test::device_of(device); }), "") << device;
   for (const DType type : {DType::kFp32, DType::kBf16, DType::kFp16}) {
@@ -61,7 +61,10 @@ TEST(CudaSm80, DeclinesTheRestByNameExpectedAndFound) {
          o.columns = {0, 3};
        },
        "columns: expected all value columns, found a list of 2"},
-      {[](Problem&, Options& o) { o.isa = "fused"; }, "isa: expected none, found fused"},
+      {[](Problem&, Options& o) { o.isa = "fused"; }, "isa: expected none (tf32 is for fp32 data), found fused"},
+      {[](Problem&, Options& o) { o.isa = "tf32"; }, "isa: expected none (tf32 is for fp32 data), found tf32"},
+      {[](Problem& p, Options& o) { p.dtype = DType::kFp32, o.isa = "fused"; },
+       "isa: expected none or tf32, found fused"},
   };
   for (const auto& [change, words] : refusals) EXPECT_THAT(reason_of(change), HasSubstr(words));
 }
@@ -117,6 +120,49 @@ TEST(CudaSm80, MidFrameIsForBoundedGates) {
   EXPECT_TRUE(cuda::sm80::shape_of(problem).mid_frame);
   problem.gate_floor = -5.5f;
   EXPECT_FALSE(cuda::sm80::shape_of(problem).mid_frame);
+}
+
+Problem fp32_problem(Op op) {
+  Problem problem = test::problem_of(op, {4096, 70}, 2);
+  problem.dtype = problem.dtype_o = problem.dtype_gate = problem.dtype_beta = DType::kFp32;
+  return problem;
+}
+
+TEST(CudaSm80, Tf32ProductsAreTakenByNameOnly) {
+  for (const Op op : {Op::kKda, Op::kGdn}) {
+    const Problem problem = fp32_problem(op);
+    Options options = on("a100");
+    const auto exact = make_plan(problem, options);
+    EXPECT_FALSE(cuda::sm80::shape_of(problem, exact->isa).tf32);
+    EXPECT_STREQ(isa_name(*exact), "");
+    EXPECT_EQ(exact->other_way, -1) << "a less exact way is not weighed";
+    EXPECT_THAT(describe_text(*exact), HasSubstr("backend cuda-sm80: chunks of 32 tokens"));
+
+    options.isa = "tf32";
+    const auto tf32 = make_plan(problem, options);
+    EXPECT_TRUE(cuda::sm80::shape_of(problem, tf32->isa).tf32);
+    EXPECT_STREQ(isa_name(*tf32), "tf32");
+    EXPECT_THAT(describe_text(*tf32), HasSubstr("backend cuda-sm80 (tf32): chunks of 32 tokens"));
+    EXPECT_THAT(describe_signature(*tf32), HasSubstr(" isa=tf32 "));
+    EXPECT_LT(tf32->unsplit_ns, exact->unsplit_ns);
+    EXPECT_EQ(tf32->prepare_ns, exact->prepare_ns) << "records are as exact as ever";
+    EXPECT_EQ(tf32->sizes.record_bytes, exact->sizes.record_bytes);
+
+    options.backend.clear();
+    options.device = test::device_of("h200");
+    EXPECT_STREQ(make_plan(problem, options)->backend->name, kName) << "nobody else has them";
+  }
+}
+
+TEST(CudaSm80, Tf32IsNoInstructionSetOfOthers) {
+  const Problem problem = fp32_problem(Op::kGdn);
+  Options options = test::options_on(device_at(0));
+  options.isa = "tf32";
+  for (const char* name : {"cpu", "reference"})
+    EXPECT_THAT(backend_named(name)->decline(problem, request_of(options)), HasSubstr("found tf32")) << name;
+  options.device = test::device_of("h200");
+  EXPECT_THAT(backend_named("cuda-sm90")->decline(test::problem_of(Op::kGdn, {100}, 2), request_of(options)),
+              HasSubstr("isa: expected fused or prepared, found tf32"));
 }
 
 TEST(CudaSm80, TilingFollowsFromTypeAndWidthsAlone) {

@@ -98,9 +98,23 @@ const DeviceTensors::Piece* DeviceTensors::find(const char* name) const {
   return nullptr;
 }
 
+std::vector<uint64_t> DeviceTensors::input_hashes() const {
+  std::vector<uint64_t> hashes(pieces_.size());
+  const Memory sums(static_cast<int64_t>(hashes.size() * sizeof(uint64_t)));
+  gpu::fill(sums.data(), 0, sums.bytes());
+  const Stream stream;
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    const GuardedMemory& memory = pieces_[i].memory;
+    if (!pieces_[i].output)
+      stream.add_hash(memory.data(), memory.bytes(), reinterpret_cast<uint64_t*>(sums.data()) + i);
+  }
+  gpu::download(hashes.data(), sums.data(), sums.bytes());
+  return hashes;
+}
+
 void DeviceTensors::remember_inputs() {
-  for (Piece& piece : pieces_)
-    if (!piece.output) piece.hash = gpu::hash(piece.memory.data(), piece.memory.bytes());
+  const std::vector<uint64_t> hashes = input_hashes();
+  for (size_t i = 0; i < pieces_.size(); ++i) pieces_[i].hash = hashes[i];
 }
 
 void DeviceTensors::upload(TensorSet& host, Tokens tokens) {
@@ -157,10 +171,11 @@ std::string DeviceTensors::damaged_canaries() const {
 
 std::string DeviceTensors::damage() const {
   std::string found = damaged_canaries();
-  for (const Piece& piece : pieces_)
-    if (found.empty() && !piece.output && gpu::hash(piece.memory.data(), piece.memory.bytes()) != piece.hash)
-      found = std::string(piece.name) + ": an input was changed by the run";
-  return found;
+  if (!found.empty()) return found;
+  const std::vector<uint64_t> hashes = input_hashes();
+  for (size_t i = 0; i < pieces_.size(); ++i)
+    if (hashes[i] != pieces_[i].hash) return std::string(pieces_[i].name) + ": an input was changed by the run";
+  return {};
 }
 
 void DeviceTensors::add_output_hash(const Stream& stream, uint64_t* sum) const {

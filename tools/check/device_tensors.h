@@ -70,6 +70,7 @@ class DeviceTensors {
     GuardedMemory memory;
     uint64_t hash = 0;  // inputs: of what was put there
   };
+  std::vector<uint64_t> input_hashes() const;  // one for every piece; 0 of outputs
   const Piece* find(const char* name) const;
   void remember_inputs();
   void add(const char* name, bool output, int64_t bytes, int64_t alignment);

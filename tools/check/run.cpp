@@ -214,6 +214,7 @@ Reference run_reference(const TensorSet& tensors, const CheckOptions& options) {
   const int32_t promised = request.problem.alignment_bytes;
   request.problem.alignment_bytes = promised == 0 ? kVectorAlignment : std::min(promised, kVectorAlignment);
   request.problem.stride_o = {};
+  request.options.threads = options.reference_threads;
   if (!reference.columns.empty()) {
     request.options.columns = reference.columns.data();
     request.options.num_columns = static_cast<int32_t>(reference.columns.size());

@@ -20,7 +20,7 @@ struct Feature {
 
 constexpr const char* kBase = "hqk=2 hv=2 dk=128 dv=128 seqs=256";
 
-constexpr std::array<Feature, 22> kFeatures = {{
+constexpr std::array<Feature, 23> kFeatures = {{
     {"log gate", "gate=log:-5,0"},
     {"linear gate", "gate=linear:-5,0"},
     {"raw softplus gate", "gate=softplus"},
@@ -42,6 +42,7 @@ constexpr std::array<Feature, 22> kFeatures = {{
     {"states inside a sequence", "checkpoints=every:64"},
     {"segments", "segments=2"},
     {"batch-invariant mode", "invariant"},
+    {"TF32 products, where asked for", "isa=tf32"},
     {"truncated carry", "carry=truncated l2norm beta=logit"},
 }};
 

@@ -1,8 +1,8 @@
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 
 #include "check/check.h"
+#include "check/random.h"
 #include "deltarelay/commands.h"
 #include "deltarelay/deltarelay.hpp"
 #include "deltarelay/terminal.h"
@@ -10,17 +10,15 @@
 namespace deltarelay::command {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 struct Settings {
   CaseArguments arguments;
   bool every_isa = false;
   bool skip_declined = false;
   bool quiet = false;
   check::CheckOptions check;
-  double random_seconds = 0;
-  uint64_t random_seed = 1;
-  int64_t random_cost = 50'000'000;  // tokens x HV x DK x DV: some 50 ms for the reference on one core
+  check::RandomOptions random;
+
+  bool draws() const { return random.cases > 0 || random.seconds > 0; }
 };
 
 struct Tally {
@@ -62,8 +60,7 @@ void print_failed(const cases::Case& c, const check::Outcome& outcome) {
   std::printf("      repeat: deltarelay verify \"%s\"\n", cases::print(c).c_str());
 }
 
-void verify(const cases::Case& c, const Settings& settings, Tally& tally) {
-  const check::Outcome outcome = check::check_case(c, settings.check);
+void count(const cases::Case& c, const check::Outcome& outcome, const Settings& settings, Tally& tally) {
   if (outcome.passed()) {
     ++tally.passed;
     if (!settings.quiet) print_passed(c, outcome);
@@ -87,21 +84,35 @@ std::vector<cases::Case> for_every_isa(const std::vector<cases::Case>& all) {
 }
 
 void verify_random(const Settings& settings, Tally& tally) {
-  const auto start = Clock::now();
-  Progress progress(static_cast<int64_t>(settings.random_seconds));
-  const auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
-  for (uint64_t seed = settings.random_seed; elapsed() < settings.random_seconds; ++seed) {
-    cases::Case c = cases::random_case(seed, settings.random_cost);
-    if (!settings.arguments.with.empty()) c = cases::with_words(c, settings.arguments.with);
-    progress.show(static_cast<int64_t>(elapsed()), cases::print(c));
-    if (!settings.quiet) progress.clear();
-    verify(c, settings, tally);
-  }
+  check::RandomOptions options = settings.random;
+  options.words = settings.arguments.with;
+  options.check = settings.check;
+  const auto start = std::chrono::steady_clock::now();
+  const bool counted = options.cases > 0;
+  Progress progress(counted ? options.cases : static_cast<int64_t>(options.seconds));
+  int64_t ran = 0;
+  const check::RandomTally random = check::check_random(
+      options,
+      [&](const cases::Case& c) {
+        const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+        progress.show(counted ? ran : static_cast<int64_t>(elapsed.count()), cases::print(c));
+      },
+      [&](const cases::Case& c, const check::Outcome& outcome) {
+        if (outcome.verdict != check::Verdict::kDeclined) ++ran;
+        progress.clear();
+        count(c, outcome, settings, tally);
+      });
+  progress.clear();
+  for (const auto& [reason, times] : random.reasons)
+    std::printf("declined %lld: %s\n", static_cast<long long>(times), reason.c_str());
+  if (random.given_up.empty()) return;
+  ++tally.failed;
+  std::printf("%s  random cases were given up: %s\n", red("FAIL").c_str(), random.given_up.c_str());
 }
 
 int run(const Settings& settings) {
   std::vector<cases::Case> all = settings.arguments.read();
-  if (all.empty() && settings.random_seconds <= 0)
+  if (all.empty() && !settings.draws())
     throw cases::CaseError("case: expected a case, a file of cases or --random, found 'nothing'");
   if (settings.every_isa) all = for_every_isa(all);
   Tally tally;
@@ -109,10 +120,10 @@ int run(const Settings& settings) {
   for (size_t i = 0; i < all.size(); ++i) {
     progress.show(static_cast<int64_t>(i), cases::print(all[i]));
     if (!settings.quiet) progress.clear();
-    verify(all[i], settings, tally);
+    count(all[i], check::check_case(all[i], settings.check), settings, tally);
   }
   progress.clear();
-  if (settings.random_seconds > 0) verify_random(settings, tally);
+  if (settings.draws()) verify_random(settings, tally);
   std::string summary = std::to_string(tally.passed) + " passed, " + std::to_string(tally.failed) + " failed";
   if (tally.skipped > 0) summary += ", " + std::to_string(tally.skipped) + " skipped";
   std::printf("%s\n", tally.failed == 0 ? green(summary).c_str() : red(summary).c_str());
@@ -131,6 +142,7 @@ void add_verify(CLI::App& app, int& exit_code) {
       "  deltarelay verify kda bf16 hv=4 seqs=4096 init final segments=4\n"
       "  deltarelay verify tests/cases/ci.txt --every-isa --with \"threads=2\"\n"
       "  deltarelay verify --random 60 --seed 1000\n"
+      "  deltarelay verify --random-cases 20000 --on cuda-sm80,cuda-sm90 --jobs 16 --skip-declined -q\n"
       "  deltarelay verify tests/cases/gpu.txt");
   auto settings = std::make_shared<Settings>();
   settings->arguments.add_to(*command, false);
@@ -141,10 +153,20 @@ void add_verify(CLI::App& app, int& exit_code) {
                     "Check every value column of large cases too, not only a sample");
   command->add_flag("!--bare-workspace", settings->check.poison_workspace,
                     "Leave the workspace on a GPU as it was allocated, for compute-sanitizer --tool initcheck");
-  command->add_option("--random", settings->random_seconds, "Draw random cases for so many seconds")
+  command->add_option("--random", settings->random.seconds, "Draw random cases for so many seconds")
       ->type_name("SECONDS");
-  command->add_option("--seed", settings->random_seed, "Seed of the first random case")->type_name("N");
-  command->add_option("--cost", settings->random_cost, "Most tokens x HV x DK x DV of a random case")->type_name("N");
+  command
+      ->add_option("--random-cases", settings->random.cases,
+                   "Draw random cases until so many have run, those that were declined not counted")
+      ->type_name("N");
+  command->add_option("--on", settings->random.backends, "Backends that random cases are drawn for, in turn")
+      ->type_name("NAME,...")
+      ->delimiter(',');
+  command->add_option("--jobs", settings->random.jobs, "Random cases at a time")
+      ->type_name("N")
+      ->check(CLI::Range(1, 256));
+  command->add_option("--seed", settings->random.seed, "Seed of the first random case")->type_name("N");
+  command->add_option("--cost", settings->random.cost, "Most tokens x HV x DK x DV of a random case")->type_name("N");
   command->callback([settings, &exit_code] { exit_code = run(*settings); });
 }
 

@@ -50,6 +50,8 @@ std::string decline(const Problem&, const Request& request) {
   if (request.carry != CarryMode::kExact) return "carry: takes exact, found truncated";
   if (request.num_columns > 0)
     return "columns: computes all value columns, found a list of " + std::to_string(request.num_columns);
+  if (cpu_isa_find(request.isa) < 0)
+    return std::string("isa: takes an instruction set of this machine, found ") + request.isa;
   return {};
 }
 

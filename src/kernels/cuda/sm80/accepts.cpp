@@ -30,7 +30,16 @@ std::string decline_blocks(const Problem& p) {
                std::to_string(chunks));
 }
 
+std::string decline_way(const Problem& p, const std::string& name) {
+  for (int32_t way = 0; way < kNumWays; ++way) {
+    if (name == kWayNames[way] && takes_way(p, way)) return {};
+  }
+  return found("isa", takes_way(p, kTf32) ? "none or tf32" : "none (tf32 is for fp32 data)", name);
+}
+
 }  // namespace
+
+bool takes_way(const Problem& p, int32_t way) { return way == kExact || p.dtype == DType::kFp32; }
 
 std::string decline(const Problem& p, const Request& request) {
   std::string reason = decline_request(request);
@@ -39,8 +48,8 @@ std::string decline(const Problem& p, const Request& request) {
     return found("compute capability", capability_text(kLeastCapability) + " or higher",
                  capability_text(request.compute_capability));
   }
-  if (request.isa != nullptr) return found("isa", "none", request.isa);
-  return decline_blocks(p);
+  if (request.isa != nullptr) reason = decline_way(p, request.isa);
+  return reason.empty() ? decline_blocks(p) : reason;
 }
 
 // Machine code runs on its capability and on later ones of the same major number; virtual code is compiled for any later GPU when it is loaded.
@@ -66,9 +75,9 @@ int32_t value_tiles(const Problem& p) { return tiles_of(p.dv, tile_of(shape_of(p
 // By shared memory: that of two CTAs with more than 128 channels is more than most devices have.
 int32_t items_a_unit(const Problem& p) { return width_of(p.dk) <= 128 ? 2 : 1; }
 
-Shape shape_of(const Problem& p) {
+Shape shape_of(const Problem& p, int32_t way) {
   const bool mid_frame = p.op == Op::kKda && p.least_gate() >= kMidFrameGate;
-  return {.op = p.op, .dtype = p.dtype, .dk = p.dk, .dv = p.dv, .mid_frame = mid_frame, .tf32 = false};
+  return {.op = p.op, .dtype = p.dtype, .dk = p.dk, .dv = p.dv, .mid_frame = mid_frame, .tf32 = way == kTf32};
 }
 
 int32_t shape_number(const Problem& p) {

@@ -9,6 +9,12 @@
 
 namespace deltarelay::cuda::sm80 {
 
+// Ways to serve a problem: as exact as its data; or, for fp32 data and by name only, with one product of TF32 in the walk instead of three.
+enum Way : int32_t { kExact = 0, kTf32 = 1 };
+inline constexpr int32_t kNumWays = 2, kNumNamedWays = 1;
+inline constexpr const char* kWayNames[kNumWays] = {"", "tf32"};
+bool takes_way(const Problem& problem, int32_t way);
+
 std::string decline(const Problem& problem, const Request& request);
 int32_t chunk(const Problem& problem, int32_t way);
 int32_t panel_columns(const Problem& problem, int32_t way);
@@ -20,8 +26,8 @@ int32_t items_a_unit(const Problem& problem);
 // Is there code for GPUs of this capability in a library that was built for these architectures? The list is CMake's, with commas: "80-real,90,120-virtual".
 bool has_code_for(int32_t compute_capability, const std::string& architectures);
 
-// Which of the compiled kernels serve the problem, and a number for them.
-Shape shape_of(const Problem& problem);
+// Which of the compiled kernels serve the problem, and a number for them, which all its ways share.
+Shape shape_of(const Problem& problem, int32_t way = kExact);
 int32_t shape_number(const Problem& problem);
 
 }  // namespace deltarelay::cuda::sm80

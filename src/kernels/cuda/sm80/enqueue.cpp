@@ -23,7 +23,7 @@ void walk(const Call& call, const Shape& shape, int32_t phase, bool summarizes) 
 
 void enqueue(const DeviceCall& device_call) {
   const Call call(device_call);
-  const Shape shape = shape_of(device_call.problem);
+  const Shape shape = shape_of(device_call.problem, device_call.way);
   const CallBounds& bounds = device_call.bounds;
   if (bounds.chunks > 0) {
     check(launch_prepare(call.prepare_args(), shape, call.stream()), "launch of prepare (cuda-sm80)");
@@ -71,6 +71,10 @@ const Backend kCudaSm80Backend{.name = "cuda-sm80",
                                .load = cuda::sm80::load_shared,
                                .shape = cuda::sm80::shape_number,
                                .load_shape = cuda::sm80::load_shape,
+                               .num_ways = cuda::sm80::kNumWays,
+                               .num_named_ways = cuda::sm80::kNumNamedWays,
+                               .way_names = cuda::sm80::kWayNames,
+                               .takes_way = cuda::sm80::takes_way,
                                .value_tiles = cuda::sm80::value_tiles,
                                .items_a_unit = cuda::sm80::items_a_unit};
 

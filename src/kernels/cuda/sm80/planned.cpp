@@ -20,6 +20,10 @@ const Backend kCudaSm80Backend{.name = "cuda-sm80",
                                .run_rows = nullptr,
                                .run_folds = nullptr,
                                .finish = nullptr,
+                               .num_ways = cuda::sm80::kNumWays,
+                               .num_named_ways = cuda::sm80::kNumNamedWays,
+                               .way_names = cuda::sm80::kWayNames,
+                               .takes_way = cuda::sm80::takes_way,
                                .value_tiles = cuda::sm80::value_tiles,
                                .items_a_unit = cuda::sm80::items_a_unit};
 

@@ -1,0 +1,98 @@
+#include "check/random.h"
+
+#include <chrono>
+#include <exception>
+#include <mutex>
+#include <thread>
+
+namespace deltarelay::check {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// An error of a GPU fails every case after it, the first of them those that ran beside the one to blame.
+constexpr int64_t kMostFailures = 40;
+constexpr int64_t kMostDeclined = 40;  // beyond as many as have run
+
+// "isa: expected fused or prepared, found tf32" is the same reason whatever was found.
+std::string reason_of(const std::string& message) { return message.substr(0, message.find(", found")); }
+
+class RandomRun {
+ public:
+  RandomRun(const RandomOptions& options, const std::function<void(const cases::Case&)>& before,
+            const std::function<void(const cases::Case&, const Outcome&)>& after)
+      : options_(options), before_(before), after_(after) {
+    if (options_.jobs > 1) options_.check.reference_threads = 1;
+  }
+
+  RandomTally run() {
+    std::vector<std::thread> threads;
+    for (int32_t job = 1; job < options_.jobs; ++job) threads.emplace_back([this] { work(); });
+    work();
+    for (std::thread& thread : threads) thread.join();
+    if (error_ != nullptr) std::rethrow_exception(error_);
+    return tally_;
+  }
+
+ private:
+  void work() {
+    try {
+      for (cases::Case c; next(c);) {
+        const Outcome outcome = check_case(c, options_.check);
+        const std::lock_guard<std::mutex> lock(mutex_);
+        count(outcome);
+        after_(c, outcome);
+      }
+    } catch (...) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      error_ = std::current_exception();
+    }
+  }
+
+  bool next(cases::Case& c) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (done()) return false;
+    const std::string& backend = options_.backends[static_cast<size_t>(drawn_) % options_.backends.size()];
+    c = cases::random_case(options_.seed + static_cast<uint64_t>(drawn_++), options_.cost, backend);
+    if (!options_.words.empty()) c = cases::with_words(c, options_.words);
+    if (before_) before_(c);
+    return true;
+  }
+
+  bool done() const {
+    if (!tally_.given_up.empty() || error_ != nullptr) return true;
+    const double elapsed = std::chrono::duration<double>(Clock::now() - start_).count();
+    return tally_.passed + tally_.failed >= options_.cases && elapsed >= options_.seconds;
+  }
+
+  void count(const Outcome& outcome) {
+    if (outcome.passed()) {
+      ++tally_.passed;
+    } else if (outcome.verdict == Verdict::kDeclined) {
+      ++tally_.declined;
+      ++tally_.reasons[reason_of(outcome.message)];
+    } else {
+      ++tally_.failed;
+    }
+    if (tally_.failed >= kMostFailures) tally_.given_up = "too many failed";
+    if (tally_.declined > tally_.passed + tally_.failed + kMostDeclined) tally_.given_up = "most were declined";
+  }
+
+  RandomOptions options_;
+  const std::function<void(const cases::Case&)>& before_;
+  const std::function<void(const cases::Case&, const Outcome&)>& after_;
+  Clock::time_point start_ = Clock::now();
+  std::mutex mutex_;
+  RandomTally tally_;
+  int64_t drawn_ = 0;
+  std::exception_ptr error_;
+};
+
+}  // namespace
+
+RandomTally check_random(const RandomOptions& options, const std::function<void(const cases::Case&)>& before,
+                         const std::function<void(const cases::Case&, const Outcome&)>& after) {
+  return RandomRun(options, before, after).run();
+}
+
+}  // namespace deltarelay::check
