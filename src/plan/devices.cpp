@@ -37,12 +37,13 @@ constexpr Measured kGdnFused = {3650, 3700, 600, 0, 41472, 20992, 0, 8000, 12000
 constexpr int32_t kCarryNs = 900;        // a fold, over all multiprocessors
 constexpr int32_t kCarryUnitNs = 12000;  // one multiprocessor's time for one fold of one head
 
-// The portable kernels (cuda-sm80) at 128 per 32 tokens and head, 16-bit data, on an H200: estimates from their number of products and the length of
-// their chains, until someone times them. A summary has twice the columns of an emit, and reads neither q nor P and writes nothing.
+// The portable kernels (cuda-sm80) at 128 per 32 tokens and head, 16-bit data, on an H200, 2026-11-15: times of single kernels and whole calls of
+// the named cases. A unit's time: of two CTAs on a multiprocessor each takes twice that. A summary has two CTAs, for B and for M, and reads
+// neither q nor P and writes nothing; that of GDN lies between gates that forget M at once and gates that never do.
 constexpr int32_t kPortableChunk = 32;
-constexpr Measured kKdaPortable = {2000, 3000, 200, 200, 45824, 27000, 1300, 5000, 12000};
-constexpr Measured kGdnPortable = {1500, 2300, 200, 200, 25232, 12900, 750, 5000, 12000};
-constexpr int32_t kPortableCarryNs = 3000;
+constexpr Measured kKdaPortable = {2050, 2600, 200, 200, 45824, 27000, 2500, 19000, 12000};
+constexpr Measured kGdnPortable = {1980, 2200, 200, 200, 25232, 12900, 520, 19000, 12000};
+constexpr int32_t kPortableCarryNs = 2650;
 constexpr int32_t kPortableCarryUnitNs = 12000;
 
 struct Gpu {
@@ -56,7 +57,7 @@ struct Gpu {
   bool measured;
 };
 
-// All but the H200's are estimates, and its own of the portable kernels are too; docs/planner.md says how to measure.
+// All but the H200's are estimates; docs/planner.md says how to measure.
 constexpr Gpu kGpus[] = {
     {"a100", 108, 80, 164, 40, 1700, 20, 13, false},
     {"h100", 132, 90, 228, 50, 2900, 10, 10, false},
@@ -106,7 +107,7 @@ dr_device describe_gpu(const Gpu& gpu) {
   device.l1_bytes = int64_t{gpu.shared_kib} << 10;
   device.l2_bytes = int64_t{gpu.l2_mib} << 20;
   device.bytes_per_ns = gpu.bytes_per_ns;
-  device.measured = gpu.measured ? 1 : 0;
+  device.measured = device.portable_measured = gpu.measured ? 1 : 0;
   device.kda = gpu_costs(kKda, gpu.tenths_of_h200);
   device.gdn = gpu_costs(kGdn, gpu.tenths_of_h200);
   device.kda_fused = gpu_costs(kKdaFused, gpu.tenths_of_h200);

@@ -196,20 +196,22 @@ TEST(CudaSm80, TilingFollowsFromTypeAndWidthsAlone) {
 TEST(CudaSm80, HasCostsOfItsOwn) {
   const Problem problem = test::problem_of(Op::kKda, {65536}, 4);
   dr_device device = test::device_of("h200");
-  EXPECT_NE(device.measured, 0);
-  EXPECT_EQ(device.portable_measured, 0);
+  EXPECT_NE(device.portable_measured, 0);
+  EXPECT_EQ(test::device_of("b200").portable_measured, 0);
   const Backend& backend = *backend_named(kName);
   const plan::Costs costs = costs_of(problem, on("h200"), backend, 0, 1);
-  EXPECT_EQ(costs.emit, device.kda_portable.emit_ns);
-  EXPECT_THAT(describe_text(*make_plan(problem, on("h200"))), HasSubstr("132 units, estimated costs"));
-  EXPECT_EQ(make_plan(problem, on("h200"))->limits.risk_permille, 150);
+  EXPECT_EQ(costs.emit, 2 * device.kda_portable.emit_ns) << "two items share a unit";
+  EXPECT_THAT(describe_text(*make_plan(problem, on("h200"))), HasSubstr("132 units, measured costs"));
+  EXPECT_EQ(make_plan(problem, on("h200"))->limits.risk_permille, 0);
 
   Options own = test::options_on(device);
+  own.device.portable_measured = 0;
   EXPECT_THAT(describe_text(*make_plan(problem, own)), HasSubstr("132 units, measured costs")) << "cuda-sm90";
 
   own = on("h200");
-  own.device.portable_measured = 1;
-  EXPECT_EQ(make_plan(problem, own)->limits.risk_permille, 0);
+  own.device.portable_measured = 0;
+  EXPECT_THAT(describe_text(*make_plan(problem, own)), HasSubstr("132 units, estimated costs"));
+  EXPECT_EQ(make_plan(problem, own)->limits.risk_permille, 150);
   own.device.kda_portable.emit_ns *= 2;
   EXPECT_GT(make_plan(problem, own)->unsplit_ns, make_plan(problem, on("h200"))->unsplit_ns);
   own.device.kda_portable = {};

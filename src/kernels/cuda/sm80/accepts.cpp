@@ -72,8 +72,9 @@ int32_t panel_columns(const Problem& p, int32_t) { return tile_of(shape_of(p)); 
 
 int32_t value_tiles(const Problem& p) { return tiles_of(p.dv, tile_of(shape_of(p))); }
 
-// By shared memory: that of two CTAs with more than 128 channels is more than most devices have.
-int32_t items_a_unit(const Problem& p) { return width_of(p.dk) <= 128 ? 2 : 1; }
+int32_t items_a_unit(const Problem& p) {
+  return ctas_together(static_cast<int32_t>(size_of(p.dtype)), width_of(p.dk), tile_of(shape_of(p)));
+}
 
 Shape shape_of(const Problem& p, int32_t way) {
   const bool mid_frame = p.op == Op::kKda && p.least_gate() >= kMidFrameGate;

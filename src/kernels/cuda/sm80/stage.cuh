@@ -12,9 +12,10 @@
 
 namespace deltarelay::cuda::sm80 {
 
-// Shared memory that a CTA may have on every device from 8.0 on, and that leaves room for two of them on one of 8.0.
+// Shared memory that a CTA may have on every device from 8.0 on, and a share of what one of 8.0 has. Stages of fp32 numbers or of more than 128
+// channels need all of it; there, only larger devices have room for more than one CTA.
 constexpr int kMostShared = 99 * 1024;
-constexpr int kHalfShared = 81 * 1024;
+constexpr int shared_share(int ctas) { return ctas == 2 ? 81 * 1024 : 54 * 1024; }
 constexpr int kPlanBytes = 448;  // for what an item is read from and written to, behind the ring
 
 // Places in a stage. Tiles are padded by 16 bytes a row; P, T and the vectors lie as in the record.
@@ -42,9 +43,10 @@ struct Stage {
   // Place of what the record has at `offset`, not a tile.
   static constexpr int at(int offset) { return kBehind + offset - kRecord.p; }
 
-  // CTAs a multiprocessor.
-  static constexpr int kTogether = kElement == 2 && kWidth <= 128 ? 2 : 1;
-  static constexpr int kRoom = ((kTogether == 2 ? kHalfShared : kMostShared) - kPlanBytes) / kBytes;
+  // CTAs a multiprocessor, by registers.
+  static constexpr int kTogether = ctas_together(kElement, kWidth, kColumns);
+  static constexpr bool kLarge = kElement == 4 || kWidth > 128;
+  static constexpr int kRoom = ((kLarge ? kMostShared : shared_share(kTogether)) - kPlanBytes) / kBytes;
   static constexpr int kStages = kRoom < 1 ? 1 : kRoom > 4 ? 4 : kRoom;
   static constexpr int kSharedBytes = kStages * kBytes + kPlanBytes;
   static_assert(kSharedBytes <= kMostShared && kBytes % 16 == 0);
@@ -69,9 +71,15 @@ __device__ __forceinline__ bool find_item(const WalkArgs& args, const Extent& ex
   const bool third = args.phase == 3;
   const int count = args.tables.counts()[third ? 2 : 0];
   const int value_tiles = tiles_of(extent.dv, Stage::kColumns);
+#ifdef MFIRST
+  const int64_t transitions = int64_t{args.row_bound} * args.heads_v * (tiles - value_tiles);
+  item.transition = blockIdx.x < transitions;
+  const uint32_t number = blockIdx.x - (item.transition ? 0u : static_cast<uint32_t>(transitions));
+#else
   const int64_t values = int64_t{args.row_bound} * args.heads_v * value_tiles;
   item.transition = blockIdx.x >= values;
   const uint32_t number = blockIdx.x - (item.transition ? static_cast<uint32_t>(values) : 0u);
+#endif
   const uint32_t each = static_cast<uint32_t>(item.transition ? tiles - value_tiles : value_tiles);
   const uint32_t line = number / each;
   const int index = static_cast<int>(line / static_cast<uint32_t>(args.heads_v));

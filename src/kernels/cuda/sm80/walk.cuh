@@ -239,14 +239,12 @@ struct Walk {
       const int thread = static_cast<int>(opaque(this_thread)), warp = thread / 32, lane = thread % 32;
       const uint32_t stage = opaque(ring + used * Stage::kBytes);
       used = used + 1 == kStages ? 0 : used + 1;
-#ifndef LATE
       if constexpr (!kOneStage) {
         if (chunk + kStagesAhead < last)
           load_all<kEmit>(source, chunk + kStagesAhead, ring + filled * Stage::kBytes, values, thread);
         close_copies();
         filled = filled + 1 == kStages ? 0 : filled + 1;
       }
-#endif
       auto load_tile = [&](int which, int of_chunk) {
         Source<Stage>::template load_tile<kThreads>(source, which, of_chunk, stage, thread);
       };
@@ -254,14 +252,6 @@ struct Walk {
       Sums error = {}, out = {};
       const uint32_t place = Numbers::rows_place(lane, kRowBytes);
       read_state<kEmit>(error, out, state, stage + Stage::kRead + place, stage + Stage::kQuery + place);
-#ifdef LATE
-      if constexpr (!kOneStage) {
-        if (chunk + kStagesAhead < last)
-          load_all<kEmit>(source, chunk + kStagesAhead, ring + filled * Stage::kBytes, values, thread);
-        close_copies();
-        filled = filled + 1 == kStages ? 0 : filled + 1;
-      }
-#endif
       if constexpr (kOneStage) {  // q and, of KDA, k+ have been read by all
         __syncthreads();
         if constexpr (Stage::kOverlaid) load_tile(Source<Stage>::kUpdate, chunk);
