@@ -105,6 +105,16 @@ HWY_INLINE Vec raw_decay(const GateTerms& terms, Vec x, int32_t channel) {
   return hn::Mul(hn::Set(d, terms.lower_bound), sigmoid_of(hn::Mul(x, hn::Set(d, terms.factor))));
 }
 
+// The same, not below the floor.
+template <GateForm kForm, bool kFloor>
+HWY_INLINE Vec log_decay(const GateTerms& terms, Vec x, int32_t channel) {
+  const F32 d;
+  const Vec raw = raw_decay<kForm>(terms, x, channel);
+  if constexpr (!kFloor) return raw;
+  const Vec floor = hn::Set(d, kForm == GateForm::kLinear ? terms.floor_decay : terms.floor);
+  return hn::IfThenElse(hn::Lt(raw, floor), floor, raw);  // compare and select: max may drop a NaN
+}
+
 // Rows of gate inputs become rows of decays (possibly in place), and `whole` the decay over all of them.
 //
 // Sums and products: the decay of a whole chunk multiplies the state over and over, so it is formed from the sum of its
@@ -114,10 +124,8 @@ template <GateForm kForm, bool kFloor>
 HWY_INLINE void activate_form(const GateTerms terms, const float* inputs, int64_t stride, int32_t tokens,
                               int32_t channels, float* rows, float* HWY_RESTRICT whole) {
   const F32 d;
-  const Vec floor = hn::Set(d, kForm == GateForm::kLinear ? terms.floor_decay : terms.floor);
   const auto logs_of = [&](int32_t t, int32_t c) HWY_ATTR {
-    const Vec x = raw_decay<kForm>(terms, hn::LoadU(d, inputs + t * stride + c), c);
-    return kFloor ? hn::IfThenElse(hn::Lt(x, floor), floor, x) : x;  // compare and select: max may drop a NaN
+    return log_decay<kForm, kFloor>(terms, hn::LoadU(d, inputs + t * stride + c), c);
   };
   constexpr int32_t kAtOnce = 4;
   for (int32_t c = 0; c < channels; c += kLanes) {
@@ -150,20 +158,62 @@ HWY_INLINE void activate_form(const GateTerms terms, const float* inputs, int64_
   }
 }
 
-HWY_INLINE void activate_gates(const GateTerms& terms, const float* inputs, int64_t stride, int32_t tokens,
-                               int32_t channels, float* rows, float* HWY_RESTRICT whole) {
-  const bool floor = terms.floor_decay > 0.0f;
+// One gate a token (GDN), tokens in lanes: inputs[kChunk] become decays, and the decay over the first `tokens` is given back.
+template <GateForm kForm, bool kFloor>
+HWY_INLINE float activate_tokens_form(const GateTerms terms, const float* inputs, int32_t tokens, float* decays) {
+  const F32 d;
+  constexpr int32_t kVectors = kChunk / kLanes;
+  static_assert(kChunk % kLanes == 0);
+  alignas(64) float logs[kChunk];
+  Vec x[kVectors];
+  DR_UNROLL
+  for (int32_t i = 0; i < kVectors; ++i) {
+    x[i] = log_decay<kForm, kFloor>(terms, hn::LoadU(d, inputs + i * kLanes), 0);
+    hn::StoreU(x[i], d, logs + i * kLanes);
+  }
+  if constexpr (kForm != GateForm::kLinear) exp_of(x);
+  DR_UNROLL
+  for (int32_t i = 0; i < kVectors; ++i) hn::StoreU(x[i], d, decays + i * kLanes);
+  if constexpr (kForm == GateForm::kLinear) {
+    double product = 1.0;
+    for (int32_t t = 0; t < tokens; ++t) product *= static_cast<double>(logs[t]);
+    return static_cast<float>(product);
+  }
+  float sum = 0.0f;
+  for (int32_t t = 0; t < tokens; ++t) sum += logs[t];
+  return hn::GetLane(exp_of(hn::Set(d, sum)));
+}
+
+template <GateForm kForm, bool kFloor>
+struct GateKind {};
+
+// Calls body with the GateKind of `terms`.
+template <class Body>
+HWY_INLINE auto with_gate_kind(const GateTerms& terms, const Body& body) {
   switch (terms.form) {
     case GateForm::kLog:
-      return floor ? activate_form<GateForm::kLog, true>(terms, inputs, stride, tokens, channels, rows, whole)
-                   : activate_form<GateForm::kLog, false>(terms, inputs, stride, tokens, channels, rows, whole);
+      break;
     case GateForm::kLinear:
-      return activate_form<GateForm::kLinear, true>(terms, inputs, stride, tokens, channels, rows, whole);
+      return body(GateKind<GateForm::kLinear, true>());
     case GateForm::kRawSoftplus:
-      return activate_form<GateForm::kRawSoftplus, false>(terms, inputs, stride, tokens, channels, rows, whole);
+      return body(GateKind<GateForm::kRawSoftplus, false>());
     case GateForm::kRawBounded:
-      return activate_form<GateForm::kRawBounded, false>(terms, inputs, stride, tokens, channels, rows, whole);
+      return body(GateKind<GateForm::kRawBounded, false>());
   }
+  return terms.floor_decay > 0.0f ? body(GateKind<GateForm::kLog, true>()) : body(GateKind<GateForm::kLog, false>());
+}
+
+HWY_INLINE void activate_gates(const GateTerms& terms, const float* inputs, int64_t stride, int32_t tokens,
+                               int32_t channels, float* rows, float* HWY_RESTRICT whole) {
+  with_gate_kind(terms, [&]<GateForm kForm, bool kFloor>(GateKind<kForm, kFloor>) HWY_ATTR {
+    activate_form<kForm, kFloor>(terms, inputs, stride, tokens, channels, rows, whole);
+  });
+}
+
+HWY_INLINE float activate_tokens(const GateTerms& terms, const float* inputs, int32_t tokens, float* decays) {
+  return with_gate_kind(terms, [&]<GateForm kForm, bool kFloor>(GateKind<kForm, kFloor>) HWY_ATTR {
+    return activate_tokens_form<kForm, kFloor>(terms, inputs, tokens, decays);
+  });
 }
 
 HWY_INLINE void activate_betas(BetaForm form, float* HWY_RESTRICT row, int32_t count) {

@@ -29,12 +29,14 @@ namespace deltarelay::cpu::HWY_NAMESPACE {
 namespace {  // internal linkage: several translation units compile this text with different instructions
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Rows of fp32 numbers, in the caller's memory or staged.
-struct RowView {
-  const float* base;
+// Rows of numbers, in the caller's memory or staged.
+template <class Number>
+struct RowsOf {
+  const Number* base;
   int64_t stride;
-  HWY_INLINE const float* row(int32_t t) const { return base + t * stride; }
+  HWY_INLINE const Number* row(int32_t t) const { return base + t * stride; }
 };
+using RowView = RowsOf<float>;
 
 // What a chunk's panels read. from_start is handed out sub-chunk by sub-chunk, to be packed as the products want it.
 struct ChunkOperands {
@@ -92,11 +94,15 @@ HWY_INLINE RowView view_rows(const void* base, DType type, int64_t stride, const
   return {staging, shape.channels};
 }
 
-HWY_INLINE float square_sum(const float* HWY_RESTRICT row, int32_t channels) {
+HWY_INLINE Vec load_lanes(const float* from) { return hn::LoadU(F32(), from); }
+HWY_INLINE Vec load_lanes(const uint16_t* from) { return load_bf16(from); }
+
+template <class Number>  // float, or uint16_t: bf16
+HWY_INLINE float square_sum(const Number* HWY_RESTRICT row, int32_t channels) {
   const F32 d;
   Vec sum = hn::Zero(d);
   for (int32_t c = 0; c < channels; c += kLanes) {
-    const Vec x = hn::LoadU(d, row + c);
+    const Vec x = load_lanes(row + c);
     sum = hn::MulAdd(x, x, sum);
   }
   return hn::GetLane(hn::SumOfLanes(d, sum));
@@ -109,8 +115,9 @@ struct RowFactors {
   alignas(64) float minus_beta_k[kChunk];
 };
 
-HWY_INLINE void row_factors(const Problem& problem, const HeadInputs& in, const ChunkShape& shape, const RowView& k,
-                            const RowView& q, float* beta, RowFactors& out) {
+template <class Rows>  // of fp32 or bf16 numbers
+HWY_INLINE void row_factors(const Problem& problem, const HeadInputs& in, const ChunkShape& shape, const Rows& k,
+                            const Rows& q, float* beta, RowFactors& out) {
   for (int32_t t = 0; t < kChunk; ++t)
     beta[t] = t < shape.tokens ? load_one(in.beta, problem.dtype_beta, (shape.first + t) * in.stride_beta) : 0.0f;
   activate_betas(problem.beta_form, beta, kChunk);
@@ -132,17 +139,34 @@ struct Scores {
   alignas(64) float qk[kChunk * kChunk] = {};
 };
 
+#if HWY_TARGET != HWY_NEON && HWY_TARGET != HWY_SCALAR
+// The sum of a vector's blocks of four lanes.
+template <class D, class V>
+HWY_INLINE auto add_blocks(D d, V v) {
+  if constexpr (hn::MaxLanes(d) <= 4) {
+    return v;
+  } else {
+    const hn::Half<D> half;
+    return add_blocks(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
+  }
+}
+#endif
+
 // to[i] += sum of the lanes of s_i
 HWY_INLINE void add_sums(Vec s0, Vec s1, Vec s2, Vec s3, float* HWY_RESTRICT to) {
 #if HWY_TARGET == HWY_NEON
   const float32x4_t sums = vpaddq_f32(vpaddq_f32(s0.raw, s1.raw), vpaddq_f32(s2.raw, s3.raw));
   vst1q_f32(to, vaddq_f32(vld1q_f32(to), sums));
+#elif HWY_TARGET == HWY_SCALAR
+  to[0] += s0.raw, to[1] += s1.raw, to[2] += s2.raw, to[3] += s3.raw;
 #else
+  // Two rounds turn and add, four vectors to one: every block of four lanes then holds its part of the four sums.
   const F32 d;
-  to[0] += hn::GetLane(hn::SumOfLanes(d, s0));
-  to[1] += hn::GetLane(hn::SumOfLanes(d, s1));
-  to[2] += hn::GetLane(hn::SumOfLanes(d, s2));
-  to[3] += hn::GetLane(hn::SumOfLanes(d, s3));
+  const Vec even = hn::Add(hn::InterleaveLower(d, s0, s2), hn::InterleaveUpper(d, s0, s2));
+  const Vec odd = hn::Add(hn::InterleaveLower(d, s1, s3), hn::InterleaveUpper(d, s1, s3));
+  const Vec parts = hn::Add(hn::InterleaveLower(d, even, odd), hn::InterleaveUpper(d, even, odd));
+  const hn::FixedTag<float, 4> d4;
+  hn::StoreU(hn::Add(hn::LoadU(d4, to), add_blocks(d, parts)), d4, to);
 #endif
 }
 
@@ -288,19 +312,14 @@ HWY_INLINE void advance_columns(const float* HWY_RESTRICT k, int64_t k_stride, c
   }
 }
 
-HWY_INLINE void scale_row(float* HWY_RESTRICT row, float factor, int32_t channels) {
-  const F32 d;
-  const Vec f = hn::Set(d, factor);
-  for (int32_t c = 0; c < channels; c += kLanes) hn::StoreU(hn::Mul(hn::LoadU(d, row + c), f), d, row + c);
-}
-
 // `pack` has keys(rows, stride, factor, scale, token, channel, width) and queries(...), which take the four rows of a
 // sub-chunk, `width` channels from `channel` on, times factor[channel] (nullptr: 1) and scale[token].
 
-// KDA: a decay per token and channel.
+// KDA: a decay per token and channel. Gives the factors of the rows; those of to_end are left to the caller.
 template <class Pack>
-HWY_NOINLINE void prepare_kda(const Problem& problem, const HeadInputs& in, const GateTerms& gate,
-                              const ChunkShape& shape, const Staging& s, const ChunkOperands& out, const Pack& pack) {
+HWY_NOINLINE RowFactors prepare_kda(const Problem& problem, const HeadInputs& in, const GateTerms& gate,
+                                    const ChunkShape& shape, const Staging& s, const ChunkOperands& out,
+                                    const Pack& pack) {
   const int32_t channels = shape.channels;
   const RowView k = view_rows(in.k, problem.dtype, in.stride_k, shape, problem.dk, s.k);
   const RowView q = view_rows(in.q, problem.dtype, in.stride_q, shape, problem.dk, s.q);
@@ -332,29 +351,77 @@ HWY_NOINLINE void prepare_kda(const Problem& problem, const HeadInputs& in, cons
       advance_columns(k.base + c, k.stride, s.decay, width, block, columns, channels);
     }
   }
-  if (problem.l2norm)
-    for (int32_t t = 0; t < kChunk; ++t) scale_row(out.to_end + t * channels, factors.k[t], channels);
   pack_scores(scores, factors, out);
+  return factors;
 }
 
 // GDN: one decay per token, so products of keys and queries are taken bare and the decays multiply 16 x 16 numbers.
+
+// Decays of a chunk, 1 past its end; fills those of the channels, all alike.
+HWY_INLINE void token_decays(const Problem& problem, const HeadInputs& in, const GateTerms& gate,
+                             const ChunkShape& shape, float* HWY_RESTRICT decay, float* HWY_RESTRICT channel_decay) {
+  alignas(64) float inputs[kChunk] = {};
+  for (int32_t t = 0; t < shape.tokens; ++t)
+    inputs[t] = load_one(in.g, problem.dtype_gate, (shape.first + t) * in.stride_g);
+  const float whole = activate_tokens(gate, inputs, shape.tokens, decay);
+  std::fill(decay + shape.tokens, decay + kChunk, 1.0f);
+  std::fill(channel_decay, channel_decay + shape.channels, whole);
+}
+
+// Bare scores times the decays after token j up to token i.
+HWY_INLINE void decay_scores(const float* HWY_RESTRICT decay, Scores& scores) {
+  const F32 d;
+  for (int32_t first = 0; first < kChunk; first += kLanes) {  // of rows i
+    const Vec rows = hn::Iota(d, static_cast<float>(first));
+    Vec between = hn::Zero(d);
+    for (int32_t j = kChunk - 1; j >= 0; --j) {
+      const Vec next = hn::Set(d, j + 1 < kChunk ? decay[j + 1] : 1.0f);
+      between =
+          hn::IfThenElse(hn::Eq(rows, hn::Set(d, static_cast<float>(j))), hn::Set(d, 1.0f), hn::Mul(between, next));
+      float* kk = scores.kk + j * kChunk + first;
+      float* qk = scores.qk + j * kChunk + first;
+      hn::StoreU(hn::Mul(hn::LoadU(d, kk), between), d, kk);
+      hn::StoreU(hn::Mul(hn::LoadU(d, qk), between), d, qk);
+    }
+  }
+}
+
+// What multiplies the rows of a chunk, or the rows of their products: everything that is a number per token.
+struct RowScales {
+  alignas(64) float keys[kChunk];     // from the start, times -beta
+  alignas(64) float queries[kChunk];  // from the start
+  alignas(64) float to_end[kChunk];
+};
+
+HWY_INLINE void row_scales(const RowFactors& factors, const float* HWY_RESTRICT decay, RowScales& out) {
+  float start = 1.0f, end = 1.0f;
+  for (int32_t t = 0; t < kChunk; ++t) {
+    start *= decay[t];
+    out.keys[t] = factors.minus_beta_k[t] * start;
+    out.queries[t] = factors.q[t] * start;
+  }
+  for (int32_t t = kChunk - 1; t >= 0; --t) {
+    out.to_end[t] = factors.k[t] * end;
+    end *= decay[t];
+  }
+}
+
+HWY_INLINE void scale_row(const float* row, float factor, int32_t channels, float* to) {
+  const F32 d;
+  const Vec f = hn::Set(d, factor);
+  for (int32_t c = 0; c < channels; c += kLanes) hn::StoreU(hn::Mul(hn::LoadU(d, row + c), f), d, to + c);
+}
+
 template <class Pack>
 HWY_NOINLINE void prepare_gdn(const Problem& problem, const HeadInputs& in, const GateTerms& gate,
                               const ChunkShape& shape, const Staging& s, const ChunkOperands& out, const Pack& pack) {
-  const F32 d;
   const int32_t channels = shape.channels;
   const RowView k = view_rows(in.k, problem.dtype, in.stride_k, shape, problem.dk, s.k);
   const RowView q = view_rows(in.q, problem.dtype, in.stride_q, shape, problem.dk, s.q);
   RowFactors factors;
   row_factors(problem, in, shape, k, q, out.beta, factors);
-
-  alignas(64) float gates[kChunk * kLanes] = {}, whole[kLanes] = {};  // a vector a token; the first lane counts
-  for (int32_t t = 0; t < shape.tokens; ++t)
-    gates[t * kLanes] = load_one(in.g, problem.dtype_gate, (shape.first + t) * in.stride_g);
-  activate_gates(gate, gates, kLanes, shape.tokens, kLanes, gates, whole);
-  std::fill(out.decay, out.decay + channels, whole[0]);
-  float decay[kChunk];
-  for (int32_t t = 0; t < kChunk; ++t) decay[t] = t < shape.tokens ? gates[t * kLanes] : 1.0f;
+  alignas(64) float decay[kChunk];
+  token_decays(problem, in, gate, shape, decay, out.decay);
 
   Scores scores;
   for (int32_t i = 0; i < shape.tokens; i += kSubChunk) {
@@ -363,37 +430,16 @@ HWY_NOINLINE void prepare_gdn(const Problem& problem, const HeadInputs& in, cons
       dot_block(q.row(i), q.stride, k.row(j), k.stride, channels, scores.qk + j * kChunk + i);
     }
   }
-  for (int32_t j = 0; j < kChunk; ++j) {
-    float between = 1.0f;  // product of decays after token j up to token i
-    for (int32_t i = j; i < kChunk; ++i) {
-      scores.kk[j * kChunk + i] *= between;
-      scores.qk[j * kChunk + i] *= between;
-      if (i + 1 < kChunk) between *= decay[i + 1];
-    }
-  }
+  decay_scores(decay, scores);
   pack_scores(scores, factors, out);
 
-  alignas(64) float k_start[kChunk], q_start[kChunk], k_end[kChunk];
-  float start = 1.0f, end = 1.0f;
-  for (int32_t t = 0; t < kChunk; ++t) {
-    start *= decay[t];
-    k_start[t] = factors.minus_beta_k[t] * start;
-    q_start[t] = factors.q[t] * start;
-  }
-  for (int32_t t = kChunk - 1; t >= 0; --t) {
-    k_end[t] = factors.k[t] * end;
-    end *= decay[t];
-  }
+  RowScales scales;
+  row_scales(factors, decay, scales);
   for (int32_t t = 0; t < kChunk; t += kSubChunk) {
-    pack.keys(k.row(t), k.stride, nullptr, k_start, t, 0, channels);
-    pack.queries(q.row(t), q.stride, nullptr, q_start, t, 0, channels);
+    pack.keys(k.row(t), k.stride, nullptr, scales.keys, t, 0, channels);
+    pack.queries(q.row(t), q.stride, nullptr, scales.queries, t, 0, channels);
   }
-  for (int32_t t = 0; t < kChunk; ++t) {
-    const Vec factor = hn::Set(d, k_end[t]);
-    const float* HWY_RESTRICT key = k.row(t);
-    float* HWY_RESTRICT to = out.to_end + t * channels;
-    for (int32_t c = 0; c < channels; c += kLanes) hn::StoreU(hn::Mul(hn::LoadU(d, key + c), factor), d, to + c);
-  }
+  for (int32_t t = 0; t < kChunk; ++t) scale_row(k.row(t), scales.to_end[t], channels, out.to_end + t * channels);
 }
 
 }  // namespace
