@@ -21,27 +21,30 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <int32_t kCount>
 HWY_INLINE void exp_of(Vec (&x)[kCount]) {  // several at once: one alone waits for its own chain of twelve operations
   const F32 d;
-  const hn::RebindToSigned<F32> di;
-  const hn::RebindToUnsigned<F32> du;
-  // Taylor of 2^r up to r^7, |r| <= 1/2: the rest is below 5e-9.
-  constexpr float kTaylor[] = {1.52527338e-5f, 1.54035304e-4f, 1.33335581e-3f, 9.61812911e-3f,
-                               5.55041087e-2f, 2.40226507e-1f, 6.93147181e-1f, 1.0f};
+  // 2^r, |r| <= 1/2: the polynomial of degree 6 whose largest relative error is least, 1.9e-9.
+  constexpr float kTerms[] = {
+      1.53458124e-4f, 1.33999309e-3f, 9.61848907e-3f, 5.55032864e-2f, 2.40226462e-1f, 6.93147182e-1f, 1.0f};
   Vec n[kCount], r[kCount], p[kCount];
   DR_UNROLL
   for (int32_t i = 0; i < kCount; ++i) {
     const Vec y = hn::Mul(x[i], hn::Set(d, 1.44269504f));
     n[i] = hn::Round(y);
     r[i] = hn::Sub(y, n[i]);
-    p[i] = hn::Set(d, kTaylor[0]);
+    p[i] = hn::Set(d, kTerms[0]);
   }
   DR_UNROLL
-  for (int32_t k = 1; k < 8; ++k) {
-    const Vec term = hn::Set(d, kTaylor[k]);
+  for (int32_t k = 1; k < 7; ++k) {
+    const Vec term = hn::Set(d, kTerms[k]);
     DR_UNROLL
     for (int32_t i = 0; i < kCount; ++i) p[i] = hn::MulAdd(p[i], r[i], term);
   }
   DR_UNROLL
   for (int32_t i = 0; i < kCount; ++i) {
+#if HWY_TARGET <= HWY_AVX3  // one instruction scales by 2^n, and a NaN stays one
+    const Vec kept{_mm512_scalef_ps(p[i].raw, n[i].raw)};
+#else
+    const hn::RebindToSigned<F32> di;
+    const hn::RebindToUnsigned<F32> du;
     // Unsigned, since lanes that are dropped below may wrap.
     const auto exponent = hn::BitCast(du, hn::ShiftLeft<23>(hn::ConvertTo(di, n[i])));
     const auto scaled = hn::Add(hn::BitCast(du, p[i]), exponent);
@@ -49,6 +52,7 @@ HWY_INLINE void exp_of(Vec (&x)[kCount]) {  // several at once: one alone waits 
     const Vec kept = hn::BitCast(d, scaled);
 #else
     const Vec kept = hn::IfThenElse(hn::Eq(x[i], x[i]), hn::BitCast(d, scaled), x[i]);
+#endif
 #endif
     x[i] = hn::IfThenZeroElse(hn::Lt(x[i], hn::Set(d, -87.3f)), kept);
   }

@@ -47,9 +47,9 @@ struct ChunkOperands {
   float* beta;    // [token]
 };
 
-// Channels are prepared in blocks whose rows stay in L1 (64 KiB on the machine this was tuned on; whole rows of 128 channels
-// take 80 KiB).
-inline constexpr int32_t kChannelBlock = 64;
+// Channels are prepared in blocks whose rows stay in L1. Sums over lanes are added up once a block, and the longer the vectors the
+// more that costs beside the products.
+inline constexpr int32_t kChannelBlock = kLanes < 16 ? 64 : 128;
 static_assert(kChannelBlock % kChannelPad == 0);
 
 // Row-major staging of one chunk.
@@ -58,9 +58,9 @@ struct Staging {
   float* q;       // [token][channel]
   float* g;       // [token][channel]
   float* decay;   // [token][channel of a block]
-  float* rows_k;  // [token][channel of a block] from the start of the sub-chunk
-  float* rows_q;  // [token][channel of a block]
-  float* starts;  // [sub-chunk][channel of a block] decay from the start of the chunk to the start of the sub-chunk
+  float* rows_k;  // [token of a sub-chunk][channel of a block] from the start of the sub-chunk
+  float* rows_q;  // [token of a sub-chunk][channel of a block]
+  float* starts;  // two of [channel of a block]: decay from the start of the chunk to this and the next sub-chunk
   float* bias;    // one row, padded
 };
 
@@ -251,45 +251,39 @@ HWY_INLINE void pair_block(const float* HWY_RESTRICT keys, int64_t key_stride, c
 // Scores to packed operands, with the factors of their rows and columns: -beta Akk for the solve, Aqk for the outputs. The
 // upper triangle is selected away, not multiplied: what stands there may be anything.
 HWY_INLINE void pack_scores(const Scores& scores, const RowFactors& factors, const ChunkOperands& out) {
-  for (int32_t tile = 0; tile < kRowTiles; ++tile) {
+  const hn::CappedTag<float, kRows> d;
+  constexpr auto kStep = static_cast<int32_t>(hn::MaxLanes(d));
+  for (int32_t i = 0; i < kChunk; i += kStep) {
+    const auto rows = hn::Iota(d, static_cast<float>(i));
+    const auto of_k = hn::LoadU(d, factors.minus_beta_k + i);
+    const auto of_q = hn::LoadU(d, factors.q + i);
+    const int32_t to = i / kRows * kChunk * kRows + i % kRows;
     for (int32_t j = 0; j < kChunk; ++j) {
-      float* HWY_RESTRICT solve = out.solve + (tile * kChunk + j) * kRows;
-      float* HWY_RESTRICT mix = out.mix + (tile * kChunk + j) * kRows;
-      const float column = factors.k[j];
-      for (int32_t r = 0; r < kRows; ++r) {
-        const int32_t i = tile * kRows + r;
-        const float kk = factors.minus_beta_k[i] * (column * scores.kk[j * kChunk + i]);
-        const float qk = factors.q[i] * (column * scores.qk[j * kChunk + i]);
-        solve[r] = j < i ? kk : 0.0f;
-        mix[r] = j <= i ? qk : 0.0f;
-      }
+      const auto token = hn::Set(d, static_cast<float>(j));
+      const auto column = hn::Set(d, factors.k[j]);
+      const auto kk = hn::Mul(of_k, hn::Mul(column, hn::LoadU(d, scores.kk + j * kChunk + i)));
+      const auto qk = hn::Mul(of_q, hn::Mul(column, hn::LoadU(d, scores.qk + j * kChunk + i)));
+      hn::StoreU(hn::IfThenElseZero(hn::Lt(token, rows), kk), d, out.solve + to + j * kRows);
+      hn::StoreU(hn::IfThenElseZero(hn::Le(token, rows), qk), d, out.mix + to + j * kRows);
     }
   }
 }
 
-// Rows of a block of KDA channels times their decays from the start of the sub-chunk.
+// Rows of a sub-chunk and of a block of KDA channels times their decays from the start of the sub-chunk. `start` is the decay
+// from the start of the chunk to there, and becomes that to the next sub-chunk.
 HWY_INLINE void decay_rows(const float* HWY_RESTRICT k, int64_t k_stride, const float* HWY_RESTRICT q, int64_t q_stride,
-                           int32_t width, const Staging& s) {
+                           const float* HWY_RESTRICT decay, int32_t width, float* HWY_RESTRICT rows_k,
+                           float* HWY_RESTRICT rows_q, const float* HWY_RESTRICT start, float* HWY_RESTRICT next) {
   const F32 d;
-  const float* HWY_RESTRICT decay = s.decay;
-  float* HWY_RESTRICT rows_k = s.rows_k;
-  float* HWY_RESTRICT rows_q = s.rows_q;
-  float* HWY_RESTRICT starts = s.starts;
-  const Vec one = hn::Set(d, 1.0f);
   for (int32_t c = 0; c < width; c += kLanes) {
-    Vec start = one;
+    Vec sub = hn::Set(d, 1.0f);
     DR_UNROLL
-    for (int32_t block = 0; block < kChunk; block += kSubChunk) {
-      hn::StoreU(start, d, starts + block / kSubChunk * width + c);
-      Vec sub = one;
-      DR_UNROLL
-      for (int32_t t = block; t < block + kSubChunk; ++t) {
-        sub = hn::Mul(sub, hn::LoadU(d, decay + t * width + c));
-        hn::StoreU(hn::Mul(hn::LoadU(d, k + t * k_stride + c), sub), d, rows_k + t * width + c);
-        hn::StoreU(hn::Mul(hn::LoadU(d, q + t * q_stride + c), sub), d, rows_q + t * width + c);
-      }
-      start = hn::Mul(start, sub);
+    for (int32_t t = 0; t < kSubChunk; ++t) {
+      sub = hn::Mul(sub, hn::LoadU(d, decay + t * width + c));
+      hn::StoreU(hn::Mul(hn::LoadU(d, k + t * k_stride + c), sub), d, rows_k + t * width + c);
+      hn::StoreU(hn::Mul(hn::LoadU(d, q + t * q_stride + c), sub), d, rows_q + t * width + c);
     }
+    hn::StoreU(hn::Mul(hn::LoadU(d, start + c), sub), d, next + c);
   }
 }
 
@@ -334,19 +328,21 @@ HWY_NOINLINE RowFactors prepare_kda(const Problem& problem, const HeadInputs& in
     if (terms.bias != nullptr) terms.bias += c;
     activate_gates(terms, g.base + c, g.stride, shape.tokens, width, s.decay, out.decay + c);
     std::fill(s.decay + shape.tokens * width, s.decay + kChunk * width, 1.0f);
-    decay_rows(k.base + c, k.stride, q.base + c, q.stride, width, s);
     float* columns = out.to_end + c;
+    float *start = s.starts, *next = s.starts + width;
+    std::fill(start, start + width, 1.0f);
     for (int32_t block = 0; block < kChunk; block += kSubChunk) {
-      const float* rows_k = s.rows_k + block * width;
-      const float* rows_q = s.rows_q + block * width;
-      const float* starts = s.starts + block / kSubChunk * width;
-      pack.keys(rows_k, width, starts, factors.minus_beta_k, block, c, width);
-      pack.queries(rows_q, width, starts, factors.q, block, c, width);
-      pair_block(k.row(block) + c, k.stride, q.row(block) + c, q.stride, s.decay + block * width, width,
-                 scores.kk + block * kChunk + block, scores.qk + block * kChunk + block);
+      const float* decay = s.decay + block * width;
+      const float *keys = k.row(block) + c, *queries = q.row(block) + c;
+      decay_rows(keys, k.stride, queries, q.stride, decay, width, s.rows_k, s.rows_q, start, next);
+      pack.keys(s.rows_k, width, start, factors.minus_beta_k, block, c, width);
+      pack.queries(s.rows_q, width, start, factors.q, block, c, width);
+      std::swap(start, next);
+      pair_block(keys, k.stride, queries, q.stride, decay, width, scores.kk + block * kChunk + block,
+                 scores.qk + block * kChunk + block);
       for (int32_t j = 0; j < block; j += kSubChunk) {
-        dot_block(rows_k, width, columns + j * channels, channels, width, scores.kk + j * kChunk + block);
-        dot_block(rows_q, width, columns + j * channels, channels, width, scores.qk + j * kChunk + block);
+        dot_block(s.rows_k, width, columns + j * channels, channels, width, scores.kk + j * kChunk + block);
+        dot_block(s.rows_q, width, columns + j * channels, channels, width, scores.qk + j * kChunk + block);
       }
       advance_columns(k.base + c, k.stride, s.decay, width, block, columns, channels);
     }

@@ -65,9 +65,9 @@ inline WalkScratch carve_walk(const Problem& problem, int32_t panels, Carver& ca
   s.staging.q = carver.take(rows);
   s.staging.g = carver.take(rows);
   s.staging.decay = carver.take(kChunk * kChannelBlock);
-  s.staging.rows_k = carver.take(kChunk * kChannelBlock);
-  s.staging.rows_q = carver.take(kChunk * kChannelBlock);
-  s.staging.starts = carver.take(kChunk / kSubChunk * kChannelBlock);
+  s.staging.rows_k = carver.take(kSubChunk * kChannelBlock);
+  s.staging.rows_q = carver.take(kSubChunk * kChannelBlock);
+  s.staging.starts = carver.take(2 * kChannelBlock);
   s.staging.bias = carver.take(channels);
   s.values = carver.take(static_cast<int64_t>(kChunk) * panels * kCols);
   s.outputs = carver.take(static_cast<int64_t>(kChunk) * panels * kCols);
@@ -256,8 +256,8 @@ inline void walk_item(const StageArgs& args, const Item& item, std::byte* memory
     }
     if (emits) {
       for (int32_t t = 0; t < tokens && !direct; ++t)
-        store_row(s.outputs + t * stride, columns, at(o, problem.dtype_o, (first + t) * problem.o.token),
-                  problem.dtype_o);
+        store_row<true>(s.outputs + t * stride, columns, at(o, problem.dtype_o, (first + t) * problem.o.token),
+                        problem.dtype_o);
       const int64_t position = first + tokens;
       checkpoint(position, position == end && folded != nullptr ? folded : s.panels);
     }
