@@ -6,6 +6,7 @@
 #define DELTARELAY_CPU_ACTIVATION_INL_H_
 #endif
 
+#include "kernels/cpu/convert-inl.h"
 #include "kernels/cpu/micro_kernel-inl.h"
 #include "problem/problem.h"
 
@@ -124,13 +125,12 @@ HWY_INLINE Vec log_decay(const GateTerms& terms, Vec x, int32_t channel) {
 // Sums and products: the decay of a whole chunk multiplies the state over and over, so it is formed from the sum of its
 // logarithms, rounded once; a product of 16 rounded decays would repeat the same rounding error every chunk when the gate
 // is constant. Everything else is a product of decays, which needs no difference of large sums and no positive exponent.
-template <GateForm kForm, bool kFloor>
-HWY_INLINE void activate_form(const GateTerms terms, const float* inputs, int64_t stride, int32_t tokens,
+template <GateForm kForm, bool kFloor, class Number>
+HWY_INLINE void activate_form(const GateTerms terms, const Number* inputs, int64_t stride, int32_t tokens,
                               int32_t channels, float* rows, float* HWY_RESTRICT whole) {
   const F32 d;
-  const auto logs_of = [&](int32_t t, int32_t c) HWY_ATTR {
-    return log_decay<kForm, kFloor>(terms, hn::LoadU(d, inputs + t * stride + c), c);
-  };
+  const auto logs_of = [&](int32_t t, int32_t c)
+                           HWY_ATTR { return log_decay<kForm, kFloor>(terms, load_lanes(inputs + t * stride + c), c); };
   constexpr int32_t kAtOnce = 4;
   for (int32_t c = 0; c < channels; c += kLanes) {
     Vec sum = hn::Zero(d);
@@ -207,7 +207,8 @@ HWY_INLINE auto with_gate_kind(const GateTerms& terms, const Body& body) {
   return terms.floor_decay > 0.0f ? body(GateKind<GateForm::kLog, true>()) : body(GateKind<GateForm::kLog, false>());
 }
 
-HWY_INLINE void activate_gates(const GateTerms& terms, const float* inputs, int64_t stride, int32_t tokens,
+template <class Number>
+HWY_INLINE void activate_gates(const GateTerms& terms, const Number* inputs, int64_t stride, int32_t tokens,
                                int32_t channels, float* rows, float* HWY_RESTRICT whole) {
   with_gate_kind(terms, [&]<GateForm kForm, bool kFloor>(GateKind<kForm, kFloor>) HWY_ATTR {
     activate_form<kForm, kFloor>(terms, inputs, stride, tokens, channels, rows, whole);

@@ -21,6 +21,8 @@ namespace {
 template <class Panel>
 class Bf16Engine {
  public:
+  using Value = uint16_t;
+
   Bf16Engine(const Problem& problem, int32_t panels, Carver& carver)
       : problem_(problem),
         panels_(panels),
@@ -78,7 +80,7 @@ class Bf16Engine {
     Panel::pack_left(rows, stride, factor, width, wide_, queries_ + Panel::place(token, channel, wide_));
   }
 
-  HWY_INLINE void advance(int32_t p, int32_t tokens, const float* HWY_RESTRICT values, int64_t value_stride,
+  HWY_INLINE void advance(int32_t p, int32_t tokens, const uint16_t* HWY_RESTRICT values, int64_t value_stride,
                           float* HWY_RESTRICT outputs, int64_t output_stride, const WalkScratch& s) {
     const ChunkOperands& in = s.operands;
     float* HWY_RESTRICT state = state_ + p * panel_numbers();
@@ -143,14 +145,14 @@ class Bf16Engine {
   }
 
   // Row r of the tile plus scale[r] times row r of `rows`.
-  static HWY_INLINE void add_scaled(Tile& tile, const float* HWY_RESTRICT rows, int64_t stride,
+  static HWY_INLINE void add_scaled(Tile& tile, const uint16_t* HWY_RESTRICT rows, int64_t stride,
                                     const float* HWY_RESTRICT scale) {
     const F32 d;
     DR_UNROLL
     for (int32_t r = 0; r < kRows; ++r) {
       const Vec s = hn::Set(d, scale[r]);
-      tile.lo[r] = hn::MulAdd(hn::LoadU(d, rows + r * stride), s, tile.lo[r]);
-      tile.hi[r] = hn::MulAdd(hn::LoadU(d, rows + r * stride + kLanes), s, tile.hi[r]);
+      tile.lo[r] = hn::MulAdd(load_bf16(rows + r * stride), s, tile.lo[r]);
+      tile.hi[r] = hn::MulAdd(load_bf16(rows + r * stride + kLanes), s, tile.hi[r]);
     }
   }
 

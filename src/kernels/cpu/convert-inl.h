@@ -28,6 +28,10 @@ HWY_INLINE Vec load_bf16(const uint16_t* from) {
   return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(du, hn::LoadU(dh, from))));
 }
 
+// Lanes of fp32 or bf16 numbers.
+HWY_INLINE Vec load_lanes(const float* from) { return hn::LoadU(F32(), from); }
+HWY_INLINE Vec load_lanes(const uint16_t* from) { return load_bf16(from); }
+
 HWY_INLINE Vec load_fp16(const uint16_t* from) {
   const F32 d;
   const F16 dh;
@@ -84,6 +88,11 @@ HWY_NOINLINE inline void load_row(const void* from, DType type, int64_t count, f
     for (; i + kLanes <= count; i += kLanes) hn::StoreU(load_fp16(half + i), d, to + i);
     for (; i < count; ++i) to[i] = fp16_to_float(half[i]);
   }
+}
+
+// bf16 numbers as they are.
+inline void load_row(const void* from, DType, int64_t count, uint16_t* HWY_RESTRICT to) {
+  std::memcpy(to, from, sizeof(uint16_t) * static_cast<size_t>(count));
 }
 
 template <bool kOutput = false>

@@ -44,6 +44,8 @@ HWY_INLINE void pack_rows(const float* HWY_RESTRICT rows, int64_t stride, const 
 
 class Fp32Engine {
  public:
+  using Value = float;
+
   Fp32Engine(const Problem& problem, int32_t, Carver& carver)
       : problem_(problem),
         channels_(padded_channels(problem.dk)),

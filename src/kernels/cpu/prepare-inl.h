@@ -94,9 +94,6 @@ HWY_INLINE RowView view_rows(const void* base, DType type, int64_t stride, const
   return {staging, shape.channels};
 }
 
-HWY_INLINE Vec load_lanes(const float* from) { return hn::LoadU(F32(), from); }
-HWY_INLINE Vec load_lanes(const uint16_t* from) { return load_bf16(from); }
-
 template <class Number>  // float, or uint16_t: bf16
 HWY_INLINE float square_sum(const Number* HWY_RESTRICT row, int32_t channels) {
   const F32 d;
@@ -320,13 +317,19 @@ HWY_NOINLINE RowFactors prepare_kda(const Problem& problem, const HeadInputs& in
   RowFactors factors;
   row_factors(problem, in, shape, k, q, out.beta, factors);
 
-  const RowView g = view_rows(in.g, problem.dtype_gate, in.stride_g, shape, problem.dk, s.g);
+  // Gates are read once: whole rows of bf16 where they are, without staging.
+  const bool bare = problem.dtype_gate == DType::kBf16 && shape.tokens == kChunk && problem.dk == channels;
+  const auto* bare_g = static_cast<const uint16_t*>(at(in.g, DType::kBf16, shape.first * in.stride_g));
+  const RowView g = bare ? RowView{} : view_rows(in.g, problem.dtype_gate, in.stride_g, shape, problem.dk, s.g);
   Scores scores;
   for (int32_t c = 0; c < channels; c += kChannelBlock) {
     const int32_t width = std::min(kChannelBlock, channels - c);
     GateTerms terms = gate;
     if (terms.bias != nullptr) terms.bias += c;
-    activate_gates(terms, g.base + c, g.stride, shape.tokens, width, s.decay, out.decay + c);
+    if (bare)
+      activate_gates(terms, bare_g + c, in.stride_g, kChunk, width, s.decay, out.decay + c);
+    else
+      activate_gates(terms, g.base + c, g.stride, shape.tokens, width, s.decay, out.decay + c);
     std::fill(s.decay + shape.tokens * width, s.decay + kChunk * width, 1.0f);
     float* columns = out.to_end + c;
     float *start = s.starts, *next = s.starts + width;
