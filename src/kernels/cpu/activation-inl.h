@@ -6,6 +6,7 @@
 #define DELTARELAY_CPU_ACTIVATION_INL_H_
 #endif
 
+#include "kernels/cpu/convert-inl.h"
 #include "kernels/cpu/micro_kernel-inl.h"
 #include "problem/problem.h"
 
@@ -21,27 +22,30 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <int32_t kCount>
 HWY_INLINE void exp_of(Vec (&x)[kCount]) {  // several at once: one alone waits for its own chain of twelve operations
   const F32 d;
-  const hn::RebindToSigned<F32> di;
-  const hn::RebindToUnsigned<F32> du;
-  // Taylor of 2^r up to r^7, |r| <= 1/2: the rest is below 5e-9.
-  constexpr float kTaylor[] = {1.52527338e-5f, 1.54035304e-4f, 1.33335581e-3f, 9.61812911e-3f,
-                               5.55041087e-2f, 2.40226507e-1f, 6.93147181e-1f, 1.0f};
+  // 2^r, |r| <= 1/2: the polynomial of degree 6 whose largest relative error is least, 1.9e-9.
+  constexpr float kTerms[] = {
+      1.53458124e-4f, 1.33999309e-3f, 9.61848907e-3f, 5.55032864e-2f, 2.40226462e-1f, 6.93147182e-1f, 1.0f};
   Vec n[kCount], r[kCount], p[kCount];
   DR_UNROLL
   for (int32_t i = 0; i < kCount; ++i) {
     const Vec y = hn::Mul(x[i], hn::Set(d, 1.44269504f));
     n[i] = hn::Round(y);
     r[i] = hn::Sub(y, n[i]);
-    p[i] = hn::Set(d, kTaylor[0]);
+    p[i] = hn::Set(d, kTerms[0]);
   }
   DR_UNROLL
-  for (int32_t k = 1; k < 8; ++k) {
-    const Vec term = hn::Set(d, kTaylor[k]);
+  for (int32_t k = 1; k < 7; ++k) {
+    const Vec term = hn::Set(d, kTerms[k]);
     DR_UNROLL
     for (int32_t i = 0; i < kCount; ++i) p[i] = hn::MulAdd(p[i], r[i], term);
   }
   DR_UNROLL
   for (int32_t i = 0; i < kCount; ++i) {
+#if HWY_TARGET <= HWY_AVX3  // one instruction scales by 2^n, and a NaN stays one
+    const Vec kept{_mm512_scalef_ps(p[i].raw, n[i].raw)};
+#else
+    const hn::RebindToSigned<F32> di;
+    const hn::RebindToUnsigned<F32> du;
     // Unsigned, since lanes that are dropped below may wrap.
     const auto exponent = hn::BitCast(du, hn::ShiftLeft<23>(hn::ConvertTo(di, n[i])));
     const auto scaled = hn::Add(hn::BitCast(du, p[i]), exponent);
@@ -49,6 +53,7 @@ HWY_INLINE void exp_of(Vec (&x)[kCount]) {  // several at once: one alone waits 
     const Vec kept = hn::BitCast(d, scaled);
 #else
     const Vec kept = hn::IfThenElse(hn::Eq(x[i], x[i]), hn::BitCast(d, scaled), x[i]);
+#endif
 #endif
     x[i] = hn::IfThenZeroElse(hn::Lt(x[i], hn::Set(d, -87.3f)), kept);
   }
@@ -105,20 +110,27 @@ HWY_INLINE Vec raw_decay(const GateTerms& terms, Vec x, int32_t channel) {
   return hn::Mul(hn::Set(d, terms.lower_bound), sigmoid_of(hn::Mul(x, hn::Set(d, terms.factor))));
 }
 
+// The same, not below the floor.
+template <GateForm kForm, bool kFloor>
+HWY_INLINE Vec log_decay(const GateTerms& terms, Vec x, int32_t channel) {
+  const F32 d;
+  const Vec raw = raw_decay<kForm>(terms, x, channel);
+  if constexpr (!kFloor) return raw;
+  const Vec floor = hn::Set(d, kForm == GateForm::kLinear ? terms.floor_decay : terms.floor);
+  return hn::IfThenElse(hn::Lt(raw, floor), floor, raw);  // compare and select: max may drop a NaN
+}
+
 // Rows of gate inputs become rows of decays (possibly in place), and `whole` the decay over all of them.
 //
 // Sums and products: the decay of a whole chunk multiplies the state over and over, so it is formed from the sum of its
 // logarithms, rounded once; a product of 16 rounded decays would repeat the same rounding error every chunk when the gate
 // is constant. Everything else is a product of decays, which needs no difference of large sums and no positive exponent.
-template <GateForm kForm, bool kFloor>
-HWY_INLINE void activate_form(const GateTerms terms, const float* inputs, int64_t stride, int32_t tokens,
+template <GateForm kForm, bool kFloor, class Number>
+HWY_INLINE void activate_form(const GateTerms terms, const Number* inputs, int64_t stride, int32_t tokens,
                               int32_t channels, float* rows, float* HWY_RESTRICT whole) {
   const F32 d;
-  const Vec floor = hn::Set(d, kForm == GateForm::kLinear ? terms.floor_decay : terms.floor);
-  const auto logs_of = [&](int32_t t, int32_t c) HWY_ATTR {
-    const Vec x = raw_decay<kForm>(terms, hn::LoadU(d, inputs + t * stride + c), c);
-    return kFloor ? hn::IfThenElse(hn::Lt(x, floor), floor, x) : x;  // compare and select: max may drop a NaN
-  };
+  const auto logs_of = [&](int32_t t, int32_t c)
+                           HWY_ATTR { return log_decay<kForm, kFloor>(terms, load_lanes(inputs + t * stride + c), c); };
   constexpr int32_t kAtOnce = 4;
   for (int32_t c = 0; c < channels; c += kLanes) {
     Vec sum = hn::Zero(d);
@@ -150,20 +162,63 @@ HWY_INLINE void activate_form(const GateTerms terms, const float* inputs, int64_
   }
 }
 
-HWY_INLINE void activate_gates(const GateTerms& terms, const float* inputs, int64_t stride, int32_t tokens,
-                               int32_t channels, float* rows, float* HWY_RESTRICT whole) {
-  const bool floor = terms.floor_decay > 0.0f;
+// One gate a token (GDN), tokens in lanes: inputs[kChunk] become decays, and the decay over the first `tokens` is given back.
+template <GateForm kForm, bool kFloor>
+HWY_INLINE float activate_tokens_form(const GateTerms terms, const float* inputs, int32_t tokens, float* decays) {
+  const F32 d;
+  constexpr int32_t kVectors = kChunk / kLanes;
+  static_assert(kChunk % kLanes == 0);
+  alignas(64) float logs[kChunk];
+  Vec x[kVectors];
+  DR_UNROLL
+  for (int32_t i = 0; i < kVectors; ++i) {
+    x[i] = log_decay<kForm, kFloor>(terms, hn::LoadU(d, inputs + i * kLanes), 0);
+    hn::StoreU(x[i], d, logs + i * kLanes);
+  }
+  if constexpr (kForm != GateForm::kLinear) exp_of(x);
+  DR_UNROLL
+  for (int32_t i = 0; i < kVectors; ++i) hn::StoreU(x[i], d, decays + i * kLanes);
+  if constexpr (kForm == GateForm::kLinear) {
+    double product = 1.0;
+    for (int32_t t = 0; t < tokens; ++t) product *= static_cast<double>(logs[t]);
+    return static_cast<float>(product);
+  }
+  float sum = 0.0f;
+  for (int32_t t = 0; t < tokens; ++t) sum += logs[t];
+  return hn::GetLane(exp_of(hn::Set(d, sum)));
+}
+
+template <GateForm kForm, bool kFloor>
+struct GateKind {};
+
+// Calls body with the GateKind of `terms`.
+template <class Body>
+HWY_INLINE auto with_gate_kind(const GateTerms& terms, const Body& body) {
   switch (terms.form) {
     case GateForm::kLog:
-      return floor ? activate_form<GateForm::kLog, true>(terms, inputs, stride, tokens, channels, rows, whole)
-                   : activate_form<GateForm::kLog, false>(terms, inputs, stride, tokens, channels, rows, whole);
+      break;
     case GateForm::kLinear:
-      return activate_form<GateForm::kLinear, true>(terms, inputs, stride, tokens, channels, rows, whole);
+      return body(GateKind<GateForm::kLinear, true>());
     case GateForm::kRawSoftplus:
-      return activate_form<GateForm::kRawSoftplus, false>(terms, inputs, stride, tokens, channels, rows, whole);
+      return body(GateKind<GateForm::kRawSoftplus, false>());
     case GateForm::kRawBounded:
-      return activate_form<GateForm::kRawBounded, false>(terms, inputs, stride, tokens, channels, rows, whole);
+      return body(GateKind<GateForm::kRawBounded, false>());
   }
+  return terms.floor_decay > 0.0f ? body(GateKind<GateForm::kLog, true>()) : body(GateKind<GateForm::kLog, false>());
+}
+
+template <class Number>
+HWY_INLINE void activate_gates(const GateTerms& terms, const Number* inputs, int64_t stride, int32_t tokens,
+                               int32_t channels, float* rows, float* HWY_RESTRICT whole) {
+  with_gate_kind(terms, [&]<GateForm kForm, bool kFloor>(GateKind<kForm, kFloor>) HWY_ATTR {
+    activate_form<kForm, kFloor>(terms, inputs, stride, tokens, channels, rows, whole);
+  });
+}
+
+HWY_INLINE float activate_tokens(const GateTerms& terms, const float* inputs, int32_t tokens, float* decays) {
+  return with_gate_kind(terms, [&]<GateForm kForm, bool kFloor>(GateKind<kForm, kFloor>) HWY_ATTR {
+    return activate_tokens_form<kForm, kFloor>(terms, inputs, tokens, decays);
+  });
 }
 
 HWY_INLINE void activate_betas(BetaForm form, float* HWY_RESTRICT row, int32_t count) {

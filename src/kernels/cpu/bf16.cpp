@@ -6,6 +6,7 @@
 
 #include "hwy/highway.h"
 #include "kernels/cpu/bf16_engine-inl.h"
+#include "kernels/cpu/bf16_tiles-inl.h"
 #include "kernels/cpu/carry-inl.h"
 #if defined(__AVX512BF16__)
 #include "kernels/cpu/bf16_avx512-inl.h"
@@ -16,7 +17,12 @@
 namespace deltarelay::cpu {
 
 const Kernels* bf16_kernels() {
-  using Engine = HWY_NAMESPACE::Bf16Engine<HWY_NAMESPACE::Bf16Product>;
+#if defined(__AVX512BF16__)
+  using Tiles = HWY_NAMESPACE::Avx512Tiles;
+#else
+  using Tiles = HWY_NAMESPACE::NeonTiles;
+#endif
+  using Engine = HWY_NAMESPACE::Bf16Engine<HWY_NAMESPACE::TilePanel<Tiles>>;
   static constexpr Kernels kKernels{HWY_NAMESPACE::kCols, HWY_NAMESPACE::scratch_bytes<Engine>,
                                     HWY_NAMESPACE::walk_item<Engine>, HWY_NAMESPACE::run_fold};
   return &kKernels;

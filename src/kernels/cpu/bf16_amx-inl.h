@@ -1,34 +1,34 @@
 // Products of bf16 numbers with AMX: a tile register of 16 x 16 sums gains (16 rows x 32) (32 x 16 columns) in one instruction.
 //
-// A tile here is 16 rows x 32 columns in memory, two tile registers while it is multiplied. A left operand is plain rows, a
-// right one [pair of the summed axis][column][2], as for AVX512-BF16.
+// All eight registers have that one shape; four are sums, so that every operand that is loaded is used twice. A chunk has 16
+// tokens, half the depth of an instruction, so operands that are summed over tokens are padded with zeros: an instruction of half
+// the depth would take as long. A left operand is rows; a right one is [pair of the summed axis][column][2]; the state is rows.
 #pragma once
+#include <atomic>
+
 #include "kernels/cpu/bf16_avx512-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace deltarelay::cpu::HWY_NAMESPACE {
 namespace {
 
-struct AmxProduct : Bf16Product {
-  static constexpr int32_t kTileRows = 16;
-  static constexpr int32_t kScaleFloats = 16;
-  struct Tile {
-    alignas(64) float rows[kTileRows * kTileCols];
-  };
+struct AmxPanel {
+  static constexpr int32_t kTile = 16;   // rows of a register, and sums in one of them
+  static constexpr int32_t kDepth = 32;  // bf16 numbers in a row
+  static constexpr int32_t kChannelStep = kDepth;
+  static constexpr int32_t kTurnedTokens = kDepth;
+  static constexpr bool kLeftIsRows = true;
+  static_assert(kCols == 2 * kTile && kChunk == kTile);
 
-  // The shapes of the tile registers: 0, 1 sums; 2 left and 3, 4 right of 32 terms; 5 left and 6, 7 right of 16 terms.
   // A thread's registers are its own, so every item sets and releases them.
   struct Session {
     Session() {
       alignas(64) uint8_t config[64] = {};
       config[0] = 1;
-      const auto shape = [&](int32_t tile, int32_t rows, int32_t bytes) {
-        config[16 + 2 * tile] = static_cast<uint8_t>(bytes);
-        config[48 + tile] = static_cast<uint8_t>(rows);
-      };
-      shape(0, 16, 64), shape(1, 16, 64);
-      shape(2, 16, 64), shape(3, 16, 64), shape(4, 16, 64);
-      shape(5, 16, 32), shape(6, 8, 64), shape(7, 8, 64);
+      for (int32_t tile = 0; tile < 8; ++tile) {
+        config[16 + 2 * tile] = 64;  // bytes of a row
+        config[48 + tile] = kTile;
+      }
       _tile_loadconfig(config);
     }
     ~Session() { _tile_release(); }
@@ -38,98 +38,230 @@ struct AmxProduct : Bf16Product {
     return static_cast<int64_t>(token) * channels + channel;
   }
 
-  static HWY_INLINE void clear(Tile& tile) {
-    for (int32_t i = 0; i < kTileRows * kTileCols; i += 16) _mm512_store_ps(tile.rows + i, _mm512_setzero_ps());
-  }
-
-  static HWY_INLINE void multiply(Tile& tile, const uint16_t* left, int32_t left_row, const uint16_t* right,
-                                  int32_t depth) {
-    constexpr int32_t kRowBytes = kTileCols * 4;
-    const int64_t left_bytes = static_cast<int64_t>(left_row) * 2;
-    constexpr int32_t kPairBytes = kTileCols * 4;  // of a right operand
-    _tile_loadd(0, tile.rows, kRowBytes);
-    _tile_loadd(1, tile.rows + 16, kRowBytes);
-    int32_t k = 0;
-    for (; k + 32 <= depth; k += 32) {
-      _tile_loadd(2, left + k, left_bytes);
-      _tile_loadd(3, right + k * kTileCols, kPairBytes);
-      _tile_loadd(4, right + k * kTileCols + 32, kPairBytes);
-      _tile_dpbf16ps(0, 2, 3);
-      _tile_dpbf16ps(1, 2, 4);
-    }
-    for (; k < depth; k += 16) {
-      _tile_loadd(5, left + k, left_bytes);
-      _tile_loadd(6, right + k * kTileCols, kPairBytes);
-      _tile_loadd(7, right + k * kTileCols + 32, kPairBytes);
-      _tile_dpbf16ps(0, 5, 6);
-      _tile_dpbf16ps(1, 5, 7);
-    }
-    _tile_stored(0, tile.rows, kRowBytes);
-    _tile_stored(1, tile.rows + 16, kRowBytes);
-  }
-
-  static HWY_INLINE void from_rows(Tile& tile, const float* rows, int64_t stride) {
-    for (int32_t r = 0; r < kTileRows; ++r) {
-      _mm512_store_ps(tile.rows + r * kTileCols, _mm512_loadu_ps(rows + r * stride));
-      _mm512_store_ps(tile.rows + r * kTileCols + 16, _mm512_loadu_ps(rows + r * stride + 16));
-    }
-  }
-
-  static HWY_INLINE void to_rows(const Tile& tile, float* rows, int64_t stride) {
-    for (int32_t r = 0; r < kTileRows; ++r) {
-      _mm512_storeu_ps(rows + r * stride, _mm512_load_ps(tile.rows + r * kTileCols));
-      _mm512_storeu_ps(rows + r * stride + 16, _mm512_load_ps(tile.rows + r * kTileCols + 16));
-    }
-  }
-
-  static HWY_INLINE void load(Tile& tile, const float* from) { from_rows(tile, from, kTileCols); }
-  static HWY_INLINE void store(const Tile& tile, float* to) { to_rows(tile, to, kTileCols); }
-
-  static HWY_INLINE void pack_scale(const float* scale, float* to) { _mm512_storeu_ps(to, _mm512_loadu_ps(scale)); }
-
-  static HWY_INLINE void scale_rows(Tile& tile, const float* packed_scale) {
-    for (int32_t r = 0; r < kTileRows; ++r) {
-      const __m512 s = _mm512_set1_ps(packed_scale[r]);
-      float* row = tile.rows + r * kTileCols;
-      _mm512_store_ps(row, _mm512_mul_ps(_mm512_load_ps(row), s));
-      _mm512_store_ps(row + 16, _mm512_mul_ps(_mm512_load_ps(row + 16), s));
-    }
-  }
-
-  static HWY_INLINE void to_right(const Tile& tile, uint16_t* to) {
-    for (int32_t r = 0; r < kTileRows; r += 2) {
-      const float* upper = tile.rows + r * kTileCols;
-      const float* lower = upper + kTileCols;
-      _mm512_storeu_si512(to + r / 2 * kRightStep, round_pairs(_mm512_load_ps(upper), _mm512_load_ps(lower)));
-      _mm512_storeu_si512(to + r / 2 * kRightStep + 32,
-                          round_pairs(_mm512_load_ps(upper + 16), _mm512_load_ps(lower + 16)));
-    }
-  }
-
-  // Four rows times factor[column] (nullptr: 1) and scale[row]; `left` is the first row's place, rows `left_row` apart.
-  static HWY_INLINE void pack_left(const float* rows, int64_t stride, const float* factor, const float* scale,
-                                   int32_t columns, int32_t left_row, uint16_t* left) {
-    for (int32_t r = 0; r < kSubChunk; ++r) {
-      const __m512 s = _mm512_set1_ps(scale[r]);
-      for (int32_t c = 0; c < columns; c += 16) {
-        __m512 x = _mm512_mul_ps(_mm512_loadu_ps(rows + r * stride + c), s);
-        if (factor != nullptr) x = _mm512_mul_ps(x, _mm512_loadu_ps(factor + c));
-        const __m256bh rounded = _mm512_cvtneps_pbh(x);
-        __builtin_memcpy(left + static_cast<int64_t>(r) * left_row + c, &rounded, sizeof(rounded));
-      }
+  // Four rows times factor[column]; `left` is the first row's place, rows `left_row` apart.
+  static HWY_INLINE void pack_left(const float* HWY_RESTRICT rows, int64_t stride, const float* HWY_RESTRICT factor,
+                                   int32_t columns, int32_t left_row, uint16_t* HWY_RESTRICT left) {
+    for (int32_t c = 0; c < columns; c += 16) {
+      const __m512 f = _mm512_loadu_ps(factor + c);
+      DR_UNROLL
+      for (int32_t r = 0; r < kSubChunk; ++r)
+        store_half(as_bits(_mm512_cvtneps_pbh(_mm512_mul_ps(_mm512_loadu_ps(rows + r * stride + c), f))),
+                   left + static_cast<int64_t>(r) * left_row + c);
     }
   }
 
   // A chunk of rows [token][channel], turned: rows [channel][token].
-  static HWY_INLINE void pack_left_turned(const float* rows, int32_t channels, uint16_t* left) {
-    for (int32_t c = 0; c < channels; c += 16) {
-      alignas(64) uint32_t pairs[kChunk / 2][16];  // two tokens of 16 channels
-      for (int32_t t = 0; t < kChunk; t += 2)
-        _mm512_store_si512(pairs[t / 2], round_pairs(_mm512_loadu_ps(rows + t * channels + c),
-                                                     _mm512_loadu_ps(rows + (t + 1) * channels + c)));
-      for (int32_t i = 0; i < 16; ++i) {
-        auto* to = reinterpret_cast<uint32_t*>(left + static_cast<int64_t>(c + i) * kChunk);
-        for (int32_t t = 0; t < kChunk / 2; ++t) to[t] = pairs[t][i];
+  static HWY_INLINE void pack_turned(const float* HWY_RESTRICT rows, int32_t channels, uint16_t* HWY_RESTRICT turned) {
+    int32_t c = 0;
+    for (; c + kDepth <= channels; c += kDepth) {
+      __m512i v[kChunk];
+      DR_UNROLL
+      for (int32_t t = 0; t < kChunk; ++t) {
+        const float* row = rows + t * channels + c;
+        v[t] = as_bits(_mm512_cvtne2ps_pbh(_mm512_loadu_ps(row + 16), _mm512_loadu_ps(row)));
+      }
+      turn(v);
+      store_turned(v, turned + c * kTurnedTokens);
+    }
+    if (c == channels) return;
+    __m512i v[kChunk];  // 16 channels are left
+    DR_UNROLL
+    for (int32_t t = 0; t < kChunk; ++t)
+      v[t] = as_bits(_mm512_cvtne2ps_pbh(_mm512_setzero_ps(), _mm512_loadu_ps(rows + t * channels + c)));
+    turn(v);
+    store_turned(v, turned + c * kTurnedTokens);
+  }
+
+  // Bare rows are left operands as they are; keys turned by pairs of channels are the right operand of the scores and, with the
+  // pairs taken apart, the left operand of the update.
+  static HWY_INLINE void pack_bare(const uint16_t* k, const uint16_t* q, int32_t channels, uint16_t*, uint16_t*,
+                                   uint16_t* turned, Scores& scores) {
+    const int64_t row_bytes = int64_t{channels} * 2;
+    _tile_zero(0);
+    _tile_zero(1);
+    for (int32_t c = 0; c < channels; c += kDepth) {
+      alignas(64) uint32_t pairs[kDepth / 2 * kChunk];
+      __m512i v[kChunk];
+      DR_UNROLL
+      for (int32_t t = 0; t < kChunk; ++t) v[t] = _mm512_loadu_si512(k + t * channels + c);
+      turn(v);
+      DR_UNROLL
+      for (int32_t pair = 0; pair < kDepth / 2; ++pair) _mm512_store_si512(pairs + pair * kChunk, v[pair]);
+      store_turned(v, turned + c * kTurnedTokens);
+      memory_is_read();
+      _tile_loadd(6, pairs, 64);
+      _tile_loadd(4, k + c, row_bytes);
+      _tile_loadd(5, q + c, row_bytes);
+      _tile_dpbf16ps(0, 4, 6);
+      _tile_dpbf16ps(1, 5, 6);
+    }
+    alignas(64) float qk[kChunk * kChunk];  // [row][column]
+    _tile_stored(0, scores.kk, 64);         // the same both ways
+    _tile_stored(1, qk, 64);
+    __m512i v[kChunk];
+    DR_UNROLL
+    for (int32_t i = 0; i < kChunk; ++i) v[i] = _mm512_load_si512(qk + i * kChunk);
+    turn(v);
+    DR_UNROLL
+    for (int32_t j = 0; j < kChunk; ++j) _mm512_store_si512(scores.qk + j * kChunk, v[j]);
+  }
+
+  static constexpr int64_t decay_floats(int32_t channels) { return channels; }
+  static HWY_INLINE void pack_decay(const float* HWY_RESTRICT decay, int32_t channels, float* HWY_RESTRICT to) {
+    for (int32_t c = 0; c < channels; c += 16) _mm512_storeu_ps(to + c, _mm512_loadu_ps(decay + c));
+  }
+
+  static HWY_INLINE void enter(const float* HWY_RESTRICT panel, int32_t channels, float* HWY_RESTRICT state,
+                               uint16_t* HWY_RESTRICT rounded) {
+    std::copy_n(panel, channels * kCols, state);
+    round_rows(panel, channels, rounded);
+  }
+  static HWY_INLINE void leave(const float* HWY_RESTRICT state, int32_t channels, float* HWY_RESTRICT panel) {
+    std::copy_n(state, channels * kCols, panel);
+  }
+
+  // Keys and queries read the state together. Rows past the end of a sequence are zeros and cost nothing extra.
+  static HWY_INLINE void read_state(const uint16_t* keys, const uint16_t* queries, const uint16_t* rounded,
+                                    int32_t channels, int32_t, float* read_keys, float* read_queries) {
+    const int64_t row_bytes = int64_t{channels} * 2;
+    memory_is_read();
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int32_t c = 0; c < channels; c += kDepth) {
+      _tile_loadd(4, keys + c, row_bytes);
+      _tile_loadd(6, rounded + c * kCols, kPairBytes);
+      _tile_loadd(7, rounded + c * kCols + kDepth, kPairBytes);
+      _tile_dpbf16ps(0, 4, 6);
+      _tile_dpbf16ps(1, 4, 7);
+      if (queries == nullptr) continue;
+      _tile_loadd(5, queries + c, row_bytes);
+      _tile_dpbf16ps(2, 5, 6);
+      _tile_dpbf16ps(3, 5, 7);
+    }
+    _tile_stored(0, read_keys, kRowBytes);
+    _tile_stored(1, read_keys + kTile, kRowBytes);
+    if (queries == nullptr) return;
+    _tile_stored(2, read_queries, kRowBytes);
+    _tile_stored(3, read_queries + kTile, kRowBytes);
+  }
+
+  static HWY_INLINE void round_values(const float* HWY_RESTRICT x, const float* HWY_RESTRICT scale, int32_t,
+                                      uint16_t* HWY_RESTRICT values) {
+    DR_UNROLL
+    for (int32_t t = 0; t < kChunk; t += 2) {
+      const __m512 upper = _mm512_set1_ps(scale[t]), lower = _mm512_set1_ps(scale[t + 1]);
+      const float* row = x + t * kCols;
+      store_pairs(_mm512_mul_ps(_mm512_loadu_ps(row), upper), _mm512_mul_ps(_mm512_loadu_ps(row + kCols), lower),
+                  values + t * kCols);
+      store_pairs(_mm512_mul_ps(_mm512_loadu_ps(row + kTile), upper),
+                  _mm512_mul_ps(_mm512_loadu_ps(row + kCols + kTile), lower), values + t * kCols + kDepth);
+    }
+  }
+
+  // The matrix unit is a step of 16 channels ahead of the vectors that add its products to the decayed state. A load waits for
+  // every earlier store with the same last 12 bits of address, so products lie as the state's channels do, modulo 4 KiB: the
+  // step that is being stored is then half a page away from the one that is being added.
+  static HWY_INLINE void update_state(const float* decay, const uint16_t* turned, const uint16_t* values,
+                                      int32_t channels, int32_t, float* state, uint16_t* rounded) {
+    constexpr int32_t kStep = kTile * kCols;
+    constexpr uintptr_t kPage = 4096;
+    static_assert(2 * kStep * sizeof(float) == kPage);
+    alignas(64) float room[4 * kStep];
+    const auto apart = reinterpret_cast<uintptr_t>(state) - reinterpret_cast<uintptr_t>(room);
+    float* even = room + apart % kPage / sizeof(float);
+    float* odd = even + kStep;
+    memory_is_read();
+    _tile_loadd(6, values, kPairBytes);
+    _tile_loadd(7, values + kDepth, kPairBytes);
+    for (int32_t c = 0; c <= channels; c += kDepth) {
+      if (c < channels) {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_loadd(4, turned + c * kTurnedTokens, kTurnedBytes);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_stored(0, even, kRowBytes);
+        _tile_stored(1, even + kTile, kRowBytes);
+      }
+      if (c > 0) add_products(odd, decay + c - kTile, state + (c - kTile) * kCols, rounded + (c - kTile) * kCols);
+      if (c == channels) break;
+      _tile_zero(2);
+      _tile_zero(3);
+      _tile_loadd(5, turned + (c + kTile) * kTurnedTokens, kTurnedBytes);
+      _tile_dpbf16ps(2, 5, 6);
+      _tile_dpbf16ps(3, 5, 7);
+      _tile_stored(2, odd, kRowBytes);
+      _tile_stored(3, odd + kTile, kRowBytes);
+      add_products(even, decay + c, state + c * kCols, rounded + c * kCols);
+    }
+  }
+
+ private:
+  static constexpr int32_t kRowBytes = kCols * 4;
+  static constexpr int32_t kPairBytes = kCols * 4;  // of a right operand
+  static constexpr int32_t kTurnedBytes = kTurnedTokens * 2;
+
+  // GCC's tile loads do not say that they read memory: without this, stores may be moved behind them.
+  static HWY_INLINE void memory_is_read() { std::atomic_signal_fence(std::memory_order_seq_cst); }
+
+  static HWY_INLINE void store_half(__m256i v, uint16_t* to) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), v); }
+
+  // Places of 16-bit numbers in a vector, counted in bytes for the byte permutation: one instruction on processors with AMX,
+  // where the permutation of words takes two.
+  struct Places {
+    alignas(64) uint8_t bytes[64];
+    template <class Place>
+    constexpr explicit Places(Place place) : bytes() {
+      for (int32_t i = 0; i < 32; ++i) {
+        bytes[2 * i] = static_cast<uint8_t>(2 * place(i));
+        bytes[2 * i + 1] = static_cast<uint8_t>(2 * place(i) + 1);
+      }
+    }
+  };
+  static HWY_INLINE __m512i permute(const Places& places, __m512i v) {
+    return _mm512_permutexvar_epi8(_mm512_load_si512(places.bytes), v);
+  }
+
+  // Lanes {first[i], second[i]} as pairs of bf16.
+  static HWY_INLINE void store_pairs(__m512 first, __m512 second, uint16_t* to) {
+    static constexpr Places kInterleave([](int32_t i) { return i / 2 + i % 2 * 16; });
+    _mm512_storeu_si512(to, permute(kInterleave, as_bits(_mm512_cvtne2ps_pbh(second, first))));
+  }
+
+  // Pairs of channels of 16 tokens, a vector a pair, to rows [channel][token].
+  static HWY_INLINE void store_turned(const __m512i (&pairs)[kChunk], uint16_t* turned) {
+    static constexpr Places kApart([](int32_t i) { return i % 16 * 2 + i / 16; });
+    DR_UNROLL
+    for (int32_t pair = 0; pair < kChunk; ++pair) {
+      const __m512i rows = permute(kApart, pairs[pair]);
+      store_half(_mm512_castsi512_si256(rows), turned + 2 * pair * kTurnedTokens);
+      store_half(_mm512_extracti64x4_epi64(rows, 1), turned + (2 * pair + 1) * kTurnedTokens);
+    }
+  }
+
+  static HWY_INLINE void round_rows(const float* HWY_RESTRICT rows, int32_t count, uint16_t* HWY_RESTRICT right) {
+    for (int32_t r = 0; r < count; r += 2)
+      for (int32_t half = 0; half < kCols; half += kTile)
+        store_pairs(_mm512_loadu_ps(rows + r * kCols + half), _mm512_loadu_ps(rows + (r + 1) * kCols + half),
+                    right + r * kCols + 2 * half);
+  }
+
+  // 16 channels of the state: decayed, plus products, and rounded.
+  static HWY_INLINE void add_products(const float* HWY_RESTRICT products, const float* HWY_RESTRICT decay,
+                                      float* HWY_RESTRICT state, uint16_t* HWY_RESTRICT rounded) {
+    for (int32_t c = 0; c < kTile; c += 2) {
+      const __m512 upper = _mm512_set1_ps(decay[c]), lower = _mm512_set1_ps(decay[c + 1]);
+      DR_UNROLL
+      for (int32_t half = 0; half < kCols; half += kTile) {
+        const int32_t at = c * kCols + half;
+        const __m512 first = _mm512_fmadd_ps(_mm512_load_ps(state + at), upper, _mm512_load_ps(products + at));
+        const __m512 second =
+            _mm512_fmadd_ps(_mm512_load_ps(state + at + kCols), lower, _mm512_load_ps(products + at + kCols));
+        _mm512_store_ps(state + at, first);
+        _mm512_store_ps(state + at + kCols, second);
+        store_pairs(first, second, rounded + c * kCols + 2 * half);
       }
     }
   }

@@ -5,21 +5,66 @@
 #pragma once
 #include <immintrin.h>
 
-#include "kernels/cpu/micro_kernel-inl.h"
+#include "kernels/cpu/prepare-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace deltarelay::cpu::HWY_NAMESPACE {
 namespace {
 
-struct Bf16Product {
+HWY_INLINE __m512bh as_bf16(__m512i v) {
+  __m512bh out;
+  __builtin_memcpy(&out, &v, sizeof(out));
+  return out;
+}
+HWY_INLINE __m512i as_bits(__m512bh v) {
+  __m512i out;
+  __builtin_memcpy(&out, &v, sizeof(out));
+  return out;
+}
+HWY_INLINE __m256i as_bits(__m256bh v) {
+  __m256i out;
+  __builtin_memcpy(&out, &v, sizeof(out));
+  return out;
+}
+
+// A square of 16 x 16 numbers of 32 bits, turned: lane j of vector i and lane i of vector j change places.
+HWY_INLINE void turn(__m512i (&v)[16]) {
+  __m512i w[16];
+  DR_UNROLL
+  for (int32_t i = 0; i < 16; i += 2) {  // inside squares of 2 x 2
+    w[i] = _mm512_unpacklo_epi32(v[i], v[i + 1]);
+    w[i + 1] = _mm512_unpackhi_epi32(v[i], v[i + 1]);
+  }
+  DR_UNROLL
+  for (int32_t i = 0; i < 16; i += 4) {  // of 4 x 4: vector i + n then holds column n of each block of four lanes
+    v[i] = _mm512_unpacklo_epi64(w[i], w[i + 2]);
+    v[i + 1] = _mm512_unpackhi_epi64(w[i], w[i + 2]);
+    v[i + 2] = _mm512_unpacklo_epi64(w[i + 1], w[i + 3]);
+    v[i + 3] = _mm512_unpackhi_epi64(w[i + 1], w[i + 3]);
+  }
+  DR_UNROLL
+  for (int32_t i = 0; i < 4; ++i) {  // and blocks change places
+    const __m512i even_low = _mm512_shuffle_i32x4(v[i], v[i + 4], 0x88);
+    const __m512i odd_low = _mm512_shuffle_i32x4(v[i], v[i + 4], 0xDD);
+    const __m512i even_high = _mm512_shuffle_i32x4(v[i + 8], v[i + 12], 0x88);
+    const __m512i odd_high = _mm512_shuffle_i32x4(v[i + 8], v[i + 12], 0xDD);
+    w[i] = _mm512_shuffle_i32x4(even_low, even_high, 0x88);
+    w[i + 4] = _mm512_shuffle_i32x4(odd_low, odd_high, 0x88);
+    w[i + 8] = _mm512_shuffle_i32x4(even_low, even_high, 0xDD);
+    w[i + 12] = _mm512_shuffle_i32x4(odd_low, odd_high, 0xDD);
+  }
+  DR_UNROLL
+  for (int32_t i = 0; i < 16; ++i) v[i] = w[i];
+}
+
+struct Avx512Tiles {
   static constexpr int32_t kDepth = 2;  // numbers of the summed axis a step
   static constexpr int32_t kTileRows = 8;
   static constexpr int32_t kTileCols = 32;
   static constexpr int32_t kLeftStep = 16;  // bf16 numbers a step
   static constexpr int32_t kRightStep = 64;
   static constexpr int32_t kScaleFloats = 8;  // of a packed row scale
-
-  struct Session {};  // nothing to set up
+  static constexpr bool kLeftIsRows = false;
 
   struct Tile {
     __m512 lo[kTileRows];
@@ -36,14 +81,8 @@ struct Bf16Product {
     for (int32_t r = 0; r < kTileRows; ++r) tile.lo[r] = tile.hi[r] = _mm512_setzero_ps();
   }
 
-  static HWY_INLINE __m512bh as_bf16(__m512i v) {
-    __m512bh out;
-    __builtin_memcpy(&out, &v, sizeof(out));
-    return out;
-  }
-
-  static HWY_INLINE void multiply(Tile& tile, const uint16_t* HWY_RESTRICT left, int32_t,
-                                  const uint16_t* HWY_RESTRICT right, int32_t depth) {
+  static HWY_INLINE void multiply(Tile& tile, const uint16_t* HWY_RESTRICT left, const uint16_t* HWY_RESTRICT right,
+                                  int32_t depth) {
     for (int32_t i = 0; i < depth; i += kDepth) {
       const __m512bh lo = as_bf16(_mm512_loadu_si512(right));
       const __m512bh hi = as_bf16(_mm512_loadu_si512(right + 32));
@@ -95,11 +134,9 @@ struct Bf16Product {
 
   // Lanes {first[i], second[i]} as pairs of bf16.
   static HWY_INLINE __m512i round_pairs(__m512 first, __m512 second) {
-    const __m256bh low = _mm512_cvtneps_pbh(first), high = _mm512_cvtneps_pbh(second);
-    __m256i low_bits, high_bits;
-    __builtin_memcpy(&low_bits, &low, sizeof(low_bits));
-    __builtin_memcpy(&high_bits, &high, sizeof(high_bits));
-    return _mm512_or_si512(_mm512_cvtepu16_epi32(low_bits), _mm512_slli_epi32(_mm512_cvtepu16_epi32(high_bits), 16));
+    const __m512i low = _mm512_cvtepu16_epi32(as_bits(_mm512_cvtneps_pbh(first)));
+    const __m512i high = _mm512_cvtepu16_epi32(as_bits(_mm512_cvtneps_pbh(second)));
+    return _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
   }
 
   // The tile as a right operand whose summed axis is the tile's rows: kTileRows / kDepth steps.
@@ -111,18 +148,16 @@ struct Bf16Product {
     }
   }
 
-  // Four rows ("sub-chunk") times factor[column] (nullptr: 1) and scale[row], into a left operand whose summed axis is the
-  // columns; `left` is the first row's place.
+  // Four rows ("sub-chunk") times factor[column], into a left operand whose summed axis is the columns; `left` is the first
+  // row's place.
   static HWY_INLINE void pack_left(const float* HWY_RESTRICT rows, int64_t stride, const float* HWY_RESTRICT factor,
-                                   const float* HWY_RESTRICT scale, int32_t columns, int32_t,
-                                   uint16_t* HWY_RESTRICT left) {
+                                   int32_t columns, int32_t, uint16_t* HWY_RESTRICT left) {
     for (int32_t c = 0; c < columns; c += 16) {
-      const __m512 f = factor != nullptr ? _mm512_loadu_ps(factor + c) : _mm512_set1_ps(1.0f);
+      const __m512 f = _mm512_loadu_ps(factor + c);
       alignas(64) uint32_t pairs[kSubChunk][8];
       for (int32_t r = 0; r < kSubChunk; ++r) {
-        const __m512 x =
-            _mm512_mul_ps(_mm512_mul_ps(_mm512_loadu_ps(rows + r * stride + c), f), _mm512_set1_ps(scale[r]));
-        const __m256bh rounded = _mm512_cvtneps_pbh(x);  // neighbours in a row are the pairs
+        const __m512 x = _mm512_mul_ps(_mm512_loadu_ps(rows + r * stride + c), f);
+        const __m256i rounded = as_bits(_mm512_cvtneps_pbh(x));  // neighbours in a row are the pairs
         __builtin_memcpy(pairs[r], &rounded, sizeof(rounded));
       }
       auto* to = reinterpret_cast<uint32_t*>(left + c / kDepth * kLeftStep);
@@ -132,17 +167,83 @@ struct Bf16Product {
   }
 
   // A chunk of rows [token][channel], turned: left operands [channel tile][step over tokens], summed axis the tokens.
-  static HWY_INLINE void pack_left_turned(const float* HWY_RESTRICT rows, int32_t channels,
-                                          uint16_t* HWY_RESTRICT left) {
+  static HWY_INLINE void pack_turned(const float* HWY_RESTRICT rows, int32_t channels, uint16_t* HWY_RESTRICT left) {
+    for (int32_t c = 0; c < channels; c += 16)
+      for (int32_t t = 0; t < kChunk; t += kDepth)
+        store_turned(
+            round_pairs(_mm512_loadu_ps(rows + t * channels + c), _mm512_loadu_ps(rows + (t + 1) * channels + c)),
+            left + static_cast<int64_t>(c) * kChunk + t / kDepth * kLeftStep, kTileRows * kChunk);
+  }
+
+  // Bare rows: left operands of keys and queries, keys turned, and scores. Eight columns of a right operand look like a left
+  // one, so the scores need nothing else packed.
+  static HWY_INLINE void pack_bare(const uint16_t* k, const uint16_t* q, int32_t channels, uint16_t* keys,
+                                   uint16_t* queries, uint16_t* turned, Scores& scores) {
+    pack_rows(k, channels, keys);
+    pack_rows(q, channels, queries);
     for (int32_t c = 0; c < channels; c += 16) {
       for (int32_t t = 0; t < kChunk; t += kDepth) {
-        const __m512i pairs =
-            round_pairs(_mm512_loadu_ps(rows + t * channels + c), _mm512_loadu_ps(rows + (t + 1) * channels + c));
-        uint16_t* to = left + static_cast<int64_t>(c / kTileRows) * kTileRows * kChunk + t / kDepth * kLeftStep;
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_castsi512_si256(pairs));
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + kTileRows * kChunk), _mm512_extracti64x4_epi64(pairs, 1));
+        const uint16_t* from = k + t * channels + c;
+        const __m512i first = _mm512_cvtepu16_epi32(load_half(from));
+        const __m512i second = _mm512_cvtepu16_epi32(load_half(from + channels));
+        store_turned(_mm512_or_si512(first, _mm512_slli_epi32(second, 16)),
+                     turned + static_cast<int64_t>(c) * kChunk + t / kDepth * kLeftStep, kTileRows * kChunk);
       }
     }
+    for (int32_t j = 0; j < kChunk; j += kTileRows) {
+      for (int32_t i = j; i < kChunk; i += kTileRows) {
+        score(keys + j * channels, keys + i * channels, channels, scores.kk + j * kChunk + i);
+        score(keys + j * channels, queries + i * channels, channels, scores.qk + j * kChunk + i);
+      }
+    }
+  }
+
+ private:
+  static HWY_INLINE __m256i load_half(const uint16_t* from) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+  }
+
+  // The lower eight lanes to `left`, the upper ones `apart` further on.
+  static HWY_INLINE void store_turned(__m512i lanes, uint16_t* left, int32_t apart) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(left), _mm512_castsi512_si256(lanes));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(left + apart), _mm512_extracti64x4_epi64(lanes, 1));
+  }
+
+  static HWY_INLINE void pack_rows(const uint16_t* HWY_RESTRICT rows, int32_t channels, uint16_t* HWY_RESTRICT left) {
+    for (int32_t c = 0; c < channels; c += 16) {  // eight pairs of 16 tokens
+      __m512i v[16];
+      DR_UNROLL
+      for (int32_t t = 0; t < 16; ++t) v[t] = _mm512_castsi256_si512(load_half(rows + t * channels + c));
+      turn(v);
+      DR_UNROLL
+      for (int32_t pair = 0; pair < 8; ++pair)
+        store_turned(v[pair], left + (c / kDepth + pair) * kLeftStep, kTileRows * channels);
+    }
+  }
+
+  // to[column][row] = products of rows and columns, both as left operands
+  static HWY_INLINE void score(const uint16_t* HWY_RESTRICT columns, const uint16_t* HWY_RESTRICT rows,
+                               int32_t channels, float* HWY_RESTRICT to) {
+    __m256 sum[kTileRows];
+    DR_UNROLL
+    for (int32_t j = 0; j < kTileRows; ++j) sum[j] = _mm256_setzero_ps();
+    for (int32_t c = 0; c < channels; c += kDepth) {
+      const __m256i b = load_half(rows);
+      DR_UNROLL
+      for (int32_t j = 0; j < kTileRows; ++j) {
+        int32_t pair;
+        __builtin_memcpy(&pair, columns + 2 * j, sizeof(pair));
+        const __m256i a = _mm256_set1_epi32(pair);
+        __m256bh left, right;
+        __builtin_memcpy(&left, &a, sizeof(left));
+        __builtin_memcpy(&right, &b, sizeof(right));
+        sum[j] = _mm256_dpbf16_ps(sum[j], left, right);
+      }
+      columns += kLeftStep;
+      rows += kLeftStep;
+    }
+    DR_UNROLL
+    for (int32_t j = 0; j < kTileRows; ++j) _mm256_storeu_ps(to + j * kChunk, sum[j]);
   }
 };
 

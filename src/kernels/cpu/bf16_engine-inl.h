@@ -1,5 +1,16 @@
 // The bf16 engine: products of q, k, state and corrected values with the processor's bf16 instructions, operands rounded to
-// bf16 and sums kept in fp32; gates, scores and the solve stay fp32. `Product` is one family of instructions.
+// bf16 and sums kept in fp32; gates and the solve stay fp32. Numbers per token multiply the rows of products, not the operands,
+// so keys and queries that carry no decay of their own (GDN) are multiplied as they were given, without rounding.
+//
+// `Panel` is one family of instructions:
+//   kChannelStep, kTurnedTokens     multiples to which channels and tokens of operands are padded with zeros
+//   kLeftIsRows                     a left operand is rows [token][channel], so bare rows are copied straight there
+//   Session                         held while an item is walked
+//   pack_left                       four rows of fp32 numbers times factor[channel] into a left operand
+//   pack_turned                     a chunk of fp32 rows, turned, as the left operand of the update
+//   pack_bare                       left operands and scores of a chunk of bf16 rows, [token][channel] each
+//   enter, leave                    the state of a panel, from and to rows
+//   read_state, round_values, update_state     the products of a chunk
 #pragma once
 #include "kernels/cpu/walk-inl.h"
 
@@ -7,142 +18,159 @@ HWY_BEFORE_NAMESPACE();
 namespace deltarelay::cpu::HWY_NAMESPACE {
 namespace {
 
-template <class Product>
+template <class Panel>
 class Bf16Engine {
-  static constexpr int32_t kTileRows = Product::kTileRows;
-  static_assert(Product::kTileCols == kCols && kTileRows % kRows == 0 && kChunk % kTileRows == 0);
-
  public:
+  using Value = uint16_t;
+
   Bf16Engine(const Problem& problem, int32_t panels, Carver& carver)
       : problem_(problem),
         panels_(panels),
         channels_(padded_channels(problem.dk)),
-        state_(carver.take(static_cast<int64_t>(panels) * channels_ * kCols)),
-        decay_(carver.take(static_cast<int64_t>(channels_ / kTileRows) * Product::kScaleFloats)),
-        rounded_(carver.take<uint16_t>(static_cast<int64_t>(panels) * channels_ * kCols)),
-        keys_(carver.take<uint16_t>(static_cast<int64_t>(kChunk) * channels_)),
-        queries_(carver.take<uint16_t>(static_cast<int64_t>(kChunk) * channels_)),
-        to_end_(carver.take<uint16_t>(static_cast<int64_t>(kChunk) * channels_)) {}
+        wide_((channels_ + Panel::kChannelStep - 1) / Panel::kChannelStep * Panel::kChannelStep),
+        state_(carver.take(panels * panel_numbers())),
+        rounded_(carver.take<uint16_t>(panels * panel_numbers())),
+        decay_(carver.take(Panel::decay_floats(wide_))),
+        keys_(carver.take<uint16_t>(kChunk * int64_t{wide_})),
+        queries_(carver.take<uint16_t>(kChunk * int64_t{wide_})),
+        turned_(carver.take<uint16_t>(Panel::kTurnedTokens * int64_t{wide_})),
+        values_(carver.take<uint16_t>(Panel::kTurnedTokens * int64_t{kCols})),
+        bare_k_(Panel::kLeftIsRows ? keys_ : carver.take<uint16_t>(kChunk * int64_t{wide_})),
+        bare_q_(Panel::kLeftIsRows ? queries_ : carver.take<uint16_t>(kChunk * int64_t{wide_})) {}
 
   void enter(const float* panels) {
     for (int32_t p = 0; p < panels_; ++p) {
-      for (int32_t c = 0; c < channels_; c += kTileRows) {
-        const int64_t at = (static_cast<int64_t>(p) * channels_ + c) * kCols;
-        typename Product::Tile tile;
-        Product::from_rows(tile, panels + at, kCols);
-        Product::store(tile, state_ + at);
-        Product::to_right(tile, rounded_ + at);
-      }
+      const int64_t at = p * panel_numbers(), used = int64_t{channels_} * kCols;
+      Panel::enter(panels + p * used, channels_, state_ + at, rounded_ + at);
+      std::fill(state_ + at + used, state_ + at + panel_numbers(), 0.0f);
+      std::fill(rounded_ + at + used, rounded_ + at + panel_numbers(), uint16_t{0});
     }
+    // What is not written again is padding.
+    std::fill(decay_, decay_ + Panel::decay_floats(wide_), 0.0f);
+    std::fill(keys_, keys_ + kChunk * wide_, uint16_t{0});
+    std::fill(queries_, queries_ + kChunk * wide_, uint16_t{0});
+    std::fill(turned_, turned_ + Panel::kTurnedTokens * wide_, uint16_t{0});
+    std::fill(values_, values_ + Panel::kTurnedTokens * kCols, uint16_t{0});
   }
 
   void leave(float* panels) {
-    for (int64_t at = 0; at < static_cast<int64_t>(panels_) * channels_ * kCols; at += kTileRows * kCols) {
-      typename Product::Tile tile;
-      Product::load(tile, state_ + at);
-      Product::to_rows(tile, panels + at, kCols);
-    }
+    for (int32_t p = 0; p < panels_; ++p)
+      Panel::leave(state_ + p * panel_numbers(), channels_, panels + p * int64_t{channels_} * kCols);
   }
 
   void prepare(const HeadInputs& in, const GateTerms& gate, const ChunkShape& shape, const WalkScratch& s) {
-    if (problem_.op == Op::kKda)
-      prepare_kda(problem_, in, gate, shape, s.staging, s.operands, *this);
-    else
-      prepare_gdn(problem_, in, gate, shape, s.staging, s.operands, *this);
-    Product::pack_left_turned(s.operands.to_end, channels_, to_end_);
-    for (int32_t c = 0; c < channels_; c += kTileRows)
-      Product::pack_scale(s.operands.decay + c, decay_ + c / kTileRows * Product::kScaleFloats);
+    if (problem_.op == Op::kKda) {
+      const RowFactors factors = prepare_kda(problem_, in, gate, shape, s.staging, s.operands, *this);
+      std::copy_n(factors.minus_beta_k, kChunk, scales_.keys);
+      std::copy_n(factors.q, kChunk, scales_.queries);
+      std::copy_n(factors.k, kChunk, scales_.to_end);
+      Panel::pack_turned(s.operands.to_end, channels_, turned_);
+    } else {
+      prepare_bare(in, gate, shape, s.operands);
+    }
+    Panel::pack_decay(s.operands.decay, channels_, decay_);
   }
 
-  HWY_INLINE void keys(const float* rows, int64_t stride, const float* factor, const float* scale, int32_t token,
+  HWY_INLINE void keys(const float* rows, int64_t stride, const float* factor, const float*, int32_t token,
                        int32_t channel, int32_t width) const {
-    Product::pack_left(rows, stride, factor, scale + token, width, channels_,
-                       keys_ + Product::place(token, channel, channels_));
+    Panel::pack_left(rows, stride, factor, width, wide_, keys_ + Panel::place(token, channel, wide_));
   }
-  HWY_INLINE void queries(const float* rows, int64_t stride, const float* factor, const float* scale, int32_t token,
+  HWY_INLINE void queries(const float* rows, int64_t stride, const float* factor, const float*, int32_t token,
                           int32_t channel, int32_t width) const {
-    Product::pack_left(rows, stride, factor, scale + token, width, channels_,
-                       queries_ + Product::place(token, channel, channels_));
+    Panel::pack_left(rows, stride, factor, width, wide_, queries_ + Panel::place(token, channel, wide_));
   }
 
-  HWY_INLINE void advance(int32_t p, int32_t tokens, const float* HWY_RESTRICT values, int64_t value_stride,
+  HWY_INLINE void advance(int32_t p, int32_t tokens, const uint16_t* HWY_RESTRICT values, int64_t value_stride,
                           float* HWY_RESTRICT outputs, int64_t output_stride, const WalkScratch& s) {
     const ChunkOperands& in = s.operands;
-    const int64_t at = static_cast<int64_t>(p) * channels_ * kCols;
-    float* HWY_RESTRICT state = state_ + at;
-    uint16_t* HWY_RESTRICT rounded = rounded_ + at;
+    float* HWY_RESTRICT state = state_ + p * panel_numbers();
+    uint16_t* HWY_RESTRICT rounded = rounded_ + p * panel_numbers();
     const int32_t row_tiles = (tokens + kRows - 1) / kRows;
-    const int32_t product_tiles = (tokens + kTileRows - 1) / kTileRows;
-    alignas(64) float x[kChunk * kCols], read[kChunk * kCols];
-    alignas(64) uint16_t x_right[kChunk * kCols];
-    read_state(keys_, rounded, product_tiles, read);
+    alignas(64) float x[kChunk * kCols], read_keys[kChunk * kCols], read_queries[kChunk * kCols];
+    Panel::read_state(keys_, outputs != nullptr ? queries_ : nullptr, rounded, wide_, tokens, read_keys, read_queries);
+    Tile tile;
     for (int32_t t = 0; t < row_tiles; ++t) {
-      Tile tile;
-      load(tile, read + t * kRows * kCols, kCols);
+      load(tile, read_keys + t * kRows * kCols, kCols);
+      scale_rows(tile, scales_.keys + t * kRows);
       if (values != nullptr) add_scaled(tile, values + t * kRows * value_stride, value_stride, in.beta + t * kRows);
       multiply(tile, in.solve + t * kChunk * kRows, kRows, x, t * kRows);
       substitute(tile, in.solve + (t * kChunk + t * kRows) * kRows);
       store(tile, x + t * kRows * kCols, kCols);
     }
-    std::fill(x + row_tiles * kRows * kCols, x + product_tiles * kTileRows * kCols, 0.0f);
-    typename Product::Tile product;
-    for (int32_t t = 0; t < product_tiles * kTileRows; t += kTileRows) {
-      Product::from_rows(product, x + t * kCols, kCols);
-      Product::to_right(product, x_right + t * kCols);
+    std::fill(x + row_tiles * kRows * kCols, x + kChunk * kCols, 0.0f);
+    Panel::round_values(x, scales_.to_end, tokens, values_);
+    for (int32_t t = 0; t < row_tiles && outputs != nullptr; ++t) {
+      // What the chunk's own tokens add stays fp32: in short sequences it is all there is, and it is cheap.
+      load(tile, read_queries + t * kRows * kCols, kCols);
+      scale_rows(tile, scales_.queries + t * kRows);
+      multiply(tile, in.mix + t * kChunk * kRows, kRows, x, (t + 1) * kRows);
+      store(tile, outputs + t * kRows * output_stride, output_stride);
     }
-    if (outputs != nullptr) {
-      read_state(queries_, rounded, product_tiles, read);
-      for (int32_t t = 0; t < row_tiles; ++t) {
-        // What the chunk's own tokens add stays fp32: in short sequences it is all there is, and it is cheap.
-        Tile tile;
-        load(tile, read + t * kRows * kCols, kCols);
-        multiply(tile, in.mix + t * kChunk * kRows, kRows, x, (t + 1) * kRows);
-        store(tile, outputs + t * kRows * output_stride, output_stride);
-      }
-    }
-    for (int32_t c = 0; c < channels_; c += kTileRows) {
-      Product::load(product, state + c * kCols);
-      Product::scale_rows(product, decay_ + c / kTileRows * Product::kScaleFloats);
-      Product::multiply(product, to_end_ + c * kChunk, kChunk, x_right, product_tiles * kTileRows);
-      Product::store(product, state + c * kCols);
-      Product::to_right(product, rounded + c * kCols);
-    }
+    Panel::update_state(decay_, turned_, values_, wide_, tokens, state, rounded);
   }
 
  private:
-  // rows = left * state, for the tokens of a chunk.
-  HWY_INLINE void read_state(const uint16_t* HWY_RESTRICT left, const uint16_t* HWY_RESTRICT rounded,
-                             int32_t product_tiles, float* HWY_RESTRICT rows) const {
-    for (int32_t t = 0; t < product_tiles * kTileRows; t += kTileRows) {
-      typename Product::Tile product;
-      Product::clear(product);
-      Product::multiply(product, left + static_cast<int64_t>(t) * channels_, channels_, rounded, channels_);
-      Product::to_rows(product, rows + t * kCols, kCols);
+  int64_t panel_numbers() const { return int64_t{wide_} * kCols; }
+
+  // A chunk's rows as they are, zeros in padded channels and past its end.
+  HWY_INLINE RowsOf<uint16_t> copy_rows(const void* base, int64_t stride, const ChunkShape& shape, uint16_t* to) const {
+    const hn::ScalableTag<uint16_t> d;
+    constexpr auto kStep = static_cast<int32_t>(hn::MaxLanes(d));
+    const auto* from = static_cast<const uint16_t*>(base) + shape.first * stride;
+    for (int32_t t = 0; t < kChunk; ++t, from += stride) {
+      uint16_t* row = to + int64_t{t} * wide_;
+      const int32_t given = t < shape.tokens ? problem_.dk : 0;
+      int32_t c = 0;
+      for (; c + kStep <= given; c += kStep) hn::StoreU(hn::LoadU(d, from + c), d, row + c);
+      for (; c < given; ++c) row[c] = from[c];
+      for (; c < wide_; ++c) row[c] = 0;
     }
+    return {to, wide_};
+  }
+
+  // GDN's chunk: keys and queries stay bare, scores of them are exact products, and numbers per row do the rest.
+  HWY_NOINLINE void prepare_bare(const HeadInputs& in, const GateTerms& gate, const ChunkShape& shape,
+                                 const ChunkOperands& out) {
+    const auto k = copy_rows(in.k, in.stride_k, shape, bare_k_);
+    const auto q = copy_rows(in.q, in.stride_q, shape, bare_q_);
+    RowFactors factors;
+    row_factors(problem_, in, shape, k, q, out.beta, factors);
+    alignas(64) float decay[kChunk];
+    token_decays(problem_, in, gate, shape, decay, out.decay);
+    Scores scores;
+    Panel::pack_bare(k.base, q.base, wide_, keys_, queries_, turned_, scores);
+    decay_scores(decay, scores);
+    pack_scores(scores, factors, out);
+    row_scales(factors, decay, scales_);
   }
 
   // Row r of the tile plus scale[r] times row r of `rows`.
-  static HWY_INLINE void add_scaled(Tile& tile, const float* HWY_RESTRICT rows, int64_t stride,
+  static HWY_INLINE void add_scaled(Tile& tile, const uint16_t* HWY_RESTRICT rows, int64_t stride,
                                     const float* HWY_RESTRICT scale) {
     const F32 d;
     DR_UNROLL
     for (int32_t r = 0; r < kRows; ++r) {
       const Vec s = hn::Set(d, scale[r]);
-      tile.lo[r] = hn::MulAdd(hn::LoadU(d, rows + r * stride), s, tile.lo[r]);
-      tile.hi[r] = hn::MulAdd(hn::LoadU(d, rows + r * stride + kLanes), s, tile.hi[r]);
+      tile.lo[r] = hn::MulAdd(load_bf16(rows + r * stride), s, tile.lo[r]);
+      tile.hi[r] = hn::MulAdd(load_bf16(rows + r * stride + kLanes), s, tile.hi[r]);
     }
   }
 
-  [[no_unique_address]] typename Product::Session session_;
+  [[no_unique_address]] typename Panel::Session session_;
   const Problem& problem_;
   int32_t panels_;
   int32_t channels_;
-  float* state_;       // [panel][channel tile][tile] in the product's own order
-  float* decay_;       // [channel tile][packed scale]
-  uint16_t* rounded_;  // the state as right operands, [panel][channel step]
-  uint16_t* keys_;     // left operands [row tile][channel step]: k from the start, times -beta
-  uint16_t* queries_;  // left operands [row tile][channel step]: q from the start
-  uint16_t* to_end_;   // left operands [channel tile][token step]
+  int32_t wide_;       // channels of operands
+  float* state_;       // [panel][channel][column] in the family's own order
+  uint16_t* rounded_;  // the state as right operands, [panel]
+  float* decay_;       // of the channels, as update_state reads it
+  uint16_t* keys_;     // left operand: k from the start
+  uint16_t* queries_;  // left operand: q from the start
+  uint16_t* turned_;   // left operand: k to the end, turned
+  uint16_t* values_;   // right operand: corrected values of one panel
+  uint16_t* bare_k_;   // [token][channel]
+  uint16_t* bare_q_;   // [token][channel]
+  RowScales scales_;   // of what comes out of keys_ and queries_ and what goes into values_
 };
 
 }  // namespace

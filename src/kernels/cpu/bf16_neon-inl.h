@@ -5,22 +5,20 @@
 #pragma once
 #include <arm_neon.h>
 
-#include "kernels/cpu/micro_kernel-inl.h"
+#include "kernels/cpu/prepare-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace deltarelay::cpu::HWY_NAMESPACE {
 namespace {
 
-struct Bf16Product {
+struct NeonTiles {
   static constexpr int32_t kDepth = 4;  // numbers of the summed axis a step
   static constexpr int32_t kTileRows = 8;
   static constexpr int32_t kTileCols = 8;
   static constexpr int32_t kLeftStep = 32;  // bf16 numbers a step
   static constexpr int32_t kRightStep = 32;
-  static constexpr int32_t kTileFloats = 64;
   static constexpr int32_t kScaleFloats = 16;  // of a packed row scale
-
-  struct Session {};  // nothing to set up
+  static constexpr bool kLeftIsRows = false;
 
   struct Tile {
     float32x4_t block[4][4];
@@ -39,8 +37,8 @@ struct Bf16Product {
     }
   }
 
-  static HWY_INLINE void multiply(Tile& tile, const uint16_t* HWY_RESTRICT left, int32_t,
-                                  const uint16_t* HWY_RESTRICT right, int32_t depth) {
+  static HWY_INLINE void multiply(Tile& tile, const uint16_t* HWY_RESTRICT left, const uint16_t* HWY_RESTRICT right,
+                                  int32_t depth) {
     for (int32_t i = 0; i < depth; i += kDepth) {
       bfloat16x8_t a[4], b[4];
       DR_UNROLL
@@ -138,19 +136,17 @@ struct Bf16Product {
     }
   }
 
-  // Four rows ("sub-chunk") times factor[column] (nullptr: 1) and scale[row], into a left operand whose summed axis is the
-  // columns; `left` is the first row's place.
+  // Four rows ("sub-chunk") times factor[column], into a left operand whose summed axis is the columns; `left` is the first
+  // row's place.
   static HWY_INLINE void pack_left(const float* HWY_RESTRICT rows, int64_t stride, const float* HWY_RESTRICT factor,
-                                   const float* HWY_RESTRICT scale, int32_t columns, int32_t,
-                                   uint16_t* HWY_RESTRICT left) {
+                                   int32_t columns, int32_t, uint16_t* HWY_RESTRICT left) {
     uint16_t* HWY_RESTRICT to = left;
-    const float32x4_t s = vld1q_f32(scale);
     for (int32_t c = 0; c < columns; c += kDepth) {
-      const float32x4_t f = factor != nullptr ? vld1q_f32(factor + c) : vdupq_n_f32(1.0f);
-      const float32x4_t r0 = vmulq_laneq_f32(vmulq_f32(vld1q_f32(rows + c), f), s, 0);
-      const float32x4_t r1 = vmulq_laneq_f32(vmulq_f32(vld1q_f32(rows + stride + c), f), s, 1);
-      const float32x4_t r2 = vmulq_laneq_f32(vmulq_f32(vld1q_f32(rows + 2 * stride + c), f), s, 2);
-      const float32x4_t r3 = vmulq_laneq_f32(vmulq_f32(vld1q_f32(rows + 3 * stride + c), f), s, 3);
+      const float32x4_t f = vld1q_f32(factor + c);
+      const float32x4_t r0 = vmulq_f32(vld1q_f32(rows + c), f);
+      const float32x4_t r1 = vmulq_f32(vld1q_f32(rows + stride + c), f);
+      const float32x4_t r2 = vmulq_f32(vld1q_f32(rows + 2 * stride + c), f);
+      const float32x4_t r3 = vmulq_f32(vld1q_f32(rows + 3 * stride + c), f);
       vst1q_u16(to, round_pair(r0, r1));
       vst1q_u16(to + 8, round_pair(r2, r3));
       to += kLeftStep;
@@ -158,8 +154,7 @@ struct Bf16Product {
   }
 
   // A chunk of rows [token][channel], turned: left operands [channel tile][step over tokens], summed axis the tokens.
-  static HWY_INLINE void pack_left_turned(const float* HWY_RESTRICT rows, int32_t channels,
-                                          uint16_t* HWY_RESTRICT left) {
+  static HWY_INLINE void pack_turned(const float* HWY_RESTRICT rows, int32_t channels, uint16_t* HWY_RESTRICT left) {
     for (int32_t c = 0; c < channels; c += 4) {
       uint16_t* HWY_RESTRICT to = left + static_cast<int64_t>(c / kTileRows) * kTileRows * kChunk + c % kTileRows * 4;
       for (int32_t t = 0; t < kChunk; t += kDepth) {
@@ -170,6 +165,63 @@ struct Bf16Product {
         const float32x4_t e = vtrn1q_f32(r2, r3), f = vtrn2q_f32(r2, r3);
         vst1q_u16(to, round_pair(low_halves(a, e), low_halves(b, f)));
         vst1q_u16(to + 8, round_pair(high_halves(a, e), high_halves(b, f)));
+        to += kLeftStep;
+      }
+    }
+  }
+
+  // Bare rows: left operands of keys and queries, keys turned, and scores. A right operand of keys looks like a left one, so
+  // the scores need nothing else packed.
+  static HWY_INLINE void pack_bare(const uint16_t* k, const uint16_t* q, int32_t channels, uint16_t* keys,
+                                   uint16_t* queries, uint16_t* turned, Scores& scores) {
+    pack_rows(k, channels, keys);
+    pack_rows(q, channels, queries);
+    turn_rows(k, channels, turned);
+    for (int32_t j = 0; j < kChunk; j += kTileRows) {
+      for (int32_t i = j; i < kChunk; i += kTileRows) {
+        score(keys + j * channels, keys + i * channels, channels, scores.kk + j * kChunk + i);
+        score(keys + j * channels, queries + i * channels, channels, scores.qk + j * kChunk + i);
+      }
+    }
+  }
+
+ private:
+  static HWY_INLINE void score(const uint16_t* columns, const uint16_t* rows, int32_t channels, float* to) {
+    Tile tile;
+    clear(tile);
+    multiply(tile, columns, rows, channels);
+    to_rows(tile, to, kChunk);
+  }
+
+  static HWY_INLINE void pack_rows(const uint16_t* HWY_RESTRICT rows, int32_t channels, uint16_t* HWY_RESTRICT left) {
+    for (int32_t t = 0; t < kChunk; t += 2) {
+      const uint16_t* HWY_RESTRICT from = rows + t * channels;
+      uint16_t* HWY_RESTRICT to = left + place(t, 0, channels);
+      for (int32_t c = 0; c < channels; c += 2 * kDepth) {
+        const uint64x2_t upper = vreinterpretq_u64_u16(vld1q_u16(from + c));
+        const uint64x2_t lower = vreinterpretq_u64_u16(vld1q_u16(from + channels + c));
+        vst1q_u16(to, vreinterpretq_u16_u64(vtrn1q_u64(upper, lower)));
+        vst1q_u16(to + kLeftStep, vreinterpretq_u16_u64(vtrn2q_u64(upper, lower)));
+        to += 2 * kLeftStep;
+      }
+    }
+  }
+
+  static HWY_INLINE void turn_rows(const uint16_t* HWY_RESTRICT rows, int32_t channels, uint16_t* HWY_RESTRICT left) {
+    const auto pairs = [](uint16x8_t v) { return vreinterpretq_u32_u16(v); };
+    for (int32_t c = 0; c < channels; c += kTileRows) {
+      uint16_t* HWY_RESTRICT to = left + static_cast<int64_t>(c) * kChunk;
+      for (int32_t t = 0; t < kChunk; t += kDepth) {
+        const uint16_t* HWY_RESTRICT from = rows + t * channels + c;
+        const uint16x8_t r0 = vld1q_u16(from), r1 = vld1q_u16(from + channels);
+        const uint16x8_t r2 = vld1q_u16(from + 2 * channels), r3 = vld1q_u16(from + 3 * channels);
+        // Two tokens of a channel, then four.
+        const uint32x4_t a = pairs(vzip1q_u16(r0, r1)), b = pairs(vzip2q_u16(r0, r1));
+        const uint32x4_t e = pairs(vzip1q_u16(r2, r3)), f = pairs(vzip2q_u16(r2, r3));
+        vst1q_u16(to, vreinterpretq_u16_u32(vzip1q_u32(a, e)));
+        vst1q_u16(to + 8, vreinterpretq_u16_u32(vzip2q_u32(a, e)));
+        vst1q_u16(to + 16, vreinterpretq_u16_u32(vzip1q_u32(b, f)));
+        vst1q_u16(to + 24, vreinterpretq_u16_u32(vzip2q_u32(b, f)));
         to += kLeftStep;
       }
     }

@@ -28,6 +28,10 @@ HWY_INLINE Vec load_bf16(const uint16_t* from) {
   return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(du, hn::LoadU(dh, from))));
 }
 
+// Lanes of fp32 or bf16 numbers.
+HWY_INLINE Vec load_lanes(const float* from) { return hn::LoadU(F32(), from); }
+HWY_INLINE Vec load_lanes(const uint16_t* from) { return load_bf16(from); }
+
 HWY_INLINE Vec load_fp16(const uint16_t* from) {
   const F32 d;
   const F16 dh;
@@ -36,7 +40,9 @@ HWY_INLINE Vec load_fp16(const uint16_t* from) {
 
 // Highway's own conversion truncates.
 HWY_INLINE void store_bf16(Vec v, uint16_t* to) {
-  const F32 d;
+#if HWY_TARGET == HWY_NEON && defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+  vst1_u16(to, vreinterpret_u16_bf16(vcvt_bf16_f32(v.raw)));
+#else
   const U32 du;
   const U16 dh;
   const hn::RebindToSigned<F32> di;
@@ -46,7 +52,17 @@ HWY_INLINE void store_bf16(Vec v, uint16_t* to) {
   const auto quiet = hn::Or(bits, hn::Set(du, 0x400000));
   const auto kept = hn::IfThenElse(hn::RebindMask(du, hn::Ne(v, v)), quiet, rounded);
   hn::StoreU(hn::DemoteTo(dh, hn::BitCast(di, hn::ShiftRight<16>(kept))), dh, to);
-  (void)d;
+#endif
+}
+
+// The same for outputs: the rounding that x86 has makes 0 of what is below 2^-126, where a state that is only handed on keeps it.
+HWY_INLINE void store_bf16_output(Vec v, uint16_t* to) {
+#if HWY_TARGET <= HWY_AVX3 && defined(__AVX512BF16__)
+  const __m256bh rounded = _mm512_cvtneps_pbh(v.raw);
+  std::memcpy(to, &rounded, sizeof(rounded));
+#else
+  store_bf16(v, to);
+#endif
 }
 
 HWY_INLINE void store_fp16(Vec v, uint16_t* to) {
@@ -74,6 +90,12 @@ HWY_NOINLINE inline void load_row(const void* from, DType type, int64_t count, f
   }
 }
 
+// bf16 numbers as they are.
+inline void load_row(const void* from, DType, int64_t count, uint16_t* HWY_RESTRICT to) {
+  std::memcpy(to, from, sizeof(uint16_t) * static_cast<size_t>(count));
+}
+
+template <bool kOutput = false>
 HWY_NOINLINE inline void store_row(const float* HWY_RESTRICT from, int64_t count, void* to, DType type) {
   const F32 d;
   int64_t i = 0;
@@ -85,7 +107,10 @@ HWY_NOINLINE inline void store_row(const float* HWY_RESTRICT from, int64_t count
   }
   auto* half = static_cast<uint16_t*>(to);
   if (type == DType::kBf16) {
-    for (; i + kLanes <= count; i += kLanes) store_bf16(hn::LoadU(d, from + i), half + i);
+    for (; i + kLanes <= count; i += kLanes) {
+      const Vec v = hn::LoadU(d, from + i);
+      kOutput ? store_bf16_output(v, half + i) : store_bf16(v, half + i);
+    }
     for (; i < count; ++i) half[i] = float_to_bf16(from[i]);
   } else {
     for (; i + kLanes <= count; i += kLanes) store_fp16(hn::LoadU(d, from + i), half + i);

@@ -44,6 +44,8 @@ HWY_INLINE void pack_rows(const float* HWY_RESTRICT rows, int64_t stride, const 
 
 class Fp32Engine {
  public:
+  using Value = float;
+
   Fp32Engine(const Problem& problem, int32_t, Carver& carver)
       : problem_(problem),
         channels_(padded_channels(problem.dk)),
@@ -54,10 +56,11 @@ class Fp32Engine {
   void leave(float*) {}
 
   void prepare(const HeadInputs& in, const GateTerms& gate, const ChunkShape& shape, const WalkScratch& s) {
-    if (problem_.op == Op::kKda)
-      prepare_kda(problem_, in, gate, shape, s.staging, s.operands, *this);
-    else
-      prepare_gdn(problem_, in, gate, shape, s.staging, s.operands, *this);
+    if (problem_.op == Op::kGdn) return prepare_gdn(problem_, in, gate, shape, s.staging, s.operands, *this);
+    const RowFactors factors = prepare_kda(problem_, in, gate, shape, s.staging, s.operands, *this);
+    float* to_end = s.operands.to_end;
+    for (int32_t t = 0; t < kChunk && problem_.l2norm; ++t)
+      scale_row(to_end + t * channels_, factors.k[t], channels_, to_end + t * channels_);
   }
 
   HWY_INLINE void keys(const float* rows, int64_t stride, const float* factor, const float* scale, int32_t token,

@@ -29,12 +29,14 @@ namespace deltarelay::cpu::HWY_NAMESPACE {
 namespace {  // internal linkage: several translation units compile this text with different instructions
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Rows of fp32 numbers, in the caller's memory or staged.
-struct RowView {
-  const float* base;
+// Rows of numbers, in the caller's memory or staged.
+template <class Number>
+struct RowsOf {
+  const Number* base;
   int64_t stride;
-  HWY_INLINE const float* row(int32_t t) const { return base + t * stride; }
+  HWY_INLINE const Number* row(int32_t t) const { return base + t * stride; }
 };
+using RowView = RowsOf<float>;
 
 // What a chunk's panels read. from_start is handed out sub-chunk by sub-chunk, to be packed as the products want it.
 struct ChunkOperands {
@@ -45,9 +47,9 @@ struct ChunkOperands {
   float* beta;    // [token]
 };
 
-// Channels are prepared in blocks whose rows stay in L1 (64 KiB on the machine this was tuned on; whole rows of 128 channels
-// take 80 KiB).
-inline constexpr int32_t kChannelBlock = 64;
+// Channels are prepared in blocks whose rows stay in L1. Sums over lanes are added up once a block, and the longer the vectors the
+// more that costs beside the products.
+inline constexpr int32_t kChannelBlock = kLanes < 16 ? 64 : 128;
 static_assert(kChannelBlock % kChannelPad == 0);
 
 // Row-major staging of one chunk.
@@ -56,9 +58,9 @@ struct Staging {
   float* q;       // [token][channel]
   float* g;       // [token][channel]
   float* decay;   // [token][channel of a block]
-  float* rows_k;  // [token][channel of a block] from the start of the sub-chunk
-  float* rows_q;  // [token][channel of a block]
-  float* starts;  // [sub-chunk][channel of a block] decay from the start of the chunk to the start of the sub-chunk
+  float* rows_k;  // [token of a sub-chunk][channel of a block] from the start of the sub-chunk
+  float* rows_q;  // [token of a sub-chunk][channel of a block]
+  float* starts;  // two of [channel of a block]: decay from the start of the chunk to this and the next sub-chunk
   float* bias;    // one row, padded
 };
 
@@ -92,11 +94,12 @@ HWY_INLINE RowView view_rows(const void* base, DType type, int64_t stride, const
   return {staging, shape.channels};
 }
 
-HWY_INLINE float square_sum(const float* HWY_RESTRICT row, int32_t channels) {
+template <class Number>  // float, or uint16_t: bf16
+HWY_INLINE float square_sum(const Number* HWY_RESTRICT row, int32_t channels) {
   const F32 d;
   Vec sum = hn::Zero(d);
   for (int32_t c = 0; c < channels; c += kLanes) {
-    const Vec x = hn::LoadU(d, row + c);
+    const Vec x = load_lanes(row + c);
     sum = hn::MulAdd(x, x, sum);
   }
   return hn::GetLane(hn::SumOfLanes(d, sum));
@@ -109,8 +112,9 @@ struct RowFactors {
   alignas(64) float minus_beta_k[kChunk];
 };
 
-HWY_INLINE void row_factors(const Problem& problem, const HeadInputs& in, const ChunkShape& shape, const RowView& k,
-                            const RowView& q, float* beta, RowFactors& out) {
+template <class Rows>  // of fp32 or bf16 numbers
+HWY_INLINE void row_factors(const Problem& problem, const HeadInputs& in, const ChunkShape& shape, const Rows& k,
+                            const Rows& q, float* beta, RowFactors& out) {
   for (int32_t t = 0; t < kChunk; ++t)
     beta[t] = t < shape.tokens ? load_one(in.beta, problem.dtype_beta, (shape.first + t) * in.stride_beta) : 0.0f;
   activate_betas(problem.beta_form, beta, kChunk);
@@ -132,17 +136,34 @@ struct Scores {
   alignas(64) float qk[kChunk * kChunk] = {};
 };
 
+#if HWY_TARGET != HWY_NEON && HWY_TARGET != HWY_SCALAR
+// The sum of a vector's blocks of four lanes.
+template <class D, class V>
+HWY_INLINE auto add_blocks(D d, V v) {
+  if constexpr (hn::MaxLanes(d) <= 4) {
+    return v;
+  } else {
+    const hn::Half<D> half;
+    return add_blocks(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
+  }
+}
+#endif
+
 // to[i] += sum of the lanes of s_i
 HWY_INLINE void add_sums(Vec s0, Vec s1, Vec s2, Vec s3, float* HWY_RESTRICT to) {
 #if HWY_TARGET == HWY_NEON
   const float32x4_t sums = vpaddq_f32(vpaddq_f32(s0.raw, s1.raw), vpaddq_f32(s2.raw, s3.raw));
   vst1q_f32(to, vaddq_f32(vld1q_f32(to), sums));
+#elif HWY_TARGET == HWY_SCALAR
+  to[0] += s0.raw, to[1] += s1.raw, to[2] += s2.raw, to[3] += s3.raw;
 #else
+  // Two rounds turn and add, four vectors to one: every block of four lanes then holds its part of the four sums.
   const F32 d;
-  to[0] += hn::GetLane(hn::SumOfLanes(d, s0));
-  to[1] += hn::GetLane(hn::SumOfLanes(d, s1));
-  to[2] += hn::GetLane(hn::SumOfLanes(d, s2));
-  to[3] += hn::GetLane(hn::SumOfLanes(d, s3));
+  const Vec even = hn::Add(hn::InterleaveLower(d, s0, s2), hn::InterleaveUpper(d, s0, s2));
+  const Vec odd = hn::Add(hn::InterleaveLower(d, s1, s3), hn::InterleaveUpper(d, s1, s3));
+  const Vec parts = hn::Add(hn::InterleaveLower(d, even, odd), hn::InterleaveUpper(d, even, odd));
+  const hn::FixedTag<float, 4> d4;
+  hn::StoreU(hn::Add(hn::LoadU(d4, to), add_blocks(d, parts)), d4, to);
 #endif
 }
 
@@ -227,45 +248,39 @@ HWY_INLINE void pair_block(const float* HWY_RESTRICT keys, int64_t key_stride, c
 // Scores to packed operands, with the factors of their rows and columns: -beta Akk for the solve, Aqk for the outputs. The
 // upper triangle is selected away, not multiplied: what stands there may be anything.
 HWY_INLINE void pack_scores(const Scores& scores, const RowFactors& factors, const ChunkOperands& out) {
-  for (int32_t tile = 0; tile < kRowTiles; ++tile) {
+  const hn::CappedTag<float, kRows> d;
+  constexpr auto kStep = static_cast<int32_t>(hn::MaxLanes(d));
+  for (int32_t i = 0; i < kChunk; i += kStep) {
+    const auto rows = hn::Iota(d, static_cast<float>(i));
+    const auto of_k = hn::LoadU(d, factors.minus_beta_k + i);
+    const auto of_q = hn::LoadU(d, factors.q + i);
+    const int32_t to = i / kRows * kChunk * kRows + i % kRows;
     for (int32_t j = 0; j < kChunk; ++j) {
-      float* HWY_RESTRICT solve = out.solve + (tile * kChunk + j) * kRows;
-      float* HWY_RESTRICT mix = out.mix + (tile * kChunk + j) * kRows;
-      const float column = factors.k[j];
-      for (int32_t r = 0; r < kRows; ++r) {
-        const int32_t i = tile * kRows + r;
-        const float kk = factors.minus_beta_k[i] * (column * scores.kk[j * kChunk + i]);
-        const float qk = factors.q[i] * (column * scores.qk[j * kChunk + i]);
-        solve[r] = j < i ? kk : 0.0f;
-        mix[r] = j <= i ? qk : 0.0f;
-      }
+      const auto token = hn::Set(d, static_cast<float>(j));
+      const auto column = hn::Set(d, factors.k[j]);
+      const auto kk = hn::Mul(of_k, hn::Mul(column, hn::LoadU(d, scores.kk + j * kChunk + i)));
+      const auto qk = hn::Mul(of_q, hn::Mul(column, hn::LoadU(d, scores.qk + j * kChunk + i)));
+      hn::StoreU(hn::IfThenElseZero(hn::Lt(token, rows), kk), d, out.solve + to + j * kRows);
+      hn::StoreU(hn::IfThenElseZero(hn::Le(token, rows), qk), d, out.mix + to + j * kRows);
     }
   }
 }
 
-// Rows of a block of KDA channels times their decays from the start of the sub-chunk.
+// Rows of a sub-chunk and of a block of KDA channels times their decays from the start of the sub-chunk. `start` is the decay
+// from the start of the chunk to there, and becomes that to the next sub-chunk.
 HWY_INLINE void decay_rows(const float* HWY_RESTRICT k, int64_t k_stride, const float* HWY_RESTRICT q, int64_t q_stride,
-                           int32_t width, const Staging& s) {
+                           const float* HWY_RESTRICT decay, int32_t width, float* HWY_RESTRICT rows_k,
+                           float* HWY_RESTRICT rows_q, const float* HWY_RESTRICT start, float* HWY_RESTRICT next) {
   const F32 d;
-  const float* HWY_RESTRICT decay = s.decay;
-  float* HWY_RESTRICT rows_k = s.rows_k;
-  float* HWY_RESTRICT rows_q = s.rows_q;
-  float* HWY_RESTRICT starts = s.starts;
-  const Vec one = hn::Set(d, 1.0f);
   for (int32_t c = 0; c < width; c += kLanes) {
-    Vec start = one;
+    Vec sub = hn::Set(d, 1.0f);
     DR_UNROLL
-    for (int32_t block = 0; block < kChunk; block += kSubChunk) {
-      hn::StoreU(start, d, starts + block / kSubChunk * width + c);
-      Vec sub = one;
-      DR_UNROLL
-      for (int32_t t = block; t < block + kSubChunk; ++t) {
-        sub = hn::Mul(sub, hn::LoadU(d, decay + t * width + c));
-        hn::StoreU(hn::Mul(hn::LoadU(d, k + t * k_stride + c), sub), d, rows_k + t * width + c);
-        hn::StoreU(hn::Mul(hn::LoadU(d, q + t * q_stride + c), sub), d, rows_q + t * width + c);
-      }
-      start = hn::Mul(start, sub);
+    for (int32_t t = 0; t < kSubChunk; ++t) {
+      sub = hn::Mul(sub, hn::LoadU(d, decay + t * width + c));
+      hn::StoreU(hn::Mul(hn::LoadU(d, k + t * k_stride + c), sub), d, rows_k + t * width + c);
+      hn::StoreU(hn::Mul(hn::LoadU(d, q + t * q_stride + c), sub), d, rows_q + t * width + c);
     }
+    hn::StoreU(hn::Mul(hn::LoadU(d, start + c), sub), d, next + c);
   }
 }
 
@@ -288,73 +303,124 @@ HWY_INLINE void advance_columns(const float* HWY_RESTRICT k, int64_t k_stride, c
   }
 }
 
-HWY_INLINE void scale_row(float* HWY_RESTRICT row, float factor, int32_t channels) {
-  const F32 d;
-  const Vec f = hn::Set(d, factor);
-  for (int32_t c = 0; c < channels; c += kLanes) hn::StoreU(hn::Mul(hn::LoadU(d, row + c), f), d, row + c);
-}
-
 // `pack` has keys(rows, stride, factor, scale, token, channel, width) and queries(...), which take the four rows of a
 // sub-chunk, `width` channels from `channel` on, times factor[channel] (nullptr: 1) and scale[token].
 
-// KDA: a decay per token and channel.
+// KDA: a decay per token and channel. Gives the factors of the rows; those of to_end are left to the caller.
 template <class Pack>
-HWY_NOINLINE void prepare_kda(const Problem& problem, const HeadInputs& in, const GateTerms& gate,
-                              const ChunkShape& shape, const Staging& s, const ChunkOperands& out, const Pack& pack) {
+HWY_NOINLINE RowFactors prepare_kda(const Problem& problem, const HeadInputs& in, const GateTerms& gate,
+                                    const ChunkShape& shape, const Staging& s, const ChunkOperands& out,
+                                    const Pack& pack) {
   const int32_t channels = shape.channels;
   const RowView k = view_rows(in.k, problem.dtype, in.stride_k, shape, problem.dk, s.k);
   const RowView q = view_rows(in.q, problem.dtype, in.stride_q, shape, problem.dk, s.q);
   RowFactors factors;
   row_factors(problem, in, shape, k, q, out.beta, factors);
 
-  const RowView g = view_rows(in.g, problem.dtype_gate, in.stride_g, shape, problem.dk, s.g);
+  // Gates are read once: whole rows of bf16 where they are, without staging.
+  const bool bare = problem.dtype_gate == DType::kBf16 && shape.tokens == kChunk && problem.dk == channels;
+  const auto* bare_g = static_cast<const uint16_t*>(at(in.g, DType::kBf16, shape.first * in.stride_g));
+  const RowView g = bare ? RowView{} : view_rows(in.g, problem.dtype_gate, in.stride_g, shape, problem.dk, s.g);
   Scores scores;
   for (int32_t c = 0; c < channels; c += kChannelBlock) {
     const int32_t width = std::min(kChannelBlock, channels - c);
     GateTerms terms = gate;
     if (terms.bias != nullptr) terms.bias += c;
-    activate_gates(terms, g.base + c, g.stride, shape.tokens, width, s.decay, out.decay + c);
+    if (bare)
+      activate_gates(terms, bare_g + c, in.stride_g, kChunk, width, s.decay, out.decay + c);
+    else
+      activate_gates(terms, g.base + c, g.stride, shape.tokens, width, s.decay, out.decay + c);
     std::fill(s.decay + shape.tokens * width, s.decay + kChunk * width, 1.0f);
-    decay_rows(k.base + c, k.stride, q.base + c, q.stride, width, s);
     float* columns = out.to_end + c;
+    float *start = s.starts, *next = s.starts + width;
+    std::fill(start, start + width, 1.0f);
     for (int32_t block = 0; block < kChunk; block += kSubChunk) {
-      const float* rows_k = s.rows_k + block * width;
-      const float* rows_q = s.rows_q + block * width;
-      const float* starts = s.starts + block / kSubChunk * width;
-      pack.keys(rows_k, width, starts, factors.minus_beta_k, block, c, width);
-      pack.queries(rows_q, width, starts, factors.q, block, c, width);
-      pair_block(k.row(block) + c, k.stride, q.row(block) + c, q.stride, s.decay + block * width, width,
-                 scores.kk + block * kChunk + block, scores.qk + block * kChunk + block);
+      const float* decay = s.decay + block * width;
+      const float *keys = k.row(block) + c, *queries = q.row(block) + c;
+      decay_rows(keys, k.stride, queries, q.stride, decay, width, s.rows_k, s.rows_q, start, next);
+      pack.keys(s.rows_k, width, start, factors.minus_beta_k, block, c, width);
+      pack.queries(s.rows_q, width, start, factors.q, block, c, width);
+      std::swap(start, next);
+      pair_block(keys, k.stride, queries, q.stride, decay, width, scores.kk + block * kChunk + block,
+                 scores.qk + block * kChunk + block);
       for (int32_t j = 0; j < block; j += kSubChunk) {
-        dot_block(rows_k, width, columns + j * channels, channels, width, scores.kk + j * kChunk + block);
-        dot_block(rows_q, width, columns + j * channels, channels, width, scores.qk + j * kChunk + block);
+        dot_block(s.rows_k, width, columns + j * channels, channels, width, scores.kk + j * kChunk + block);
+        dot_block(s.rows_q, width, columns + j * channels, channels, width, scores.qk + j * kChunk + block);
       }
       advance_columns(k.base + c, k.stride, s.decay, width, block, columns, channels);
     }
   }
-  if (problem.l2norm)
-    for (int32_t t = 0; t < kChunk; ++t) scale_row(out.to_end + t * channels, factors.k[t], channels);
   pack_scores(scores, factors, out);
+  return factors;
 }
 
 // GDN: one decay per token, so products of keys and queries are taken bare and the decays multiply 16 x 16 numbers.
+
+// Decays of a chunk, 1 past its end; fills those of the channels, all alike.
+HWY_INLINE void token_decays(const Problem& problem, const HeadInputs& in, const GateTerms& gate,
+                             const ChunkShape& shape, float* HWY_RESTRICT decay, float* HWY_RESTRICT channel_decay) {
+  alignas(64) float inputs[kChunk] = {};
+  for (int32_t t = 0; t < shape.tokens; ++t)
+    inputs[t] = load_one(in.g, problem.dtype_gate, (shape.first + t) * in.stride_g);
+  const float whole = activate_tokens(gate, inputs, shape.tokens, decay);
+  std::fill(decay + shape.tokens, decay + kChunk, 1.0f);
+  std::fill(channel_decay, channel_decay + shape.channels, whole);
+}
+
+// Bare scores times the decays after token j up to token i.
+HWY_INLINE void decay_scores(const float* HWY_RESTRICT decay, Scores& scores) {
+  const F32 d;
+  for (int32_t first = 0; first < kChunk; first += kLanes) {  // of rows i
+    const Vec rows = hn::Iota(d, static_cast<float>(first));
+    Vec between = hn::Zero(d);
+    for (int32_t j = kChunk - 1; j >= 0; --j) {
+      const Vec next = hn::Set(d, j + 1 < kChunk ? decay[j + 1] : 1.0f);
+      between =
+          hn::IfThenElse(hn::Eq(rows, hn::Set(d, static_cast<float>(j))), hn::Set(d, 1.0f), hn::Mul(between, next));
+      float* kk = scores.kk + j * kChunk + first;
+      float* qk = scores.qk + j * kChunk + first;
+      hn::StoreU(hn::Mul(hn::LoadU(d, kk), between), d, kk);
+      hn::StoreU(hn::Mul(hn::LoadU(d, qk), between), d, qk);
+    }
+  }
+}
+
+// What multiplies the rows of a chunk, or the rows of their products: everything that is a number per token.
+struct RowScales {
+  alignas(64) float keys[kChunk];     // from the start, times -beta
+  alignas(64) float queries[kChunk];  // from the start
+  alignas(64) float to_end[kChunk];
+};
+
+HWY_INLINE void row_scales(const RowFactors& factors, const float* HWY_RESTRICT decay, RowScales& out) {
+  float start = 1.0f, end = 1.0f;
+  for (int32_t t = 0; t < kChunk; ++t) {
+    start *= decay[t];
+    out.keys[t] = factors.minus_beta_k[t] * start;
+    out.queries[t] = factors.q[t] * start;
+  }
+  for (int32_t t = kChunk - 1; t >= 0; --t) {
+    out.to_end[t] = factors.k[t] * end;
+    end *= decay[t];
+  }
+}
+
+HWY_INLINE void scale_row(const float* row, float factor, int32_t channels, float* to) {
+  const F32 d;
+  const Vec f = hn::Set(d, factor);
+  for (int32_t c = 0; c < channels; c += kLanes) hn::StoreU(hn::Mul(hn::LoadU(d, row + c), f), d, to + c);
+}
+
 template <class Pack>
 HWY_NOINLINE void prepare_gdn(const Problem& problem, const HeadInputs& in, const GateTerms& gate,
                               const ChunkShape& shape, const Staging& s, const ChunkOperands& out, const Pack& pack) {
-  const F32 d;
   const int32_t channels = shape.channels;
   const RowView k = view_rows(in.k, problem.dtype, in.stride_k, shape, problem.dk, s.k);
   const RowView q = view_rows(in.q, problem.dtype, in.stride_q, shape, problem.dk, s.q);
   RowFactors factors;
   row_factors(problem, in, shape, k, q, out.beta, factors);
-
-  alignas(64) float gates[kChunk * kLanes] = {}, whole[kLanes] = {};  // a vector a token; the first lane counts
-  for (int32_t t = 0; t < shape.tokens; ++t)
-    gates[t * kLanes] = load_one(in.g, problem.dtype_gate, (shape.first + t) * in.stride_g);
-  activate_gates(gate, gates, kLanes, shape.tokens, kLanes, gates, whole);
-  std::fill(out.decay, out.decay + channels, whole[0]);
-  float decay[kChunk];
-  for (int32_t t = 0; t < kChunk; ++t) decay[t] = t < shape.tokens ? gates[t * kLanes] : 1.0f;
+  alignas(64) float decay[kChunk];
+  token_decays(problem, in, gate, shape, decay, out.decay);
 
   Scores scores;
   for (int32_t i = 0; i < shape.tokens; i += kSubChunk) {
@@ -363,37 +429,16 @@ HWY_NOINLINE void prepare_gdn(const Problem& problem, const HeadInputs& in, cons
       dot_block(q.row(i), q.stride, k.row(j), k.stride, channels, scores.qk + j * kChunk + i);
     }
   }
-  for (int32_t j = 0; j < kChunk; ++j) {
-    float between = 1.0f;  // product of decays after token j up to token i
-    for (int32_t i = j; i < kChunk; ++i) {
-      scores.kk[j * kChunk + i] *= between;
-      scores.qk[j * kChunk + i] *= between;
-      if (i + 1 < kChunk) between *= decay[i + 1];
-    }
-  }
+  decay_scores(decay, scores);
   pack_scores(scores, factors, out);
 
-  alignas(64) float k_start[kChunk], q_start[kChunk], k_end[kChunk];
-  float start = 1.0f, end = 1.0f;
-  for (int32_t t = 0; t < kChunk; ++t) {
-    start *= decay[t];
-    k_start[t] = factors.minus_beta_k[t] * start;
-    q_start[t] = factors.q[t] * start;
-  }
-  for (int32_t t = kChunk - 1; t >= 0; --t) {
-    k_end[t] = factors.k[t] * end;
-    end *= decay[t];
-  }
+  RowScales scales;
+  row_scales(factors, decay, scales);
   for (int32_t t = 0; t < kChunk; t += kSubChunk) {
-    pack.keys(k.row(t), k.stride, nullptr, k_start, t, 0, channels);
-    pack.queries(q.row(t), q.stride, nullptr, q_start, t, 0, channels);
+    pack.keys(k.row(t), k.stride, nullptr, scales.keys, t, 0, channels);
+    pack.queries(q.row(t), q.stride, nullptr, scales.queries, t, 0, channels);
   }
-  for (int32_t t = 0; t < kChunk; ++t) {
-    const Vec factor = hn::Set(d, k_end[t]);
-    const float* HWY_RESTRICT key = k.row(t);
-    float* HWY_RESTRICT to = out.to_end + t * channels;
-    for (int32_t c = 0; c < channels; c += kLanes) hn::StoreU(hn::Mul(hn::LoadU(d, key + c), factor), d, to + c);
-  }
+  for (int32_t t = 0; t < kChunk; ++t) scale_row(k.row(t), scales.to_end[t], channels, out.to_end + t * channels);
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 #include "kernels/cpu/prepare-inl.h"
 #include "kernels/cpu/state-inl.h"
@@ -46,7 +47,7 @@ class Carver {
 struct WalkScratch {
   ChunkOperands operands;
   Staging staging;
-  float* values;   // [token][panels * kCols]
+  float* values;   // [token][panels * kCols], of the engine's Value
   float* outputs;  // [token][panels * kCols]
   float* panels;   // [panel][channel][kCols]
   float* lines;    // kLineFloats
@@ -65,9 +66,9 @@ inline WalkScratch carve_walk(const Problem& problem, int32_t panels, Carver& ca
   s.staging.q = carver.take(rows);
   s.staging.g = carver.take(rows);
   s.staging.decay = carver.take(kChunk * kChannelBlock);
-  s.staging.rows_k = carver.take(kChunk * kChannelBlock);
-  s.staging.rows_q = carver.take(kChunk * kChannelBlock);
-  s.staging.starts = carver.take(kChunk / kSubChunk * kChannelBlock);
+  s.staging.rows_k = carver.take(kSubChunk * kChannelBlock);
+  s.staging.rows_q = carver.take(kSubChunk * kChannelBlock);
+  s.staging.starts = carver.take(2 * kChannelBlock);
   s.staging.bias = carver.take(channels);
   s.values = carver.take(static_cast<int64_t>(kChunk) * panels * kCols);
   s.outputs = carver.take(static_cast<int64_t>(kChunk) * panels * kCols);
@@ -173,6 +174,7 @@ inline void leave(const StageArgs& args, const Item& item, int32_t channels, con
 }
 
 // An engine has
+//   Value                                  numbers of values as it reads them: float, or uint16_t for bf16
 //   Engine(problem, panels, carver)        takes its own scratch
 //   enter(panels)                          the state is at hand as [panel][channel][kCols]
 //   prepare(in, gate, shape, scratch)      operands of a chunk
@@ -224,17 +226,19 @@ inline void walk_item(const StageArgs& args, const Item& item, std::byte* memory
     const auto tokens = static_cast<int32_t>(std::min<int64_t>(kChunk, end - first));
     const ChunkShape shape{first, tokens, channels};
     engine.prepare(in, gate, shape, s);
-    // Whole rows of fp32 panels are read and written where the caller keeps them.
+    // Whole rows of values that need no conversion, and of fp32 outputs, are read and written where the caller keeps them.
     const bool whole = tokens == kChunk && columns == stride;
-    RowView values{s.values, stride};
-    if (whole && problem.dtype == DType::kFp32) {
-      values = {static_cast<const float*>(at(v, problem.dtype, first * problem.v.token)), problem.v.token};
+    using Value = typename Engine::Value;
+    auto* staged = reinterpret_cast<Value*>(s.values);
+    RowsOf<Value> values{staged, stride};
+    if (whole && problem.dtype == (std::is_same_v<Value, float> ? DType::kFp32 : DType::kBf16)) {
+      values = {static_cast<const Value*>(at(v, problem.dtype, first * problem.v.token)), problem.v.token};
     } else {
       for (int32_t t = 0; t < kChunk; ++t) {
-        float* line = s.values + t * stride;
+        Value* line = staged + t * stride;
         const int32_t given = t < tokens ? columns : 0;
         if (given > 0) load_row(at(v, problem.dtype, (first + t) * problem.v.token), problem.dtype, columns, line);
-        std::fill(line + given, line + stride, 0.0f);
+        std::fill(line + given, line + stride, Value{0});
       }
     }
     const bool direct = emits && whole && problem.dtype_o == DType::kFp32;
@@ -256,8 +260,8 @@ inline void walk_item(const StageArgs& args, const Item& item, std::byte* memory
     }
     if (emits) {
       for (int32_t t = 0; t < tokens && !direct; ++t)
-        store_row(s.outputs + t * stride, columns, at(o, problem.dtype_o, (first + t) * problem.o.token),
-                  problem.dtype_o);
+        store_row<true>(s.outputs + t * stride, columns, at(o, problem.dtype_o, (first + t) * problem.o.token),
+                        problem.dtype_o);
       const int64_t position = first + tokens;
       checkpoint(position, position == end && folded != nullptr ? folded : s.panels);
     }
