@@ -71,15 +71,9 @@ __device__ __forceinline__ bool find_item(const WalkArgs& args, const Extent& ex
   const bool third = args.phase == 3;
   const int count = args.tables.counts()[third ? 2 : 0];
   const int value_tiles = tiles_of(extent.dv, Stage::kColumns);
-#ifdef MFIRST
-  const int64_t transitions = int64_t{args.row_bound} * args.heads_v * (tiles - value_tiles);
-  item.transition = blockIdx.x < transitions;
-  const uint32_t number = blockIdx.x - (item.transition ? 0u : static_cast<uint32_t>(transitions));
-#else
   const int64_t values = int64_t{args.row_bound} * args.heads_v * value_tiles;
   item.transition = blockIdx.x >= values;
   const uint32_t number = blockIdx.x - (item.transition ? static_cast<uint32_t>(values) : 0u);
-#endif
   const uint32_t each = static_cast<uint32_t>(item.transition ? tiles - value_tiles : value_tiles);
   const uint32_t line = number / each;
   const int index = static_cast<int>(line / static_cast<uint32_t>(args.heads_v));
