@@ -10,8 +10,8 @@ constexpr int64_t kStatedWidth = 128;  // DK and DV at which a device states its
 // The token recurrence in double against the chunk form in fp32 on the same core: 76,000 and 527,000 token-heads/s at 128.
 constexpr int64_t kReferenceSlowdown = 7;
 // Products of fp32 data on the portable kernels are three of TF32, each at half the rate of a 16-bit one; not all of a chunk's time is products.
-// With one product each the walk has half of it left, and `prepare` all. Estimates.
-constexpr int64_t kPortableFp32Slowdown = 4, kPortableTf32Slowdown = 2;
+// On an H200 at 128: 4.2 and 4.4 times the time of bf16 (KDA, GDN), 3.3 and 3.1 with one product.
+constexpr int64_t kPortableFp32Slowdown = 4, kPortableTf32Slowdown = 3;
 
 int32_t clamp_cost(int64_t value, int32_t least) {
   return static_cast<int32_t>(std::clamp<int64_t>(value, least, std::numeric_limits<int32_t>::max()));

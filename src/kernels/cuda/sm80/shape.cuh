@@ -69,8 +69,9 @@ template <Op kOp, class Number, int kWidth, int kColumns>
 cudaError_t launch_walk_tiles(const WalkInputs& inputs, const WalkArgs& args, const Shape& shape, cudaStream_t stream) {
   using Stage = sm80::Stage<kOp, Number, kWidth, kColumns>;
   const WalkGrid grid(args, shape, kColumns);
-  return launch_dependent(walk_kernel<kOp, Number, kWidth, kColumns>, static_cast<unsigned>(grid.blocks), kThreads,
-                          Stage::kSharedBytes, stream, inputs, args, Extent{shape.dk, shape.dv}, grid.tiles);
+  return launch_dependent(walk_kernel<kOp, Number, kWidth, kColumns>, static_cast<unsigned>(grid.blocks),
+                          Stage::kAllThreads, Stage::kSharedBytes, stream, inputs, args, Extent{shape.dk, shape.dv},
+                          grid.tiles);
 }
 
 template <Op kOp, DType kType, int kWidth>

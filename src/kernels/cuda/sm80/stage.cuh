@@ -22,7 +22,8 @@ constexpr int kPlanBytes = 448;  // for what an item is read from and written to
 template <Op kOp, class Number, int kWidth, int kTileColumns>
 struct Stage {
   static constexpr bool kScalarGate = kOp == Op::kGdn;  // factors per token, raw tiles; else factors are in the tiles
-  static constexpr int kColumns = kTileColumns, kRowTiles = kColumns / (kThreads / 32 * 16);
+  static constexpr int kColumns = kTileColumns, kRowTiles = row_tiles(sizeof(Number), kWidth, kColumns);
+  static constexpr int kAllThreads = kColumns / (16 * kRowTiles) * 32, kWarps = kAllThreads / 32;
   static constexpr int kElement = sizeof(Number);
   static constexpr RecordPlaces kRecord = record_places(kOp, kElement, kWidth);
   static constexpr int kRowPieces = kWidth * kElement / 16, kRowBytes = kWidth * kElement + 16;
@@ -186,8 +187,8 @@ struct Source {
   static __device__ __forceinline__ void load_rest(uint32_t source, int chunk, uint32_t stage, int thread) {
     constexpr int kFrom = kEmit ? Stage::kRecord.p : Stage::kRecord.t;
     const auto from = load_object<RecordSource>(source + static_cast<int>(sizeof(TileSource)) * (kKeyTiles + 1));
-    load_record_bytes<Stage::kRecord.bytes - kFrom>(stage + Stage::at(kFrom), from.data + chunk * from.step + kFrom,
-                                                    thread);
+    load_record_bytes<Stage::kRecord.bytes - kFrom, Stage::kAllThreads>(stage + Stage::at(kFrom),
+                                                                        from.data + chunk * from.step + kFrom, thread);
   }
 };
 

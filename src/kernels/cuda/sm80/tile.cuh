@@ -9,7 +9,7 @@
 
 namespace deltarelay::cuda::sm80 {
 
-constexpr int kThreads = 128;  // of a CTA, but for `prepare` of KDA
+constexpr int kThreads = 128;  // of a CTA of `prepare` of GDN
 
 // The largest unit in which rows of a tensor may be copied. The contract leaves pointers and strides of 16-bit tensors any even number
 // of bytes: such rows pass through registers.
@@ -92,9 +92,9 @@ struct TileCopy {
   }
 };
 
-template <int kBytes>
+template <int kBytes, int kAllThreads>
 __device__ __forceinline__ void load_record_bytes(uint32_t to, const uint8_t* from, int thread) {
-  constexpr int kStep = kThreads * 16;
+  constexpr int kStep = kAllThreads * 16;
   const int first = thread * 16;
 #pragma unroll
   for (int at = 0; at < kBytes; at += kStep) {

@@ -198,22 +198,25 @@ struct Walk {
     return __syncthreads_or(static_cast<int>(bits & 0x7fffffffu)) != 0;
   }
 
-  // All of a chunk: a tile by each warp, the rest by all.
+  // All of a chunk: tiles by a warp each, the rest by all.
   template <bool kEmit>
   static __device__ __forceinline__ void load_all(uint32_t source, int chunk, uint32_t stage, bool values, int thread) {
     using Source = sm80::Source<Stage>;
-    const int warp = thread / 32;
-    const bool wanted = warp == Source::kQuery ? kEmit
-                        : warp == Source::kValues
-                            ? values
-                            : warp < Source::kValues && !(Stage::kOverlaid && warp == Source::kUpdate);
-    if (wanted) Source::template load_tile<32>(source, warp, chunk, stage, thread % 32);
+#pragma unroll
+    for (int first = 0; first <= Source::kValues; first += Stage::kWarps) {
+      const int which = first + thread / 32;
+      const bool wanted = which == Source::kQuery ? kEmit
+                          : which == Source::kValues
+                              ? values
+                              : which < Source::kValues && !(Stage::kOverlaid && which == Source::kUpdate);
+      if (wanted) Source::template load_tile<32>(source, which, chunk, stage, thread % 32);
+    }
     Source::template load_rest<kEmit>(source, chunk, stage, thread);
   }
 
-  // Chunks `first` .. `last` - 1 of the item. `values`: V is there (it is not for M).
+  // Chunks `first` .. `last` - 1 of the item. `values`: V is there (it is not for M). `idle`: no column of this warp exists, it only helps to copy.
   template <bool kEmit>
-  static __device__ __forceinline__ void run(State& state, uint32_t ring, int first, int last, bool values) {
+  static __device__ __forceinline__ void run(State& state, uint32_t ring, int first, int last, bool values, bool idle) {
     constexpr int kStages = Stage::kStages, kStagesAhead = kStages == 1 ? 1 : kStages - 1;
 #pragma unroll
     for (int i = 0; i < kStagesAhead; ++i) {
@@ -244,9 +247,10 @@ struct Walk {
           load_all<kEmit>(source, chunk + kStagesAhead, ring + filled * Stage::kBytes, values, thread);
         close_copies();
         filled = filled + 1 == kStages ? 0 : filled + 1;
+        if (idle) continue;
       }
       auto load_tile = [&](int which, int of_chunk) {
-        Source<Stage>::template load_tile<kThreads>(source, which, of_chunk, stage, thread);
+        Source<Stage>::template load_tile<Stage::kAllThreads>(source, which, of_chunk, stage, thread);
       };
 
       Sums error = {}, out = {};
@@ -308,7 +312,8 @@ struct Walk {
     SequenceCheckpoints checkpoints{};
     const bool stops = args.checkpoints.kind != Checkpoints::kNone && found.row.work == Work::kEmit;
     if (stops)
-      checkpoints = find_checkpoints<kThreads>(args.tables, args.checkpoints, found.row.sequence, plan.checkpoint_rows);
+      checkpoints =
+          find_checkpoints<Stage::kAllThreads>(args.tables, args.checkpoints, found.row.sequence, plan.checkpoint_rows);
     if (threadIdx.x == 0) {
       plan = {
           Source<Stage>(inputs, args, extent, found), Output<Stage>(args.o, found, extent), found, checkpoints, {}, 0};
@@ -321,6 +326,7 @@ struct Walk {
     const int first_row = item.tile * Stage::kColumns + Stage::first_row(warp);
     auto place = [&](int r) { return Place{first_row + 16 * r + lane / 4, lane % 4 * 2}; };
     // Slots have whole tiles of 64 rows: of a wider tile, some warps may have none.
+    const bool idle = first_row >= (item.transition ? extent.dk : extent.dv);
     const bool in_slot = first_row < whole_tiles(item.transition ? extent.dk : extent.dv) * kTileValues;
     auto slot_state = [&](int slot) {
       const int64_t floats = static_cast<int64_t>(whole_tiles(extent.dv)) * kTileValues * kWidth;
@@ -351,7 +357,7 @@ struct Walk {
         // Channels that do not exist stay 0: they would never vanish.
         state[r][j] = item.transition && value == key && value < extent.dk ? 1.0f : 0.0f;
       }
-      run<false>(state, ring, 0, row.chunks, !item.transition);
+      run<false>(state, ring, 0, row.chunks, !item.transition, idle);
       const int64_t slot_head = static_cast<int64_t>(row.slot_out) * args.heads_v + item.head;
       if (item.transition) {
         const bool lives = transition_lives(state);
@@ -379,7 +385,7 @@ struct Walk {
     // From pause to pause, where states inside the sequence are wanted.
     for (int done = 0;;) {
       const int next = stops ? min(plan.due.chunk(), row.chunks) : row.chunks;
-      if (next > done) run<true>(state, ring, done, next, true);
+      if (next > done) run<true>(state, ring, done, next, true, idle);
       done = next;
       if (done == row.chunks) {
         if (row.slot_out >= 0) to_slot(slot_state(row.slot_out));
@@ -399,7 +405,8 @@ struct Walk {
 };
 
 template <Op kOp, class Number, int kWidth, int kTileColumns>
-__global__ void __launch_bounds__(kThreads, Stage<kOp, Number, kWidth, kTileColumns>::kTogether)
+__global__ void __launch_bounds__(Stage<kOp, Number, kWidth, kTileColumns>::kAllThreads,
+                                  Stage<kOp, Number, kWidth, kTileColumns>::kTogether)
     walk_kernel(const __grid_constant__ WalkInputs inputs, const __grid_constant__ WalkArgs args, Extent extent,
                 int tiles) {
   wait_for_previous_grid();
