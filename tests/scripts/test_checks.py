@@ -86,6 +86,17 @@ class Documents(Tree):
         self.write("README.md", "```cpp\nint main() { return 0; }\n```\n```c\nint x;\n```\n")
         self.assertEqual([(d, l) for d, l, _ in check_docs.programs()], [("README.md", "cpp")])
 
+    def test_what_a_command_prints(self):
+        command = self.write("command", '#!/bin/sh\nprintf "| $1 | $2 |\\n|---|---|\\n| a | b |\\n| c | d |\\n"\n')
+        command.chmod(0o755)
+        document = self.write("docs/tiling.md", "before\n<!-- tiling tables -->\n| a |\n<!-- end of tiling tables -->\nbehind\n")
+        (problem,) = check_docs.check_printed(str(command), "tiling")
+        self.assertIn("docs/tiling.md", problem)
+        check_docs.update_printed(str(command), "tiling")
+        self.assertEqual(check_docs.check_printed(str(command), "tiling"), [])
+        self.assertIn("before\n<!-- tiling tables -->\n| tiling | --markdown |\n", document.read_text())
+        self.assertTrue(document.read_text().endswith("| c | d |\n<!-- end of tiling tables -->\nbehind\n"))
+
 
 RESULTS = """{"device": "cpu", "cpu": "A-1", "date": "2026-01-02", "commit": "abc", "rows": [
   {"case": "a", "line": "gdn", "segments": 1, "threads": 2, "ms": 2.0, "ms_low": 1.9, "ms_high": 2.1,
