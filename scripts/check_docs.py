@@ -4,6 +4,8 @@
     check_docs.py links                  relative links lead to files and headings that exist
     check_docs.py results                generated tables equal what bench/results says
     check_docs.py support <command>      docs/support.md and the README hold what `deltarelay support --markdown` prints
+    check_docs.py tiling <command>       docs/tiling.md holds what `deltarelay tiling --markdown` prints
+                                         (both: --update writes it)
     check_docs.py code --cc <c> --cxx <c++> --library <libdeltarelay.so>
                                          C and C++ programs in the documents compile, run and end with 0
 """
@@ -21,7 +23,8 @@ import results_table
 ROOT = results_table.ROOT
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
-SUPPORT_BEGIN, SUPPORT_END = "<!-- support matrix -->\n", "<!-- end of support matrix -->"
+# What a subcommand of `deltarelay` prints with --markdown -> the name of the section that holds it, and the documents that have one
+PRINTED = {"support": ("support matrix", ["README.md", "docs/support.md"]), "tiling": ("tiling tables", ["docs/tiling.md"])}
 
 
 def documents() -> list[pathlib.Path]:
@@ -70,28 +73,35 @@ def check_results() -> list[str]:
     return problems
 
 
-def check_support(command: str) -> list[str]:
-    printed = subprocess.run([command, "support", "--markdown"], capture_output=True, text=True, check=True).stdout
+def split_section(document: str, name: str) -> tuple[str, str, str]:
+    """What stands before, inside and behind a section; its marks are of the outer two."""
+    begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
+    before, mark, rest = (ROOT / document).read_text(encoding="utf-8").partition(begin)
+    inside, end_mark, after = rest.partition(end)
+    return before + mark, inside, end_mark + after
+
+
+def print_markdown(command: str, what: str) -> str:
+    return subprocess.run([command, what, "--markdown"], capture_output=True, text=True, check=True).stdout
+
+
+def check_printed(command: str, what: str) -> list[str]:
+    printed = print_markdown(command, what)
     if printed.count("|") < 10:
-        return [f"{command} support --markdown: expected a table, found:\n{printed}"]
-    problems = []
-    for document in (ROOT / "README.md", ROOT / "docs" / "support.md"):
-        text = document.read_text(encoding="utf-8")
-        held = text.partition(SUPPORT_BEGIN)[2].partition(SUPPORT_END)[0]
-        if held.strip() != printed.strip():
-            problems.append(
-                f"{name_of(document)}: the support matrix differs from what the command prints; "
-                f"scripts/check_docs.py support <command> --update writes it"
-            )
-    return problems
+        return [f"{command} {what} --markdown: expected a table, found:\n{printed}"]
+    name, documents_with = PRINTED[what]
+    return [
+        f"{document}: its section '{name}' is not what the command prints; scripts/check_docs.py {what} <command> --update writes it"
+        for document in documents_with
+        if split_section(document, name)[1].strip() != printed.strip()
+    ]
 
 
-def update_support(command: str) -> None:
-    printed = subprocess.run([command, "support", "--markdown"], capture_output=True, text=True, check=True).stdout
-    for document in (ROOT / "README.md", ROOT / "docs" / "support.md"):
-        before, begin, rest = document.read_text(encoding="utf-8").partition(SUPPORT_BEGIN)
-        after = rest.partition(SUPPORT_END)[2]
-        document.write_text(before + begin + printed.strip() + "\n" + SUPPORT_END + after, encoding="utf-8")
+def update_printed(command: str, what: str) -> None:
+    name, documents_with = PRINTED[what]
+    for document in documents_with:
+        before, _, after = split_section(document, name)
+        (ROOT / document).write_text(before + print_markdown(command, what).strip() + "\n" + after, encoding="utf-8")
 
 
 def programs() -> list[tuple[str, str, str]]:
@@ -137,19 +147,20 @@ def main() -> int:
     what = parser.add_subparsers(dest="what", required=True)
     what.add_parser("links")
     what.add_parser("results")
-    support = what.add_parser("support")
-    support.add_argument("command")
-    support.add_argument("--update", action="store_true")
+    for name in PRINTED:
+        printed = what.add_parser(name)
+        printed.add_argument("command")
+        printed.add_argument("--update", action="store_true")
     code = what.add_parser("code")
     for option in ("--cc", "--cxx", "--library"):
         code.add_argument(option, required=True)
     arguments = parser.parse_args()
-    if arguments.what == "support" and arguments.update:
-        update_support(arguments.command)
+    if arguments.what in PRINTED and arguments.update:
+        update_printed(arguments.command, arguments.what)
     problems = {
         "links": check_links,
         "results": check_results,
-        "support": lambda: check_support(arguments.command),
+        **{name: lambda: check_printed(arguments.command, arguments.what) for name in PRINTED},
         "code": lambda: check_code(arguments.cc, arguments.cxx, arguments.library),
     }[arguments.what]()
     print("\n".join(problems) if problems else f"{arguments.what}: in order")

@@ -12,7 +12,8 @@
 #   random     seeded random cases, several at a time, drawn for the GPU backends in turn
 #   sanitize   memcheck, racecheck, initcheck and synccheck over tests/cases/gpu-sanitize.txt and gpu_portable-sanitize.txt
 #   cpu        the CPU suite and the CPU benchmark of this host
-#   bench      the table of targets, each case checked before it is timed: <gpu>.json and <gpu>.md, as bench/results holds them
+#   bench      the tables of targets, of cuda-sm90 and of the portable kernels, each case checked before it is timed: <gpu>.json and <gpu>.md,
+#              as bench/results holds them
 #   peers      public packages on the same cases, where they can be imported (.deps/python is looked in); adds to <gpu>.json
 #   verify     tests/cases/gpu.txt and gpu_portable.txt by the command, a line a case (what `tests` does too)
 #
@@ -37,6 +38,7 @@ command="$build/bin/deltarelay"
 commit=(${DELTARELAY_COMMIT:+--commit "$DELTARELAY_COMMIT"})
 jobs=$(nproc)
 forced="backend=cuda-sm90 device=cuda"
+forced_portable="backend=cuda-sm80 device=cuda"
 
 configure() {
   local generator=()
@@ -154,36 +156,51 @@ write_table() {  # <results.json>
   } >"$out/$name.md"
 }
 
+# Cases of a file into a file of results of their own. Rows that pass are written even when others fail; a file without a case of such a name is left out.
+time_file() {  # <cases> <results> <names> <words to force> <option of deltarelay bench>...
+  local cases=$1 results=$2 names=$3 words=$4
+  shift 4
+  sed -n 's/^\([^ #:]*\):.*/\1/p' "$cases" | grep -E "$names" >/dev/null || return 0
+  "$command" bench "$cases" --only "$names" --with "$words" "$@" --json "$results" >>"$out/bench.log" 2>&1
+}
+
 stage_bench() {
   local result=0 more words=(--min-time "${DELTARELAY_MIN_TIME:-0.4}") only=${DELTARELAY_ONLY:-'^(kda|gdn|weak|fixed)-'}
   if [ "$mode" = full ]; then words=(--min-time "${DELTARELAY_MIN_TIME:-0.6}" --sweep --full-columns) only=${DELTARELAY_ONLY:-.}; fi
   if [ "$mode" = quick ]; then words=(--min-time "${DELTARELAY_MIN_TIME:-0.2}"); fi
   read -ra more <<<"${DELTARELAY_BENCH_WORDS:-}"
-  # The rows that pass are written even when others fail.
-  "$command" bench tests/cases/targets.txt --only "$only" --with "$forced" "${words[@]}" "${more[@]}" "${commit[@]}" --json "$out/bench.tmp" \
-    >"$out/bench.log" 2>&1 || result=1
+  words+=("${more[@]}" "${commit[@]}")
+  rm -f "$out"/bench-*.tmp
+  : >"$out/bench.log"
+  # Two processes: what ends one of them, such as a fault of a kernel, leaves the other its rows.
+  time_file tests/cases/targets.txt "$out/bench-1.tmp" "$only" "$forced" "${words[@]}" || result=1
+  time_file tests/cases/targets_portable.txt "$out/bench-2.tmp" "${DELTARELAY_ONLY:-.}" "$forced_portable" "${words[@]}" || result=1
   cat "$out/bench.log"
-  [ -s "$out/bench.tmp" ] || return 1
   local op
   for op in kda gdn; do
     for _ in 1 2 3 4 5; do "$build/bin/deltarelay-first-call" "$build/libdeltarelay.so" "$op" 2>>"$out/bench.log" || result=1; done
   done >"$out/first.tmp"
   local name
-  name=$(python3 - "$out/bench.tmp" "$out/first.tmp" <<'PYTHON'
-import json, re, statistics, sys
-results = json.load(open(sys.argv[1], encoding="utf-8"))
-runs = [json.loads(line) for line in open(sys.argv[2], encoding="utf-8") if line.strip()]
+  name=$(python3 - "$out" <<'PYTHON'
+import json, pathlib, re, statistics, sys
+out = pathlib.Path(sys.argv[1])
+files = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(out.glob("bench-*.tmp")) if path.stat().st_size]
+files = [file for file in files if file["rows"]]  # without rows a file does not even name the GPU
+if not files:
+    sys.exit("bench: expected a case that passes, found none")
+results = {**files[0], "rows": [row for file in files for row in file["rows"]]}
+runs = [json.loads(line) for line in (out / "first.tmp").read_text(encoding="utf-8").splitlines() if line.strip()]
 results["first_call"] = []
 for op in sorted({run["op"] for run in runs}):
     mine = [run for run in runs if run["op"] == op]
     medians = {key: statistics.median(run[key] for run in mine) for key in mine[0] if key != "op"}
     results["first_call"].append({"op": op, "runs": len(mine), **medians})
-json.dump(results, open(sys.argv[1], "w", encoding="utf-8"), indent=2)
+(out / "bench.tmp").write_text(json.dumps(results, indent=2), encoding="utf-8")
 print(re.sub(r"[^a-z0-9]+", "-", results["device"].lower().removeprefix("nvidia ")).strip("-"))
 PYTHON
-  )
+  ) || return 1
   mv "$out/bench.tmp" "$out/$name.json"
-  rm -f "$out/first.tmp"
+  rm -f "$out/first.tmp" "$out"/bench-*.tmp
   write_table "$out/$name.json"
   grep 'First' "$out/$name.md" || true
   return $result

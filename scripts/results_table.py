@@ -15,6 +15,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SECTION = re.compile(r"(<!-- table: (\w+) ([^>]*?) -->\n)(.*?)(<!-- end of table -->)", re.DOTALL)
+PORTABLE = "cuda-sm80"
 
 
 def thousands(value: float) -> str:
@@ -39,47 +40,90 @@ def targets() -> dict:
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"cases": {}, "fixed": {}}
 
 
-def judged(value: float, target: dict) -> str:
+def per_flop(row: dict, other: dict) -> float:
+    """Time per flop of a row as a multiple of that of another one."""
+    return other["gflops"] / row["gflops"]
+
+
+def limits_of(target: dict, row: dict, rows: dict) -> dict:
+    """What a row is held to: `required` and `goal` in milliseconds, each only where there is one. `rows`: of the same run, by case."""
+    limits = {name: target[f"{name}_ms"] for name in ("required", "goal") if f"{name}_ms" in target}
+    other = rows.get(target.get("per_flop_of"))
+    if other is not None:
+        limits["required"] = target["at_most"] * row["ms"] / per_flop(row, other)
+    return limits
+
+
+def judged(value: float, limits: dict) -> str:
     """The figure in bold when it is as good as required, with a star when it reaches the goal."""
-    if value <= target.get("goal", 0):
+    if value <= limits.get("goal", 0):
         return f"**{milliseconds(value)}** \\*"
-    return f"**{milliseconds(value)}**" if value <= target["required"] else milliseconds(value)
+    return f"**{milliseconds(value)}**" if value <= limits.get("required", 0) else milliseconds(value)
 
 
-def gpu_cells(row: dict, known: dict) -> list[str]:
-    target = known["cases"].get(row["case"])
-    limits = target and {"required": target["required_ms"], "goal": target["goal_ms"]}
-    peers = sorted((ms, name) for name, ms in row.get("peers", {}).items())
+GPU_HEAD = ["case", "segments", "ms", "10 to 90 %", "required", "goal", "GB/s", "unsplit ms", "host us", "plan us"]
+GPU_HEAD += ["workspace B/token-head", "error"]
+
+
+def gpu_cells(row: dict, target: dict, rows: dict) -> list[str]:
+    limits = limits_of(target, row, rows)
     return [
         f"`{row['case'] or row['line']}`",
         str(row["segments"]),
-        judged(row["ms"], limits) if limits else milliseconds(row["ms"]),
+        judged(row["ms"], limits),
         f"{milliseconds(row['ms_low'])} to {milliseconds(row['ms_high'])}",
-        milliseconds(limits["required"]) if limits else "-",
-        milliseconds(limits["goal"]) if limits else "-",
+        *(milliseconds(limits[name]) if name in limits else "-" for name in ("required", "goal")),
         f"{row['gbytes_per_s']:.0f}",
         milliseconds(row["unsplit_ms"]) if row.get("cut_sequences") else "-",
         f"{row['host_us']:.1f}",
         f"{row['plan_us']:.1f}",
         f"{row['workspace_bytes_per_token_head']:.0f}",
         f"{row['error']:.1e}",
-        ", ".join(f"{name} {milliseconds(ms)}" for ms, name in peers) or (target or {}).get("elsewhere", "-"),
     ]
 
 
-def gpu_table(results: dict) -> str:
-    """Whole calls on a GPU beside what they are held to."""
+def elsewhere_cell(row: dict, target: dict, rows: dict) -> str:
+    peers = sorted((ms, name) for name, ms in row.get("peers", {}).items())
+    return ", ".join(f"{name} {milliseconds(ms)}" for ms, name in peers) or target.get("elsewhere", "-")
+
+
+def per_flop_cell(row: dict, target: dict, rows: dict) -> str:
+    other = rows.get(target.get("per_flop_of"))
+    return "-" if other is None else f"{per_flop(row, other):.2f} of {target['at_most']}"
+
+
+def gpu_rows(rows: list[dict], results: dict, title: str, cell) -> list[str]:
+    """A table of some rows of the results; `cell` gives its last column."""
     known = targets()
-    head = ["case", "segments", "ms", "10 to 90 %", "required", "goal", "GB/s", "unsplit ms", "host us", "plan us"]
-    head += ["workspace B/token-head", "error", "elsewhere, ms"]
+    # Milliseconds to reach are of one device.
+    held = known["cases"] if results["device"] == known.get("device") else {}
+    by_case = {row["case"]: row for row in results["rows"]}
+    lines = ["| " + " | ".join([*GPU_HEAD, title]) + " |", "|---|" + "--:|" * (len(GPU_HEAD) - 1) + "---|"]
+    for row in rows:
+        target = held.get(row["case"], {})
+        lines.append("| " + " | ".join([*gpu_cells(row, target, by_case), cell(row, target, by_case)]) + " |")
+    return lines
+
+
+def gpu_table(results: dict) -> str:
+    """Whole calls on a GPU beside what they are held to, those of the portable kernels in a table of their own."""
     where = f"{results['device']}, driver {results['driver']}, CUDA {results['cuda']}"
-    lines = [f"{where}, {results['date']}, commit {results['commit']}.", ""]
-    lines.append("| " + " | ".join(head) + " |")
-    lines.append("|---|" + "--:|" * (len(head) - 2) + "---|")
-    lines += ["| " + " | ".join(gpu_cells(row, known)) + " |" for row in results["rows"]]
-    lines += ["", "Bold: as fast as required; with a star: the goal. Elsewhere: timed in the same run where a name stands before a"]
-    lines.append("figure alone, else m measured by us, p published for an H200, p100 for an H100.")
-    for first in results.get("first_call", []):
+    lines = [f"{where}, {results['date']}, commit {results['commit']}."]
+    portable = [row for row in results["rows"] if row["backend"] == PORTABLE]
+    others = [row for row in results["rows"] if row["backend"] != PORTABLE]
+    if others:
+        lines += ["", *gpu_rows(others, results, "elsewhere, ms", elsewhere_cell)]
+        lines += ["", "Bold: as fast as required; with a star: the goal. Elsewhere: timed in the same run where a name stands before a"]
+        lines.append("figure alone, else m measured by us, p published for an H200, p100 for an H100.")
+    if portable:
+        lines += ["", f"The portable kernels (`{PORTABLE}`), which every GPU from compute capability 8.0 on can run. Bold: as fast as required; with a"]
+        lines.append("star: the goal. Per flop: time for each of the 7 DK DV flops of a token-head, as a multiple of that of the row with D = 128, and")
+        lines.append("the most it may be, from which the milliseconds required follow.")
+        lines += ["", *gpu_rows(portable, results, "per flop", per_flop_cell)]
+    first_calls = results.get("first_call", [])
+    if portable and first_calls:
+        lines.append("")
+    for first in first_calls:
         lines.append(
             f"First {first['op'].upper()} call of a cold process, from loading the library to its result: "
             f"{first['first_call_ms']:.0f} ms, beside {first['context_ms']:.0f} ms for a bare CUDA context."

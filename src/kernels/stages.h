@@ -133,6 +133,21 @@ struct Sizes {
   int64_t record_bytes = 0;  // per (chunk, value head): operands that `prepare` leaves in memory for the other stages
 };
 
+// A CTA of the kernel that takes most of the time, and how many of them a unit of the device runs at once.
+struct CtaTiling {
+  int32_t value_columns = 0;
+  int32_t threads = 0;
+  int32_t stages = 0;  // chunks that shared memory holds at once
+  int32_t shared_bytes = 0;
+  int32_t registers = 0;         // that a thread may have
+  int32_t by_registers = 1;      // CTAs that a unit has registers for,
+  int32_t by_shared_memory = 1;  // and shared memory
+  int32_t together() const {
+    const int32_t fewer = by_registers < by_shared_memory ? by_registers : by_shared_memory;
+    return fewer < 1 ? 1 : fewer;
+  }
+};
+
 struct Backend {
   const char* name;
   // Empty when the backend serves the problem, else the reason why not: names the argument, what it takes, what it found.
@@ -164,9 +179,10 @@ struct Backend {
   int32_t num_named_ways = 0;  // the last of them: less exact, so taken only when options.isa names them
   const char* const* way_names = nullptr;
   bool (*takes_way)(const Problem&, int32_t way) = nullptr;
-  // Where the tiling is not for the planner to choose: value tiles of a head, and work items that one unit of the device runs at once.
+  // Where the tiling is not for the planner to choose: value tiles of a head, and what one unit with so much shared memory (0: not known) runs at
+  // once, each CTA a work item.
   int32_t (*value_tiles)(const Problem&) = nullptr;
-  int32_t (*items_a_unit)(const Problem&) = nullptr;
+  CtaTiling (*cta_tiling)(const Problem&, int64_t unit_shared_bytes) = nullptr;
 };
 
 extern const Backend kReferenceBackend;

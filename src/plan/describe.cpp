@@ -119,6 +119,15 @@ void append_device(const Plan& plan, std::string& text) {
           (plan.options.device_is_here ? "" : "; planned for an absent device: can be read, not executed") + "\n";
 }
 
+void append_cta(const Plan& plan, std::string& text) {
+  const CtaTiling cta = cta_tiling_of(plan.problem, plan.options.device, *plan.backend);
+  if (cta.value_columns == 0) return;
+  text += "  at most " + counted(cta.together(), "CTA") + " a unit, each with " +
+          counted(cta.value_columns, "value column") + ", " + counted(cta.threads, "thread") + ", " +
+          counted(cta.stages, "stage") + " and " + megabytes(static_cast<size_t>(cta.shared_bytes)) +
+          " of shared memory\n";
+}
+
 void append_prediction(const Plan& plan, std::string& text) {
   if (!plan.problem.lengths_known) {
     text += "predicted: depends on the lengths that come at execution\n";
@@ -213,6 +222,7 @@ std::string describe_text(const Plan& plan) {
   text += ": chunks of " + std::to_string(plan.chunk) + " tokens, ";
   if (plan.options.device.kind == DR_DEVICE_CPU) text += counted(plan.tiling.threads, "thread") + ", ";
   text += counted(plan.tiling.value_tiles, "value tile") + " a head\n";
+  append_cta(plan, text);
   text += "segments " + rule_text(plan) + "\n";
   if (plan.problem.lengths_known) {
     append_sequences(plan, text);

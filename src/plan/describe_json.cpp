@@ -133,6 +133,15 @@ void write_schedule(const Plan& plan, JsonWriter& json) {
   json.end_object();
 }
 
+void write_cta(const Plan& plan, JsonWriter& json) {
+  const CtaTiling cta = cta_tiling_of(plan.problem, plan.options.device, *plan.backend);
+  if (cta.value_columns == 0) return;
+  json.key("cta").object().member("value_columns", cta.value_columns).member("threads", cta.threads);
+  json.member("stages", cta.stages).member("shared_bytes", cta.shared_bytes).member("registers", cta.registers);
+  json.member("by_registers", cta.by_registers).member("by_shared_memory", cta.by_shared_memory);
+  json.member("together", cta.together()).end_object();
+}
+
 }  // namespace
 
 std::string describe_json(const Plan& plan) {
@@ -145,6 +154,7 @@ std::string describe_json(const Plan& plan) {
   json.member("chunk", plan.chunk)
       .member("threads", plan.tiling.threads)
       .member("value_tiles", plan.tiling.value_tiles);
+  write_cta(plan, json);
   json.member("grain", plan.grain).member("predicted_ns", plan.predicted_ns).member("unsplit_ns", plan.unsplit_ns);
   json.member("signature", describe_signature(plan));
   write_table(plan, json);

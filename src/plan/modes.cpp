@@ -83,8 +83,7 @@ plan::Costs costs_of(const Problem& problem, const Options& options, const Backe
   // Of each cost the local part goes with DK, the rest with the state it touches: DK x DV, or DK x (DV + DK) for a summary.
   const int64_t local = is_reference ? 0 : stated.local_ns;
   const int64_t summarize_local = is_reference ? 0 : stated.summarize_local_ns;
-  const int64_t items_a_unit =
-      backend.items_a_unit == nullptr ? 1 : backend.items_a_unit(problem);  // each takes its share of the unit
+  const int64_t items_a_unit = cta_tiling_of(problem, device, backend).together();  // each takes its share of the unit
   const int64_t prepare_slowdown = (portable_fp32 ? kPortableFp32Slowdown : 1) * items_a_unit;
   const int64_t slowdown = is_reference ? kReferenceSlowdown
                            : tf32       ? kPortableTf32Slowdown * items_a_unit

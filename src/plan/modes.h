@@ -40,6 +40,11 @@ inline bool is_measured(const dr_device& device, const Backend& backend) {
   return (&backend == &kCudaSm80Backend ? device.portable_measured : device.measured) != 0;
 }
 
+// What a unit of the device runs at once, where the backend says so; else value_columns is 0 and it is one work item.
+inline CtaTiling cta_tiling_of(const Problem& problem, const dr_device& device, const Backend& backend) {
+  return backend.cta_tiling == nullptr ? CtaTiling{} : backend.cta_tiling(problem, device.l1_bytes);
+}
+
 // Most tiles that the value columns of one head can be spread over.
 int32_t most_tiles(const Problem& problem, const Backend& backend, int32_t isa);
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <set>
 
 namespace deltarelay::cases {
@@ -208,7 +209,7 @@ TEST(CaseFiles, EveryLineOfEveryFileIsACaseTheLibraryAccepts) {
       EXPECT_TRUE(library_accepts(request)) << print(c) << "\n" << dr_last_error();
     }
   }
-  EXPECT_EQ(files, 9u);
+  EXPECT_EQ(files, 10u);
 }
 
 TEST(CaseFiles, TargetsAreThoseOfTheTable) {
@@ -229,6 +230,32 @@ TEST(CaseFiles, TargetsAreThoseOfTheTable) {
           << print(c);
   }
   EXPECT_EQ(table, 31);
+}
+
+// The same cases for the portable kernels; with other widths or types the name says so at its end.
+TEST(CaseFiles, PortableTargetsAreThoseOfTheTable) {
+  std::map<std::string, Case> table;
+  for (const Case& c : read_file(std::string(DR_CASES_DIR) + "/targets.txt")) table[c.name] = c;
+  int64_t same = 0, others = 0;
+  for (const Case& c : read_file(std::string(DR_CASES_DIR) + "/targets_portable.txt")) {
+    ASSERT_TRUE(c.name.starts_with("portable-")) << print(c);
+    EXPECT_EQ(c.backend, "cuda-sm80") << print(c);
+    const std::string name = c.name.substr(std::string("portable-").size());
+    const auto found = table.find(name);
+    if (found != table.end()) {
+      Case expected = with_words(found->second, "backend=cuda-sm80");
+      expected.name = c.name;
+      EXPECT_EQ(c, expected) << print(c);
+      ++same;
+      continue;
+    }
+    const Case& base = table.at(name.substr(0, name.find("-h64") + 4));
+    EXPECT_TRUE(c.op == base.op && c.heads_qk == base.heads_qk && c.heads_v == base.heads_v) << print(c);
+    EXPECT_EQ(c.lengths, base.lengths) << print(c);
+    ++others;
+  }
+  EXPECT_EQ(same, 8);
+  EXPECT_EQ(others, 10);
 }
 
 TEST(CaseFiles, ErrorsNameFileAndLine) {

@@ -52,9 +52,9 @@ class Info(Base):
 
     def test_help(self):
         out = self.succeed("--help")
-        for part in ("info", "support", "explain", "plan", "verify", "bench", "Examples"):
+        for part in ("info", "support", "tiling", "explain", "plan", "verify", "bench", "Examples"):
             self.assertIn(part, out)
-        for part in ("info", "support", "explain", "plan", "verify", "bench"):
+        for part in ("info", "support", "tiling", "explain", "plan", "verify", "bench"):
             self.assertIn("Usage", self.succeed(part, "--help"))
         self.assertIn("deltarelay", self.succeed("--version"))
 
@@ -83,6 +83,36 @@ class Support(Base):
         markdown = self.succeed("support", "--markdown").splitlines()
         self.assertTrue(all(line.startswith("|") and line.endswith("|") for line in markdown))
         self.assertEqual(len({line.count("|") for line in markdown}), 1)
+
+
+class TilingCommand(Base):
+    def test_json(self):
+        devices = json.loads(self.succeed("tiling", "--json"))
+        names = [device["name"] for device in devices]
+        for name in ("a100", "h200", "b200", "rtx3090", "rtx4090", "rtx5090"):
+            self.assertIn(name, names)
+        for device in devices:
+            shapes = {(row["op"], row["dtype"], row["width"]) for row in device["tilings"]}
+            self.assertEqual(len(shapes), 2 * 3 * 5, device["name"])
+            self.assertEqual(device["portable_measured"], device["name"] == "h200")
+            for row in device["tilings"]:
+                self.assertEqual(row["chunk"], device["kda_portable"]["chunk"])
+                self.assertLessEqual(row["together"] * (row["shared_bytes"] + 1024), device["l1_bytes"], row)
+                self.assertLessEqual(row["together"] * row["threads"] * row["registers"], 65536, row)
+                self.assertEqual(row["together"], min(row["by_registers"], row["by_shared_memory"]), row)
+
+    def test_tables(self):
+        out = self.succeed("tiling", "--device", "rtx4090,a100")
+        self.assertRegex(out, r"kda +16 bit +128 +128 +32 +128 .* KiB +255 +2 +1 +2\n")
+        self.assertRegex(out, r"rtx4090 +estimated +kda")
+        self.assertNotIn("h200", out)
+        self.assertRegex(self.succeed("tiling"), r"h200 +measured +gdn")
+        markdown = [line for line in self.succeed("tiling", "--markdown").splitlines() if line]
+        self.assertTrue(all(line.startswith("|") and line.endswith("|") for line in markdown))
+
+    def test_bad_usage(self):
+        self.fail_with(2, "--device: name: expected one of cpu", "tiling", "--device", "abacus")
+        self.fail_with(2, "--device: expected a GPU, found 'cpu'", "tiling", "--device", "cpu")
 
 
 class Explain(Base):
@@ -133,7 +163,8 @@ class PlanCommand(Base):
         plan = json.loads(
             self.succeed("plan", "kda bf16 hv=4 seqs=131072", "--device", "gb200", "--policy", "cula-sm100", "--json"))
         self.assertIn("policy=cula-sm100", plan["case"])
-        self.assertEqual(plan["schedule"]["units"], 152)
+        self.assertEqual(plan["device"]["units"], 152)
+        self.assertEqual(plan["schedule"]["units"], 152 * plan["cta"]["together"], "a unit of the schedule runs one item")
         self.fail_with(1, "policy", "plan", TINY, "--policy", "astrology")
         self.fail_with(2, "device", "plan", TINY, "--device", "abacus")
 
@@ -303,7 +334,8 @@ class Bench(Base):
         self.fail_with(2, "seqs: expected", "bench", "kda")
 
 
-PARTS = {"info": Info, "support": Support, "explain": Explain, "plan": PlanCommand, "verify": Verify, "bench": Bench}
+PARTS = {"info": Info, "support": Support, "tiling": TilingCommand, "explain": Explain, "plan": PlanCommand, "verify": Verify}
+PARTS["bench"] = Bench
 
 if __name__ == "__main__":
     COMMAND = sys.argv[1]

@@ -69,7 +69,7 @@ TEST(Sm90, DeclinesWithTheArgumentTheExpectedAndTheFound) {
 
 // Every GPU of the table, with and without the features of Hopper.
 TEST(Sm80, TakesEveryLineOfItsFilesOnEveryGpu) {
-  for (const char* file : {"gpu_portable.txt", "gpu_portable-sanitize.txt"})
+  for (const char* file : {"gpu_portable.txt", "gpu_portable-sanitize.txt", "targets_portable.txt"})
     for (const cases::Case& c : cases::read_file(std::string(DR_CASES_DIR "/") + file)) {
       EXPECT_EQ(c.backend, "cuda-sm80") << cases::print(c);
       EXPECT_TRUE(c.on_gpu()) << cases::print(c);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/cuda/sm80/accepts.h"
+#include "kernels/cuda/sm80/tiling.h"
 #include "plan/cuda_devices.h"
 #include "plan/modes.h"
 #include "plan/plan.h"
@@ -165,31 +166,73 @@ TEST(CudaSm80, Tf32IsNoInstructionSetOfOthers) {
               HasSubstr("isa: expected fused or prepared, found tf32"));
 }
 
-TEST(CudaSm80, TilingFollowsFromTypeAndWidthsAlone) {
+// CTAs of a multiprocessor: with 228 KiB of shared memory, with 164 and with 100.
+TEST(CudaSm80, TilingFollowsFromTypeWidthsAndSharedMemory) {
   struct Expected {
     Op op;
     DType dtype;
-    int32_t dk, dv, chunk, tiles, items_a_unit;
+    int32_t dk, dv, tiles, columns, in_228, in_164, in_100;
   };
-  for (const Expected& e :
-       {Expected{Op::kKda, DType::kBf16, 128, 128, 32, 1, 1}, Expected{Op::kGdn, DType::kBf16, 128, 128, 64, 1, 1},
-        Expected{Op::kGdn, DType::kFp16, 100, 192, 64, 2, 1}, Expected{Op::kKda, DType::kBf16, 60, 100, 32, 1, 1},
-        Expected{Op::kKda, DType::kFp16, 128, 64, 32, 1, 2}, Expected{Op::kGdn, DType::kFp32, 128, 192, 32, 3, 2},
-        Expected{Op::kKda, DType::kFp32, 64, 65, 32, 2, 2}, Expected{Op::kGdn, DType::kBf16, 192, 256, 32, 4, 1},
-        Expected{Op::kKda, DType::kFp32, 256, 1, 32, 1, 1}}) {
+  for (const Expected& e : {Expected{Op::kKda, DType::kBf16, 128, 128, 1, 128, 2, 2, 1},
+                            Expected{Op::kGdn, DType::kBf16, 128, 128, 1, 128, 2, 2, 1},
+                            Expected{Op::kGdn, DType::kFp16, 100, 192, 2, 128, 2, 2, 1},
+                            Expected{Op::kKda, DType::kBf16, 60, 100, 1, 128, 2, 2, 1},
+                            Expected{Op::kKda, DType::kFp16, 64, 64, 1, 64, 4, 3, 2},
+                            Expected{Op::kGdn, DType::kFp32, 128, 192, 3, 64, 2, 2, 1},
+                            Expected{Op::kKda, DType::kFp32, 64, 65, 2, 64, 2, 1, 1},
+                            Expected{Op::kGdn, DType::kBf16, 192, 256, 4, 64, 2, 2, 1},
+                            Expected{Op::kKda, DType::kFp32, 256, 1, 1, 64, 2, 1, 1}}) {
     Problem problem = test::problem_of(e.op, {5000, 70}, 3, e.dk, e.dv);
     problem.dtype = e.dtype;
-    const auto plan = make_plan(problem, on("rtx4090"));
     SCOPED_TRACE(std::string(name_of(e.op)) + " " + name_of(e.dtype) + " " + std::to_string(e.dk) + " x " +
                  std::to_string(e.dv));
-    EXPECT_EQ(plan->chunk, e.chunk);
-    EXPECT_EQ(plan->tiling.value_tiles, e.tiles);
-    EXPECT_EQ(plan->costs.copies, 3 * e.tiles);
-    EXPECT_EQ(plan->costs.units, 128 * e.items_a_unit);
+    for (const auto& [name, together] : {std::pair{"h200", e.in_228}, {"a100", e.in_164}, {"rtx4090", e.in_100}}) {
+      const auto plan = make_plan(problem, on(name));
+      EXPECT_EQ(plan->chunk, 32) << name;
+      EXPECT_EQ(plan->tiling.value_tiles, e.tiles) << name;
+      EXPECT_EQ(plan->costs.copies, 3 * e.tiles) << name;
+      EXPECT_EQ(plan->costs.units, plan->options.device.units * together) << name;
+      const std::string words = "at most " + std::to_string(together) + (together == 1 ? " CTA" : " CTAs") +
+                                " a unit, each with " + std::to_string(e.columns) + " value columns, " +
+                                (e.dk == 64 && e.dtype == DType::kFp16 ? "64" : "128") + " threads";
+      EXPECT_THAT(describe_text(*plan), HasSubstr(words)) << name;
+    }
   }
   const auto uneven = make_plan(test::problem_of(Op::kKda, {5000}, 3, 96, 70), on("rtx4090"));
   EXPECT_EQ(uneven->sizes.state_floats, 128 * 96) << "rows in whole tiles";
   EXPECT_EQ(uneven->sizes.transition_floats, 128 * 96);
+}
+
+TEST(CudaSm80, ACtaFitsEveryDevice) {
+  using namespace cuda::sm80;
+  static_assert(registers_a_thread(128, 1) == 255 && registers_a_thread(64, 4) == 255 &&
+                registers_a_thread(128, 3) == 168);
+  static_assert(ctas_in(164 << 10, 81 << 10) == 2 && ctas_in(164 << 10, (81 << 10) + 16) == 1,
+                "1 KiB of each is taken");
+  for (const Op op : {Op::kKda, Op::kGdn})
+    for (const int32_t element : {2, 4})
+      for (const int32_t width : {64, 96, 128, 192, 256})
+        for (const int32_t columns : {kTileValues, kWideTile}) {
+          const WalkTiling t = walk_tiling(op, element, width, columns);
+          if (columns == kWideTile && !has_wide_tiles(element, width)) continue;
+          SCOPED_TRACE(std::string(name_of(op)) + " " + std::to_string(element) + " bytes, " + std::to_string(width) +
+                       " x " + std::to_string(columns));
+          EXPECT_GE(ctas_in(100 << 10, t.shared_bytes), 1);
+          EXPECT_EQ(t.row_tiles * 16 * (t.threads / 32), columns);
+          EXPECT_EQ(t.shared_bytes, t.stages * t.stage_bytes + kPlanBytes);
+          // Tiles, the rest of the record and values, one behind the other.
+          const RecordPlaces record = record_places(op, element, width);
+          const int32_t tiles = op == Op::kGdn || t.overlaid ? 2 : 3;
+          EXPECT_EQ(t.behind, tiles * kChunk * t.row_bytes);
+          EXPECT_EQ(t.values, t.behind + record.bytes - record.p);
+          EXPECT_EQ(t.stage_bytes, t.values + kChunk * t.value_row_bytes);
+        }
+}
+
+TEST(CudaSm80, SharedMemoryThatIsNotKnownIsNoLimit) {
+  const Problem problem = test::problem_of(Op::kKda, {5000}, 3);
+  EXPECT_EQ(cuda::sm80::cta_tiling(problem, 0).together(), 2);
+  EXPECT_EQ(cuda::sm80::cta_tiling(problem, 48 << 10).together(), 1) << "one always runs, or the launch says why not";
 }
 
 // What the plan of a backend says of its costs, and that it goes by them.
@@ -220,7 +263,7 @@ TEST(CudaSm80, HasCostsOfItsOwn) {
   Problem exact = problem;
   exact.dtype = DType::kFp32;
   const plan::Costs slow = costs_of(exact, on("h200"), backend, 0, 2);
-  EXPECT_EQ(slow.units, 2 * costs.units);
+  EXPECT_EQ(slow.units, costs.units);
   const dr_stage_costs& stated = device.kda_portable;
   EXPECT_EQ(slow.emit, 2 * 4 * (stated.local_ns + (stated.emit_ns - stated.local_ns) / 2))
       << "two share a unit, four times the work";

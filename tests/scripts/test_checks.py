@@ -86,6 +86,17 @@ class Documents(Tree):
         self.write("README.md", "```cpp\nint main() { return 0; }\n```\n```c\nint x;\n```\n")
         self.assertEqual([(d, l) for d, l, _ in check_docs.programs()], [("README.md", "cpp")])
 
+    def test_what_a_command_prints(self):
+        command = self.write("command", '#!/bin/sh\nprintf "| $1 | $2 |\\n|---|---|\\n| a | b |\\n| c | d |\\n"\n')
+        command.chmod(0o755)
+        document = self.write("docs/tiling.md", "before\n<!-- tiling tables -->\n| a |\n<!-- end of tiling tables -->\nbehind\n")
+        (problem,) = check_docs.check_printed(str(command), "tiling")
+        self.assertIn("docs/tiling.md", problem)
+        check_docs.update_printed(str(command), "tiling")
+        self.assertEqual(check_docs.check_printed(str(command), "tiling"), [])
+        self.assertIn("before\n<!-- tiling tables -->\n| tiling | --markdown |\n", document.read_text())
+        self.assertTrue(document.read_text().endswith("| c | d |\n<!-- end of tiling tables -->\nbehind\n"))
+
 
 RESULTS = """{"device": "cpu", "cpu": "A-1", "date": "2026-01-02", "commit": "abc", "rows": [
   {"case": "a", "line": "gdn", "segments": 1, "threads": 2, "ms": 2.0, "ms_low": 1.9, "ms_high": 2.1,
@@ -221,6 +232,69 @@ class ResultFiles(Tree):
         self.assertIn("| `kda-8k-h64` | 0.500 | 0.400 | 0.400 (2) |", table)
         self.results["rows"][0].update(ms=0.19, ms_low=0.18)
         self.assertIn("**0.190** \\*", results_table.results_table(self.results))
+
+    def test_targets_of_another_device_are_not_shown(self):
+        self.results["device"] = "NVIDIA A100"
+        self.assertIn("| `kda-8k-h64` | 2 | 0.400 | 0.390 to 0.410 | - | - |", results_table.results_table(self.results))
+
+
+class PortableRows(Tree):
+    """Rows of the portable kernels: a goal for some alone, and widths that are held to the row with D = 128."""
+
+    def setUp(self):
+        super().setUp()
+        self.results = copy.deepcopy(GPU_RESULTS)
+        self.row, self.wide, self.free = (copy.deepcopy(GPU_ROW) for _ in range(3))
+        self.row.update(case="portable-a", backend="cuda-sm80", sweep={})
+        self.wide.update(case="portable-a-d256", backend="cuda-sm80", ms=2.0, ms_high=2.1, unsplit_ms=2.0, gflops=8e4, sweep={})
+        self.free.update(case="portable-a-fp32", backend="cuda-sm80", ms=3.0, ms_high=3.1, unsplit_ms=3.0, sweep={})
+        self.results["rows"] += [self.row, self.wide, self.free]
+        targets = copy.deepcopy(TARGETS)
+        targets["cases"]["portable-a"] = {"required_ms": 0.5}
+        targets["cases"]["portable-a-d256"] = {"per_flop_of": "portable-a", "at_most": 1.5}
+        self.write("bench/targets.json", json.dumps(targets))
+
+    def report(self) -> list[str]:
+        path = self.write("bench/results/h200.json", json.dumps(self.results))
+        self.assertEqual(check_results.check_file(path), [])
+        return [line for line in check_results.report(path) if "not known here" not in line]
+
+    def test_nothing_to_report(self):
+        self.assertEqual(self.report(), [])
+
+    def test_misses(self):
+        self.row.update(ms=0.6, ms_high=0.7, unsplit_ms=0.6)
+        (line,) = self.report()
+        self.assertIn("portable-a: 0.600 ms, required 0.5 ms", line)
+        self.row.update(ms=0.4)
+        self.wide.update(gflops=5e4)
+        (line,) = self.report()
+        self.assertIn("portable-a-d256: 2.000 ms, 2.00 times the time per flop of portable-a, required 1.5", line)
+
+    def test_rows_that_were_not_measured(self):
+        del self.results["rows"][1:]
+        (line,) = self.report()
+        self.assertIn("2 of 3 targets were not measured: portable-a, portable-a-d256", line)
+        self.results["rows"].append(self.wide)
+        _, line = self.report()
+        self.assertIn("portable-a-d256: is held to the time per flop of portable-a, which was not measured", line)
+        self.assertIn("| `portable-a-d256` | 2 | 2.000 | 0.390 to 2.100 | - | - |", results_table.results_table(self.results))
+
+    def test_a_table_of_their_own(self):
+        first, portable = results_table.results_table(self.results).split("The portable kernels (`cuda-sm80`)")
+        self.assertIn("| `kda-8k-h64` |", first)
+        self.assertNotIn("`portable-", first)
+        self.assertIn("| `portable-a` | 2 | **0.400** | 0.390 to 0.410 | 0.500 | - |", portable)
+        self.assertIn("| `portable-a-d256` | 2 | **2.000** | 0.390 to 2.100 | 2.400 | - |", portable)
+        self.assertIn("| 1.25 of 1.5 |", portable)
+        self.assertIn("| `portable-a-fp32` | 2 | 3.000 | 0.390 to 3.100 | - | - |", portable)
+        self.assertIn("First KDA call", portable)
+
+    def test_a_gpu_with_no_other_rows(self):
+        del self.results["rows"][0]
+        table = results_table.results_table(self.results)
+        self.assertNotIn("elsewhere", table)
+        self.assertIn("| `portable-a` |", table)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ enum ExitCode {
 
 void add_info(CLI::App& app, int& exit_code);
 void add_support(CLI::App& app, int& exit_code);
+void add_tiling(CLI::App& app, int& exit_code);
 void add_explain(CLI::App& app, int& exit_code);
 void add_plan(CLI::App& app, int& exit_code);
 void add_verify(CLI::App& app, int& exit_code);

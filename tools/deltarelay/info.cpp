@@ -5,6 +5,7 @@
 #include "deltarelay/commands.h"
 #include "deltarelay/cpu_model.h"
 #include "deltarelay/deltarelay.hpp"
+#include "deltarelay/device_facts.h"
 #include "deltarelay/fma_peak.h"
 #include "deltarelay/terminal.h"
 
@@ -12,13 +13,6 @@ namespace deltarelay::command {
 namespace {
 
 using nlohmann::json;
-
-dr_device device_at(int32_t index) {
-  dr_device device;
-  dr_device_init(&device);
-  check(dr_device_get(index, &device));
-  return device;
-}
 
 std::vector<std::string> names(int32_t count, const char* (*name)(int32_t)) {
   std::vector<std::string> all;
@@ -31,35 +25,6 @@ std::string joined(const std::vector<std::string>& parts) {
   std::string text;
   for (const std::string& part : parts) text += (text.empty() ? "" : ", ") + part;
   return text;
-}
-
-json device_json(const dr_device& device) {
-  const auto costs = [](const dr_stage_costs& c) {
-    return json{{"chunk", c.chunk},
-                {"emit_ns", c.emit_ns},
-                {"summarize_ns", c.summarize_ns},
-                {"local_ns", c.local_ns},
-                {"summarize_local_ns", c.summarize_local_ns},
-                {"carry_ns", c.carry_ns},
-                {"split_ns", c.split_ns},
-                {"item_ns", c.item_ns},
-                {"prepare_ns", c.prepare_ns}};
-  };
-  return {{"name", device.name},
-          {"kind", device.kind == DR_DEVICE_CPU ? "cpu" : "cuda"},
-          {"units", device.units},
-          {"compute_capability", device.compute_capability},
-          {"l1_bytes", device.l1_bytes},
-          {"l2_bytes", device.l2_bytes},
-          {"bytes_per_ns", device.bytes_per_ns},
-          {"measured", device.measured != 0},
-          {"kda", costs(device.kda)},
-          {"gdn", costs(device.gdn)},
-          {"kda_fused", costs(device.kda_fused)},
-          {"gdn_fused", costs(device.gdn_fused)},
-          {"portable_measured", device.portable_measured != 0},
-          {"kda_portable", costs(device.kda_portable)},
-          {"gdn_portable", costs(device.gdn_portable)}};
 }
 
 void print_json() {
@@ -91,9 +56,7 @@ void print_words() {
       {"device", "kind", "costs", "units", "L1 / shared", "L2", "GB/s", "KDA chunk", "emit", "GDN chunk", "emit"}, 3);
   for (int32_t i = 0; i < dr_device_count(); ++i) {
     const dr_device d = device_at(i);
-    const std::string kind = d.kind == DR_DEVICE_CPU ? "cpu"
-                                                     : "cuda " + std::to_string(d.compute_capability / 10) + "." +
-                                                           std::to_string(d.compute_capability % 10);
+    const std::string kind = d.kind == DR_DEVICE_CPU ? "cpu" : "cuda " + capability_text(d);
     table.add({d.name, kind, d.measured != 0 ? "measured" : "estimated", std::to_string(d.units), bytes(d.l1_bytes),
                bytes(d.l2_bytes), d.bytes_per_ns > 0 ? std::to_string(d.bytes_per_ns) : "-",
                std::to_string(d.kda.chunk), duration(d.kda.emit_ns), std::to_string(d.gdn.chunk),

@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/args.h"
 #include "kernels/cuda/decline.h"
+#include "kernels/cuda/sm80/tiling.h"
 
 namespace deltarelay::cuda::sm80 {
 namespace {
@@ -72,8 +73,16 @@ int32_t panel_columns(const Problem& p, int32_t) { return tile_of(shape_of(p)); 
 
 int32_t value_tiles(const Problem& p) { return tiles_of(p.dv, tile_of(shape_of(p))); }
 
-int32_t items_a_unit(const Problem& p) {
-  return ctas_together(static_cast<int32_t>(size_of(p.dtype)), width_of(p.dk), tile_of(shape_of(p)));
+CtaTiling cta_tiling(const Problem& p, int64_t unit_shared_bytes) {
+  const WalkTiling walk =
+      walk_tiling(p.op, static_cast<int32_t>(size_of(p.dtype)), width_of(p.dk), tile_of(shape_of(p)));
+  return {.value_columns = walk.columns,
+          .threads = walk.threads,
+          .stages = walk.stages,
+          .shared_bytes = walk.shared_bytes,
+          .registers = registers_a_thread(walk.threads, walk.together),
+          .by_registers = walk.together,
+          .by_shared_memory = unit_shared_bytes > 0 ? ctas_in(unit_shared_bytes, walk.shared_bytes) : walk.together};
 }
 
 Shape shape_of(const Problem& p, int32_t way) {

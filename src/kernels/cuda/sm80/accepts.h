@@ -19,9 +19,9 @@ std::string decline(const Problem& problem, const Request& request);
 int32_t chunk(const Problem& problem, int32_t way);
 int32_t panel_columns(const Problem& problem, int32_t way);
 Sizes sizes(const Problem& problem, int32_t way, const Tiling& tiling);
-// Every work item has one panel; how many of them share a multiprocessor.
+// Every work item has one panel and is a CTA.
 int32_t value_tiles(const Problem& problem);
-int32_t items_a_unit(const Problem& problem);
+CtaTiling cta_tiling(const Problem& problem, int64_t unit_shared_bytes);
 
 // Is there code for GPUs of this capability in a library that was built for these architectures? The list is CMake's, with commas: "80-real,90,120-virtual".
 bool has_code_for(int32_t compute_capability, const std::string& architectures);

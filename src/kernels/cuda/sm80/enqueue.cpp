@@ -76,6 +76,6 @@ const Backend kCudaSm80Backend{.name = "cuda-sm80",
                                .way_names = cuda::sm80::kWayNames,
                                .takes_way = cuda::sm80::takes_way,
                                .value_tiles = cuda::sm80::value_tiles,
-                               .items_a_unit = cuda::sm80::items_a_unit};
+                               .cta_tiling = cuda::sm80::cta_tiling};
 
 }  // namespace deltarelay

@@ -54,16 +54,6 @@ struct RecordPlaces {
 // May CTAs of the walk have 128 value columns? At 128 key channels the state of two row tiles takes half of a lane's registers.
 constexpr bool has_wide_tiles(int32_t element, int32_t width) { return element == 2 && width <= 128; }
 
-// Row tiles of 16 value columns that a warp of the walk takes: at 64 key channels two of them leave registers free, so that more CTAs of fewer
-// warps share a multiprocessor.
-constexpr int32_t row_tiles(int32_t element, int32_t width, int32_t columns) {
-  return columns == kWideTile || (element == 2 && width == 64) ? 2 : 1;
-}
-// CTAs of the walk that a multiprocessor has registers for.
-constexpr int32_t ctas_together(int32_t element, int32_t width, int32_t columns) {
-  return element == 2 && width == 64 && columns == kTileValues ? 4 : 2;
-}
-
 // P or T. 16-bit numbers: blocks of 16 x 16 on and below the diagonal, block (i, j) is number i (i + 1) / 2 + j; a block has 16 bytes for each
 // lane of a warp, which are its right operands of two products (Fragment in ptx/matrix.cuh, for the transposed). fp32: rows padded to 40
 // numbers, so that reads of 8 rows touch every bank once. Either way a flat copy brings it into shared memory.

@@ -9,47 +9,34 @@
 #include "kernels/cuda/sm80/record.h"
 #include "kernels/cuda/sm80/state.cuh"
 #include "kernels/cuda/sm80/tile.cuh"
+#include "kernels/cuda/sm80/tiling.h"
 
 namespace deltarelay::cuda::sm80 {
 
-// Shared memory that a CTA may have on every device from 8.0 on, and a share of what one of 8.0 has. Stages of fp32 numbers or of more than 128
-// channels need all of it; there, only larger devices have room for more than one CTA.
-constexpr int kMostShared = 99 * 1024;
-constexpr int shared_share(int ctas) { return ctas == 2 ? 81 * 1024 : 54 * 1024; }
-constexpr int kPlanBytes = 448;  // for what an item is read from and written to, behind the ring
-
-// Places in a stage. Tiles are padded by 16 bytes a row; P, T and the vectors lie as in the record.
+// Places in a stage, and the sizes of a CTA (tiling.h) as the kernels name them.
 template <Op kOp, class Number, int kWidth, int kTileColumns>
 struct Stage {
+  static constexpr WalkTiling kTiling = walk_tiling(kOp, sizeof(Number), kWidth, kTileColumns);
   static constexpr bool kScalarGate = kOp == Op::kGdn;  // factors per token, raw tiles; else factors are in the tiles
-  static constexpr int kColumns = kTileColumns, kRowTiles = row_tiles(sizeof(Number), kWidth, kColumns);
-  static constexpr int kAllThreads = kColumns / (16 * kRowTiles) * 32, kWarps = kAllThreads / 32;
+  static constexpr int kColumns = kTileColumns, kRowTiles = kTiling.row_tiles;
+  static constexpr int kAllThreads = kTiling.threads, kWarps = kAllThreads / 32;
   static constexpr int kElement = sizeof(Number);
   static constexpr RecordPlaces kRecord = record_places(kOp, kElement, kWidth);
-  static constexpr int kRowPieces = kWidth * kElement / 16, kRowBytes = kWidth * kElement + 16;
-  static constexpr int kValuePieces = kColumns * kElement / 16, kValueRowBytes = kColumns * kElement + 16;
-  static constexpr int kTile = kChunk * kRowBytes;
-  static constexpr int kRest = kRecord.bytes - kRecord.p;  // of a record, behind its tiles
+  static constexpr int kRowBytes = kTiling.row_bytes, kRowPieces = kWidth * kElement / 16;
+  static constexpr int kValueRowBytes = kTiling.value_row_bytes, kValuePieces = kColumns * kElement / 16;
 
   // First value column of a warp in the tile; they are rows of the state.
   static __device__ constexpr int first_row(int warp) { return warp * 16 * kRowTiles; }
 
-  // Three tiles that do not fit: k^ comes in over k+ once that has been read.
-  static constexpr bool kOverlaid =
-      !kScalarGate && 3 * kTile + kRest + kChunk * kValueRowBytes > kMostShared - kPlanBytes;
-  static constexpr int kQuery = 0, kRead = kTile, kUpdate = kScalarGate || kOverlaid ? kRead : 2 * kTile;
-  static constexpr int kBehind = kUpdate + kTile;
-  static constexpr int kV = kBehind + kRest;
-  static constexpr int kBytes = kV + kChunk * kValueRowBytes;
+  static constexpr bool kOverlaid = kTiling.overlaid;
+  static constexpr int kQuery = kTiling.query, kRead = kTiling.read, kUpdate = kTiling.update, kV = kTiling.values;
+  static constexpr int kBytes = kTiling.stage_bytes;
   // Place of what the record has at `offset`, not a tile.
-  static constexpr int at(int offset) { return kBehind + offset - kRecord.p; }
+  static constexpr int at(int offset) { return kTiling.behind + offset - kRecord.p; }
 
-  // CTAs a multiprocessor, by registers.
-  static constexpr int kTogether = ctas_together(kElement, kWidth, kColumns);
-  static constexpr bool kLarge = kElement == 4 || kWidth > 128;
-  static constexpr int kRoom = ((kLarge ? kMostShared : shared_share(kTogether)) - kPlanBytes) / kBytes;
-  static constexpr int kStages = kRoom < 1 ? 1 : kRoom > 4 ? 4 : kRoom;
-  static constexpr int kSharedBytes = kStages * kBytes + kPlanBytes;
+  static constexpr int kTogether = kTiling.together;  // CTAs a multiprocessor, by registers
+  static constexpr int kStages = kTiling.stages;
+  static constexpr int kSharedBytes = kTiling.shared_bytes;
   static_assert(kSharedBytes <= kMostShared && kBytes % 16 == 0);
 };
 

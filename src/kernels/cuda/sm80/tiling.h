@@ -1,0 +1,77 @@
+// Sizes of a CTA of the walk, in plain C++: kernels are compiled with them, plans reckon with them, and `deltarelay tiling` prints them.
+#pragma once
+#include <cstdint>
+
+#include "kernels/cuda/sm80/record.h"
+
+namespace deltarelay::cuda::sm80 {
+
+// Shared memory that a CTA may have on every device from 8.0 on, and a share of what one of 8.0 has. Stages of fp32 numbers or of more than 128
+// channels need all of it; there, only larger devices have room for more than one CTA.
+constexpr int32_t kMostShared = 99 * 1024;
+constexpr int32_t shared_share(int32_t ctas) { return ctas == 2 ? 81 * 1024 : 54 * 1024; }
+constexpr int32_t kPlanBytes = 448;  // for what an item is read from and written to, behind the ring
+// What every CTA takes of a multiprocessor's shared memory beside its own, and the registers of a multiprocessor.
+constexpr int32_t kSystemShared = 1024;
+constexpr int32_t kUnitRegisters = 64 * 1024, kMostRegisters = 255;
+
+// At 64 key channels two row tiles leave registers free, so that more CTAs of fewer warps share a multiprocessor.
+constexpr int32_t row_tiles(int32_t element, int32_t width, int32_t columns) {
+  return columns == kWideTile || (element == 2 && width == 64) ? 2 : 1;
+}
+constexpr int32_t ctas_together(int32_t element, int32_t width, int32_t columns) {
+  return element == 2 && width == 64 && columns == kTileValues ? 4 : 2;
+}
+
+// Bytes and places in a stage of the ring. Tiles are padded by 16 bytes a row; P, T and the vectors lie as in the record.
+struct WalkTiling {
+  int32_t columns = 0;    // of values
+  int32_t row_tiles = 0;  // of 16 columns, that a warp has: they are rows of the state
+  int32_t threads = 0;
+  int32_t row_bytes = 0, value_row_bytes = 0;
+  bool overlaid = false;  // three tiles that do not fit: k^ comes in over k+ once that has been read
+  int32_t query = 0, read = 0, update = 0;
+  int32_t behind = 0;  // the record without its tiles
+  int32_t values = 0;
+  int32_t stage_bytes = 0;
+  int32_t together = 0;  // CTAs a multiprocessor, by registers
+  int32_t stages = 0;
+  int32_t shared_bytes = 0;
+};
+
+constexpr WalkTiling walk_tiling(Op op, int32_t element, int32_t width, int32_t columns) {
+  const RecordPlaces record = record_places(op, element, width);
+  const bool scalar_gate = op == Op::kGdn;  // factors per token, raw tiles, of which k is read and updated with
+  WalkTiling t;
+  t.columns = columns;
+  t.row_tiles = row_tiles(element, width, columns);
+  t.threads = columns / (16 * t.row_tiles) * 32;
+  t.row_bytes = width * element + 16;
+  t.value_row_bytes = columns * element + 16;
+  const int32_t tile = kChunk * t.row_bytes, value_tile = kChunk * t.value_row_bytes, rest = record.bytes - record.p;
+  t.overlaid = !scalar_gate && 3 * tile + rest + value_tile > kMostShared - kPlanBytes;
+  t.read = tile;
+  t.update = scalar_gate || t.overlaid ? t.read : 2 * tile;
+  t.behind = t.update + tile;
+  t.values = t.behind + rest;
+  t.stage_bytes = t.values + value_tile;
+  t.together = ctas_together(element, width, columns);
+  const bool large = element == 4 || width > 128;
+  const int32_t room = ((large ? kMostShared : shared_share(t.together)) - kPlanBytes) / t.stage_bytes;
+  t.stages = room < 1 ? 1 : room > 4 ? 4 : room;
+  t.shared_bytes = t.stages * t.stage_bytes + kPlanBytes;
+  return t;
+}
+
+// Registers that a thread may have when so many CTAs are to share a multiprocessor; they are handed out in eights.
+constexpr int32_t registers_a_thread(int32_t threads, int32_t ctas) {
+  const int32_t share = kUnitRegisters / (threads * ctas) / 8 * 8;
+  return share < kMostRegisters ? share : kMostRegisters;
+}
+
+// CTAs that fit a multiprocessor with so much shared memory.
+constexpr int32_t ctas_in(int64_t unit_shared_bytes, int32_t shared_bytes) {
+  return static_cast<int32_t>(unit_shared_bytes / (shared_bytes + kSystemShared));
+}
+
+}  // namespace deltarelay::cuda::sm80

@@ -1,0 +1,118 @@
+"""The stage `bench` of scripts/gpu_check.sh, with a command in place of `deltarelay` that times nothing: which cases it is asked for, and what becomes
+of its rows."""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+CASES = {"targets.txt": ["kda-a", "gdn-b", "mix-c"], "targets_portable.txt": ["portable-kda-a", "portable-gdn-b"]}
+# Writes a row for every case that is asked for. FAULTS: backends whose call ends with a fault, before it has written anything, and `all` for cases that fail.
+COMMAND = """#!/usr/bin/env python3
+import json, os, re, sys
+words = sys.argv[1:]
+value = lambda option: words[words.index(option) + 1]
+backend = re.search(r"backend=(\\S+)", value("--with"))[1]
+faults = os.environ.get("FAULTS", "").split()
+if backend in faults:
+    sys.exit(139)
+names = [line.split(":")[0] for line in open(words[1]) if line[0] != "#" and re.search(value("--only"), line.split(":")[0])]
+if not names:
+    sys.exit(2)
+row = {"segments": 1, "ms": 1.0, "ms_low": 1.0, "ms_high": 1.0, "gflops": 1.0, "gbytes_per_s": 1.0, "unsplit_ms": 1.0, "host_us": 1.0}
+row.update(plan_us=1.0, workspace_bytes_per_token_head=1.0, error=1e-3, backend=backend, words=words[2:])
+rows = [] if backend + "-all" in faults else [{**row, "case": name, "line": name} for name in names]
+head = {"device": "NVIDIA H200" if rows else "a CPU", "driver": "1", "cuda": "1", "date": "today", "commit": "abc"}
+json.dump({**head, "rows": rows}, open(value("--json"), "w"))
+sys.exit(0 if rows else 1)
+"""
+FIRST_CALL = """#!/bin/sh
+echo '{"op": "'"$2"'", "first_call_ms": 5, "context_ms": 100}'
+"""
+
+
+class Bench(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = pathlib.Path(folder.name)
+        for name in ("gpu_check.sh", "results_table.py"):
+            (self.root / "scripts").mkdir(exist_ok=True)
+            shutil.copy(ROOT / "scripts" / name, self.root / "scripts" / name)
+        for name, cases in CASES.items():
+            self.write(f"tests/cases/{name}", "# comment: none\n" + "".join(f"{case}: kda bf16\n" for case in cases))
+        self.write("build/gpu-check/bin/deltarelay", COMMAND).chmod(0o755)
+        self.write("build/gpu-check/bin/deltarelay-first-call", FIRST_CALL).chmod(0o755)
+
+    def write(self, name: str, text: str) -> pathlib.Path:
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    def bench(self, **environment: str) -> tuple[int, dict | None]:
+        """Exit code and the results, if there are any."""
+        out = self.root / "out"
+        shutil.rmtree(out, ignore_errors=True)
+        words = {name: value for name, value in os.environ.items() if not name.startswith("DELTARELAY_")}
+        done = subprocess.run(["bash", str(self.root / "scripts" / "gpu_check.sh"), str(out), "bench"], env={**words, **environment},
+                              capture_output=True, text=True)
+        self.assertEqual(sorted(path.name for path in out.glob("*.tmp")) if done.returncode == 0 else [], [], done.stdout)
+        files = list(out.glob("*.json"))
+        if not files:
+            return done.returncode, None
+        self.assertEqual([path.name for path in files], ["h200.json"], done.stdout + done.stderr)
+        table = (out / "h200.md").read_text(encoding="utf-8")
+        results = json.loads(files[0].read_text(encoding="utf-8"))
+        for row in results["rows"]:
+            self.assertIn(f"| `{row['case']}` |", table)
+        return done.returncode, results
+
+    def cases(self, results: dict) -> list[str]:
+        return [row["case"] for row in results["rows"]]
+
+    def test_rows_of_both_files(self):
+        code, results = self.bench()
+        self.assertEqual(code, 0)
+        self.assertEqual(self.cases(results), ["kda-a", "gdn-b", "portable-kda-a", "portable-gdn-b"], "mix- is for full runs")
+        self.assertEqual([row["backend"] for row in results["rows"]], ["cuda-sm90"] * 2 + ["cuda-sm80"] * 2)
+        self.assertEqual([first["op"] for first in results["first_call"]], ["gdn", "kda"])
+        without_names = [re.sub(r"--only \S+|cuda-sm\d+|\S+\.tmp", "", " ".join(row["words"])) for row in results["rows"]]
+        self.assertEqual(len(set(without_names)), 1, "the same options")
+
+    def test_names_are_looked_for_in_both_files(self):
+        for only, expected in (("^portable-gdn", ["portable-gdn-b"]), ("^kda-a$", ["kda-a"]), ("kda-a", ["kda-a", "portable-kda-a"])):
+            code, results = self.bench(DELTARELAY_ONLY=only)
+            self.assertEqual((code, self.cases(results)), (0, expected))
+        self.assertEqual(self.bench(DELTARELAY_ONLY="nothing"), (1, None))
+
+    def test_a_call_that_fails_leaves_the_rows_of_the_other(self):
+        for fault in ("", "-all"):
+            code, results = self.bench(FAULTS=f"cuda-sm90{fault}")
+            self.assertEqual((code, self.cases(results)), (1, ["portable-kda-a", "portable-gdn-b"]))
+            self.assertEqual(results["device"], "NVIDIA H200")
+            code, results = self.bench(FAULTS=f"cuda-sm80{fault}")
+            self.assertEqual((code, self.cases(results)), (1, ["kda-a", "gdn-b"]))
+        self.assertEqual(self.bench(FAULTS="cuda-sm80 cuda-sm90-all"), (1, None))
+
+
+class Targets(unittest.TestCase):
+    def test_every_target_is_a_case_that_is_timed(self):
+        lines = [line for name in CASES for line in (ROOT / "tests" / "cases" / name).read_text(encoding="utf-8").splitlines()]
+        names = {line.split(":")[0] for line in lines if line and line[0] != "#"}
+        targets = json.loads((ROOT / "bench" / "targets.json").read_text(encoding="utf-8"))
+        for case, target in targets["cases"].items():
+            self.assertIn(case, names)
+            self.assertIn(target.get("per_flop_of", case), targets["cases"])
+            self.assertTrue("required_ms" in target or "at_most" in target, case)
+        for target in targets["fixed"].values():
+            self.assertLessEqual(set(target.get("cases", [])), names)
+
+
+if __name__ == "__main__":
+    unittest.main()
