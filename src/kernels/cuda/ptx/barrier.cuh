@@ -4,6 +4,7 @@
 #include <cuda/ptx>
 
 #include "kernels/cuda/ptx/grid.cuh"
+#include "kernels/cuda/ptx/number.cuh"
 
 namespace deltarelay::cuda {
 
@@ -13,10 +14,11 @@ __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// What the launch asked for. A kernel that uses it has no other shared memory, so it is aligned as its first byte: 1024.
+// What the launch asked for. A kernel that uses it has no other shared memory, so it is aligned as its first byte: 1024. The address is made
+// opaque: where the compiler knows it, it finds it anew at every use, from a special register (the CTA's place in its cluster) that takes long.
 __device__ __forceinline__ uint8_t* dynamic_shared_memory() {
   extern __shared__ __align__(1024) uint8_t bytes[];
-  return bytes;
+  return static_cast<uint8_t*>(__cvta_shared_to_generic(opaque(shared_address(bytes))));
 }
 
 __device__ __forceinline__ void wait_parity(uint64_t* barrier, uint32_t parity) {

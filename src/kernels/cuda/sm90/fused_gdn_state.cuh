@@ -187,8 +187,7 @@ __device__ __forceinline__ void summarize_chunks(const Item& item, Shared<2>& sh
   const uint32_t v_offset = Stage::kV + swizzled_offset(8 * (lane / 16) + lane % 8, 2 * warp + lane / 8 % 2);
   RingPosition<Ring<2>::kStages> position;
   int previous = 0;  // stage of the chunk before
-#pragma unroll 1
-  for (int chunk = 0; chunk < chunks; ++chunk) {
+  auto walk = [&](int chunk) {
     const int stage_index = position.stage, valid = tokens - chunk * kFusedChunk;
     const ChunkStep<Element> step(shared.ring[stage_index], column);
     Fragment operand[8];
@@ -202,9 +201,7 @@ __device__ __forceinline__ void summarize_chunks(const Item& item, Shared<2>& sh
     float product[16];
     wgmma_fence();
     step.read_keys(product, operand);
-    if (chunk > 0 &&
-        !release_summarized<2>(shared, shared.made, position, previous, chunk, chunks, rank, thread, values, state))
-      return;
+    if (chunk > 0) release_summarized<2>(shared, previous, rank, thread, values);
     wait_parity(&shared.made[stage_index], position.parity);
     float4 strength[4];
     step.load_strength(strength);
@@ -228,7 +225,10 @@ __device__ __forceinline__ void summarize_chunks(const Item& item, Shared<2>& sh
     pin(state);
     previous = stage_index;
     position.advance();
-  }
+  };
+  for_each_chunk(chunks, kLookEvery, values, walk, [&](int chunk) {
+    return release_vanished<2>(shared, shared.made, position, previous, chunks - chunk, rank, thread, state);
+  });
 }
 
 }  // namespace deltarelay::cuda::sm90::fused_gdn

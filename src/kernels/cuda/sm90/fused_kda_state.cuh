@@ -170,8 +170,7 @@ __device__ __forceinline__ void summarize_fused(const Item& item, FusedShared<2>
   const uint32_t v_offset = FusedStage::kV + swizzled_offset(8 * (lane / 16) + lane % 8, 2 * warp + lane / 8 % 2);
   RingPosition<FusedRing<kCtas>::kStages> position;
   int previous = 0;  // stage of the chunk before
-#pragma unroll 1
-  for (int chunk = 0; chunk < chunks; ++chunk) {
+  auto walk = [&](int chunk) {
     const int stage_index = position.stage;
     const uint32_t stage = shared_address(shared.ring[stage_index]);
     wait_parity(&shared.scaled[stage_index], position.parity);
@@ -188,9 +187,7 @@ __device__ __forceinline__ void summarize_fused(const Item& item, FusedShared<2>
 #pragma unroll
     for (int k = 0; k < 8; ++k) Product::times(product, operand[k], k_plus + channels_at(k), k > 0);
     wgmma_commit();
-    if (chunk > 0 && !release_summarized<kCtas>(shared, shared.scaled, position, previous, chunk, chunks, rank, thread,
-                                                values, state))
-      return;
+    if (chunk > 0) release_summarized<kCtas>(shared, previous, rank, thread, values);
     const TokenFactors& factors = tokens_of(shared.ring[stage_index]);
     float4 strength[4];
 #pragma unroll
@@ -217,7 +214,10 @@ __device__ __forceinline__ void summarize_fused(const Item& item, FusedShared<2>
     pin(state);
     late.scale(state);
     previous = stage_index;
-  }
+  };
+  for_each_chunk(chunks, kLookEvery, values, walk, [&](int chunk) {
+    return release_vanished<kCtas>(shared, shared.scaled, position, previous, chunks - chunk, rank, thread, state);
+  });
 }
 
 template <int kCtas>

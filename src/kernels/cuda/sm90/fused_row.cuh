@@ -92,23 +92,23 @@ __device__ __forceinline__ void send_output(const FusedMaps& maps, const WalkArg
   }
 }
 
-// Of a summary, behind K S of chunk `chunk`: all warps of the group are done with the chunk before, whose stage is released. False when the
-// group walks M and that has vanished: then its other stages, as they are filled, are released too.
-template <int kCtas, class Shared, class Position>
-__device__ __forceinline__ bool release_summarized(Shared& shared, uint64_t* filled, Position position, int previous,
-                                                   int chunk, int chunks, int rank, int thread, bool values,
-                                                   const float (&state)[64]) {
-  bool lives = true;
-  if (values || chunk % kLookEvery != 0)
-    named_barrier(kStateBarrier + !values, kWarpgroup);
-  else
-    lives = transition_lives(state);
+// Of a summary, behind K S of a chunk: all warps of the group are done with the chunk before, whose stage is released.
+template <int kCtas, class Shared>
+__device__ __forceinline__ void release_summarized(Shared& shared, int previous, int rank, int thread, bool values) {
+  named_barrier(kStateBarrier + !values, kWarpgroup);
   if (thread == 0) release_stage<kCtas>(shared, previous, rank);
-  if (!lives) {
-    wgmma_wait<0>();
-    if (thread == 0) release_rest<kCtas>(shared, filled, position, chunks - chunk, rank);
+}
+// Between chunks of M: true when it has vanished. Then the stage of the chunk before and, as they are filled, those of the other `chunks`
+// are released.
+template <int kCtas, class Shared, class Position>
+__device__ __forceinline__ bool release_vanished(Shared& shared, uint64_t* filled, Position position, int previous,
+                                                 int chunks, int rank, int thread, const float (&state)[64]) {
+  if (transition_lives(state)) return false;
+  if (thread == 0) {
+    release_stage<kCtas>(shared, previous, rank);
+    release_rest<kCtas>(shared, filled, position, chunks, rank);
   }
-  return lives;
+  return true;
 }
 
 // The state group `group` of a CTA. Of an emit it walks half rank + group of the values; of a summary 0 walks B and 1 walks M.

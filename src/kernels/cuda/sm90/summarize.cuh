@@ -30,15 +30,14 @@ __device__ __forceinline__ void summarize_chunks(WalkShared<Stage>& shared, bool
   using Product = Wgmma<Element>;
   constexpr bool kScalarGate = View::kScalarGate;
   constexpr int kChunk = View::kChunk, kBlocks = View::kBlocks;
-  const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, warp = thread / 32;
+  const int thread = static_cast<int>(opaque(threadIdx.x) % kWarpgroup), lane = thread % 32, warp = thread / 32;
   const int column = 2 * (lane % 4);  // place in an 8-column block of an accumulator
   const int chunks = shared.item.row.chunks, tokens = shared.item.tokens;
   const uint32_t v_offset = Summary::kV + swizzled_offset(8 * (lane / 16) + lane % 8, 2 * warp + lane / 8 % 2);
   const uint32_t ring_address = shared_address(shared.ring);
   RingPosition<Summary::kStages> position;
 
-#pragma unroll 1
-  for (int chunk = 0; chunk < chunks; ++chunk) {
+  auto walk = [&](int chunk) {
     const View view = {opaque(ring_address + position.stage * Summary::kBytes)};
     const int valid = tokens - chunk * kChunk;
     Fragment operand[8], error[kBlocks], value[kBlocks];
@@ -47,10 +46,6 @@ __device__ __forceinline__ void summarize_chunks(WalkShared<Stage>& shared, bool
     for (int k = 0; k < 8; ++k) operand[k] = pack_block<Element>(state, k);
     wait_parity(&shared.full[position.stage], position.parity);
     clear_keys<Summary>(shared.ring + position.stage * Summary::kBytes, valid);
-    if (!values && chunk % kLookEvery == kLookEvery - 1 && !transition_lives(state)) {
-      finish_vanished(shared, position, chunks - chunk);
-      return;
-    }
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < 8; ++k) Product::times(product, operand[k], view.read() + View::channels(k), k > 0);
@@ -106,7 +101,12 @@ __device__ __forceinline__ void summarize_chunks(WalkShared<Stage>& shared, bool
     pin(state);
     warp_arrive(&shared.done[position.stage]);
     position.advance();
-  }
+  };
+  for_each_chunk(chunks, kLookEvery - 1, values, walk, [&](int chunk) {
+    const bool vanished = !transition_lives(state);
+    if (vanished) finish_vanished(shared, position, chunks - chunk);
+    return vanished;
+  });
 }
 
 }  // namespace deltarelay::cuda::sm90

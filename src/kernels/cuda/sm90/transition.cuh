@@ -23,6 +23,20 @@ __device__ __forceinline__ bool transition_lives(const float (&state)[64]) {
   return named_barrier_any(kStateBarrier + 1, kWarpgroup, (bits & 0x7fffffffu) != 0);
 }
 
+// Calls walk(chunk) for the chunks of a summary; between chunks of M vanished(chunk) looks, from `first_look` on, and may end it. Looks are not
+// in the loop over chunks: a way out of its middle has the compiler move the state from registers to registers in every chunk.
+template <class Walk, class Vanished>
+__device__ __forceinline__ void for_each_chunk(int chunks, int first_look, bool values, Walk walk, Vanished vanished) {
+  int chunk = 0, until = values || first_look > chunks ? chunks : first_look;
+#pragma unroll 1
+  while (true) {
+#pragma unroll 1
+    for (; chunk < until; ++chunk) walk(chunk);
+    if (chunk == chunks || vanished(chunk)) return;
+    until = until + kLookEvery < chunks ? until + kLookEvery : chunks;
+  }
+}
+
 // Leaves 64 rows of B^T or M^T in a slot. B holds no -0: the carry may leave it alone or add 0 to it, with the same bits.
 __device__ __forceinline__ void store_summary(const WalkArgs& args, int slot, int head, int half, bool is_b,
                                               float (&state)[64], int value_row, int lane_row, int lane_column) {
