@@ -49,7 +49,7 @@ struct KdaPrepare {
   // Does what takes one lane a token: of 4 warps, the one that has no scores.
   static constexpr int kSpareWarp = kNarrow ? 1 : 0;
   // CTAs that a multiprocessor shall have registers for.
-  static constexpr int kCtas = kNarrow ? (kMidFrame ? 6 : 4) : (kMidFrame && kWidth <= 128 ? 3 : 2);
+  static constexpr int kCtas = kNarrow ? (kMidFrame ? 7 : 5) : (kMidFrame && kWidth <= 128 ? 3 : 2);
   static constexpr int kSlab = kLanes * kChannels, kSlabs = (kWidth + kSlab - 1) / kSlab;
   static constexpr int kRowBytes = kSlab * kElement + 16, kTile = kChunk * kRowBytes;
   using Cell = Cells<Number, kChannels>;
@@ -279,16 +279,17 @@ struct KdaPrepare {
     return args.prepared + static_cast<int64_t>(opaque(blockIdx.x)) * kRecord.bytes;
   }
 
-  static __device__ __forceinline__ void prepare(const PrepareArgs& args, const ChunkPlace& place, int head, int dk,
-                                                 Shared& shared) {
-    const int thread = static_cast<int>(threadIdx.x), team = thread / kLanes, lane = thread % kLanes;
-    const int warp = thread / 32, warp_lane = thread % 32;
+  static __device__ __forceinline__ void prepare(const PrepareArgs& args, const ChunkPlace& place, int head,
+                                                 int key_head, int dk, Shared& shared) {
+    // Unsigned quotients: of signed ones the compiler corrects the sign.
+    const int team = static_cast<int>(threadIdx.x / kLanes), lane = static_cast<int>(threadIdx.x % kLanes);
+    const int warp = static_cast<int>(threadIdx.x / 32), warp_lane = static_cast<int>(threadIdx.x % 32);
     const bool spare = warp == kSpareWarp;
     const Activation& activation = args.activation;
-    const int key_head = head / (args.heads_v / args.heads_qk), channel0 = lane * kChannels;
+    const int channel0 = lane * kChannels;
     auto first_of = [&](const TensorView& tensor, int h, int channel) {
-      return place.sequence_at * tensor.sequence + (place.token + team * kRows) * tensor.token + h * tensor.head +
-             channel;
+      return static_cast<uint32_t>(place.sequence_at) * tensor.sequence + (place.token + team * kRows) * tensor.token +
+             static_cast<uint32_t>(h) * tensor.head + channel;
     };
     auto rows_of = [&](int slab) { return Rows{place.valid - team * kRows, dk - slab * kSlab - channel0}; };
     Slab slab;
@@ -302,15 +303,28 @@ struct KdaPrepare {
       load_gates(gates, activation.g, first_of(activation.g, head, s * kSlab + channel0), rows_of(s));
     };
 
-    if constexpr (kSlabs == 1) {
-      load_slab_gates(0);
-      load_keys(0);
-    }
+    float bias[kChannels];
+    auto load_bias = [&](int s) {
+#pragma unroll
+      for (int c = 0; c < kChannels; ++c)
+        bias[c] = c < rows_of(s).channels ? gate_bias(activation, head, s * kSlab + channel0 + c, dk) : 0.0f;
+    };
+
+    // Gates come last: what they are is decided by a branch, which waits for them, and all else is under way then.
+    if constexpr (kSlabs == 1) load_keys(0);
+    uint32_t beta_bits = 0;
     if (spare) {
       const TensorView& beta = activation.beta;
       const int64_t token = place.token + (warp_lane < place.valid ? warp_lane : 0);
-      const float raw =
-          load_number(beta.data, beta.dtype, place.sequence_at * beta.sequence + token * beta.token + head * beta.head);
+      beta_bits =
+          load_bits(beta.data, beta.dtype, place.sequence_at * beta.sequence + token * beta.token + head * beta.head);
+    }
+    if constexpr (kSlabs == 1) {
+      load_bias(0);
+      load_slab_gates(0);
+    }
+    if (spare) {
+      const float raw = number_of(beta_bits, activation.beta.dtype);
       shared.beta[warp_lane] = warp_lane < place.valid ? write_strength(raw, activation.beta_form) : 0.0f;
     }
     float norm = 1.0f;  // lanes 0-3: of q, 4-7: of k
@@ -348,8 +362,9 @@ struct KdaPrepare {
 #pragma unroll 1
     for (int s = 0; s < kSlabs; ++s) {
       if constexpr (kSlabs > 1) {
-        load_slab_gates(s);
         load_keys(s);
+        load_bias(s);
+        load_slab_gates(s);
       }
       const Rows rows = rows_of(s);
       const int channel = s * kSlab + channel0;
@@ -357,7 +372,7 @@ struct KdaPrepare {
 #pragma unroll
       for (int c = 0; c < kChannels; ++c) {
         params[c] = common;
-        if (c < rows.channels) params[c].bias = gate_bias(activation, head, channel + c, dk);
+        params[c].bias = bias[c];
       }
       activate_gates(gates, activation, params, rows);
       if constexpr (kSlabs > 1) {
@@ -395,9 +410,9 @@ struct KdaPrepare {
       uint8_t* const record = record_of(args);
       if (team == 0 && inside) {
 #pragma unroll
-        for (int c = 0; c < kChannels; ++c)
-          reinterpret_cast<float*>(record + kRecord.decay)[vector_place(channel + c)] =
-              exp2_approx(slab.end[c].rounded());
+        for (int c = 0; c < kChannels; c += 2)
+          *reinterpret_cast<float2*>(record + kRecord.decay + vector_place(channel + c) * 4) =
+              make_float2(exp2_approx(slab.end[c].rounded()), exp2_approx(slab.end[c + 1].rounded()));
       }
       const int groups = (kWidth - s * kSlab) / 32;
       uint8_t* const tiles_out = record + s * kSlab * kElement;
@@ -440,8 +455,8 @@ struct KdaPrepare {
         shared.pair_q[team][lane] = pair_sum;
       else if (lane < 16)
         shared.pair_k[team][lane - kPairsQ] = pair_sum;
+      __syncthreads();
     }
-    __syncthreads();
     uint8_t* const p = record + kRecord.p;
 #pragma unroll
     for (int share = 0; share < kShares; ++share) {
@@ -484,11 +499,13 @@ __global__ void __launch_bounds__(KdaPrepare<Number, kWidth, kMidFrame>::kThread
   using Prepare = KdaPrepare<Number, kWidth, kMidFrame>;
   wait_for_previous_grid();
   allow_next_grid();
-  const int head = static_cast<int>(blockIdx.x % static_cast<uint32_t>(args.heads_v));
-  const int chunk = static_cast<int>(blockIdx.x / static_cast<uint32_t>(args.heads_v));
+  const uint32_t heads_v = static_cast<uint32_t>(args.heads_v), heads_qk = static_cast<uint32_t>(args.heads_qk);
+  const uint32_t head = blockIdx.x % heads_v, chunk = blockIdx.x / heads_v;
+  const uint32_t key_head = heads_v == heads_qk ? head : head / (heads_v / heads_qk);  // divisions take 20 instructions
   ChunkPlace place;
-  if (!find_chunk(args.tables, chunk, kChunk, place)) return;
-  Prepare::prepare(args, place, head, dk, *reinterpret_cast<typename Prepare::Shared*>(dynamic_shared_memory()));
+  if (!find_chunk(args.tables, static_cast<int>(chunk), kChunk, place)) return;
+  Prepare::prepare(args, place, static_cast<int>(head), static_cast<int>(key_head), dk,
+                   *reinterpret_cast<typename Prepare::Shared*>(dynamic_shared_memory()));
 }
 
 }  // namespace deltarelay::cuda::sm80
