@@ -1,7 +1,9 @@
 // KDA `prepare`: one CTA per (chunk of 32 tokens, value head) turns raw q, k, g, beta into a record.
 //
-// A warp owns 4 tokens, a lane 2 or 4 channels of them, so sums of gates and of squares stay inside a warp; only the totals of 4 tokens
-// cross warps. Wide heads are worked through in slabs of channels. With G the inclusive sum of log2 decays and Gmid that of the first half:
+// A team of lanes, a warp or half of one, owns 4 tokens, a lane 2 or 4 channels of them, so sums of gates and of squares stay inside a team;
+// only the totals of 4 tokens cross teams. Half a warp has the 64 channels of narrow heads: with 2 channels a lane, what is done once a
+// token would cost as much as at 128. Wide heads are worked through in slabs of channels. With G the inclusive sum of log2 decays and Gmid
+// that of the first half:
 //     late half:   G - Gmid     early half:  Gmid - G
 // are both <= 0, so the block of scores between late rows and early columns needs no exponent above 0, whatever the gates are. Scores
 // inside a half come in one of two ways:
@@ -31,7 +33,7 @@ __device__ __forceinline__ constexpr int pair_with_diagonal(int i, int j) { retu
 __device__ __forceinline__ constexpr int pair_below_diagonal(int i, int j) { return i * (i - 1) / 2 + j; }
 constexpr int kPairsQ = 10, kPairsK = 6;
 
-constexpr int kKdaWarps = kChunk / kRows, kKdaThreads = 32 * kKdaWarps;
+constexpr int kTeams = kChunk / kRows;
 
 template <class Number, int kWidth, bool kMidFrame>
 struct KdaPrepare {
@@ -39,22 +41,30 @@ struct KdaPrepare {
   using Sum = GateSum<Numbers::kExactSums>;
   static constexpr int kElement = sizeof(Number);
   static constexpr RecordPlaces kRecord = record_places(Op::kKda, kElement, kWidth);
-  static constexpr int kChannels = kElement == 2 && kWidth > 64 ? 4 : 2;  // of a lane
-  static constexpr int kSlab = 32 * kChannels, kSlabs = (kWidth + kSlab - 1) / kSlab;
+  static constexpr bool kNarrow = kElement == 2 && kWidth <= 64;
+  static constexpr int kChannels = kElement == 2 ? 4 : 2;  // of a lane
+  static constexpr int kLanes = kNarrow ? 16 : 32;         // of a team
+  static constexpr int kThreads = kTeams * kLanes, kWarps = kThreads / 32;
+  static constexpr int kShares = 8 / kWarps;  // blocks of scores of a warp
+  // Does what takes one lane a token: of 4 warps, the one that has no scores.
+  static constexpr int kSpareWarp = kNarrow ? 1 : 0;
+  // CTAs that a multiprocessor shall have registers for.
+  static constexpr int kCtas = kNarrow ? (kMidFrame ? 7 : 5) : (kMidFrame && kWidth <= 128 ? 3 : 2);
+  static constexpr int kSlab = kLanes * kChannels, kSlabs = (kWidth + kSlab - 1) / kSlab;
   static constexpr int kRowBytes = kSlab * kElement + 16, kTile = kChunk * kRowBytes;
   using Cell = Cells<Number, kChannels>;
 
   struct Shared {
-    alignas(16) uint8_t tiles[3 * kTile];     // operands of scores: rows of q, rows of k, columns of k
-    Triangle lower;                           // L
-    alignas(16) Sum total[kKdaWarps][kSlab];  // of 4 tokens
-    float norm[2][kChunk];                    // scale / |q|, 1 / |k|
-    float dot[kChunk];                        // q.k
+    alignas(16) uint8_t tiles[3 * kTile];  // operands of scores: rows of q, rows of k, columns of k
+    Triangle lower;                        // L
+    alignas(16) Sum total[kTeams][kSlab];  // of 4 tokens
+    float norm[2][kChunk];                 // scale / |q|, 1 / |k|
+    float dot[kChunk];                     // q.k
     float beta[kChunk];
     float pair_q[8][kPairsQ], pair_k[8][kPairsK];  // levels: [block of 4 tokens][pair]
   };
 
-  // What a warp holds of one slab.
+  // What a team holds of one slab.
   struct Slab {
     Cell q[kRows], k[kRows];
     Sum sum[kRows][kChannels];  // G; mid frame: G - Gmid
@@ -82,7 +92,7 @@ struct KdaPrepare {
       put_pair<Number>(to, numbers[0], numbers[1]);
   }
 
-  // q.k of token lane % 8 of this warp, over the channels of the slab.
+  // q.k of token lane % 4 of this team, over the channels of the slab.
   static __device__ __forceinline__ float sum_dots(const Cell (&q)[kRows], const Cell (&k)[kRows], int lane) {
     float dots[kRows] = {};
 #pragma unroll
@@ -90,10 +100,10 @@ struct KdaPrepare {
 #pragma unroll
       for (int c = 0; c < kChannels; ++c) dots[t] = fmaf(q[t].get(c), k[t].get(c), dots[t]);
     }
-    return sum_over_lanes<kRows>(dots, lane);
+    return sum_over_lanes<kRows, kLanes>(dots, lane);
   }
 
-  // Scores of the 4 x 4 diagonal block of this warp's tokens, pair by pair, before norms: pair lane % 16.
+  // Scores of the 4 x 4 diagonal block of this team's tokens, pair by pair, before norms: pair lane % 16.
   static __device__ __forceinline__ float sum_pairs(const Cell (&q)[kRows], const Cell (&k)[kRows],
                                                     const float (&decay)[kRows][kChannels], int lane) {
     static_assert(kRows == 4);
@@ -118,7 +128,7 @@ struct KdaPrepare {
         }
       }
     }
-    return sum_over_lanes<16>(pairs, lane);
+    return sum_over_lanes<16, kLanes>(pairs, lane);
   }
 
   // Totals of the first `blocks` blocks of 4 tokens, summed in order.
@@ -153,7 +163,7 @@ struct KdaPrepare {
 
   // Mid frame: operands of all scores, and from them those of the walk, which are a factor of the channel away.
   static __device__ __forceinline__ void write_mid(const Slab& slab, Shared& shared, uint8_t* record, bool inside,
-                                                   int warp, int lane) {
+                                                   int team, int lane) {
     float early[kChannels], late[kChannels];  // decays of the halves
 #pragma unroll
     for (int c = 0; c < kChannels; ++c) {
@@ -162,7 +172,7 @@ struct KdaPrepare {
     }
 #pragma unroll
     for (int t = 0; t < kRows; ++t) {
-      const int token = warp * kRows + t;
+      const int token = team * kRows + t;
       const float scale_q = shared.norm[0][token], scale_k = shared.norm[1][token];
       float rows_q[kChannels], rows_k[kChannels], columns_k[kChannels], query[kChannels], read[kChannels],
           update[kChannels];
@@ -185,14 +195,14 @@ struct KdaPrepare {
   // Levels: operands of the scores between the halves, and of the walk.
   template <bool kLate>
   static __device__ __forceinline__ void write_halves(const Slab& slab, Shared& shared, uint8_t* record, bool inside,
-                                                      int warp, int lane) {
+                                                      int team, int lane) {
     float far[kChannels];  // the other half's whole decay, which separates this half from the chunk's far end
 #pragma unroll
     for (int c = 0; c < kChannels; ++c)
       far[c] = exp2_approx(kLate ? slab.middle[c].rounded() : slab.end[c] - slab.middle[c]);
 #pragma unroll
     for (int t = 0; t < kRows; ++t) {
-      const int token = warp * kRows + t;
+      const int token = team * kRows + t;
       const float scale_q = shared.norm[0][token], scale_k = shared.norm[1][token];
       float query[kChannels], read[kChannels], update[kChannels], rows_q[kChannels], rows_k[kChannels],
           columns_k[kChannels];
@@ -217,14 +227,14 @@ struct KdaPrepare {
 
   // Operands of the scores at one finer level: 8 or 4 tokens before, and as many after, a boundary.
   template <int kLevel>
-  static __device__ __forceinline__ void write_level(const Slab& slab, Shared& shared, int warp, int lane) {
-    constexpr int kSide = kLevel / kRows;  // warps
-    const bool is_row = warp / kSide % 2 == 1;
+  static __device__ __forceinline__ void write_level(const Slab& slab, Shared& shared, int team, int lane) {
+    constexpr int kSide = kLevel / kRows;  // teams
+    const bool is_row = team / kSide % 2 == 1;
     Sum boundary[kChannels];
-    sum_totals(boundary, shared, warp / (2 * kSide) * 2 * kSide + kSide, lane);
+    sum_totals(boundary, shared, team / (2 * kSide) * 2 * kSide + kSide, lane);
 #pragma unroll
     for (int t = 0; t < kRows; ++t) {
-      const float scale_q = shared.norm[0][warp * kRows + t], scale_k = shared.norm[1][warp * kRows + t];
+      const float scale_q = shared.norm[0][team * kRows + t], scale_k = shared.norm[1][team * kRows + t];
       float rows_q[kChannels], rows_k[kChannels], columns_k[kChannels];
 #pragma unroll
       for (int c = 0; c < kChannels; ++c) {
@@ -234,13 +244,14 @@ struct KdaPrepare {
         rows_k[c] = is_row ? k : 0.0f;
         columns_k[c] = is_row ? 0.0f : k;
       }
-      put_scores(shared, warp * kRows + t, lane, rows_q, rows_k, columns_k);
+      put_scores(shared, team * kRows + t, lane, rows_q, rows_k, columns_k);
     }
   }
 
-  // Adds [q; k] (64 rows) times k^T (32 columns) from the tiles: a warp has 16 rows and 16 columns. Those right of the diagonal have none.
-  static __device__ __forceinline__ void add_scores(float (&scores)[2][4], const Shared& shared, int groups, int warp,
-                                                    int lane) {
+  // Adds [q; k] (64 rows) times k^T (32 columns) from the tiles: a warp has 16 rows, of q or k or each, and 16 columns. Those right of the
+  // diagonal have none.
+  static __device__ __forceinline__ void add_scores(float (&scores)[kShares][2][4], const Shared& shared, int groups,
+                                                    int warp, int lane) {
     if (warp % 2 > warp / 2 % 2) return;
     const uint32_t tiles = shared_address(shared.tiles);
     const uint32_t rows =
@@ -250,10 +261,16 @@ struct KdaPrepare {
     for (int group = 0; group < kSlab / 32; ++group) {
       if (group >= groups) break;
       const int at = group * 32 * kElement;
-      const typename Numbers::Left left = Numbers::load_left(rows + at, kRowBytes);
+      typename Numbers::Left left[kShares];
 #pragma unroll
-      for (int n = 0; n < 2; ++n)
-        Numbers::multiply(scores[n], left, Numbers::load_rows(columns + at + n * 8 * kRowBytes));
+      for (int share = 0; share < kShares; ++share)
+        left[share] = Numbers::load_left(rows + share * kTile + at, kRowBytes);
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        const typename Numbers::Right right = Numbers::load_rows(columns + at + n * 8 * kRowBytes);
+#pragma unroll
+        for (int share = 0; share < kShares; ++share) Numbers::multiply(scores[share][n], left[share], right);
+      }
     }
   }
 
@@ -262,16 +279,19 @@ struct KdaPrepare {
     return args.prepared + static_cast<int64_t>(opaque(blockIdx.x)) * kRecord.bytes;
   }
 
-  static __device__ __forceinline__ void prepare(const PrepareArgs& args, const ChunkPlace& place, int head, int dk,
-                                                 Shared& shared) {
-    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  static __device__ __forceinline__ void prepare(const PrepareArgs& args, const ChunkPlace& place, int head,
+                                                 int key_head, int dk, Shared& shared) {
+    // Unsigned quotients: of signed ones the compiler corrects the sign.
+    const int team = static_cast<int>(threadIdx.x / kLanes), lane = static_cast<int>(threadIdx.x % kLanes);
+    const int warp = static_cast<int>(threadIdx.x / 32), warp_lane = static_cast<int>(threadIdx.x % 32);
+    const bool spare = warp == kSpareWarp;
     const Activation& activation = args.activation;
-    const int key_head = head / (args.heads_v / args.heads_qk), channel0 = lane * kChannels;
+    const int channel0 = lane * kChannels;
     auto first_of = [&](const TensorView& tensor, int h, int channel) {
-      return place.sequence_at * tensor.sequence + (place.token + warp * kRows) * tensor.token + h * tensor.head +
-             channel;
+      return static_cast<uint32_t>(place.sequence_at) * tensor.sequence + (place.token + team * kRows) * tensor.token +
+             static_cast<uint32_t>(h) * tensor.head + channel;
     };
-    auto rows_of = [&](int slab) { return Rows{place.valid - warp * kRows, dk - slab * kSlab - channel0}; };
+    auto rows_of = [&](int slab) { return Rows{place.valid - team * kRows, dk - slab * kSlab - channel0}; };
     Slab slab;
     auto load_keys = [&](int s) {
       const Rows rows = rows_of(s);
@@ -283,19 +303,32 @@ struct KdaPrepare {
       load_gates(gates, activation.g, first_of(activation.g, head, s * kSlab + channel0), rows_of(s));
     };
 
-    if constexpr (kSlabs == 1) {
-      load_slab_gates(0);
-      load_keys(0);
-    }
-    if (warp == 0) {
+    float bias[kChannels];
+    auto load_bias = [&](int s) {
+#pragma unroll
+      for (int c = 0; c < kChannels; ++c)
+        bias[c] = c < rows_of(s).channels ? gate_bias(activation, head, s * kSlab + channel0 + c, dk) : 0.0f;
+    };
+
+    // Gates come last: what they are is decided by a branch, which waits for them, and all else is under way then.
+    if constexpr (kSlabs == 1) load_keys(0);
+    uint32_t beta_bits = 0;
+    if (spare) {
       const TensorView& beta = activation.beta;
-      const int64_t token = place.token + (lane < place.valid ? lane : 0);
-      const float raw =
-          load_number(beta.data, beta.dtype, place.sequence_at * beta.sequence + token * beta.token + head * beta.head);
-      shared.beta[lane] = lane < place.valid ? write_strength(raw, activation.beta_form) : 0.0f;
+      const int64_t token = place.token + (warp_lane < place.valid ? warp_lane : 0);
+      beta_bits =
+          load_bits(beta.data, beta.dtype, place.sequence_at * beta.sequence + token * beta.token + head * beta.head);
+    }
+    if constexpr (kSlabs == 1) {
+      load_bias(0);
+      load_slab_gates(0);
+    }
+    if (spare) {
+      const float raw = number_of(beta_bits, activation.beta.dtype);
+      shared.beta[warp_lane] = warp_lane < place.valid ? write_strength(raw, activation.beta_form) : 0.0f;
     }
     float norm = 1.0f;  // lanes 0-3: of q, 4-7: of k
-    float& token_dot = shared.dot[warp * kRows + lane % kRows];
+    float& token_dot = shared.dot[team * kRows + lane % kRows];
     if constexpr (kSlabs == 1) {
       const float dot = sum_dots(slab.q, slab.k, lane);
       if (lane < kRows) token_dot = dot;
@@ -314,23 +347,24 @@ struct KdaPrepare {
           }
         }
       }
-      norm = rsqrtf(sum_over_lanes<2 * kRows>(squares, lane) + kL2NormEpsilon);
+      norm = rsqrtf(sum_over_lanes<2 * kRows, kLanes>(squares, lane) + kL2NormEpsilon);
     }
     if constexpr (kSlabs == 1) slab.stay_packed();
     if (lane % (2 * kRows) < kRows) norm *= activation.scale;
-    if (lane < 2 * kRows) shared.norm[lane / kRows][warp * kRows + lane % kRows] = norm;
+    if (lane < 2 * kRows) shared.norm[lane / kRows][team * kRows + lane % kRows] = norm;
 
     GateParams common = gate_params(activation, gate_slope(activation, head), 0.0f);
-    float scores[2][4] = {}, pair_sum = 0.0f;  // the last: of this lane's pair
-    const int row = warp / 2 % 2 * 16 + lane / 4, column = warp % 2 * 16 + lane % 4 * 2;
+    float scores[kShares][2][4] = {}, pair_sum = 0.0f;  // the last: of this lane's pair
+    const int row = warp / 2 % 2 * 16 + warp_lane / 4, column = warp % 2 * 16 + warp_lane % 4 * 2;
     auto row_of = [&](int i) { return row + i / 2 * 8; };
     auto column_of = [&](int n, int i) { return 8 * n + column + i % 2; };
 
 #pragma unroll 1
     for (int s = 0; s < kSlabs; ++s) {
       if constexpr (kSlabs > 1) {
-        load_slab_gates(s);
         load_keys(s);
+        load_bias(s);
+        load_slab_gates(s);
       }
       const Rows rows = rows_of(s);
       const int channel = s * kSlab + channel0;
@@ -338,7 +372,7 @@ struct KdaPrepare {
 #pragma unroll
       for (int c = 0; c < kChannels; ++c) {
         params[c] = common;
-        if (c < rows.channels) params[c].bias = gate_bias(activation, head, channel + c, dk);
+        params[c].bias = bias[c];
       }
       activate_gates(gates, activation, params, rows);
       if constexpr (kSlabs > 1) {
@@ -352,16 +386,16 @@ struct KdaPrepare {
         slab.sum[0][c] = Sum::of(gates[0][c]);
 #pragma unroll
         for (int t = 1; t < kRows; ++t) slab.sum[t][c] = slab.sum[t - 1][c] + Sum::of(gates[t][c]);
-        shared.total[warp][channel0 + c] = slab.sum[kRows - 1][c];
+        shared.total[team][channel0 + c] = slab.sum[kRows - 1][c];
       }
       __syncthreads();  // also: all are done with the tiles of the slab before
       Sum before[kChannels] = {};
 #pragma unroll
-      for (int block = 0; block < kKdaWarps; ++block) {
+      for (int block = 0; block < kTeams; ++block) {
 #pragma unroll
         for (int c = 0; c < kChannels; ++c) {
-          if (block > 0 && block == warp) before[c] = slab.end[c];
-          if (block == kKdaWarps / 2) slab.middle[c] = slab.end[c];
+          if (block > 0 && block == team) before[c] = slab.end[c];
+          if (block == kTeams / 2) slab.middle[c] = slab.end[c];
           const Sum total = shared.total[block][channel0 + c];
           slab.end[c] = block == 0 ? total : slab.end[c] + total;
         }
@@ -374,34 +408,34 @@ struct KdaPrepare {
       }
       const bool inside = channel < kWidth;
       uint8_t* const record = record_of(args);
-      if (warp == 0 && inside) {
+      if (team == 0 && inside) {
 #pragma unroll
-        for (int c = 0; c < kChannels; ++c)
-          reinterpret_cast<float*>(record + kRecord.decay)[vector_place(channel + c)] =
-              exp2_approx(slab.end[c].rounded());
+        for (int c = 0; c < kChannels; c += 2)
+          *reinterpret_cast<float2*>(record + kRecord.decay + vector_place(channel + c) * 4) =
+              make_float2(exp2_approx(slab.end[c].rounded()), exp2_approx(slab.end[c + 1].rounded()));
       }
       const int groups = (kWidth - s * kSlab) / 32;
       uint8_t* const tiles_out = record + s * kSlab * kElement;
       if constexpr (kMidFrame)
-        write_mid(slab, shared, tiles_out, inside, warp, lane);
-      else if (warp >= kKdaWarps / 2)
-        write_halves<true>(slab, shared, tiles_out, inside, warp, lane);
+        write_mid(slab, shared, tiles_out, inside, team, lane);
+      else if (team >= kTeams / 2)
+        write_halves<true>(slab, shared, tiles_out, inside, team, lane);
       else
-        write_halves<false>(slab, shared, tiles_out, inside, warp, lane);
+        write_halves<false>(slab, shared, tiles_out, inside, team, lane);
       __syncthreads();
-      add_scores(scores, shared, groups, warp, lane);
+      add_scores(scores, shared, groups, warp, warp_lane);
       if constexpr (!kMidFrame) {
         auto refine = [&](auto level) {
           constexpr int kLevel = decltype(level)::value;
           __syncthreads();
-          write_level<kLevel>(slab, shared, warp, lane);
+          write_level<kLevel>(slab, shared, team, lane);
           __syncthreads();
-          float finer[2][4] = {};
-          add_scores(finer, shared, groups, warp, lane);
+          float finer[kShares][2][4] = {};
+          add_scores(finer, shared, groups, warp, warp_lane);
 #pragma unroll
-          for (int i = 0; i < 8; ++i) {
-            const int differ = row_of(i % 4) ^ column_of(i / 4, i % 4);
-            if (differ >= kLevel && differ < 2 * kLevel) scores[i / 4][i % 4] += finer[i / 4][i % 4];
+          for (int i = 0; i < 8 * kShares; ++i) {
+            const int n = i / 4 % 2, differ = row_of(i % 4) ^ column_of(n, i % 4);
+            if (differ >= kLevel && differ < 2 * kLevel) scores[i / 8][n][i % 4] += finer[i / 8][n][i % 4];
           }
         };
         refine(std::integral_constant<int, 8>{});
@@ -410,60 +444,68 @@ struct KdaPrepare {
     }
 
     uint8_t* const record = record_of(args);
-    if (warp == 0) {
-      reinterpret_cast<float*>(record + kRecord.diagonal)[vector_place(lane)] =
-          shared.dot[lane] * shared.norm[0][lane] * shared.norm[1][lane];
-      reinterpret_cast<float*>(record + kRecord.beta)[vector_place(lane)] = shared.beta[lane];
+    if (spare) {
+      const int token = warp_lane;
+      reinterpret_cast<float*>(record + kRecord.diagonal)[vector_place(token)] =
+          shared.dot[token] * shared.norm[0][token] * shared.norm[1][token];
+      reinterpret_cast<float*>(record + kRecord.beta)[vector_place(token)] = shared.beta[token];
     }
     if constexpr (!kMidFrame) {
       if (lane < kPairsQ)
-        shared.pair_q[warp][lane] = pair_sum;
+        shared.pair_q[team][lane] = pair_sum;
       else if (lane < 16)
-        shared.pair_k[warp][lane - kPairsQ] = pair_sum;
+        shared.pair_k[team][lane - kPairsQ] = pair_sum;
+      __syncthreads();
     }
-    __syncthreads();
-    const bool of_q = warp<kKdaWarps / 2, above = warp % 2> warp / 2 % 2;
     uint8_t* const p = record + kRecord.p;
-    if (above) {
-      if (of_q) store_zero_block<Number>(p, 0, 1, lane);
-    } else {
+#pragma unroll
+    for (int share = 0; share < kShares; ++share) {
+      const bool of_q = warp / 4 + share == 0;
+      if (warp % 2 > warp / 2 % 2) {
+        if (of_q) store_zero_block<Number>(p, 0, 1, warp_lane);
+        continue;
+      }
+      float(&block)[2][4] = scores[share];
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         const int r = row_of(i % 4), c = column_of(i / 4, i);
-        float score = scores[i / 4][i % 4];
+        float score = block[i / 4][i % 4];
         if (!kMidFrame && (r ^ c) < 4 && c < r)
           score = of_q
                       ? shared.pair_q[r / 4][pair_with_diagonal(r % 4, c % 4)] * shared.norm[0][r] * shared.norm[1][c]
                       : shared.pair_k[r / 4][pair_below_diagonal(r % 4, c % 4)] * shared.norm[1][r] * shared.norm[1][c];
         if (!of_q) score *= shared.beta[r];
-        scores[i / 4][i % 4] = c < r ? score : 0.0f;  // above the diagonal anything may stand: select
+        block[i / 4][i % 4] = c < r ? score : 0.0f;  // above the diagonal anything may stand: select
       }
       if (of_q) {
-        store_block<Number>(p, warp / 2, warp % 2, scores[0], scores[1], lane);
+        store_block<Number>(p, warp / 2, warp % 2, block[0], block[1], warp_lane);
       } else {
 #pragma unroll
         for (int i = 0; i < 4; ++i)
           *reinterpret_cast<float2*>(&shared.lower.row[row_of(i % 2 * 2)][column_of(i / 2, 0)]) =
-              make_float2(scores[i / 2][i % 2 * 2], scores[i / 2][i % 2 * 2 + 1]);
+              make_float2(block[i / 2][i % 2 * 2], block[i / 2][i % 2 * 2 + 1]);
       }
     }
     __syncthreads();
-    if (warp == 0) store_inverse<Number>(shared.lower, record + kRecord.t, lane);
+    if (warp == 0) store_inverse<Number>(shared.lower, record + kRecord.t, warp_lane);
   }
 };
 
 // CTAs are numbered (chunk, head), the last innermost: neighbours in the grid are neighbours in memory.
 template <class Number, int kWidth, bool kMidFrame>
-__global__ void __launch_bounds__(kKdaThreads, kMidFrame&& kWidth <= 128 ? 3 : 2)
+__global__ void __launch_bounds__(KdaPrepare<Number, kWidth, kMidFrame>::kThreads,
+                                  KdaPrepare<Number, kWidth, kMidFrame>::kCtas)
     prepare_kda_kernel(const __grid_constant__ PrepareArgs args, int dk) {
   using Prepare = KdaPrepare<Number, kWidth, kMidFrame>;
   wait_for_previous_grid();
   allow_next_grid();
-  const int head = static_cast<int>(blockIdx.x % static_cast<uint32_t>(args.heads_v));
-  const int chunk = static_cast<int>(blockIdx.x / static_cast<uint32_t>(args.heads_v));
+  const uint32_t heads_v = static_cast<uint32_t>(args.heads_v), heads_qk = static_cast<uint32_t>(args.heads_qk);
+  const uint32_t head = blockIdx.x % heads_v, chunk = blockIdx.x / heads_v;
+  const uint32_t key_head = heads_v == heads_qk ? head : head / (heads_v / heads_qk);  // divisions take 20 instructions
   ChunkPlace place;
-  if (!find_chunk(args.tables, chunk, kChunk, place)) return;
-  Prepare::prepare(args, place, head, dk, *reinterpret_cast<typename Prepare::Shared*>(dynamic_shared_memory()));
+  if (!find_chunk(args.tables, static_cast<int>(chunk), kChunk, place)) return;
+  Prepare::prepare(args, place, static_cast<int>(head), static_cast<int>(key_head), dk,
+                   *reinterpret_cast<typename Prepare::Shared*>(dynamic_shared_memory()));
 }
 
 }  // namespace deltarelay::cuda::sm80

@@ -1,4 +1,4 @@
-// A warp's rows of raw tensors in registers, for KDA `prepare`: 4 tokens, of which a lane has a few neighbouring channels.
+// A team's rows of raw tensors in registers, for KDA `prepare`: 4 tokens, of which a lane has a few neighbouring channels.
 #pragma once
 #include <cstdint>
 
@@ -10,7 +10,7 @@
 
 namespace deltarelay::cuda::sm80 {
 
-constexpr int kRows = 4;  // tokens of a warp
+constexpr int kRows = 4;  // tokens of a team
 
 // Which of them exist.
 struct Rows {
@@ -48,7 +48,7 @@ struct VectorOf<16> {
 };
 
 // kWords words of each row at once, where everything exists and every row is aligned to them; else number by number, and 0 for what does not
-// exist. `first`: this lane's place in the warp's first row; `stride` in bytes; `element`: 2 or 4 bytes.
+// exist. `first`: this lane's place in the team's first row; `stride` in bytes; `element`: 2 or 4 bytes.
 template <int kWords>
 __device__ __forceinline__ void load_words(uint32_t (&words)[kRows][kWords], const uint8_t* first, int64_t stride,
                                            int element, bool aligned, const Rows& rows) {

@@ -33,12 +33,14 @@ cudaError_t ShapeKernels<kOp, kType, kWidth>::prepare(const PrepareArgs& args, c
   } else {
     const unsigned grid = static_cast<unsigned>(args.chunks) * static_cast<unsigned>(args.heads_v);
     if constexpr (kTakesMidFrame<kType>) {
+      using Prepare = KdaPrepare<Number, kWidth, true>;
       if (shape.mid_frame)
-        return launch_dependent(prepare_kda_kernel<Number, kWidth, true>, grid, kKdaThreads,
-                                sizeof(typename KdaPrepare<Number, kWidth, true>::Shared), stream, args, shape.dk);
+        return launch_dependent(prepare_kda_kernel<Number, kWidth, true>, grid, Prepare::kThreads,
+                                sizeof(typename Prepare::Shared), stream, args, shape.dk);
     }
-    return launch_dependent(prepare_kda_kernel<Number, kWidth, false>, grid, kKdaThreads,
-                            sizeof(typename KdaPrepare<Number, kWidth, false>::Shared), stream, args, shape.dk);
+    using Prepare = KdaPrepare<Number, kWidth, false>;
+    return launch_dependent(prepare_kda_kernel<Number, kWidth, false>, grid, Prepare::kThreads,
+                            sizeof(typename Prepare::Shared), stream, args, shape.dk);
   }
 }
 
