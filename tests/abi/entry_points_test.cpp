@@ -1,4 +1,5 @@
 // Functions that need no plan: the library about itself, devices, backends.
+#include <cstddef>
 #include <cstring>
 #include <set>
 #include <thread>
@@ -95,7 +96,9 @@ TEST(Devices, EveryOneIsFoundByItsName) {
     dr_device_init(&by_name);
     ASSERT_EQ(dr_device_get(i, &by_index), DR_SUCCESS);
     ASSERT_EQ(dr_device_find(by_index.name, &by_name), DR_SUCCESS);
-    EXPECT_EQ(std::memcmp(&by_index, &by_name, sizeof by_index), 0) << by_index.name;
+    // Without what pads the struct at its end.
+    constexpr size_t kBytes = offsetof(dr_device, portable_measured) + sizeof by_index.portable_measured;
+    EXPECT_EQ(std::memcmp(&by_index, &by_name, kBytes), 0) << by_index.name;
   }
   dr_device device;
   dr_device_init(&device);
