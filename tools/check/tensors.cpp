@@ -60,7 +60,8 @@ TensorSet::TensorSet(const cases::Case& c) : case_(c), request_(c), offsets_(c.o
     const int64_t element = bytes_of(c.dtype);
     // Views promise less than the row they lie in has.
     // A row at least: where there is no token, k and v still begin behind q.
-    memory_qkv_ = GuardedBuffer(std::max<int64_t>(1, c.num_tokens()) * row.width * element, std::max<int64_t>(16, alignment_));
+    memory_qkv_ =
+        GuardedBuffer(std::max<int64_t>(1, c.num_tokens()) * row.width * element, std::max<int64_t>(16, alignment_));
     const std::vector<int64_t>* offsets = c.batched ? nullptr : &offsets_;
     q_ = {memory_qkv_.data(), c.dtype, strides.q, c.heads_qk, c.dk, offsets};
     k_ = {memory_qkv_.data() + row.k * element, c.dtype, strides.k, c.heads_qk, c.dk, offsets};
