@@ -214,7 +214,8 @@ void plan_unknown_lengths(Plan& plan, const Modes& modes) {
 // Chunks of all sequences; when lengths come at execution, the most that the bounds allow: every sequence may end in a ragged one.
 int64_t count_chunks(const Plan& plan) {
   const Problem& p = plan.problem;
-  if (!p.lengths_known) return plan::ceil_div(p.num_tokens, plan.chunk) + p.num_seqs;
+  // Every sequence may end within a chunk, and no chunk is empty: without a token there is none.
+  if (!p.lengths_known) return std::min(p.num_tokens, plan::ceil_div(p.num_tokens, plan.chunk) + p.num_seqs);
   int64_t chunks = 0;
   for (int64_t n = 0; n < p.num_seqs; ++n) chunks += plan::ceil_div(p.length(n), plan.chunk);
   return chunks;

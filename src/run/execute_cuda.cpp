@@ -124,7 +124,7 @@ void execute_cuda(const Plan& plan, const dr_tensors& tensors, std::byte* worksp
                         .bounds = {.rows1 = plan.capacity.rows1,
                                    .folds = plan.capacity.folds,
                                    .rows3 = plan.capacity.rows3,
-                                   .chunks = plan.problem.num_tokens > 0 ? plan.num_chunks : 0,
+                                   .chunks = plan.num_chunks,
                                    .slots = plan.capacity.slots},
                         .tables = tables,
                         .prepared = buffer<std::byte>(plan, workspace, kBufferPrepared),

@@ -129,6 +129,12 @@ TEST(CudaSm90, BooksRecordsSlotsAndTheTable) {
   EXPECT_TRUE(late->device_image.empty());
   EXPECT_GT(booked(*late, kBufferTable), late->device_table.scratch);
   EXPECT_EQ(booked(*late, kBufferOffsets), 0u) << "offsets are read where they are";
+  auto late_chunks = [](int64_t tokens) {
+    const Problem problem = test::problem_with_bounds(Op::kGdn, tokens, 3, 4);
+    return make_plan(problem, test::options_on(test::prepared_on("h200")))->num_chunks;
+  };
+  EXPECT_EQ(late_chunks(0), 0) << "nothing to launch";
+  EXPECT_EQ(late_chunks(2), 2) << "no chunk is empty";
 }
 
 template <class T>

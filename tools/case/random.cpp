@@ -50,7 +50,8 @@ constexpr int64_t kLeastBlock = 128;
 // Outputs of a token that starts from nothing are one number, q.k, times a vector, and q.k may be what is left of a cancellation. Of fp32, whose
 // tolerance is near its last bit, that shows (two of 10,000 cases); not all of four tokens are so.
 constexpr int64_t kLeastFp32 = 4;
-// The same of GPU backends, which also round the scores themselves to 16 bits: on an H200, 2 of 7,000 cases, sequences of two tokens.
+// The same of GPU backends, which round scores to 16 bits too: on an H200, 2 of some 7,500 cases, both of two tokens, at 5.8e-3 and 1.1e-2 where
+// the tensor is at 3e-3 as a whole.
 constexpr int64_t kLeastRounded = 12;
 
 bool rounds_scores(const Case& c) { return c.dtype != DR_FP32 && c.backend.rfind("cuda", 0) == 0; }
@@ -107,16 +108,6 @@ void random_sizes(Dice& dice, int64_t cost, Case& c) {
   if (dice.one_in(5)) c.lengths_at = LengthsAt::kExecute;
 }
 
-// (I + L)^-1 in 16 bits is as good as L is small. Keys of few channels are alike, and without the norm some of them are long (|k|^2 above 2 in 4 %
-// of those with 8 channels); beta near 2 and correlated keys are too much together. On an H200, 8 of 7,000 cases at 1.02 to 1.9 of the tolerance.
-void keep_solve_tame(Case& c) {
-  constexpr int32_t kFew = 16, kMany = 64;
-  const bool strong = c.beta == BetaProfile::kNear2 || c.beta == BetaProfile::kTwice;
-  if (c.dk < kMany) c.l2norm = true;
-  if (strong && c.dk < kFew) c.beta = BetaProfile::kValue;
-  if (strong) c.keys = KeyProfile::kNormal;
-}
-
 void random_values(Dice& dice, Case& c) {
   constexpr std::array<int32_t, 6> kForms = {DR_GATE_LOG,    DR_GATE_LOG,          DR_GATE_LOG,
                                              DR_GATE_LINEAR, DR_GATE_RAW_SOFTPLUS, DR_GATE_RAW_BOUNDED};
@@ -154,7 +145,6 @@ void random_values(Dice& dice, Case& c) {
     c.lower_bound = -5.0;
   }
   if (dice.one_in(5)) c.scale = 0.25;
-  if (rounds_scores(c)) keep_solve_tame(c);
 }
 
 // Rounding to 16 bits is held to its root mean square, which a handful of elements may miss by chance: fp32 data, whose

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <exception>
 #include <mutex>
+#include <stdexcept>
 #include <thread>
 
 namespace deltarelay::check {
@@ -38,7 +39,7 @@ class RandomRun {
   void work() {
     try {
       for (cases::Case c; next(c);) {
-        const Outcome outcome = check_case(c, options_.check);
+        const Outcome outcome = check(c);
         const std::lock_guard<std::mutex> lock(mutex_);
         count(outcome);
         after_(c, outcome);
@@ -46,6 +47,15 @@ class RandomRun {
     } catch (...) {
       const std::lock_guard<std::mutex> lock(mutex_);
       error_ = std::current_exception();
+    }
+  }
+
+  // What is thrown here is a fault of the check itself, not of a backend: it ends the run, and names the case.
+  Outcome check(const cases::Case& c) const {
+    try {
+      return check_case(c, options_.check);
+    } catch (const std::exception& error) {
+      throw std::runtime_error(std::string(error.what()) + "; case: " + cases::print(c));
     }
   }
 

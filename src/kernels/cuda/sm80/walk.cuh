@@ -325,8 +325,8 @@ struct Walk {
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     const int first_row = item.tile * Stage::kColumns + Stage::first_row(warp);
     auto place = [&](int r) { return Place{first_row + 16 * r + lane / 4, lane % 4 * 2}; };
-    // Slots have whole tiles of 64 rows: of a wider tile, some warps may have none.
     const bool idle = first_row >= (item.transition ? extent.dk : extent.dv);
+    // Slots have whole tiles of 64 rows: of a wider tile, some warps may have none.
     const bool in_slot = first_row < whole_tiles(item.transition ? extent.dk : extent.dv) * kTileValues;
     auto slot_state = [&](int slot) {
       const int64_t floats = static_cast<int64_t>(whole_tiles(extent.dv)) * kTileValues * kWidth;

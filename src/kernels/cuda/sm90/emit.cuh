@@ -19,6 +19,7 @@ __device__ __forceinline__ void emit_chunks(WalkShared<Stage>& shared, int group
   using Product = Wgmma<Element>;
   constexpr bool kScalarGate = View::kScalarGate;
   constexpr int kChunk = View::kChunk, kBlocks = View::kBlocks;
+  // Opaque, or the compiler reads the number from its special register in every chunk.
   const int thread = static_cast<int>(opaque(threadIdx.x) % kWarpgroup), lane = thread % 32, warp = thread / 32;
   const int column = 2 * (lane % 4);  // place in an 8-column block of an accumulator
   // This lane's row of its warp's 16 value columns, 16 tokens at a time, for transposing ldmatrix and stmatrix in a V tile.

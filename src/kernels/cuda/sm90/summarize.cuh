@@ -30,6 +30,7 @@ __device__ __forceinline__ void summarize_chunks(WalkShared<Stage>& shared, bool
   using Product = Wgmma<Element>;
   constexpr bool kScalarGate = View::kScalarGate;
   constexpr int kChunk = View::kChunk, kBlocks = View::kBlocks;
+  // Opaque, or the compiler reads the number from its special register in every chunk.
   const int thread = static_cast<int>(opaque(threadIdx.x) % kWarpgroup), lane = thread % 32, warp = thread / 32;
   const int column = 2 * (lane % 4);  // place in an 8-column block of an accumulator
   const int chunks = shared.item.row.chunks, tokens = shared.item.tokens;
