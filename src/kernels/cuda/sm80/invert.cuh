@@ -7,7 +7,29 @@
 
 namespace deltarelay::cuda::sm80 {
 
-// Stores P or T of 32 tokens: pair(i, j) has (i, j) and (i, j + 1); what is not below the diagonal is selected away.
+// Calls body(row, column) for the parts of 8 x 8 of a square of 32 tokens that are not right of the diagonal, by the place of their first
+// numbers: it is known when the loops are unrolled.
+template <class Body>
+__device__ __forceinline__ void for_each_part(Body body) {
+#pragma unroll
+  for (int row = 0; row < kChunk; row += 8) {
+#pragma unroll
+    for (int column = 0; column <= row; column += 8) body(row, column);
+  }
+}
+// The number of such a part.
+constexpr int kParts = 10;
+__device__ __forceinline__ constexpr int part_number(int row, int column) {
+  return row / 8 * (row / 8 + 1) / 2 + column / 8;
+}
+// A lane's two numbers of a part, as sums hold them, without what is not below the diagonal.
+__device__ __forceinline__ float2 below_diagonal(float2 pair, int row, int column, int lane) {
+  const int right_of = lane % 4 * 2 - lane / 4;  // how far its first number is right of the part's own diagonal
+  if (row > column) return pair;
+  return make_float2(right_of < 0 ? pair.x : 0.0f, right_of + 1 < 0 ? pair.y : 0.0f);
+}
+
+// Stores P or T of 32 tokens: pair(row, column) has a lane's numbers of that part, below the diagonal.
 template <class Number, class PairAt>
 __device__ __forceinline__ void store_square(uint8_t* square, int lane, PairAt pair) {
 #pragma unroll
@@ -16,10 +38,10 @@ __device__ __forceinline__ void store_square(uint8_t* square, int lane, PairAt p
     float number[2][4];
 #pragma unroll
     for (int part = 0; part < 4; ++part) {
-      const int row = 16 * i + lane / 4 + part % 2 * 8, column = 16 * j + lane % 4 * 2 + part / 2 * 8;
-      const float2 two = pair(row, column);
-      number[part / 2][part % 2 * 2] = column < row ? two.x : 0.0f;
-      number[part / 2][part % 2 * 2 + 1] = column + 1 < row ? two.y : 0.0f;
+      const int row = 16 * i + part % 2 * 8, column = 16 * j + part / 2 * 8;
+      const float2 two = column > row ? make_float2(0.0f, 0.0f) : below_diagonal(pair(row, column), row, column, lane);
+      number[part / 2][part % 2 * 2] = two.x;
+      number[part / 2][part % 2 * 2 + 1] = two.y;
     }
     store_block<Number>(square, i, j, number[0], number[1], lane);
   }
@@ -70,7 +92,9 @@ __device__ __forceinline__ void store_inverse(Triangle& lower, uint8_t* t, int l
   multiply(16, 16, corner);  // X1 (L10 X0): its right factor stands in rows 16 .. 31, columns 0 .. 15
   put(corner, -1.0f);
 
-  store_square<Number>(t, lane, [&](int i, int j) { return *reinterpret_cast<const float2*>(&lower.row[i][j]); });
+  store_square<Number>(t, lane, [&](int row, int column) {
+    return *reinterpret_cast<const float2*>(&lower.row[row + g][column + 2 * q]);
+  });
 }
 
 }  // namespace deltarelay::cuda::sm80

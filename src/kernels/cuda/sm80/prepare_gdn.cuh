@@ -1,6 +1,9 @@
 // GDN `prepare` for chunks of 32 tokens: one CTA per (chunk, q/k head, up to 4 of its value heads) turns raw q, k, g, beta into records.
 //
-// K K^T and Q K^T are formed once, by all warps, and left in shared memory in fp32. Then a warp has one value head to itself.
+// K K^T and Q K^T with their norms are formed once, by all warps, and left in shared memory in fp32. Then a warp has one value head to itself.
+//
+// No exponent above 0: between the halves of a chunk, decays are products of a factor to the middle and one from it; inside a half each pair
+// has its own.
 #pragma once
 #include <cstdint>
 
@@ -19,6 +22,11 @@ namespace deltarelay::cuda::sm80 {
 constexpr int kWarps = kThreads / 32;
 constexpr int kHeadsTogether = kWarps;  // value heads of a CTA
 
+// Scores of all pairs of tokens. Rows padded to 40: the 4 rows of pairs that half a warp reads together fall into different banks.
+struct Products {
+  float row[kChunk][40];
+};
+
 template <class Number, int kWidth>
 struct GdnPrepareShared {
   static constexpr int kElement = sizeof(Number), kRowBytes = kWidth * kElement + 16;
@@ -27,59 +35,26 @@ struct GdnPrepareShared {
     alignas(16) uint8_t tiles[2 * kTile];  // q, k
     Triangle lower[kWarps];                // once the products are formed
   };
-  Triangle products[2];  // Q K^T, K K^T, all of them
-  float norm[2][kChunk];
-  // Of tokens, for each warp's head: G, and the factors of a row of P, a row of L, a column of both.
+  alignas(16) Products products[2];  // scale Q K^T, K K^T, of normalised rows
+  float norm[2][kChunk];             // scale / |q|, 1 / |k|
+  // Of tokens, for each warp's head: G, and the decay between the token and the chunk's middle.
   GateSum<Arithmetic<Number>::kExactSums> sum[kWarps][kChunk];
-  float query[kWarps][kChunk], key[kWarps][kChunk], column[kWarps][kChunk];
+  float half[kWarps][kChunk];
+  float beta[kWarps][kChunk];
 };
 
-// 1 / |row| of both tiles: four lanes a token, each with every fourth piece.
+// Warps 0, 1: rows of Q K^T, warps 2, 3: rows of K K^T, 16 each. Squares of the norms are the diagonals of Q Q^T and K K^T.
 template <class Number, int kWidth>
-__device__ __forceinline__ void find_norms(GdnPrepareShared<Number, kWidth>& shared, bool l2norm) {
-  using Shared = GdnPrepareShared<Number, kWidth>;
-  const int thread = static_cast<int>(threadIdx.x), token = thread / 4, quarter = thread % 4;
-#pragma unroll 1
-  for (int tensor = 0; tensor < 2; ++tensor) {
-    float norm = 1.0f;
-    if (l2norm) {
-      const uint32_t row = shared_address(shared.tiles) + tensor * Shared::kTile + token * Shared::kRowBytes;
-      float sum = 0.0f;
-#pragma unroll
-      for (int piece = 0; piece < kWidth * Shared::kElement / 16; piece += 4) {
-        const uint4 four = load_four(row + (piece + quarter) * 16);
-        const uint32_t word[4] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          if constexpr (Shared::kElement == 2) {
-            const float low = Pair<Number>::low(word[i]), high = Pair<Number>::high(word[i]);
-            sum = fmaf(low, low, fmaf(high, high, sum));
-          } else {
-            const float x = __uint_as_float(word[i]);
-            sum = fmaf(x, x, sum);
-          }
-        }
-      }
-      sum += __shfl_xor_sync(~0u, sum, 1);
-      sum += __shfl_xor_sync(~0u, sum, 2);
-      norm = rsqrtf(sum + kL2NormEpsilon);
-    }
-    if (quarter == 0) shared.norm[tensor][token] = norm;
-  }
-}
-
-// Warps 0, 1: rows of Q K^T, warps 2, 3: rows of K K^T, 16 each.
-template <class Number, int kWidth>
-__device__ __forceinline__ void form_products(GdnPrepareShared<Number, kWidth>& shared) {
+__device__ __forceinline__ void form_products(GdnPrepareShared<Number, kWidth>& shared, const Activation& activation) {
   using Shared = GdnPrepareShared<Number, kWidth>;
   using Numbers = Arithmetic<Number>;
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int matrix = warp / 2, first_row = warp % 2 * 16;
-  const uint32_t tiles = shared_address(shared.tiles);
-  const uint32_t rows =
-      tiles + matrix * Shared::kTile + first_row * Shared::kRowBytes + Numbers::left_place(lane, Shared::kRowBytes);
-  const uint32_t columns = tiles + Shared::kTile + Numbers::rows_place(lane, Shared::kRowBytes);
-  float sums[4][4] = {};
+  const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
+  const int matrix = warp / 2, first_row = warp % 2 * 16, g = lane / 4, q = lane % 4;
+  const uint32_t tile = shared_address(shared.tiles) + matrix * Shared::kTile;
+  const uint32_t rows = tile + first_row * Shared::kRowBytes + Numbers::left_place(lane, Shared::kRowBytes);
+  const uint32_t columns = shared_address(shared.tiles) + Shared::kTile + Numbers::rows_place(lane, Shared::kRowBytes);
+  const uint32_t own = tile + first_row * Shared::kRowBytes + Numbers::rows_place(lane, Shared::kRowBytes);
+  float sums[4][4] = {}, squares[2][4] = {};
 #pragma unroll
   for (int group = 0; group < kWidth / 32; ++group) {
     const int at = group * 32 * Shared::kElement;
@@ -87,13 +62,29 @@ __device__ __forceinline__ void form_products(GdnPrepareShared<Number, kWidth>& 
 #pragma unroll
     for (int n = 0; n < 4; ++n)
       Numbers::multiply(sums[n], left, Numbers::load_rows(columns + at + n * 8 * Shared::kRowBytes));
+#pragma unroll
+    for (int n = 0; n < 2; ++n)
+      Numbers::multiply(squares[n], left, Numbers::load_rows(own + at + n * 8 * Shared::kRowBytes));
   }
+  if (q == g / 2) {  // this lane has the diagonal's numbers of rows g and g + 8
 #pragma unroll
-  for (int n = 0; n < 4; ++n) {
+    for (int r = 0; r < 2; ++r) {
+      const float square = g % 2 == 0 ? squares[r][2 * r] : squares[r][2 * r + 1];
+      shared.norm[matrix][first_row + 8 * r + g] =
+          (matrix == 0 ? activation.scale : 1.0f) * (activation.l2norm ? rsqrtf(square + kL2NormEpsilon) : 1.0f);
+    }
+  }
+  __syncthreads();
 #pragma unroll
-    for (int r = 0; r < 2; ++r)
-      *reinterpret_cast<float2*>(&shared.products[matrix].row[first_row + lane / 4 + 8 * r][8 * n + lane % 4 * 2]) =
-          make_float2(sums[n][2 * r], sums[n][2 * r + 1]);
+  for (int r = 0; r < 2; ++r) {
+    const int row = first_row + g + 8 * r;
+    const float norm = shared.norm[matrix][row];
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      const int column = 8 * n + 2 * q;
+      *reinterpret_cast<float2*>(&shared.products[matrix].row[row][column]) = make_float2(
+          sums[n][2 * r] * (norm * shared.norm[1][column]), sums[n][2 * r + 1] * (norm * shared.norm[1][column + 1]));
+    }
   }
 }
 
@@ -103,7 +94,7 @@ __device__ __forceinline__ void prepare_head(GdnPrepareShared<Number, kWidth>& s
                                              const ChunkPlace& place, int head, uint8_t* record, int warp) {
   constexpr RecordPlaces kRecord = record_places(Op::kGdn, sizeof(Number), kWidth);
   using Sum = GateSum<Arithmetic<Number>::kExactSums>;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int lane = static_cast<int>(threadIdx.x % 32);
   const TensorView &g = activation.g, &b = activation.beta;
   const bool exists = lane < place.valid;
   const int64_t token = place.token + (exists ? lane : 0);
@@ -119,13 +110,12 @@ __device__ __forceinline__ void prepare_head(GdnPrepareShared<Number, kWidth>& s
     const Sum below = shift_up(sum, step);
     if (lane >= step) sum = below + sum;
   }
-  const Sum last = broadcast(sum, 31);  // that of the last token which exists
-  const float norm_q = exists ? activation.scale * shared.norm[0][lane] : 0.0f;
-  const float norm_k = exists ? shared.norm[1][lane] : 0.0f;
+  const Sum middle = broadcast(sum, kChunk / 2 - 1), last = broadcast(sum, kChunk - 1);
+  const float norm_q = exists ? shared.norm[0][lane] : 0.0f, norm_k = exists ? shared.norm[1][lane] : 0.0f;
   const float from_start = exp2_approx(sum.rounded());
   auto put = [&](int vector, float x) { reinterpret_cast<float*>(record + vector)[vector_place(lane)] = x; };
   put(kRecord.beta, beta);
-  put(kRecord.diagonal, norm_q * norm_k * shared.products[0].row[lane][lane]);
+  put(kRecord.diagonal, shared.products[0].row[lane][lane]);
   put(kRecord.read_factor, beta * from_start * norm_k);
   put(kRecord.query_factor, from_start * norm_q);
   put(kRecord.update_factor, exp2_approx(last - sum) * norm_k);
@@ -133,30 +123,34 @@ __device__ __forceinline__ void prepare_head(GdnPrepareShared<Number, kWidth>& s
   if (lane < 4) reinterpret_cast<float*>(record + kRecord.decay)[lane] = lane == 0 ? exp2_approx(last.rounded()) : 0.0f;
 
   shared.sum[warp][lane] = sum;
-  shared.query[warp][lane] = norm_q;
-  shared.key[warp][lane] = norm_k * beta;
-  shared.column[warp][lane] = norm_k;
+  shared.half[warp][lane] = exp2_approx(lane < kChunk / 2 ? middle - sum : sum - middle);
+  shared.beta[warp][lane] = beta;
   __syncwarp();
-  // Right of the diagonal the exponent may be anything: whoever takes a pair selects.
-  auto pair_of = [&](const Triangle& products, const float* rows) {
-    return [&shared, &products, rows, warp](int i, int j) {
-      const float2 product = *reinterpret_cast<const float2*>(&products.row[i][j]);
-      const Sum at = shared.sum[warp][i];
-      const float *column = &shared.column[warp][j], row = rows[i];
-      return make_float2(product.x * (row * column[0]) * exp2_approx(at - shared.sum[warp][j]),
-                         product.y * (row * column[1]) * exp2_approx(at - shared.sum[warp][j + 1]));
-    };
+  const int row = lane / 4, column = lane % 4 * 2;  // of this lane's numbers in a part
+  float2 decays[kParts];  // right of the diagonal the exponent may be anything: whoever takes a pair selects
+  for_each_part([&](int i, int j) {
+    float2& pair = decays[part_number(i, j)];
+    const int from = j + column, to = i + row;
+    if (i / (kChunk / 2) == j / (kChunk / 2)) {
+      const Sum at = shared.sum[warp][to];
+      pair = make_float2(exp2_approx(at - shared.sum[warp][from]), exp2_approx(at - shared.sum[warp][from + 1]));
+    } else {
+      const float late = shared.half[warp][to];
+      pair = make_float2(late * shared.half[warp][from], late * shared.half[warp][from + 1]);
+    }
+  });
+  auto scores = [&](int matrix, int i, int j) {
+    const float2 product = *reinterpret_cast<const float2*>(&shared.products[matrix].row[i + row][j + column]);
+    const float2& pair = decays[part_number(i, j)];
+    return make_float2(product.x * pair.x, product.y * pair.y);
   };
-  store_square<Number>(record + kRecord.p, lane, pair_of(shared.products[0], shared.query[warp]));
   Triangle& lower = shared.lower[warp];
-  const auto pair_k = pair_of(shared.products[1], shared.key[warp]);
-#pragma unroll
-  for (int i = 0; i < 12; ++i) {  // blocks of 16 x 16, in four parts each
-    const int row = (i / 4 + 1) / 2 * 16 + lane / 4 + i % 2 * 8, column = i / 8 * 16 + lane % 4 * 2 + i / 2 % 2 * 8;
-    const float2 pair = pair_k(row, column);
-    *reinterpret_cast<float2*>(&lower.row[row][column]) =
-        make_float2(column < row ? pair.x : 0.0f, column + 1 < row ? pair.y : 0.0f);
-  }
+  for_each_part([&](int i, int j) {
+    const float2 pair = below_diagonal(scores(1, i, j), i, j, lane);
+    const float strength = shared.beta[warp][i + row];
+    *reinterpret_cast<float2*>(&lower.row[i + row][j + column]) = make_float2(strength * pair.x, strength * pair.y);
+  });
+  store_square<Number>(record + kRecord.p, lane, [&](int i, int j) { return scores(0, i, j); });
   __syncwarp();
   store_inverse<Number>(lower, record + kRecord.t, lane);
 }
@@ -189,11 +183,10 @@ __global__ void __launch_bounds__(kThreads)
   close_copies();
   wait_for_copies<0>();
   __syncthreads();
-  find_norms(shared, args.activation.l2norm);
-  form_products(shared);
+  form_products(shared, args.activation);
   __syncthreads();
 
-  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int warp = static_cast<int>(threadIdx.x / 32);
   const int group = args.heads_v / args.heads_qk, of_group = share * kHeadsTogether + warp;
   if (of_group >= group) return;
   const int head = key_head * group + of_group;

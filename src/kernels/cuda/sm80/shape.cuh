@@ -1,5 +1,6 @@
 // Launching prepare and walk of one op, data type and width.
 #pragma once
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <type_traits>
@@ -20,6 +21,28 @@ using NumberOf =
 template <DType kType>
 constexpr bool kTakesMidFrame = kType == DType::kBf16;
 
+// Multiprocessors of the current device. Asked of the runtime once for each device: this runs with every launch.
+inline int32_t multiprocessors() {
+  static std::atomic<int32_t> known[64]{};
+  int ordinal = 0, count = 0;
+  if (cudaGetDevice(&ordinal) != cudaSuccess) return 0;  // the launch will say why
+  if (ordinal < 64) count = known[ordinal].load(std::memory_order_relaxed);
+  if (count > 0) return count;
+  if (cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, ordinal) != cudaSuccess) return 0;
+  if (ordinal < 64) known[ordinal].store(count, std::memory_order_relaxed);
+  return count;
+}
+
+// CTAs that a chunk's heads are shared out to: up to 4 heads each. One after the other they cost less than each in a CTA of its own, as long
+// as there are 8 waves of CTAs, so that the last wave weighs little. No number depends on it.
+template <class Prepare>
+uint32_t shares_of_heads(const PrepareArgs& args) {
+  constexpr int64_t kLeastWaves = 8;
+  const int64_t all = int64_t{args.chunks} * args.heads_v, wave = int64_t{multiprocessors()} * Prepare::kCtas;
+  const int64_t together = std::clamp<int64_t>(all / (kLeastWaves * std::max<int64_t>(wave, 1)), 1, 4);
+  return static_cast<uint32_t>((args.heads_v + together - 1) / together);
+}
+
 template <Op kOp, DType kType, int kWidth>
 cudaError_t ShapeKernels<kOp, kType, kWidth>::prepare(const PrepareArgs& args, const Shape& shape,
                                                       cudaStream_t stream) {
@@ -31,29 +54,18 @@ cudaError_t ShapeKernels<kOp, kType, kWidth>::prepare(const PrepareArgs& args, c
     return launch_dependent(prepare_gdn_kernel<Number, kWidth>, grid, kThreads,
                             sizeof(GdnPrepareShared<Number, kWidth>), stream, args, shape.dk, shares);
   } else {
-    const unsigned grid = static_cast<unsigned>(args.chunks) * static_cast<unsigned>(args.heads_v);
+    auto launch = [&]<class Prepare>(auto* kernel, Prepare*) {
+      const uint32_t shares = shares_of_heads<Prepare>(args);
+      return launch_dependent(kernel, static_cast<unsigned>(args.chunks) * shares, Prepare::kThreads,
+                              sizeof(typename Prepare::Shared), stream, args, shape.dk, shares);
+    };
     if constexpr (kTakesMidFrame<kType>) {
-      using Prepare = KdaPrepare<Number, kWidth, true>;
       if (shape.mid_frame)
-        return launch_dependent(prepare_kda_kernel<Number, kWidth, true>, grid, Prepare::kThreads,
-                                sizeof(typename Prepare::Shared), stream, args, shape.dk);
+        return launch(prepare_kda_kernel<Number, kWidth, true>,
+                      static_cast<KdaPrepare<Number, kWidth, true>*>(nullptr));
     }
-    using Prepare = KdaPrepare<Number, kWidth, false>;
-    return launch_dependent(prepare_kda_kernel<Number, kWidth, false>, grid, Prepare::kThreads,
-                            sizeof(typename Prepare::Shared), stream, args, shape.dk);
+    return launch(prepare_kda_kernel<Number, kWidth, false>, static_cast<KdaPrepare<Number, kWidth, false>*>(nullptr));
   }
-}
-
-// Multiprocessors of the current device. Asked of the runtime once for each device: this runs with every launch.
-inline int32_t multiprocessors() {
-  static std::atomic<int32_t> known[64]{};
-  int ordinal = 0, count = 0;
-  if (cudaGetDevice(&ordinal) != cudaSuccess) return 0;  // the launch will say why
-  if (ordinal < 64) count = known[ordinal].load(std::memory_order_relaxed);
-  if (count > 0) return count;
-  if (cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, ordinal) != cudaSuccess) return 0;
-  if (ordinal < 64) known[ordinal].store(count, std::memory_order_relaxed);
-  return count;
 }
 
 // CTAs of the walk with tiles of so many columns. The tiles of M^T are among those of a phase that summarizes.

@@ -239,7 +239,9 @@ struct Walk {
         __syncthreads();
       }
       // Opaque, or the compiler keeps every address of a chunk in registers from one chunk to the next.
-      const int thread = static_cast<int>(opaque(this_thread)), warp = thread / 32, lane = thread % 32;
+      // The remainder tells it that the number is not negative: quotients of others need their sign corrected.
+      const int thread = static_cast<int>(opaque(this_thread) % Stage::kAllThreads), warp = thread / 32,
+                lane = thread % 32;
       const uint32_t stage = opaque(ring + used * Stage::kBytes);
       used = used + 1 == kStages ? 0 : used + 1;
       if constexpr (!kOneStage) {
