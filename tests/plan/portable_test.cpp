@@ -209,19 +209,24 @@ TEST(CudaSm80, ACtaFitsEveryDevice) {
                 registers_a_thread(128, 3) == 168);
   static_assert(ctas_in(164 << 10, 81 << 10) == 2 && ctas_in(164 << 10, (81 << 10) + 16) == 1,
                 "1 KiB of each is taken");
+  struct Tile {
+    int32_t columns;
+    bool fine;
+  };
   for (const Op op : {Op::kKda, Op::kGdn})
     for (const int32_t element : {2, 4})
       for (const int32_t width : {64, 96, 128, 192, 256})
-        for (const int32_t columns : {kTileValues, kWideTile}) {
-          const WalkTiling t = walk_tiling(op, element, width, columns);
+        for (const auto [columns, fine] : {Tile{kTileValues, false}, Tile{kWideTile, false}, Tile{kTileValues, true}}) {
           if (columns == kWideTile && !has_wide_tiles(element, width)) continue;
+          if (fine && (width > kPlainChannels || element != 2)) continue;
+          const WalkTiling t = walk_tiling(op, element, width, columns, fine);
           SCOPED_TRACE(std::string(name_of(op)) + " " + std::to_string(element) + " bytes, " + std::to_string(width) +
-                       " x " + std::to_string(columns));
+                       " x " + std::to_string(columns) + (fine ? ", fine" : ""));
           EXPECT_GE(ctas_in(100 << 10, t.shared_bytes), 1);
           EXPECT_EQ(t.row_tiles * 16 * (t.threads / 32), columns);
           EXPECT_EQ(t.shared_bytes, t.stages * t.stage_bytes + kPlanBytes);
           // Tiles, the rest of the record and values, one behind the other.
-          const RecordPlaces record = record_places(op, element, width);
+          const RecordPlaces record = record_places(op, element, width, fine);
           const int32_t tiles = op == Op::kGdn || t.overlaid ? 2 : 3;
           EXPECT_EQ(t.behind, tiles * kChunk * t.row_bytes);
           EXPECT_EQ(t.values, t.behind + record.bytes - record.p);

@@ -52,7 +52,8 @@ __device__ __forceinline__ void find_norms(GdnPrepareShared<Number, kWidth>& sha
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           if constexpr (Shared::kElement == 2) {
-            const float low = Pair<Number>::low(word[i]), high = Pair<Number>::high(word[i]);
+            using Two = Pair<typename ElementOf<Number>::Type>;
+            const float low = Two::low(word[i]), high = Two::high(word[i]);
             sum = fmaf(low, low, fmaf(high, high, sum));
           } else {
             const float x = __uint_as_float(word[i]);
@@ -72,7 +73,7 @@ __device__ __forceinline__ void find_norms(GdnPrepareShared<Number, kWidth>& sha
 template <class Number, int kWidth>
 __device__ __forceinline__ void form_products(GdnPrepareShared<Number, kWidth>& shared) {
   using Shared = GdnPrepareShared<Number, kWidth>;
-  using Numbers = Arithmetic<Number>;
+  using Numbers = TileArithmetic<Number>;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int matrix = warp / 2, first_row = warp % 2 * 16;
   const uint32_t tiles = shared_address(shared.tiles);
@@ -101,7 +102,7 @@ __device__ __forceinline__ void form_products(GdnPrepareShared<Number, kWidth>& 
 template <class Number, int kWidth>
 __device__ __forceinline__ void prepare_head(GdnPrepareShared<Number, kWidth>& shared, const Activation& activation,
                                              const ChunkPlace& place, int head, uint8_t* record, int warp) {
-  constexpr RecordPlaces kRecord = record_places(Op::kGdn, sizeof(Number), kWidth);
+  constexpr RecordPlaces kRecord = record_places(Op::kGdn, sizeof(Number), kWidth, kIsFine<Number>);
   using Sum = GateSum<Arithmetic<Number>::kExactSums>;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const TensorView &g = activation.g, &b = activation.beta;
@@ -197,7 +198,7 @@ __global__ void __launch_bounds__(kThreads)
   const int group = args.heads_v / args.heads_qk, of_group = share * kHeadsTogether + warp;
   if (of_group >= group) return;
   const int head = key_head * group + of_group;
-  constexpr int kBytes = record_places(Op::kGdn, sizeof(Number), kWidth).bytes;
+  constexpr int kBytes = record_places(Op::kGdn, sizeof(Number), kWidth, kIsFine<Number>).bytes;
   prepare_head(shared, args.activation, place, head,
                args.prepared + (static_cast<int64_t>(chunk) * args.heads_v + head) * kBytes, warp);
 }
