@@ -386,5 +386,25 @@ TEST(CaseHostile, NeedsSlowGatesAndUnrulyWrites) {
   EXPECT_FALSE(parse("kda seqs=1 gate=log:-5,0 keys=correlated").hostile());
 }
 
+TEST(CaseHostile, KdaIn16BitsWithKeysOfFewChannels) {
+  EXPECT_TRUE(parse("kda bf16 dk=16 seqs=1 gate=log:-0.01,0").hostile());
+  EXPECT_TRUE(parse("kda fp16 dk=1 seqs=1 gate=softplus").hostile());
+  EXPECT_FALSE(parse("kda bf16 dk=17 seqs=1 gate=log:-0.01,0").hostile());
+  EXPECT_FALSE(parse("kda fp32 dk=16 seqs=1 gate=log:-0.01,0").hostile());
+  EXPECT_FALSE(parse("gdn bf16 dk=16 seqs=1 gate=log:-0.01,0").hostile());
+  EXPECT_FALSE(parse("kda bf16 dk=16 seqs=1 gate=log:-0.5,0").hostile());
+}
+
+TEST(CaseStrained, NeedsBothUnrulyOrWeakGatesOfKdaAtStrengthOne) {
+  EXPECT_TRUE(parse("gdn bf16 seqs=1 gate=log:-5,0 keys=correlated beta=near2").strained());
+  EXPECT_TRUE(parse("kda bf16 seqs=1 gate=bounded:-5 keys=correlated beta=twice").strained());
+  EXPECT_FALSE(parse("gdn bf16 seqs=1 gate=log:-0.5,0 keys=correlated beta=one").strained());
+  EXPECT_FALSE(parse("gdn bf16 seqs=1 gate=log:-0.5,0 beta=near2").strained());
+  EXPECT_TRUE(parse("kda bf16 dk=64 seqs=1 gate=log:-0.01,0 beta=one").strained());
+  EXPECT_FALSE(parse("kda bf16 dk=65 seqs=1 gate=log:-0.01,0 beta=one").strained());
+  EXPECT_FALSE(parse("kda bf16 dk=64 seqs=1 gate=log:-0.01,0").strained());
+  EXPECT_FALSE(parse("gdn bf16 dk=64 seqs=1 gate=log:-0.01,0 beta=one").strained());
+}
+
 }  // namespace
 }  // namespace deltarelay::cases

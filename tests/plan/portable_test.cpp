@@ -176,7 +176,7 @@ TEST(CudaSm80, TilingFollowsFromTypeWidthsAndSharedMemory) {
   for (const Expected& e : {Expected{Op::kKda, DType::kBf16, 128, 128, 1, 128, 2, 2, 1},
                             Expected{Op::kGdn, DType::kBf16, 128, 128, 1, 128, 2, 2, 1},
                             Expected{Op::kGdn, DType::kFp16, 100, 192, 2, 128, 2, 2, 1},
-                            Expected{Op::kKda, DType::kBf16, 60, 100, 1, 128, 2, 2, 1},
+                            Expected{Op::kKda, DType::kBf16, 60, 100, 2, 64, 4, 3, 1},
                             Expected{Op::kKda, DType::kFp16, 64, 64, 1, 64, 4, 3, 2},
                             Expected{Op::kGdn, DType::kFp32, 128, 192, 3, 64, 2, 2, 1},
                             Expected{Op::kKda, DType::kFp32, 64, 65, 2, 64, 2, 1, 1},
@@ -194,7 +194,7 @@ TEST(CudaSm80, TilingFollowsFromTypeWidthsAndSharedMemory) {
       EXPECT_EQ(plan->costs.units, plan->options.device.units * together) << name;
       const std::string words = "at most " + std::to_string(together) + (together == 1 ? " CTA" : " CTAs") +
                                 " a unit, each with " + std::to_string(e.columns) + " value columns, " +
-                                (e.dk == 64 && e.dtype == DType::kFp16 ? "64" : "128") + " threads";
+                                (e.dk <= 64 && e.dtype != DType::kFp32 ? "64" : "128") + " threads";
       EXPECT_THAT(describe_text(*plan), HasSubstr(words)) << name;
     }
   }
@@ -209,19 +209,24 @@ TEST(CudaSm80, ACtaFitsEveryDevice) {
                 registers_a_thread(128, 3) == 168);
   static_assert(ctas_in(164 << 10, 81 << 10) == 2 && ctas_in(164 << 10, (81 << 10) + 16) == 1,
                 "1 KiB of each is taken");
+  struct Tile {
+    int32_t columns;
+    bool fine;
+  };
   for (const Op op : {Op::kKda, Op::kGdn})
     for (const int32_t element : {2, 4})
       for (const int32_t width : {64, 96, 128, 192, 256})
-        for (const int32_t columns : {kTileValues, kWideTile}) {
-          const WalkTiling t = walk_tiling(op, element, width, columns);
+        for (const auto [columns, fine] : {Tile{kTileValues, false}, Tile{kWideTile, false}, Tile{kTileValues, true}}) {
           if (columns == kWideTile && !has_wide_tiles(element, width)) continue;
+          if (fine && (width > kPlainChannels || element != 2)) continue;
+          const WalkTiling t = walk_tiling(op, element, width, columns, fine);
           SCOPED_TRACE(std::string(name_of(op)) + " " + std::to_string(element) + " bytes, " + std::to_string(width) +
-                       " x " + std::to_string(columns));
+                       " x " + std::to_string(columns) + (fine ? ", fine" : ""));
           EXPECT_GE(ctas_in(100 << 10, t.shared_bytes), 1);
           EXPECT_EQ(t.row_tiles * 16 * (t.threads / 32), columns);
           EXPECT_EQ(t.shared_bytes, t.stages * t.stage_bytes + kPlanBytes);
           // Tiles, the rest of the record and values, one behind the other.
-          const RecordPlaces record = record_places(op, element, width);
+          const RecordPlaces record = record_places(op, element, width, fine);
           const int32_t tiles = op == Op::kGdn || t.overlaid ? 2 : 3;
           EXPECT_EQ(t.behind, tiles * kChunk * t.row_bytes);
           EXPECT_EQ(t.values, t.behind + record.bytes - record.p);

@@ -134,8 +134,12 @@ struct Case {
   std::vector<int64_t> offsets() const;  // num_seqs + 1 entries
   // Runs in the memory of a GPU: it names one that is here (device=cuda:0), or a CUDA backend and no device.
   bool on_gpu() const;
-  // Gates at or near 0 together with correlated keys or beta near 2: the wider column of the table of tolerances.
+  // Gates at or near 0 together with correlated keys, beta near 2 or, of KDA in 16 bits, keys of few channels: the wider column of the table of
+  // tolerances.
   bool hostile() const;
+  // Between typical and hostile, for bf16 (docs/numerics.md has the figures): correlated keys and beta near 2 at once, whatever the gates are; or
+  // KDA with gates at or near 0, beta 1 and keys of up to 64 channels.
+  bool strained() const;
 };
 
 // One line. Throws CaseError.

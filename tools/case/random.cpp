@@ -135,6 +135,8 @@ void random_values(Dice& dice, Case& c) {
   c.l2norm = dice.one_in(3);
   // Long products of (I - beta k k^T) with beta |k|^2 above 2 grow without bound; only normalised keys keep near2 tame.
   if (c.beta == BetaProfile::kNear2 || c.beta == BetaProfile::kTwice) c.l2norm = true;
+  // So are the lengths of keys of a few normal numbers: |k|^2 is above 2 for one in 20 at 8 channels, one in 6 at one channel.
+  if (c.dk < 8) c.l2norm = true;
   // With nothing written, only the initial state is left, and a strong decay sends that below what any type can hold.
   if (c.beta == BetaProfile::kZero) {
     c.gate_form = DR_GATE_LOG;

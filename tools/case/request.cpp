@@ -60,6 +60,18 @@ dr_state state_of(const Case& c, const State& state, int64_t entries) {
   return out;
 }
 
+// Gates at or near 0.
+bool is_slow(const Case& c) {
+  constexpr double kNearZero = -0.1;  // per token: more than half of the state survives six tokens
+  // Softplus gates include slow heads: a_log goes down to -3, a log-decay of -0.04 in the mean.
+  return c.gate_form == DR_GATE_RAW_SOFTPLUS ||
+         (!c.raw_gate() &&
+          (c.gate_profile == GateProfile::kZero || (c.gate_profile == GateProfile::kRange && c.gate_low >= kNearZero) ||
+           (c.gate_profile == GateProfile::kMean && c.gate_low >= kNearZero)));
+}
+
+bool writes_near_2(const Case& c) { return c.beta == BetaProfile::kNear2 || c.beta == BetaProfile::kTwice; }
+
 }  // namespace
 
 int32_t Case::beta_form() const {
@@ -81,14 +93,15 @@ std::vector<int64_t> Case::offsets() const {
 bool Case::on_gpu() const { return (device.empty() ? backend : device).substr(0, 4) == "cuda"; }
 
 bool Case::hostile() const {
-  constexpr double kNearZero = -0.1;  // per token: more than half of the state survives six tokens
-  // Softplus gates include slow heads: a_log goes down to -3, a log-decay of -0.04 in the mean.
-  const bool slow = gate_form == DR_GATE_RAW_SOFTPLUS ||
-                    (!raw_gate() && (gate_profile == GateProfile::kZero ||
-                                     (gate_profile == GateProfile::kRange && gate_low >= kNearZero) ||
-                                     (gate_profile == GateProfile::kMean && gate_low >= kNearZero)));
-  const bool unruly = keys == KeyProfile::kCorrelated || beta == BetaProfile::kNear2 || beta == BetaProfile::kTwice;
-  return slow && unruly;
+  constexpr int32_t kFewChannels = 16;  // half as many as a chunk has keys
+  const bool narrow = op == DR_OP_KDA && dtype != DR_FP32 && dk <= kFewChannels;
+  return is_slow(*this) && (keys == KeyProfile::kCorrelated || writes_near_2(*this) || narrow);
+}
+
+bool Case::strained() const {
+  constexpr int32_t kMostChannels = 64;
+  return (keys == KeyProfile::kCorrelated && writes_near_2(*this)) ||
+         (op == DR_OP_KDA && dk <= kMostChannels && beta == BetaProfile::kOne && is_slow(*this));
 }
 
 PackedRow packed_row(const Case& c) {

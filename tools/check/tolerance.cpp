@@ -6,7 +6,7 @@ namespace {
 double of_data(const cases::Case& c) {
   switch (c.dtype) {
     case DR_BF16:
-      return c.hostile() ? 5e-2 : 5e-3;
+      return c.hostile() ? 5e-2 : c.strained() ? 1e-2 : 5e-3;
     case DR_FP16:
       return c.hostile() ? 5e-3 : 2e-3;
     default:

@@ -74,8 +74,8 @@ int32_t panel_columns(const Problem& p, int32_t) { return tile_of(shape_of(p)); 
 int32_t value_tiles(const Problem& p) { return tiles_of(p.dv, tile_of(shape_of(p))); }
 
 CtaTiling cta_tiling(const Problem& p, int64_t unit_shared_bytes) {
-  const WalkTiling walk =
-      walk_tiling(p.op, static_cast<int32_t>(size_of(p.dtype)), width_of(p.dk), tile_of(shape_of(p)));
+  const auto element = static_cast<int32_t>(size_of(p.dtype));
+  const WalkTiling walk = walk_tiling(p.op, element, width_of(p.dk), tile_of(shape_of(p)), is_fine(element, p.dk));
   return {.value_columns = walk.columns,
           .threads = walk.threads,
           .stages = walk.stages,

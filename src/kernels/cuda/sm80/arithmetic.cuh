@@ -10,6 +10,7 @@
 #include <cuda_fp16.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cuda/ptx/matrix.cuh"
 #include "kernels/cuda/ptx/number.cuh"
@@ -22,6 +23,22 @@ namespace deltarelay::cuda::sm80 {
 struct Tf32 {
   float value;
 };
+
+// 16-bit numbers, of products whose left operands, and squares, have an upper and a lower half.
+template <class Element>
+struct Fine {
+  Element value;
+};
+template <class Number>
+struct ElementOf {
+  using Type = Number;
+};
+template <class Element>
+struct ElementOf<Fine<Element>> {
+  using Type = Element;
+};
+template <class Number>
+constexpr bool kIsFine = !std::is_same_v<Number, typename ElementOf<Number>::Type>;
 
 // 16-bit numbers: mma.m16n8k16 and ldmatrix.
 template <class Element>
@@ -101,6 +118,44 @@ struct HalfArithmetic {
   };
   static __device__ __forceinline__ Values load_values(uint32_t address, int row_bytes) {
     return {load_matrix_transposed(address), load_matrix_transposed(address + 16 * row_bytes)};
+  }
+};
+
+// x = half + low, each of 16 bits, where x is a left operand or a number of a square; tiles are as they come. The product of two lower halves
+// is left out: exact to 2^-16 |x y| (bf16).
+template <class Element>
+struct FineArithmetic : HalfArithmetic<Element> {
+  using Whole = HalfArithmetic<Element>;
+  using typename Whole::Right;
+  struct Left {
+    typename Whole::Left high, low;
+  };
+
+  static __device__ __forceinline__ float rest_of(float x) {
+    return x - Pair<Element>::low(Pair<Element>::pack(x, 0.0f));
+  }
+  template <int kCount>
+  static __device__ __forceinline__ Left left(const float (&sums)[kCount], int group) {
+    float rest[16];
+#pragma unroll
+    for (int i = 0; i < 16; ++i) rest[i] = rest_of(sums[16 * group + i]);
+    return {Whole::left(sums, group), Whole::left(rest, 0)};
+  }
+  template <int kSums, int kCount>
+  static __device__ __forceinline__ void multiply_batch(float (&sums)[kSums][4], int first, const Left& a,
+                                                        const Right (&b)[kCount]) {
+    Whole::multiply_batch(sums, first, a.low, b);
+    Whole::multiply_batch(sums, first, a.high, b);
+  }
+  template <int kRowTiles>
+  static __device__ __forceinline__ void multiply_square(float (&sums)[kRowTiles][4][4], const Left (&a)[kRowTiles],
+                                                         uint32_t square, int lane) {
+    typename Whole::Left high[kRowTiles], low[kRowTiles];
+#pragma unroll
+    for (int r = 0; r < kRowTiles; ++r) high[r] = a[r].high, low[r] = a[r].low;
+    Whole::multiply_square(sums, high, square + 3 * kBlockBytes, lane);
+    Whole::multiply_square(sums, low, square, lane);
+    Whole::multiply_square(sums, high, square, lane);
   }
 };
 
@@ -248,6 +303,10 @@ template <>
 struct ArithmeticOf<__half> {
   using Type = HalfArithmetic<__half>;
 };
+template <class Element>
+struct ArithmeticOf<Fine<Element>> {
+  using Type = FineArithmetic<Element>;
+};
 template <>
 struct ArithmeticOf<float> {
   using Type = FloatArithmetic<3>;
@@ -258,6 +317,9 @@ struct ArithmeticOf<Tf32> {
 };
 template <class Number>
 using Arithmetic = typename ArithmeticOf<Number>::Type;
+// Of products of two tiles, which have no lower halves.
+template <class Number>
+using TileArithmetic = Arithmetic<typename ElementOf<Number>::Type>;
 
 // Four sums as a left operand.
 template <class Arithmetic>
@@ -268,11 +330,21 @@ __device__ __forceinline__ typename Arithmetic::Left left_of(const float (&sums)
   return Arithmetic::left(numbers, 0);
 }
 
-// Block (i, j) of P or T, as sums hold it: of columns 0-7 and of columns 8-15. By all lanes of a warp.
+// Block (i, j) of P or T, as sums hold it: of columns 0-7 and of columns 8-15. By all lanes of a warp. Lower halves lie behind all upper ones.
 template <class Number>
 __device__ __forceinline__ void store_block(uint8_t* square, int i, int j, const float (&left)[4],
                                             const float (&right)[4], int lane) {
-  if constexpr (sizeof(Number) == 2) {
+  if constexpr (kIsFine<Number>) {
+    float rest[2][4];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      rest[0][e] = Arithmetic<Number>::rest_of(left[e]);
+      rest[1][e] = Arithmetic<Number>::rest_of(right[e]);
+    }
+    using Element = typename ElementOf<Number>::Type;
+    store_block<Element>(square, i, j, left, right, lane);
+    store_block<Element>(square + 3 * kBlockBytes, i, j, rest[0], rest[1], lane);
+  } else if constexpr (sizeof(Number) == 2) {
     *reinterpret_cast<uint4*>(square + (i * (i + 1) / 2 + j) * kBlockBytes + lane * 16) =
         make_uint4(Pair<Number>::pack(left[0], left[1]), Pair<Number>::pack(right[0], right[1]),
                    Pair<Number>::pack(left[2], left[3]), Pair<Number>::pack(right[2], right[3]));

@@ -47,7 +47,7 @@ struct GdnPrepareShared {
 template <class Number, int kWidth>
 __device__ __forceinline__ void form_products(GdnPrepareShared<Number, kWidth>& shared, const Activation& activation) {
   using Shared = GdnPrepareShared<Number, kWidth>;
-  using Numbers = Arithmetic<Number>;
+  using Numbers = TileArithmetic<Number>;
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
   const int matrix = warp / 2, first_row = warp % 2 * 16, g = lane / 4, q = lane % 4;
   const uint32_t tile = shared_address(shared.tiles) + matrix * Shared::kTile;
@@ -92,7 +92,7 @@ __device__ __forceinline__ void form_products(GdnPrepareShared<Number, kWidth>& 
 template <class Number, int kWidth>
 __device__ __forceinline__ void prepare_head(GdnPrepareShared<Number, kWidth>& shared, const Activation& activation,
                                              const ChunkPlace& place, int head, uint8_t* record, int warp) {
-  constexpr RecordPlaces kRecord = record_places(Op::kGdn, sizeof(Number), kWidth);
+  constexpr RecordPlaces kRecord = record_places(Op::kGdn, sizeof(Number), kWidth, kIsFine<Number>);
   using Sum = GateSum<Arithmetic<Number>::kExactSums>;
   const int lane = static_cast<int>(threadIdx.x % 32);
   const TensorView &g = activation.g, &b = activation.beta;
@@ -190,7 +190,7 @@ __global__ void __launch_bounds__(kThreads)
   const int group = args.heads_v / args.heads_qk, of_group = share * kHeadsTogether + warp;
   if (of_group >= group) return;
   const int head = key_head * group + of_group;
-  constexpr int kBytes = record_places(Op::kGdn, sizeof(Number), kWidth).bytes;
+  constexpr int kBytes = record_places(Op::kGdn, sizeof(Number), kWidth, kIsFine<Number>).bytes;
   prepare_head(shared, args.activation, place, head,
                args.prepared + (static_cast<int64_t>(chunk) * args.heads_v + head) * kBytes, warp);
 }

@@ -40,10 +40,11 @@ constexpr int kTeams = kChunk / kRows;
 
 template <class Number, int kWidth, bool kMidFrame>
 struct KdaPrepare {
-  using Numbers = Arithmetic<Number>;
+  using Element = typename ElementOf<Number>::Type;
+  using Numbers = TileArithmetic<Number>;
   using Sum = GateSum<Numbers::kExactSums>;
   static constexpr int kElement = sizeof(Number);
-  static constexpr RecordPlaces kRecord = record_places(Op::kKda, kElement, kWidth);
+  static constexpr RecordPlaces kRecord = record_places(Op::kKda, kElement, kWidth, kIsFine<Number>);
   static constexpr bool kNarrow = kElement == 2 && kWidth <= 64;
   static constexpr int kChannels = kElement == 2 ? 4 : 2;  // of a lane
   static constexpr int kLanes = kNarrow ? 16 : 32;         // of a team
@@ -55,13 +56,14 @@ struct KdaPrepare {
   static constexpr int kCtas = kNarrow ? (kMidFrame ? 7 : 5) : (kMidFrame && kWidth <= 128 ? 3 : 2);
   static constexpr int kSlab = kLanes * kChannels, kSlabs = (kWidth + kSlab - 1) / kSlab;
   static constexpr int kRowBytes = kSlab * kElement + 16, kTile = kChunk * kRowBytes;
-  using Cell = Cells<Number, kChannels>;
+  using Cell = Cells<Element, kChannels>;
 
   struct Shared {
     alignas(16) uint8_t tiles[3 * kTile];  // operands of scores: rows of q, rows of k, columns of k
     Triangle lower;                        // L
     alignas(16) Sum total[kTeams][kSlab];  // of 4 tokens
-    float norm[2][kChunk];                 // scale / |q|, 1 / |k|
+    float norm[2][kChunk];                 // scale / |q|, 1 / |k|: their powers of two,
+    float rest[2][kChunk];                 // and the rest (record.h)
     float dot[kChunk];                     // q.k
     float beta[kChunk];
     float pair_q[8][kPairsQ], pair_k[8][kPairsK];  // levels: [block of 4 tokens][pair]
@@ -90,9 +92,9 @@ struct KdaPrepare {
   static __device__ __forceinline__ void put(uint8_t* to, const float (&numbers)[kChannels]) {
     if constexpr (kChannels == 4)
       *reinterpret_cast<uint2*>(to) =
-          make_uint2(Pair<Number>::pack(numbers[0], numbers[1]), Pair<Number>::pack(numbers[2], numbers[3]));
+          make_uint2(Pair<Element>::pack(numbers[0], numbers[1]), Pair<Element>::pack(numbers[2], numbers[3]));
     else
-      put_pair<Number>(to, numbers[0], numbers[1]);
+      put_pair<Element>(to, numbers[0], numbers[1]);
   }
 
   // q.k of token lane % 4 of this team, over the channels of the slab.
@@ -355,7 +357,12 @@ struct KdaPrepare {
     }
     if constexpr (kSlabs == 1) slab.stay_packed();
     if (lane % (2 * kRows) < kRows) norm *= activation.scale;
-    if (lane < 2 * kRows) shared.norm[lane / kRows][team * kRows + lane % kRows] = norm;
+    if (lane < 2 * kRows) {
+      const int token = team * kRows + lane % kRows;
+      const uint32_t bits = __float_as_uint(norm);
+      shared.norm[lane / kRows][token] = __uint_as_float(bits & 0xff800000u);
+      shared.rest[lane / kRows][token] = __uint_as_float((bits & 0x007fffffu) | 0x3f800000u);
+    }
 
     GateParams common = gate_params(activation, gate_slope(activation, head), 0.0f);
     float scores[kShares][2][4] = {}, pair_sum = 0.0f;  // the last: of this lane's pair
@@ -450,9 +457,14 @@ struct KdaPrepare {
     uint8_t* const record = record_of(args, number);
     if (spare) {
       const int token = warp_lane;
-      reinterpret_cast<float*>(record + kRecord.diagonal)[vector_place(token)] =
-          shared.dot[token] * shared.norm[0][token] * shared.norm[1][token];
-      reinterpret_cast<float*>(record + kRecord.beta)[vector_place(token)] = shared.beta[token];
+      const float rest_q = shared.rest[0][token], rest_k = shared.rest[1][token], beta = shared.beta[token] * rest_k;
+      auto put_factor = [&](int vector, float x) {
+        reinterpret_cast<float*>(record + vector)[vector_place(token)] = x;
+      };
+      put_factor(kRecord.diagonal, shared.dot[token] * shared.norm[0][token] * shared.norm[1][token] * rest_q);
+      put_factor(kRecord.beta, beta);
+      put_factor(kRecord.read_factor, beta * rest_k);
+      put_factor(kRecord.query_factor, rest_q);
     }
     if constexpr (!kMidFrame) {
       if (lane < kPairsQ)
@@ -478,7 +490,7 @@ struct KdaPrepare {
           score = of_q
                       ? shared.pair_q[r / 4][pair_with_diagonal(r % 4, c % 4)] * shared.norm[0][r] * shared.norm[1][c]
                       : shared.pair_k[r / 4][pair_below_diagonal(r % 4, c % 4)] * shared.norm[1][r] * shared.norm[1][c];
-        if (!of_q) score *= shared.beta[r];
+        score *= of_q ? shared.rest[0][r] : shared.beta[r] * shared.rest[1][r] * shared.rest[1][r];
         block[i / 4][i % 4] = c < r ? score : 0.0f;  // above the diagonal anything may stand: select
       }
       if (of_q) {

@@ -1,8 +1,10 @@
 // What `prepare` leaves for the walk, and what the walk leaves for `carry`: sizes and places, in plain C++.
 //
 // One record per (chunk, value head). G is the inclusive sum of log-decays in the chunk, rq and rk the inverse norms (1 without l2norm).
-//   KDA   q+ = scale q rq e^{G},  k+ = k rk e^{G},  k^ = k rk e^{Glast-G}       tiles [tokens][width] in the data type
-//         P_ij = scale sum_c rq_i q_ic rk_j k_jc e^{Gic-Gjc} for j < i          L_ij = beta_i sum_c rk_i k_ic rk_j k_jc e^{Gic-Gjc} for j < i
+// Norms are taken apart into a power of two and the rest: scale rq = 2^a sq, rk = 2^b sk with 1 <= sq, sk < 2. A power of two rounds nothing, so
+// of keys that do not decay the tiles are exact; the rest is left to factors of tokens in fp32.
+//   KDA   q+ = q 2^a e^{G},  k+ = k 2^b e^{G},  k^ = k 2^b e^{Glast-G}          tiles [tokens][width] in the data type; U stands for sk U
+//         P_ij = sq_i sum_c 2^a_i q_ic 2^b_j k_jc e^{Gic-Gjc} for j < i         L_ij = beta_i sk_i^2 sum_c 2^b_i k_ic 2^b_j k_jc e^{Gic-Gjc} for j < i
 //   GDN   no tiles: the walk reads q and k as they come; factors of tokens instead
 //         P_ij = scale rq_i rk_j e^{Gi-Gj} q_i.k_j for j < i                    L_ij = beta_i rk_i rk_j e^{Gi-Gj} k_i.k_j for j < i
 //   both  T = (I + L)^-1 - I;  P and T are squares of tokens in the data type;  diagonal: P_ii in fp32 beside P
@@ -45,8 +47,8 @@ constexpr int64_t slot_transition_floats(int32_t dk) {
 struct RecordPlaces {
   int32_t query = 0, read = 0, update = 0;  // KDA: tiles q+, k+, k^
   int32_t p = 0, t = 0;
-  // Vectors of floats, at vector_place. Of tokens: beta, the diagonal, and for GDN the factors of K S (beta e^G rk), of Q S (scale rq e^G) and of U in the
-  // update (e^{Glast-G} rk). decay: e^{Glast}, of channels (KDA) or one (GDN).
+  // Vectors of floats, at vector_place. Of tokens: the factors of V (beta; KDA: beta sk), of K S (beta e^G rk; beta sk^2), of Q S (scale rq e^G; sq),
+  // the diagonal, and for GDN the factor of U in the update (e^{Glast-G} rk). decay: e^{Glast}, of channels (KDA) or one (GDN).
   int32_t beta = 0, diagonal = 0, read_factor = 0, query_factor = 0, update_factor = 0, decay = 0;
   int32_t bytes = 0;
 };
@@ -59,12 +61,19 @@ constexpr bool has_wide_tiles(int32_t element, int32_t width) { return element =
 // numbers, so that reads of 8 rows touch every bank once. Either way a flat copy brings it into shared memory.
 constexpr int32_t kBlockBytes = 512;
 constexpr int32_t kSquareRowBytes = 160;
-constexpr int32_t square_bytes(int32_t element) { return element == 2 ? 3 * kBlockBytes : kChunk * kSquareRowBytes; }
+constexpr int32_t square_bytes(int32_t element, bool fine) {
+  return element == 2 ? (fine ? 6 : 3) * kBlockBytes : kChunk * kSquareRowBytes;
+}
+
+// 16-bit data with fewer key channels than this: the 32 keys of a chunk lie close to each other, or depend on each other, and what is rounded
+// on the way to U is not averaged away (docs/numerics.md). There the state, R, U, P and T are operands with an upper and a lower half.
+constexpr int32_t kPlainChannels = 64;
+constexpr bool is_fine(int32_t element, int32_t dk) { return element == 2 && dk < kPlainChannels; }
 
 // Where number i of a vector lies: among 16, the four that a lane of the walk takes (columns 2 q, 2 q + 1 of two sums) are neighbours.
 constexpr int32_t vector_place(int32_t i) { return i / 16 * 16 + i % 8 / 2 * 4 + i / 8 % 2 * 2 + i % 2; }
 
-constexpr RecordPlaces record_places(Op op, int32_t element, int32_t width) {
+constexpr RecordPlaces record_places(Op op, int32_t element, int32_t width, bool fine) {
   RecordPlaces places;
   int32_t at = 0;
   auto take = [&at](int32_t bytes) {
@@ -72,7 +81,7 @@ constexpr RecordPlaces record_places(Op op, int32_t element, int32_t width) {
     at += bytes;
     return begin;
   };
-  const int32_t square = square_bytes(element), tile = kChunk * width * element, tokens = kChunk * 4;
+  const int32_t square = square_bytes(element, fine), tile = kChunk * width * element, tokens = kChunk * 4;
   if (op == Op::kKda) {
     places.query = take(tile);
     places.read = take(tile);
@@ -82,18 +91,17 @@ constexpr RecordPlaces record_places(Op op, int32_t element, int32_t width) {
   places.t = take(square);
   places.beta = take(tokens);
   places.diagonal = take(tokens);
-  if (op == Op::kGdn) {
-    places.read_factor = take(tokens);
-    places.query_factor = take(tokens);
-    places.update_factor = take(tokens);
-  }
+  places.read_factor = take(tokens);
+  places.query_factor = take(tokens);
+  if (op == Op::kGdn) places.update_factor = take(tokens);
   places.decay = take(op == Op::kKda ? width * 4 : 16);
   places.bytes = at;
   return places;
 }
 
 constexpr int64_t record_bytes(Op op, DType dtype, int32_t dk) {
-  return record_places(op, static_cast<int32_t>(size_of(dtype)), width_of(dk)).bytes;
+  const auto element = static_cast<int32_t>(size_of(dtype));
+  return record_places(op, element, width_of(dk), is_fine(element, dk)).bytes;
 }
 
 // What selects an instantiation of the kernels.
@@ -108,7 +116,8 @@ struct Shape {
 constexpr int64_t record_bytes(const Shape& shape) { return record_bytes(shape.op, shape.dtype, shape.dk); }
 // The widest tile of value columns that the walk may take; the launch may take narrower ones.
 constexpr int32_t tile_of(const Shape& shape) {
-  const bool wide = has_wide_tiles(static_cast<int32_t>(size_of(shape.dtype)), width_of(shape.dk));
+  const auto element = static_cast<int32_t>(size_of(shape.dtype));
+  const bool wide = has_wide_tiles(element, width_of(shape.dk)) && !is_fine(element, shape.dk);
   return wide && shape.dv > kTileValues ? kWideTile : kTileValues;
 }
 

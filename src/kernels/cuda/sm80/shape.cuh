@@ -43,10 +43,12 @@ uint32_t shares_of_heads(const PrepareArgs& args) {
   return static_cast<uint32_t>((args.heads_v + together - 1) / together);
 }
 
-template <Op kOp, DType kType, int kWidth>
-cudaError_t ShapeKernels<kOp, kType, kWidth>::prepare(const PrepareArgs& args, const Shape& shape,
-                                                      cudaStream_t stream) {
-  using Number = NumberOf<kType>;
+// Whether some shapes of this width have operands with lower halves.
+template <DType kType, int kWidth>
+constexpr bool kHasFine = is_fine(sizeof(NumberOf<kType>), kWidth - 1);
+
+template <Op kOp, DType kType, class Number, int kWidth>
+cudaError_t launch_prepare_of(const PrepareArgs& args, const Shape& shape, cudaStream_t stream) {
   if constexpr (kOp == Op::kGdn) {
     const int group = args.heads_v / args.heads_qk, shares = (group + kHeadsTogether - 1) / kHeadsTogether;
     const unsigned grid =
@@ -54,18 +56,30 @@ cudaError_t ShapeKernels<kOp, kType, kWidth>::prepare(const PrepareArgs& args, c
     return launch_dependent(prepare_gdn_kernel<Number, kWidth>, grid, kThreads,
                             sizeof(GdnPrepareShared<Number, kWidth>), stream, args, shape.dk, shares);
   } else {
-    auto launch = [&]<class Prepare>(auto* kernel, Prepare*) {
+    auto launch = [&](auto mid_frame) {
+      constexpr bool kMidFrame = decltype(mid_frame)::value;
+      using Prepare = KdaPrepare<Number, kWidth, kMidFrame>;
       const uint32_t shares = shares_of_heads<Prepare>(args);
-      return launch_dependent(kernel, static_cast<unsigned>(args.chunks) * shares, Prepare::kThreads,
+      return launch_dependent(prepare_kda_kernel<Number, kWidth, kMidFrame>,
+                              static_cast<unsigned>(args.chunks) * shares, Prepare::kThreads,
                               sizeof(typename Prepare::Shared), stream, args, shape.dk, shares);
     };
     if constexpr (kTakesMidFrame<kType>) {
-      if (shape.mid_frame)
-        return launch(prepare_kda_kernel<Number, kWidth, true>,
-                      static_cast<KdaPrepare<Number, kWidth, true>*>(nullptr));
+      if (shape.mid_frame) return launch(std::true_type{});
     }
-    return launch(prepare_kda_kernel<Number, kWidth, false>, static_cast<KdaPrepare<Number, kWidth, false>*>(nullptr));
+    return launch(std::false_type{});
   }
+}
+
+template <Op kOp, DType kType, int kWidth>
+cudaError_t ShapeKernels<kOp, kType, kWidth>::prepare(const PrepareArgs& args, const Shape& shape,
+                                                      cudaStream_t stream) {
+  using Number = NumberOf<kType>;
+  if constexpr (kHasFine<kType, kWidth>) {
+    if (is_fine(sizeof(Number), shape.dk))
+      return launch_prepare_of<kOp, kType, Fine<Number>, kWidth>(args, shape, stream);
+  }
+  return launch_prepare_of<kOp, kType, Number, kWidth>(args, shape, stream);
 }
 
 // CTAs of the walk with tiles of so many columns. The tiles of M^T are among those of a phase that summarizes.
@@ -95,6 +109,10 @@ cudaError_t ShapeKernels<kOp, kType, kWidth>::walk(const WalkInputs& inputs, con
   if constexpr (kType == DType::kFp32) {
     if (shape.tf32) return launch_walk_tiles<kOp, Tf32, kWidth, kTileValues>(inputs, args, shape, stream);
   }
+  if constexpr (kHasFine<kType, kWidth>) {
+    if (is_fine(sizeof(Number), shape.dk))
+      return launch_walk_tiles<kOp, Fine<Number>, kWidth, kTileValues>(inputs, args, shape, stream);
+  }
   if constexpr (has_wide_tiles(sizeof(Number), kWidth)) {
     // Wide tiles read less. Where narrow ones find a multiprocessor each, they are faster. No number depends on it.
     if (tile_of(shape) == kWideTile && WalkGrid(args, shape, kTileValues).blocks > multiprocessors())
@@ -110,12 +128,20 @@ cudaError_t ShapeKernels<kOp, kType, kWidth>::load(const Shape&) {
   auto load = [&status](auto* kernel, size_t shared_bytes) {
     if (status == cudaSuccess) status = load_kernel(kernel, shared_bytes);
   };
-  if constexpr (kOp == Op::kKda) {
-    if constexpr (kTakesMidFrame<kType>)
-      load(prepare_kda_kernel<Number, kWidth, true>, sizeof(typename KdaPrepare<Number, kWidth, true>::Shared));
-    load(prepare_kda_kernel<Number, kWidth, false>, sizeof(typename KdaPrepare<Number, kWidth, false>::Shared));
-  } else {
-    load(prepare_gdn_kernel<Number, kWidth>, sizeof(GdnPrepareShared<Number, kWidth>));
+  auto load_prepare = [&load]<class Of>(Of) {
+    if constexpr (kOp == Op::kGdn) {
+      load(prepare_gdn_kernel<Of, kWidth>, sizeof(GdnPrepareShared<Of, kWidth>));
+    } else {
+      if constexpr (kTakesMidFrame<kType>)
+        load(prepare_kda_kernel<Of, kWidth, true>, sizeof(typename KdaPrepare<Of, kWidth, true>::Shared));
+      load(prepare_kda_kernel<Of, kWidth, false>, sizeof(typename KdaPrepare<Of, kWidth, false>::Shared));
+    }
+  };
+  load_prepare(Number{});
+  if constexpr (kHasFine<kType, kWidth>) {
+    load_prepare(Fine<Number>{});
+    load(walk_kernel<kOp, Fine<Number>, kWidth, kTileValues>,
+         Stage<kOp, Fine<Number>, kWidth, kTileValues>::kSharedBytes);
   }
   if constexpr (kType == DType::kFp32)
     load(walk_kernel<kOp, Tf32, kWidth, kTileValues>, Stage<kOp, Tf32, kWidth, kTileValues>::kSharedBytes);

@@ -16,12 +16,12 @@ namespace deltarelay::cuda::sm80 {
 // Places in a stage, and the sizes of a CTA (tiling.h) as the kernels name them.
 template <Op kOp, class Number, int kWidth, int kTileColumns>
 struct Stage {
-  static constexpr WalkTiling kTiling = walk_tiling(kOp, sizeof(Number), kWidth, kTileColumns);
+  static constexpr WalkTiling kTiling = walk_tiling(kOp, sizeof(Number), kWidth, kTileColumns, kIsFine<Number>);
   static constexpr bool kScalarGate = kOp == Op::kGdn;  // factors per token, raw tiles; else factors are in the tiles
   static constexpr int kColumns = kTileColumns, kRowTiles = kTiling.row_tiles;
   static constexpr int kAllThreads = kTiling.threads, kWarps = kAllThreads / 32;
   static constexpr int kElement = sizeof(Number);
-  static constexpr RecordPlaces kRecord = record_places(kOp, kElement, kWidth);
+  static constexpr RecordPlaces kRecord = record_places(kOp, kElement, kWidth, kIsFine<Number>);
   static constexpr int kRowBytes = kTiling.row_bytes, kRowPieces = kWidth * kElement / 16;
   static constexpr int kValueRowBytes = kTiling.value_row_bytes, kValuePieces = kColumns * kElement / 16;
 

@@ -39,8 +39,8 @@ struct WalkTiling {
   int32_t shared_bytes = 0;
 };
 
-constexpr WalkTiling walk_tiling(Op op, int32_t element, int32_t width, int32_t columns) {
-  const RecordPlaces record = record_places(op, element, width);
+constexpr WalkTiling walk_tiling(Op op, int32_t element, int32_t width, int32_t columns, bool fine) {
+  const RecordPlaces record = record_places(op, element, width, fine);
   const bool scalar_gate = op == Op::kGdn;  // factors per token, raw tiles, of which k is read and updated with
   WalkTiling t;
   t.columns = columns;

@@ -131,7 +131,7 @@ struct Walk {
 #pragma unroll
     for (int pair = 0; pair < kSums / 2; ++pair) {
       const Factors beta = factors(stage + Stage::at(kRecord.beta), pair, lane);
-      const Factors read = kScalarGate ? factors(stage + Stage::at(kRecord.read_factor), pair, lane) : beta;
+      const Factors read = factors(stage + Stage::at(kRecord.read_factor), pair, lane);
 #pragma unroll
       for (int j = 0; j < kRowTiles * 8; ++j) {
         const int r = j / 8, n = 2 * pair + j / 4 % 2, i = j % 4;
@@ -150,13 +150,11 @@ struct Walk {
 #pragma unroll
     for (int pair = 0; pair < kSums / 2; ++pair) {
       const Factors diagonal = factors(stage + Stage::at(kRecord.diagonal), pair, lane);
-      Factors query{};
-      if constexpr (kScalarGate) query = factors(stage + Stage::at(kRecord.query_factor), pair, lane);
+      const Factors query = factors(stage + Stage::at(kRecord.query_factor), pair, lane);
 #pragma unroll
       for (int j = 0; j < kRowTiles * 8; ++j) {
         const int r = j / 8, n = 2 * pair + j / 4 % 2, i = j % 4;
-        const float from_state = kScalarGate ? out[r][n][i] * query.get(n, i) : out[r][n][i];
-        out[r][n][i] = fmaf(diagonal.get(n, i), error[r][n][i], from_state);
+        out[r][n][i] = fmaf(diagonal.get(n, i), error[r][n][i], out[r][n][i] * query.get(n, i));
       }
     }
     Numbers::multiply_square(out, u, stage + Stage::at(kRecord.p), lane);

@@ -83,7 +83,7 @@ __device__ __forceinline__ void emit_chunks(WalkShared<Stage>& shared, int group
     if constexpr (kScalarGate) load_inputs();
 #pragma unroll
     for (int n = 0; n < kChunk / 8; ++n) {
-      const float2 read = kScalarGate ? view.load_pair(Record::kRead + (8 * n + column) * 4) : beta[n];
+      const float2 read = view.load_pair(Record::kReadFactor + (8 * n + column) * 4);
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const uint32_t pair = value[n / 2].reg[2 * (n % 2) + r];
@@ -138,14 +138,13 @@ __device__ __forceinline__ void emit_chunks(WalkShared<Stage>& shared, int group
 #pragma unroll
     for (int n = 0; n < kChunk / 8; ++n) {
       const float2 diagonal = view.load_pair(Record::kDiagonal + (8 * n + column) * 4);
-      float2 query = {1.0f, 1.0f};
-      if constexpr (kScalarGate) query = view.load_pair(Record::kQuery + (8 * n + column) * 4);
+      const float2 query = view.load_pair(Record::kQueryFactor + (8 * n + column) * 4);
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         float &low = out[4 * n + 2 * r], &high = out[4 * n + 2 * r + 1];
         const float from_low = diagonal.x * product[4 * n + 2 * r], from_high = diagonal.y * product[4 * n + 2 * r + 1];
-        low = kScalarGate ? fmaf(query.x, low, from_low) : low + from_low;
-        high = kScalarGate ? fmaf(query.y, high, from_high) : high + from_high;
+        low = fmaf(query.x, low, from_low);
+        high = fmaf(query.y, high, from_high);
       }
     }
     wgmma_fence();

@@ -15,10 +15,14 @@
 // 1.125, so that
 //     |A_ij| <= max |k|^2,   |X_ij|, |sum T A| <= c beta_i |k_i| |k_j|,   |T_ij| <= c beta_i beta_j |k_i| |k_j|
 // with c = 1.125^62 < 1500. Heads whose numbers could leave fp16 by these bounds (keys that were never normalised, beta
-// far above 2 or negative, NaN) take `solve_wide`, which is fp32 throughout, and slow.
+// far above 2 or negative, NaN) take `solve_wide`, which is fp32 throughout, and slow. So do heads of fp16 data with mu
+// above 1.5: there X no longer decays away from its diagonal, and what the operands round adds up to three times what T
+// itself is rounded by (gates 0, correlated keys, beta near 2: error 5.4e-3, in fp32 1.8e-3).
 #pragma once
 #include <cuda.h>
 #include <cuda_runtime_api.h>
+
+#include <type_traits>
 
 #include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/args.h"
@@ -209,6 +213,7 @@ __device__ __forceinline__ void make_factors(Factors& factors, const Activation&
 }
 
 // The same warp, once the norms are known: the record's vectors, and whether fp16 holds this head.
+template <class Element>
 __device__ __forceinline__ void emit_vectors(Factors& factors, const Shared& shared, int lane, int valid,
                                              uint8_t* record) {
   const float2 sum = pair_at(factors.sum, 2 * lane), beta = pair_at(factors.beta, 2 * lane);
@@ -218,11 +223,11 @@ __device__ __forceinline__ void emit_vectors(Factors& factors, const Shared& sha
   auto emit = [&](int vector, float x, float y) {
     reinterpret_cast<float2*>(record + vector)[lane] = {2 * lane < valid ? x : 0.0f, 2 * lane + 1 < valid ? y : 0.0f};
   };
-  emit(GdnRecord::kRead, beta.x * decay.x * norm_k.x, beta.y * decay.y * norm_k.y);
+  emit(GdnRecord::kReadFactor, beta.x * decay.x * norm_k.x, beta.y * decay.y * norm_k.y);
   emit(GdnRecord::kBeta, beta.x, beta.y);
   emit(GdnRecord::kDiagonal, shared.diagonal[2 * lane], shared.diagonal[2 * lane + 1]);
   emit(GdnRecord::kUpdate, exp2_approx(last - sum.x) * norm_k.x, exp2_approx(last - sum.y) * norm_k.y);
-  emit(GdnRecord::kQuery, decay.x * norm_q.x, decay.y * norm_q.y);
+  emit(GdnRecord::kQueryFactor, decay.x * norm_q.x, decay.y * norm_q.y);
   // With zeros up to the next vector, so that a copy of the record reads nothing unwritten.
   if (lane == 0) *reinterpret_cast<float4*>(record + GdnRecord::kDecay) = {exp2_approx(last), 0.0f, 0.0f, 0.0f};
 
@@ -230,7 +235,8 @@ __device__ __forceinline__ void emit_vectors(Factors& factors, const Shared& sha
   // under 65504, and keys small enough that a beta with which mu is about 1 keeps its digits in fp16. Non-negative
   // floats compare as integers; a NaN is above all of them and fails.
   const float2 k2 = pair_at(shared.square_k, 2 * lane), mu = {beta.x * k2.x, beta.y * k2.y};
-  const bool sound = beta.x >= 0.0f && beta.y >= 0.0f && mu.x <= 2.125f && mu.y <= 2.125f;
+  constexpr float kMostMu = std::is_same_v<Element, __half> ? 1.5f : 2.125f;
+  const bool sound = beta.x >= 0.0f && beta.y >= 0.0f && mu.x <= kMostMu && mu.y <= kMostMu;
   auto maximum = [](float x, float y) {
     return __uint_as_float(__reduce_max_sync(~0u, max(__float_as_uint(x), __float_as_uint(y))));
   };
@@ -507,7 +513,7 @@ __global__ void __launch_bounds__(kThreads, kResident)
   Products products;
   form_products<Element>(products, shared, args.activation, at, place.valid);
   if (at.role < heads)
-    emit_vectors(shared.factors[at.role], shared, at.lane, place.valid, records + at.role * GdnRecord::kBytes);
+    emit_vectors<Element>(shared.factors[at.role], shared, at.lane, place.valid, records + at.role * GdnRecord::kBytes);
   for (int b = at.role + 1; b < kBlocks; ++b)
     store_matrix(block_address(shared_address(shared.scratch.stage), at.block, at.role, b), Fragment{});
   __syncthreads();

@@ -33,7 +33,8 @@ struct KdaPrepareShared {
   uint8_t tiles[2 * kHalf];
   Triangle lower;                  // L
   float quarter_total[4][kWidth];  // sums of log2 decays
-  float norm[2][32];               // scale / |q|, 1 / |k|
+  float norm[2][32];               // scale / |q|, 1 / |k|: their powers of two,
+  float rest[2][32];               // and the rest (record.h)
   float beta[32];
   float gate_bias[kWidth];            // of the head's gate
   float pair_q[8][10], pair_k[8][6];  // levels: [block of 4 tokens][pair]
@@ -376,12 +377,22 @@ __device__ __forceinline__ void prepare_chunk(const PrepareArgs& args, KdaPrepar
   float norm = 1.0f;  // lanes 0-7: of q, 8-15: of k
   if (args.activation.l2norm) norm = rsqrtf(sum_over_lanes<16>(squares, lane) + kL2NormEpsilon);
   if (lane < 8) norm *= args.activation.scale;
-  const float diagonal = sum_over_lanes<8>(dots, lane) * norm * __shfl_sync(~0u, norm, lane % 8 + 8);  // lanes 0-7
+  const float rest = __uint_as_float((__float_as_uint(norm) & 0x007fffffu) | 0x3f800000u);
+  norm = __uint_as_float(__float_as_uint(norm) & 0xff800000u);
+  const float diagonal =
+      sum_over_lanes<8>(dots, lane) * norm * rest * __shfl_sync(~0u, norm, lane % 8 + 8);  // lanes 0-7
   if (!kMidFrame && lane < 16) shared.norm[lane / 8][token + lane % 8] = norm;
+  if (lane < 16) shared.rest[lane / 8][token + lane % 8] = rest;
   __syncthreads();
 
   uint8_t* record = args.prepared + (static_cast<int64_t>(chunk) * args.heads_v + head) * KdaRecord::kBytes;
-  if (thread < 32) *reinterpret_cast<float*>(record + KdaRecord::kBeta + lane * 4) = shared.beta[lane];
+  if (thread < 32) {
+    const float rest_k = shared.rest[1][lane], beta = shared.beta[lane] * rest_k;
+    auto put = [&](int vector, float x) { *reinterpret_cast<float*>(record + vector + lane * 4) = x; };
+    put(KdaRecord::kBeta, beta);
+    put(KdaRecord::kReadFactor, beta * rest_k);
+    put(KdaRecord::kQueryFactor, shared.rest[0][lane]);
+  }
   if (lane < kQuarter) *reinterpret_cast<float*>(record + KdaRecord::kDiagonal + (token + lane) * 4) = diagonal;
   float totals[4][kChannels];
 #pragma unroll
@@ -455,8 +466,9 @@ __device__ __forceinline__ void prepare_chunk(const PrepareArgs& args, KdaPrepar
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const int i = 4 * block + 2 * r;
-        const float low = column_of(i) < row_of(i) ? scores[i] : 0.0f,
-                    high = column_of(i + 1) < row_of(i + 1) ? scores[i + 1] : 0.0f;
+        const float factor = shared.rest[0][row_of(i)];
+        const float low = column_of(i) < row_of(i) ? scores[i] * factor : 0.0f,
+                    high = column_of(i + 1) < row_of(i + 1) ? scores[i + 1] * factor : 0.0f;
         *reinterpret_cast<uint32_t*>(record + KdaRecord::kP + block * 512 + (row_block * 2 + r) * 128 +
                                      (lane / 4) * 16 + column * 2) = Pair<Element>::pack(low, high);
       }
@@ -465,7 +477,7 @@ __device__ __forceinline__ void prepare_chunk(const PrepareArgs& args, KdaPrepar
 #pragma unroll
     for (int i = 0; i < 16; i += 2) {
       const int r = row_of(i), c = column_of(i);
-      const float strength = shared.beta[r];
+      const float strength = shared.beta[r] * shared.rest[1][r] * shared.rest[1][r];
       *reinterpret_cast<float2*>(&shared.lower.row[r][c]) = {c < r ? scores[i] * strength : 0.0f,
                                                              c + 1 < r ? scores[i + 1] * strength : 0.0f};
     }

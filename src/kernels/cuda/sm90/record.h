@@ -21,20 +21,23 @@ struct GdnRecord {
   static constexpr int kChunk = 64;
   static constexpr int kP = 0;
   static constexpr int kT = 8192;
-  static constexpr int kRead = 16384;            // float[64]: beta_i e^{Gi} rk_i, factor of K S
-  static constexpr int kUpdate = kRead + 256;    // float[64]: e^{Glast-Gi} rk_i, factor of U in the update of the state
-  static constexpr int kQuery = kUpdate + 256;   // float[64]: scale rq_i e^{Gi}, factor of Q S
-  static constexpr int kDecay = kQuery + 256;    // float: e^{Glast}
-  static constexpr int kBeta = kDecay + 16;      // float[64]: beta_i, factor of V
-  static constexpr int kDiagonal = kBeta + 256;  // float[64]: P_ii
+  static constexpr int kReadFactor = 16384;  // float[64]: beta_i e^{Gi} rk_i, factor of K S
+  static constexpr int kUpdate =
+      kReadFactor + 256;  // float[64]: e^{Glast-Gi} rk_i, factor of U in the update of the state
+  static constexpr int kQueryFactor = kUpdate + 256;  // float[64]: scale rq_i e^{Gi}, factor of Q S
+  static constexpr int kDecay = kQueryFactor + 256;   // float: e^{Glast}
+  static constexpr int kBeta = kDecay + 16;           // float[64]: beta_i, factor of V
+  static constexpr int kDiagonal = kBeta + 256;       // float[64]: P_ii
   static constexpr int kBytes = kDiagonal + 256;
   static constexpr int kSummary = kT;
 };
 
 // KDA: 32 tokens, everything in the frame of the chunk's ends, so that no factor exceeds 1 whatever the gates are.
-//   q+ = scale q rq e^{G},  k+ = k rk e^{G},  k^ = k rk e^{Glast-G}     32 x 128 tiles in the data type of q: two halves of 64 channels,
+// Norms are taken apart into a power of two, which rounds nothing in a tile, and the rest, which is left to factors of tokens in fp32:
+// scale rq = 2^a sq, rk = 2^b sk with 1 <= sq, sk < 2. U stands for sk U.
+//   q+ = q 2^a e^{G},  k+ = k 2^b e^{G},  k^ = k 2^b e^{Glast-G}        32 x 128 tiles in the data type of q: two halves of 64 channels,
 //                                                                      each [32 tokens][128 bytes], swizzled as above
-//   P_ij = scale sum_c rq_i q_ic rk_j k_jc e^{Gic-Gjc} for j < i,  T = (I + L)^-1 - I,  L_ij = beta_i sum_c k_ic k_jc rk_i rk_j e^{Gic-Gjc}
+//   P_ij = sq_i sum_c 2^a_i q_ic 2^b_j k_jc e^{Gic-Gjc} for j < i,  T = (I + L)^-1 - I,  L_ij = beta_i sk_i^2 sum_c 2^b_i k_ic 2^b_j k_jc e^{Gic-Gjc}
 // P and T are 32 x 32 in 8 x 8 core matrices without swizzle: element (i, j) at (j/8) * 512 + (i/8) * 128 + (i%8) * 16 + (j%8) * 2.
 // Rows of tokens past the end are 0 in the tiles and in P, beta is 0 there.
 struct KdaRecord {
@@ -44,10 +47,12 @@ struct KdaRecord {
   static constexpr int kRead = 10240;    // k+
   static constexpr int kUpdate = 18432;  // k^
   static constexpr int kT = 26624;
-  static constexpr int kDecay = 28672;           // float[128]: e^{Glast} per channel
-  static constexpr int kBeta = kDecay + 512;     // float[32]
-  static constexpr int kDiagonal = kBeta + 128;  // float[32]: P_ii
-  static constexpr int kBytes = kDiagonal + 128;
+  static constexpr int kDecay = 28672;                    // float[128]: e^{Glast} per channel
+  static constexpr int kBeta = kDecay + 512;              // float[32]: beta sk, factor of V
+  static constexpr int kDiagonal = kBeta + 128;           // float[32]: P_ii
+  static constexpr int kReadFactor = kDiagonal + 128;     // float[32]: beta sk^2, factor of K S
+  static constexpr int kQueryFactor = kReadFactor + 128;  // float[32]: sq, factor of Q S
+  static constexpr int kBytes = kQueryFactor + 128;
   static constexpr int kSummary = kRead;
 };
 static_assert(GdnRecord::kBytes % 16 == 0 && KdaRecord::kBytes % 16 == 0 && KdaRecord::kRead % 1024 == 0 &&

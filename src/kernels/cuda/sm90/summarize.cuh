@@ -57,7 +57,7 @@ __device__ __forceinline__ void summarize_chunks(WalkShared<Stage>& shared, bool
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) value[b] = load_matrix_transposed(view.address + v_offset + b * 16 * kRowBytes);
     view.load_factors(beta, Record::kBeta, column);
-    view.load_factors(read, kScalarGate ? static_cast<int>(Record::kRead) : static_cast<int>(Record::kBeta), column);
+    view.load_factors(read, Record::kReadFactor, column);
     wgmma_wait<0>();
     pin(product);
 #pragma unroll
