@@ -293,11 +293,12 @@ __device__ __forceinline__ void score_chunks(const FusedMaps& maps, const WalkAr
       wait_parity(&shared.loaded[ahead.stage], ahead.parity);
       const int token = static_cast<int>(thread / 4);
       const float strength = write_strength(number_of(next_beta, beta.dtype), activation.beta_form);
-      next_beta = fetch_beta(chunk + 2 * kCtas, token);
+      if constexpr (!kBetaLater) next_beta = fetch_beta(chunk + 2 * kCtas, token);
       write_factors<kQueries>(activation, share, shared.ring[ahead.stage], tokens_of(shared.ring[ahead.stage]),
                               strength, (chunk + kCtas) * kFusedChunk + token < item.tokens, thread);
       ptx::fence_proxy_async(ptx::space_shared);
       warp_arrive(&shared.summed[ahead.stage]);
+      if constexpr (kBetaLater) next_beta = fetch_beta(chunk + 2 * kCtas, token);
       ahead.advance();
     }
     if (chunk >= 0) {
