@@ -185,6 +185,24 @@ __device__ __forceinline__ void select_tokens(float (&product)[kCount], int colu
   for (int i = 0; i < kCount; ++i) product[i] = 8 * (i / 4) + column + i % 2 < valid ? product[i] : 0.0f;
 }
 
+// beta V where there are values, for use while K S is still at work; 0 past the end, where k is 0 too.
+template <class View, class Element>
+__device__ __forceinline__ void weigh_values(float (&weighed)[View::kChunk / 2], const Fragment (&value)[View::kBlocks],
+                                             const float2 (&beta)[View::kChunk / 8], bool values, int column,
+                                             int valid) {
+  const uint32_t mask = values ? ~0u : 0u;
+#pragma unroll
+  for (int n = 0; n < View::kChunk / 8; ++n) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const uint32_t pair = value[n / 2].reg[2 * (n % 2) + r] & mask;
+      weighed[4 * n + 2 * r] = beta[n].x * Pair<Element>::low(pair);
+      weighed[4 * n + 2 * r + 1] = beta[n].y * Pair<Element>::high(pair);
+    }
+  }
+  if (valid < View::kChunk) select_tokens(weighed, column, valid);
+}
+
 // Named barriers of the two state groups: this and the next. 0 is __syncthreads.
 constexpr int kStateBarrier = 1;
 
