@@ -65,4 +65,12 @@ constexpr bool kBetaLater = true;
 constexpr bool kBetaLater = false;
 #endif
 
+// A table that came with the launch is read before the grid before is waited for, from the constant bank; and in phase 3 only those who need a
+// state wait: inputs and records were complete before carry could start, for nobody lets the next grid start before he has waited himself.
+#ifdef DR_EARLY
+constexpr bool kEarly = true;
+#else
+constexpr bool kEarly = false;
+#endif
+
 }  // namespace deltarelay::cuda::sm90
