@@ -164,7 +164,7 @@ class Loader {
   // What can be loaded now. When single CTAs, which run on every multiprocessor, fill their rings for the first time, two chunks at most: a
   // lane waits to issue a copy while those before it crowd the memory, and would be late for the first chunk.
   __device__ __forceinline__ void load_ready() {
-    const int limit = kCtas == 1 && chunk_ < kStages ? chunk_ + 2 : chunks_;
+    const int limit = (kCtas == 1 || kFewFirst) && chunk_ < kStages ? chunk_ + 2 : chunks_;
     while (chunk_ < limit && load_next(false)) {
     }
   }

@@ -65,6 +65,13 @@ constexpr bool kBetaLater = true;
 constexpr bool kBetaLater = false;
 #endif
 
+// Pairs too fill their rings step by step, the chunks that are needed first ahead of the others.
+#ifdef DR_FEW_FIRST
+constexpr bool kFewFirst = true;
+#else
+constexpr bool kFewFirst = false;
+#endif
+
 // A table that came with the launch is read before the grid before is waited for, from the constant bank; and in phase 3 only those who need a
 // state wait: inputs and records were complete before carry could start, for nobody lets the next grid start before he has waited himself.
 #ifdef DR_EARLY
