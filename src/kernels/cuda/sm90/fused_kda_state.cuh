@@ -229,17 +229,17 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
     wgmma_fence();
     add_triangle<__nv_bfloat16>(out, update, stage + FusedStage::kP);
     wgmma_commit();
-    auto leave = [&] {
-      if (kSendLater && first > 0)
-        send_output<__nv_bfloat16>(maps, args, item, output_tile(previous), first / kFusedChunk - 1, tokens, half,
-                                   group, thread);
-      // By now the output of the chunk before has been read: its stage is free.
+    if (kSendLater && first > 0)
+      send_output<__nv_bfloat16>(maps, args, item, output_tile(previous), first / kFusedChunk - 1, tokens, half, group,
+                                 thread);
+    // By now the output of the chunk before has been read: its stage is free.
+    auto release = [&] {
       if (!kReleaseLater && first > 0 && thread == 0) release_sent(previous);
     };
-    if constexpr (!kScaleBeforeOut) leave();
+    if constexpr (!kScaleBeforeOut) release();
     finish_update<1>(state, {shared.ring[stage_index] + FusedStage::kLate, column});
-    // The compiler moves no arithmetic over the branches in here: the scaling stays ahead of the wait for P U.
-    if constexpr (kScaleBeforeOut) leave();
+    // The compiler moves no arithmetic over the branch in here: the scaling stays ahead of the wait for P U.
+    if constexpr (kScaleBeforeOut) release();
     previous = stage_index;
     position.advance();
     wgmma_wait<0>();
