@@ -47,19 +47,20 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   if (threadIdx.x == 0) {
     for (const CUtensorMap* map : {&maps.q, &maps.k, &maps.g, &maps.v, &maps.o}) prefetch_tensor_map(map);
   }
-  wait_for_previous_grid();
-  allow_next_grid();
+  wait_to_find(args);
   if (threadIdx.x == 0) {
     shared.found = find_item<FusedRing<kCtas>::kHalves>(args, kFusedChunk, shared.item);
     if (shared.found) init_barriers(shared, rank);
   }
   __syncthreads();
+  wait_when_found(args, shared.found);
   if (!shared.found) return;
   if constexpr (kCtas > 1) cluster_begin();
   const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
   const bool emits = shared.item.row.work == Work::kEmit;
   if (group < 2) {
     raise_registers<kFusedStateRegisters>();
+    wait_for_state(args);
     if (kCtas == 1 || group == 0 || !emits) walk_fused(maps, args, shared.item, shared, group, rank);
   } else {
     lower_registers<kFusedOtherRegisters>();

@@ -18,9 +18,18 @@ struct ChannelFactors {
 #pragma unroll
     for (int b = 0; b < 8; ++b) of[b] = *reinterpret_cast<const float4*>(vector + (16 * b + 2 * column) * 4);
   }
-  __device__ __forceinline__ void scale(float (&state)[64]) const {
+  // Of blocks `first` to `last` - 1, loaded where this stands: the compiler moves it over no barrier.
+  __device__ __forceinline__ ChannelFactors(uint32_t vector, int column, int first, int last) {
 #pragma unroll
-    for (int b = 0; b < 8; ++b) {
+    for (int b = first; b < last; ++b)
+      asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                   : "=f"(of[b].x), "=f"(of[b].y), "=f"(of[b].z), "=f"(of[b].w)
+                   : "r"(vector + (16 * b + 2 * column) * 4)
+                   : "memory");
+  }
+  __device__ __forceinline__ void scale(float (&state)[64], int first = 0, int last = 8) const {
+#pragma unroll
+    for (int b = first; b < last; ++b) {
       float* s = state + 8 * b;
       s[0] *= of[b].x, s[1] *= of[b].y, s[2] *= of[b].x, s[3] *= of[b].y;
       s[4] *= of[b].z, s[5] *= of[b].w, s[6] *= of[b].z, s[7] *= of[b].w;
@@ -33,6 +42,82 @@ __device__ __forceinline__ constexpr uint64_t channels_at(int step) {
   return operand_step((step / 4) * FusedStage::kHalfBytes + (step % 4) * 32);
 }
 
+__device__ __forceinline__ void load_strength(float4 (&strength)[4], const TokenFactors& factors, int column) {
+#pragma unroll
+  for (int n = 0; n < 4; ++n) strength[n] = *reinterpret_cast<const float4*>(factors.strength[4 * n + column / 2]);
+}
+
+// product = K S, where S+ = early S replaces the state; `operand` gets it as an operand. Not waited for. `behind` is done behind the first
+// products; with `kHalves` these are half of them, and its branches keep the compiler from moving the arithmetic of the others up between them.
+template <bool kHalves, class Behind>
+__device__ __forceinline__ void read_keys(float (&product)[16], float (&state)[64], Fragment (&operand)[8],
+                                          const uint8_t* stage, int column, Behind behind) {
+  const uint64_t k_plus = swizzled_operand(shared_address(stage) + FusedStage::kK);
+  const uint8_t* early = stage + FusedStage::kEarly;
+  using Product = Wgmma<__nv_bfloat16>;
+  constexpr int kParts = kHalves ? 2 : 1;
+#pragma unroll
+  for (int part = 0; part < kParts; ++part) {
+    const int first = part * 8 / kParts, last = (part + 1) * 8 / kParts;
+    if constexpr (kHalves)
+      ChannelFactors(shared_address(early), column, first, last).scale(state, first, last);
+    else
+      ChannelFactors(early, column).scale(state);
+#pragma unroll
+    for (int k = first; k < last; ++k) operand[k] = pack_block<__nv_bfloat16>(state, k);
+    wgmma_fence();
+#pragma unroll
+    for (int k = first; k < last; ++k) Product::times(product, operand[k], k_plus + channels_at(k), k > 0);
+    if (kHalves && part == 0) behind();
+  }
+  wgmma_commit();
+  if constexpr (!kHalves) behind();
+}
+
+// S+ <- S+ + k-^T U. Not waited for; by halves it is two groups of products.
+__device__ __forceinline__ void update_state(float (&state)[64], const Fragment (&update)[2], uint32_t stage) {
+  using Product = Wgmma<__nv_bfloat16>;
+  const uint64_t k_minus = swizzled_operand(stage + FusedStage::kGate, FusedStage::kHalfBytes);
+  if constexpr (kUpdateHalves) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int k = 0; k < 2; ++k)
+        Product::add_transposed(half_of(state, half), update[k],
+                                k_minus + operand_step(half * FusedStage::kHalfBytes + k * 16 * kRowBytes));
+      wgmma_commit();
+    }
+  } else {
+#pragma unroll
+    for (int k = 0; k < 2; ++k) Product::add_transposed(state, update[k], k_minus + operand_step(k * 16 * kRowBytes));
+    wgmma_commit();
+  }
+}
+
+// S <- late S+, when the update is done; `kLater` groups of products were issued behind it and are not waited for.
+template <int kLater>
+__device__ __forceinline__ void finish_update(float (&state)[64], const ChannelFactors& late) {
+  if constexpr (kUpdateHalves) {
+    wgmma_wait<kLater + 1>();
+    pin(half_of(state, 0));
+    late.scale(state, 0, 4);
+    pin(half_of(state, 0));
+    wgmma_wait<kLater>();
+    pin(half_of(state, 1));
+    late.scale(state, 4, 8);
+  } else {
+    wgmma_wait<kLater>();
+    pin(state);
+    late.scale(state);
+  }
+}
+
+// This lane's place in an 8-column block of an accumulator.
+__device__ __forceinline__ int lane_column_of(int lane) {
+  const int column = 2 * (lane % 4);
+  return kColumnKept ? static_cast<int>(opaque(static_cast<uint32_t>(column))) : column;
+}
+
 // Outputs of one half of the values.
 template <int kCtas>
 __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs& args, const Item& item,
@@ -40,7 +125,7 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
   using Two = Pair<__nv_bfloat16>;
   using Product = Wgmma<__nv_bfloat16>;
   const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, warp = thread / 32;
-  const int column = 2 * (lane % 4);  // place in an 8-column block of an accumulator
+  const int column = lane_column_of(lane);
   const int tokens = item.tokens;
   // This lane's row of its warp's 16 value columns, 16 tokens at a time, for transposing ldmatrix and stmatrix.
   const int half = rank + group;
@@ -70,6 +155,14 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
   auto output_tile = [&](int stage_index) {
     return shared.ring[stage_index] + FusedStage::kV + group * FusedStage::kTileBytes;
   };
+  // By one thread: the last output that it sent has been read, and its stage is free.
+  auto release_sent = [&](int stage_index) {
+    ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>{});
+    release_stage<kCtas>(shared, stage_index, rank);
+  };
+  auto stage_before = [](int stage_index) {
+    return stage_index == 0 ? FusedRing<kCtas>::kStages - 1 : stage_index - 1;
+  };
 
   // Counted in tokens: a chunk's number and the number of chunks are two registers more, and spill.
 #pragma unroll 1
@@ -81,16 +174,11 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
     Fragment value[2];
 #pragma unroll
     for (int b = 0; b < 2; ++b) value[b] = load_matrix_transposed(stage + v_offset + b * 16 * kRowBytes);
-    ChannelFactors(shared.ring[stage_index] + FusedStage::kEarly, column).scale(state);
     Fragment state_operand[8];
-#pragma unroll
-    for (int k = 0; k < 8; ++k) state_operand[k] = pack_block<__nv_bfloat16>(state, k);
-
-    const uint64_t k_plus = swizzled_operand(stage + FusedStage::kK), q_plus = swizzled_operand(stage + FusedStage::kQ);
-    wgmma_fence();
-#pragma unroll
-    for (int k = 0; k < 8; ++k) Product::times(product, state_operand[k], k_plus + channels_at(k), k > 0);
-    wgmma_commit();
+    const uint64_t q_plus = swizzled_operand(stage + FusedStage::kQ);
+    read_keys<kReadHalves && kReleaseLater>(product, state, state_operand, shared.ring[stage_index], column, [&] {
+      if (kReleaseLater && first > kFusedChunk && thread == 0) release_sent(stage_before(previous));
+    });
     // Behind K S: the output of the chunk before goes to shared memory, which frees its registers for Q S.
     if (first > 0) write_output(previous);
     wgmma_fence();
@@ -100,11 +188,15 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
 
     const TokenFactors& factors = tokens_of(shared.ring[stage_index]);
     float4 strength[4];
-#pragma unroll
-    for (int n = 0; n < 4; ++n) strength[n] = *reinterpret_cast<const float4*>(factors.strength[4 * n + column / 2]);
+    load_strength(strength, factors, column);
+    float weighed[16];
+    if constexpr (kValuesFirstEmit) weigh_values<__nv_bfloat16>(weighed, value, strength, true, column, tokens - first);
     wgmma_wait<1>();
     pin(product);
-    subtract_prediction<__nv_bfloat16>(product, value, strength, true, column, tokens - first);
+    if constexpr (kValuesFirstEmit)
+      subtract_prediction(product, weighed, strength);
+    else
+      subtract_prediction<__nv_bfloat16>(product, value, strength, true, column, tokens - first);
     const Fragment error[2] = {pack_block<__nv_bfloat16>(product, 0), pack_block<__nv_bfloat16>(product, 1)};
 
     // U = R + T R
@@ -113,7 +205,7 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
     add_triangle<__nv_bfloat16>(product, error, stage + FusedStage::kT);
     wgmma_commit();
     // Behind T R: the output of the chunk before to memory.
-    if (first > 0)
+    if (!kSendLater && first > 0)
       send_output<__nv_bfloat16>(maps, args, item, output_tile(previous), first / kFusedChunk - 1, tokens, half, group,
                                  thread);
     wgmma_wait<0>();
@@ -122,11 +214,8 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
     const Fragment update[2] = {pack_block<__nv_bfloat16>(product, 0), pack_block<__nv_bfloat16>(product, 1)};
 
     // S+ <- S+ + k-^T U; behind it the diagonal of P in fp32, then P U.
-    const uint64_t k_minus = swizzled_operand(stage + FusedStage::kGate, FusedStage::kHalfBytes);
     wgmma_fence();
-#pragma unroll
-    for (int k = 0; k < 2; ++k) Product::add_transposed(state, update[k], k_minus + operand_step(k * 16 * kRowBytes));
-    wgmma_commit();
+    update_state(state, update, stage);
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
       const float2 diagonal = *reinterpret_cast<const float2*>(&factors.diagonal[8 * n + column]);
@@ -140,21 +229,24 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
     wgmma_fence();
     add_triangle<__nv_bfloat16>(out, update, stage + FusedStage::kP);
     wgmma_commit();
+    if (kSendLater && first > 0)
+      send_output<__nv_bfloat16>(maps, args, item, output_tile(previous), first / kFusedChunk - 1, tokens, half, group,
+                                 thread);
     // By now the output of the chunk before has been read: its stage is free.
-    if (first > 0 && thread == 0) {
-      ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>{});
-      release_stage<kCtas>(shared, previous, rank);
-    }
-    const ChannelFactors late(shared.ring[stage_index] + FusedStage::kLate, column);
+    auto release = [&] {
+      if (!kReleaseLater && first > 0 && thread == 0) release_sent(previous);
+    };
+    if constexpr (!kScaleBeforeOut) release();
+    finish_update<1>(state, {shared.ring[stage_index] + FusedStage::kLate, column});
+    // The compiler moves no arithmetic over the branch in here: the scaling stays ahead of the wait for P U.
+    if constexpr (kScaleBeforeOut) release();
     previous = stage_index;
     position.advance();
-    wgmma_wait<1>();
-    pin(state);
-    late.scale(state);
     wgmma_wait<0>();
     pin(out);
   }
   if (tokens == 0) return;
+  if (kReleaseLater && tokens > kFusedChunk && thread == 0) release_sent(stage_before(previous));
   write_output(previous);
   send_output<__nv_bfloat16>(maps, args, item, output_tile(previous), (tokens - 1) / kFusedChunk, tokens, half, group,
                              thread);
@@ -164,9 +256,8 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
 __device__ __forceinline__ void summarize_fused(const Item& item, FusedShared<2>& shared, int rank, bool values,
                                                 float (&state)[64]) {
   constexpr int kCtas = 2;
-  using Product = Wgmma<__nv_bfloat16>;
   const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, warp = thread / 32;
-  const int column = 2 * (lane % 4), chunks = item.row.chunks, tokens = item.tokens;
+  const int column = lane_column_of(lane), chunks = item.row.chunks, tokens = item.tokens;
   const uint32_t v_offset = FusedStage::kV + swizzled_offset(8 * (lane / 16) + lane % 8, 2 * warp + lane / 8 % 2);
   RingPosition<FusedRing<kCtas>::kStages> position;
   int previous = 0;  // stage of the chunk before
@@ -177,24 +268,23 @@ __device__ __forceinline__ void summarize_fused(const Item& item, FusedShared<2>
     Fragment value[2];
 #pragma unroll
     for (int b = 0; b < 2; ++b) value[b] = load_matrix_transposed(stage + v_offset + b * 16 * kRowBytes);
-    ChannelFactors(shared.ring[stage_index] + FusedStage::kEarly, column).scale(state);
     Fragment operand[8];
-#pragma unroll
-    for (int k = 0; k < 8; ++k) operand[k] = pack_block<__nv_bfloat16>(state, k);
     float product[16];
-    const uint64_t k_plus = swizzled_operand(stage + FusedStage::kK);
-    wgmma_fence();
-#pragma unroll
-    for (int k = 0; k < 8; ++k) Product::times(product, operand[k], k_plus + channels_at(k), k > 0);
-    wgmma_commit();
-    if (chunk > 0) release_summarized<kCtas>(shared, previous, rank, thread, values);
-    const TokenFactors& factors = tokens_of(shared.ring[stage_index]);
+    read_keys<kReadHalves>(product, state, operand, shared.ring[stage_index], column, [&] {
+      if (chunk > 0) release_summarized<kCtas>(shared, previous, rank, thread, values);
+    });
+    if constexpr (kValuesFirst) __syncwarp();  // or the compiler puts what follows between the products
     float4 strength[4];
-#pragma unroll
-    for (int n = 0; n < 4; ++n) strength[n] = *reinterpret_cast<const float4*>(factors.strength[4 * n + column / 2]);
+    load_strength(strength, tokens_of(shared.ring[stage_index]), column);
+    float weighed[16];
+    if constexpr (kValuesFirst)
+      weigh_values<__nv_bfloat16>(weighed, value, strength, values, column, tokens - chunk * kFusedChunk);
     wgmma_wait<0>();
     pin(product);
-    subtract_prediction<__nv_bfloat16>(product, value, strength, values, column, tokens - chunk * kFusedChunk);
+    if constexpr (kValuesFirst)
+      subtract_prediction(product, weighed, strength);
+    else
+      subtract_prediction<__nv_bfloat16>(product, value, strength, values, column, tokens - chunk * kFusedChunk);
     const Fragment error[2] = {pack_block<__nv_bfloat16>(product, 0), pack_block<__nv_bfloat16>(product, 1)};
     wait_parity(&shared.solved[stage_index], position.parity);
     wgmma_fence();
@@ -203,16 +293,11 @@ __device__ __forceinline__ void summarize_fused(const Item& item, FusedShared<2>
     wgmma_wait<0>();
     pin(product);
     const Fragment update[2] = {pack_block<__nv_bfloat16>(product, 0), pack_block<__nv_bfloat16>(product, 1)};
-    const uint64_t k_minus = swizzled_operand(stage + FusedStage::kGate, FusedStage::kHalfBytes);
     wgmma_fence();
-#pragma unroll
-    for (int k = 0; k < 2; ++k) Product::add_transposed(state, update[k], k_minus + operand_step(k * 16 * kRowBytes));
-    wgmma_commit();
+    update_state(state, update, stage);
     const ChannelFactors late(shared.ring[stage_index] + FusedStage::kLate, column);
     position.advance();
-    wgmma_wait<0>();
-    pin(state);
-    late.scale(state);
+    finish_update<0>(state, late);
     previous = stage_index;
   };
   for_each_chunk(chunks, kLookEvery, values, walk, [&](int chunk) {

@@ -8,6 +8,7 @@
 #include "kernels/cuda/sm90/record.h"
 #include "kernels/cuda/sm90/stage.cuh"
 #include "kernels/cuda/sm90/transition.cuh"
+#include "kernels/cuda/sm90/variants.cuh"
 #include "kernels/cuda/sm90/walk_maps.h"
 #include "kernels/cuda/state_io.cuh"
 #include "kernels/cuda/tile/descriptor.cuh"
@@ -19,6 +20,11 @@ constexpr int kFusedThreads = 4 * kWarpgroup;
 // 2 (168 + 88) = 512: the whole register file. With 160 for the state ptxas puts its products one after the other.
 constexpr int kFusedStateRegisters = 168;
 constexpr int kFusedOtherRegisters = 88;
+
+// Half of the channels of a state.
+__device__ __forceinline__ float (&half_of(float (&state)[64], int half))[32] {
+  return reinterpret_cast<float(&)[32]>(state[32 * half]);
+}
 
 // d += a P^T or a T^T; a has 32 columns.
 template <class Element>
@@ -45,6 +51,32 @@ __device__ __forceinline__ void subtract_prediction(float (&product)[16], const 
     }
   }
   if (valid < kFusedChunk) select_tokens(product, column, valid);
+}
+
+// What subtract_prediction adds: strength.xy V where there are values, for use while K S is still at work. 0 past the end, where k is 0 too.
+template <class Element>
+__device__ __forceinline__ void weigh_values(float (&weighed)[16], const Fragment (&value)[2],
+                                             const float4 (&strength)[4], bool values, int column, int valid) {
+  using Two = Pair<Element>;
+  const uint32_t mask = values ? ~0u : 0u;
+#pragma unroll
+  for (int n = 0; n < 4; ++n) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const uint32_t pair = value[n / 2].reg[2 * (n % 2) + r] & mask;
+      weighed[4 * n + 2 * r] = strength[n].x * Two::low(pair);
+      weighed[4 * n + 2 * r + 1] = strength[n].y * Two::high(pair);
+    }
+  }
+  if (valid < kFusedChunk) select_tokens(weighed, column, valid);
+}
+
+// R = weighed - strength.zw K S over K S.
+__device__ __forceinline__ void subtract_prediction(float (&product)[16], const float (&weighed)[16],
+                                                    const float4 (&strength)[4]) {
+#pragma unroll
+  for (int i = 0; i < 16; ++i)
+    product[i] = fmaf(i % 2 == 0 ? -strength[i / 4].z : -strength[i / 4].w, product[i], weighed[i]);
 }
 
 // Stage `stage` has been read: one arrival here, and one at its maker.

@@ -8,6 +8,7 @@
 #include "kernels/cuda/ptx/barrier.cuh"
 #include "kernels/cuda/ptx/wgmma.cuh"
 #include "kernels/cuda/sm90/record.h"
+#include "kernels/cuda/sm90/variants.cuh"
 #include "kernels/cuda/tile/descriptor.cuh"
 
 namespace deltarelay::cuda::sm90 {
@@ -75,28 +76,60 @@ struct Item {
 
 // Items are numbered (row, head, value half), the last innermost: rows come longest first, and so do the CTAs.
 template <int kGroups>
-__device__ __forceinline__ bool find_item(const WalkArgs& args, int chunk_tokens, Item& item) {
+__device__ __forceinline__ bool find_item(const WalkArgs& args, const uint8_t* table, int chunk_tokens, Item& item) {
+  const Tables& at = args.tables;
   const bool third = args.phase == 3;
-  const int count = args.tables.counts()[third ? 2 : 0];
+  const int count = reinterpret_cast<const int32_t*>(table + at.at_counts)[third ? 2 : 0];
   constexpr int kHalves = 2 / kGroups;  // CTAs over the value rows of one head
   const int line = static_cast<int>(blockIdx.x) / kHalves;
   const int index = line / args.heads_v;
-  const Row row = (third ? args.tables.rows3() : args.tables.rows1())[index];  // in bounds, though perhaps not in use
+  const Row row = reinterpret_cast<const Row*>(
+      table + (third ? at.at_rows3 : at.at_rows1))[index];  // in bounds, though perhaps not in use
   if (index >= count) return false;
   item.row = row;
   item.head = line % args.heads_v;
   item.value_half = static_cast<int>(blockIdx.x) % kHalves;
   const int n = item.row.sequence;
-  const int64_t begin = args.tables.token_begin()[n], length = args.tables.token_begin()[n + 1] - begin;
+  const auto* token_begin = reinterpret_cast<const int64_t*>(table + at.at_token_begin);
+  const auto* chunk_begin = reinterpret_cast<const int32_t*>(table + at.at_chunk_begin);
+  const int64_t begin = token_begin[n], length = token_begin[n + 1] - begin;
   const int64_t offset = static_cast<int64_t>(item.row.begin) * chunk_tokens;
-  const int first_chunk = args.tables.chunk_begin()[n];
-  item.sequence_at = args.tables.batched ? n : 0;
-  item.token = (args.tables.batched ? 0 : begin) + offset;
+  const int first_chunk = chunk_begin[n];
+  item.sequence_at = at.batched ? n : 0;
+  item.token = (at.batched ? 0 : begin) + offset;
   const int64_t left = length - offset, whole = static_cast<int64_t>(item.row.chunks) * chunk_tokens;
   item.tokens = static_cast<int>(left < whole ? left : whole);
   item.chunk = first_chunk + item.row.begin;
-  item.ends_sequence = item.row.begin + item.row.chunks == args.tables.chunk_begin()[n + 1] - first_chunk;
+  item.ends_sequence = item.row.begin + item.row.chunks == chunk_begin[n + 1] - first_chunk;
   return true;
+}
+
+// The table came with the launch.
+__device__ __forceinline__ bool table_came(const WalkArgs& args) { return args.tables.memory == nullptr; }
+
+template <int kGroups>
+__device__ __forceinline__ bool find_item(const WalkArgs& args, int chunk_tokens, Item& item) {
+  if constexpr (kEarly) {  // apart, so that the image is read as what it is: constants
+    if (table_came(args)) return find_item<kGroups>(args, args.tables.image, chunk_tokens, item);
+    return find_item<kGroups>(args, args.tables.memory, chunk_tokens, item);
+  }
+  return find_item<kGroups>(args, table_came(args) ? args.tables.image : args.tables.memory, chunk_tokens, item);
+}
+
+// Around finding an item: waits for the grid before unless that may come later.
+__device__ __forceinline__ void wait_to_find(const WalkArgs& args) {
+  if (kEarly && table_came(args)) return;
+  wait_for_previous_grid();
+  allow_next_grid();
+}
+__device__ __forceinline__ void wait_when_found(const WalkArgs& args, bool found) {
+  if (!kEarly || !table_came(args)) return;
+  if (args.phase == 1 || !found) wait_for_previous_grid();
+  allow_next_grid();
+}
+// Ahead of a state that comes from the grid before.
+__device__ __forceinline__ void wait_for_state(const WalkArgs& args) {
+  if (kEarly && args.phase == 3) wait_for_previous_grid();
 }
 
 // Shared memory of a CTA of the walk: a ring of stages, and the barriers of each.
@@ -183,6 +216,24 @@ template <int kCount>
 __device__ __forceinline__ void select_tokens(float (&product)[kCount], int column, int valid) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) product[i] = 8 * (i / 4) + column + i % 2 < valid ? product[i] : 0.0f;
+}
+
+// beta V where there are values, for use while K S is still at work; 0 past the end, where k is 0 too.
+template <class View, class Element>
+__device__ __forceinline__ void weigh_values(float (&weighed)[View::kChunk / 2], const Fragment (&value)[View::kBlocks],
+                                             const float2 (&beta)[View::kChunk / 8], bool values, int column,
+                                             int valid) {
+  const uint32_t mask = values ? ~0u : 0u;
+#pragma unroll
+  for (int n = 0; n < View::kChunk / 8; ++n) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const uint32_t pair = value[n / 2].reg[2 * (n % 2) + r] & mask;
+      weighed[4 * n + 2 * r] = beta[n].x * Pair<Element>::low(pair);
+      weighed[4 * n + 2 * r + 1] = beta[n].y * Pair<Element>::high(pair);
+    }
+  }
+  if (valid < View::kChunk) select_tokens(weighed, column, valid);
 }
 
 // Named barriers of the two state groups: this and the next. 0 is __syncthreads.

@@ -114,8 +114,7 @@ __global__ void __launch_bounds__(kWalkThreads, 1)
     ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster);
   }
   if (cluster_size() > 1) cluster_begin();  // others copy into this CTA and arrive at its barriers
-  wait_for_previous_grid();
-  allow_next_grid();
+  wait_to_find(args);
   if (threadIdx.x == 0) {
     shared.found = find_item<2 / kTiles>(args, Stage::Record::kChunk, shared.item);
     if (shared.found) {
@@ -124,6 +123,7 @@ __global__ void __launch_bounds__(kWalkThreads, 1)
     }
   }
   __syncthreads();
+  wait_when_found(args, shared.found);
   if (!shared.found) return;  // the same for all CTAs of a cluster
   if constexpr (kCheckpoints) {
     const SequenceCheckpoints own =
@@ -135,6 +135,7 @@ __global__ void __launch_bounds__(kWalkThreads, 1)
   const bool emits = kTiles == 1 || shared.item.row.work == Work::kEmit;
   if (group < 2) {
     raise_registers<kStateRegisters>();
+    wait_for_state(args);
     if (kTiles == 1 || group == 0 || !emits) walk_state<Stage, Element, kTiles, kCheckpoints>(args, shared, group);
   } else {
     lower_registers<kProducerRegisters>();
