@@ -1,7 +1,4 @@
-// KDA `prepare`: one CTA per (chunk of 32 tokens, some value heads) turns raw q, k, g, beta into records, one head after the other.
-//
-// The inverse of a head is left to one warp, each in its turn, while the others begin with the next head. Nothing more has to be waited for:
-// what it reads is written again behind two barriers of the next head, which it reaches too.
+// KDA `prepare`: one CTA per (chunk of 32 tokens, value head) turns raw q, k, g, beta into a record.
 //
 // A team of lanes, a warp or half of one, owns 4 tokens, a lane 2 or 4 channels of them, so sums of gates and of squares stay inside a team;
 // only the totals of 4 tokens cross teams. Half a warp has the 64 channels of narrow heads: with 2 channels a lane, what is done once a
@@ -279,14 +276,13 @@ struct KdaPrepare {
     }
   }
 
-  // Found anew where it is needed, so that no register keeps it.
-  static __device__ __forceinline__ uint8_t* record_of(const PrepareArgs& args, uint32_t number) {
-    return args.prepared + static_cast<int64_t>(opaque(number)) * kRecord.bytes;
+  // Records are numbered as CTAs are. Found anew where it is needed, so that no register keeps it.
+  static __device__ __forceinline__ uint8_t* record_of(const PrepareArgs& args) {
+    return args.prepared + static_cast<int64_t>(opaque(blockIdx.x)) * kRecord.bytes;
   }
 
-  // `number`: of the record. `turn`: the warp that has the inverse.
   static __device__ __forceinline__ void prepare(const PrepareArgs& args, const ChunkPlace& place, int head,
-                                                 int key_head, uint32_t number, int turn, int dk, Shared& shared) {
+                                                 int key_head, int dk, Shared& shared) {
     // Unsigned quotients: of signed ones the compiler corrects the sign.
     const int team = static_cast<int>(threadIdx.x / kLanes), lane = static_cast<int>(threadIdx.x % kLanes);
     const int warp = static_cast<int>(threadIdx.x / 32), warp_lane = static_cast<int>(threadIdx.x % 32);
@@ -418,7 +414,7 @@ struct KdaPrepare {
         sum = (kMidFrame ? Sum::of(first - slab.middle[i % kChannels]) : first) + sum;
       }
       const bool inside = channel < kWidth;
-      uint8_t* const record = record_of(args, number);
+      uint8_t* const record = record_of(args);
       if (team == 0 && inside) {
 #pragma unroll
         for (int c = 0; c < kChannels; c += 2)
@@ -454,7 +450,7 @@ struct KdaPrepare {
       }
     }
 
-    uint8_t* const record = record_of(args, number);
+    uint8_t* const record = record_of(args);
     if (spare) {
       const int token = warp_lane;
       const float rest_q = shared.rest[0][token], rest_k = shared.rest[1][token], beta = shared.beta[token] * rest_k;
@@ -503,32 +499,25 @@ struct KdaPrepare {
       }
     }
     __syncthreads();
-    if (warp == turn) store_inverse<Number>(shared.lower, record + kRecord.t, warp_lane);
+    if (warp == 0) store_inverse<Number>(shared.lower, record + kRecord.t, warp_lane);
   }
 };
 
-// CTAs are numbered (chunk, share of the heads), the last innermost, and `shares` apart are the heads of one: neighbours in the grid are
-// always neighbours in memory.
+// CTAs are numbered (chunk, head), the last innermost: neighbours in the grid are neighbours in memory.
 template <class Number, int kWidth, bool kMidFrame>
 __global__ void __launch_bounds__(KdaPrepare<Number, kWidth, kMidFrame>::kThreads,
                                   KdaPrepare<Number, kWidth, kMidFrame>::kCtas)
-    prepare_kda_kernel(const __grid_constant__ PrepareArgs args, int dk, uint32_t shares) {
+    prepare_kda_kernel(const __grid_constant__ PrepareArgs args, int dk) {
   using Prepare = KdaPrepare<Number, kWidth, kMidFrame>;
   wait_for_previous_grid();
   allow_next_grid();
   const uint32_t heads_v = static_cast<uint32_t>(args.heads_v), heads_qk = static_cast<uint32_t>(args.heads_qk);
-  const uint32_t chunk = blockIdx.x / shares;
+  const uint32_t head = blockIdx.x % heads_v, chunk = blockIdx.x / heads_v;
+  const uint32_t key_head = heads_v == heads_qk ? head : head / (heads_v / heads_qk);  // divisions take 20 instructions
   ChunkPlace place;
   if (!find_chunk(args.tables, static_cast<int>(chunk), kChunk, place)) return;
-  int turn = 0;
-#pragma unroll 1
-  for (uint32_t head = blockIdx.x - chunk * shares; head < heads_v; head += shares) {
-    const uint32_t key_head =
-        heads_v == heads_qk ? head : head / (heads_v / heads_qk);  // divisions take 20 instructions
-    Prepare::prepare(args, place, static_cast<int>(head), static_cast<int>(key_head), chunk * heads_v + head, turn, dk,
-                     *reinterpret_cast<typename Prepare::Shared*>(dynamic_shared_memory()));
-    turn = (turn + 1) % Prepare::kWarps;
-  }
+  Prepare::prepare(args, place, static_cast<int>(head), static_cast<int>(key_head), dk,
+                   *reinterpret_cast<typename Prepare::Shared*>(dynamic_shared_memory()));
 }
 
 }  // namespace deltarelay::cuda::sm80

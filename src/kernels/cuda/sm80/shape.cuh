@@ -1,6 +1,5 @@
 // Launching prepare and walk of one op, data type and width.
 #pragma once
-#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <type_traits>
@@ -21,28 +20,6 @@ using NumberOf =
 template <DType kType>
 constexpr bool kTakesMidFrame = kType == DType::kBf16;
 
-// Multiprocessors of the current device. Asked of the runtime once for each device: this runs with every launch.
-inline int32_t multiprocessors() {
-  static std::atomic<int32_t> known[64]{};
-  int ordinal = 0, count = 0;
-  if (cudaGetDevice(&ordinal) != cudaSuccess) return 0;  // the launch will say why
-  if (ordinal < 64) count = known[ordinal].load(std::memory_order_relaxed);
-  if (count > 0) return count;
-  if (cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, ordinal) != cudaSuccess) return 0;
-  if (ordinal < 64) known[ordinal].store(count, std::memory_order_relaxed);
-  return count;
-}
-
-// CTAs that a chunk's heads are shared out to: up to 4 heads each. One after the other they cost less than each in a CTA of its own, as long
-// as there are 8 waves of CTAs, so that the last wave weighs little. No number depends on it.
-template <class Prepare>
-uint32_t shares_of_heads(const PrepareArgs& args) {
-  constexpr int64_t kLeastWaves = 8;
-  const int64_t all = int64_t{args.chunks} * args.heads_v, wave = int64_t{multiprocessors()} * Prepare::kCtas;
-  const int64_t together = std::clamp<int64_t>(all / (kLeastWaves * std::max<int64_t>(wave, 1)), 1, 4);
-  return static_cast<uint32_t>((args.heads_v + together - 1) / together);
-}
-
 // Whether some shapes of this width have operands with lower halves.
 template <DType kType, int kWidth>
 constexpr bool kHasFine = is_fine(sizeof(NumberOf<kType>), kWidth - 1);
@@ -59,10 +36,9 @@ cudaError_t launch_prepare_of(const PrepareArgs& args, const Shape& shape, cudaS
     auto launch = [&](auto mid_frame) {
       constexpr bool kMidFrame = decltype(mid_frame)::value;
       using Prepare = KdaPrepare<Number, kWidth, kMidFrame>;
-      const uint32_t shares = shares_of_heads<Prepare>(args);
       return launch_dependent(prepare_kda_kernel<Number, kWidth, kMidFrame>,
-                              static_cast<unsigned>(args.chunks) * shares, Prepare::kThreads,
-                              sizeof(typename Prepare::Shared), stream, args, shape.dk, shares);
+                              static_cast<unsigned>(args.chunks) * static_cast<unsigned>(args.heads_v),
+                              Prepare::kThreads, sizeof(typename Prepare::Shared), stream, args, shape.dk);
     };
     if constexpr (kTakesMidFrame<kType>) {
       if (shape.mid_frame) return launch(std::true_type{});
@@ -80,6 +56,18 @@ cudaError_t ShapeKernels<kOp, kType, kWidth>::prepare(const PrepareArgs& args, c
       return launch_prepare_of<kOp, kType, Fine<Number>, kWidth>(args, shape, stream);
   }
   return launch_prepare_of<kOp, kType, Number, kWidth>(args, shape, stream);
+}
+
+// Multiprocessors of the current device. Asked of the runtime once for each device: this runs with every launch.
+inline int32_t multiprocessors() {
+  static std::atomic<int32_t> known[64]{};
+  int ordinal = 0, count = 0;
+  if (cudaGetDevice(&ordinal) != cudaSuccess) return 0;  // the launch will say why
+  if (ordinal < 64) count = known[ordinal].load(std::memory_order_relaxed);
+  if (count > 0) return count;
+  if (cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, ordinal) != cudaSuccess) return 0;
+  if (ordinal < 64) known[ordinal].store(count, std::memory_order_relaxed);
+  return count;
 }
 
 // CTAs of the walk with tiles of so many columns. The tiles of M^T are among those of a phase that summarizes.
