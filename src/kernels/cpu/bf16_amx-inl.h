@@ -18,6 +18,7 @@ struct AmxPanel {
   static constexpr int32_t kChannelStep = kDepth;
   static constexpr int32_t kTurnedTokens = kDepth;
   static constexpr bool kLeftIsRows = true;
+  static constexpr bool kAsks = true;
   static_assert(kCols == 2 * kTile && kChunk == kTile);
 
   // A thread's registers are its own, so every item sets and releases them.
@@ -163,8 +164,10 @@ struct AmxPanel {
   // The matrix unit is a step of 16 channels ahead of the vectors that add its products to the decayed state. A load waits for
   // every earlier store with the same last 12 bits of address, so products lie as the state's channels do, modulo 4 KiB: the
   // step that is being stored is then half a page away from the one that is being added.
+  template <class Meanwhile>
   static HWY_INLINE void update_state(const float* decay, const uint16_t* turned, const uint16_t* values,
-                                      int32_t channels, int32_t, float* state, uint16_t* rounded) {
+                                      int32_t channels, int32_t, float* state, uint16_t* rounded,
+                                      const Meanwhile& meanwhile) {
     constexpr int32_t kStep = kTile * kCols;
     constexpr uintptr_t kPage = 4096;
     static_assert(2 * kStep * sizeof(float) == kPage);
@@ -185,6 +188,7 @@ struct AmxPanel {
         _tile_stored(0, even, kRowBytes);
         _tile_stored(1, even + kTile, kRowBytes);
       }
+      meanwhile();
       if (c > 0) add_products(odd, decay + c - kTile, state + (c - kTile) * kCols, rounded + (c - kTile) * kCols);
       if (c == channels) break;
       _tile_zero(2);
@@ -194,6 +198,7 @@ struct AmxPanel {
       _tile_dpbf16ps(3, 5, 7);
       _tile_stored(2, odd, kRowBytes);
       _tile_stored(3, odd + kTile, kRowBytes);
+      meanwhile();
       add_products(even, decay + c, state + c * kCols, rounded + c * kCols);
     }
   }

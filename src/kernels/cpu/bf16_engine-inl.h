@@ -4,13 +4,14 @@
 //
 // `Panel` is one family of instructions:
 //   kChannelStep, kTurnedTokens     multiples to which channels and tokens of operands are padded with zeros
+//   kAsks                           the engine asks for the next chunk's rows
 //   kLeftIsRows                     a left operand is rows [token][channel], so bare rows are copied straight there
 //   Session                         held while an item is walked
 //   pack_left                       four rows of fp32 numbers times factor[channel] into a left operand
 //   pack_turned                     a chunk of fp32 rows, turned, as the left operand of the update
 //   pack_bare                       left operands and scores of a chunk of bf16 rows, [token][channel] each
 //   enter, leave                    the state of a panel, from and to rows
-//   read_state, round_values, update_state     the products of a chunk
+//   read_state, round_values, update_state     the products of a chunk; the last calls meanwhile() now and then if it kAsks
 #pragma once
 #include "kernels/cpu/walk-inl.h"
 
@@ -22,6 +23,7 @@ template <class Panel>
 class Bf16Engine {
  public:
   using Value = uint16_t;
+  static constexpr bool kAsks = Panel::kAsks;
 
   Bf16Engine(const Problem& problem, int32_t panels, Carver& carver)
       : problem_(problem),
@@ -58,7 +60,9 @@ class Bf16Engine {
       Panel::leave(state_ + p * panel_numbers(), channels_, panels + p * int64_t{channels_} * kCols);
   }
 
-  void prepare(const HeadInputs& in, const GateTerms& gate, const ChunkShape& shape, const WalkScratch& s) {
+  void prepare(const HeadInputs& in, const GateTerms& gate, const ChunkShape& shape, const WalkScratch& s,
+               RowsAhead& ahead) {
+    ahead_ = &ahead;
     if (problem_.op == Op::kKda) {
       const RowFactors factors = prepare_kda(problem_, in, gate, shape, s.staging, s.operands, *this);
       std::copy_n(factors.minus_beta_k, kChunk, scales_.keys);
@@ -73,23 +77,31 @@ class Bf16Engine {
 
   HWY_INLINE void keys(const float* rows, int64_t stride, const float* factor, const float*, int32_t token,
                        int32_t channel, int32_t width) const {
+    if constexpr (kAsks) ahead_->ask(kAskedWithRows);
     Panel::pack_left(rows, stride, factor, width, wide_, keys_ + Panel::place(token, channel, wide_));
   }
   HWY_INLINE void queries(const float* rows, int64_t stride, const float* factor, const float*, int32_t token,
                           int32_t channel, int32_t width) const {
+    if constexpr (kAsks) ahead_->ask(kAskedWithRows);
     Panel::pack_left(rows, stride, factor, width, wide_, queries_ + Panel::place(token, channel, wide_));
   }
 
   HWY_INLINE void advance(int32_t p, int32_t tokens, const uint16_t* HWY_RESTRICT values, int64_t value_stride,
-                          float* HWY_RESTRICT outputs, int64_t output_stride, const WalkScratch& s) {
+                          float* HWY_RESTRICT outputs, int64_t output_stride, const WalkScratch& s, RowsAhead& ahead) {
     const ChunkOperands& in = s.operands;
     float* HWY_RESTRICT state = state_ + p * panel_numbers();
     uint16_t* HWY_RESTRICT rounded = rounded_ + p * panel_numbers();
     const int32_t row_tiles = (tokens + kRows - 1) / kRows;
     alignas(64) float x[kChunk * kCols], read_keys[kChunk * kCols], read_queries[kChunk * kCols];
     Panel::read_state(keys_, outputs != nullptr ? queries_ : nullptr, rounded, wide_, tokens, read_keys, read_queries);
+    const int32_t places = 2 * row_tiles + 2 * (wide_ / Panel::kChannelStep);
+    const int32_t asked = kAsks ? (ahead.left() + (panels_ - p) * places - 1) / ((panels_ - p) * places) : 0;
+    const auto meanwhile = [&]() HWY_ATTR {
+      if constexpr (kAsks) ahead.ask(asked);
+    };
     Tile tile;
     for (int32_t t = 0; t < row_tiles; ++t) {
+      meanwhile();
       load(tile, read_keys + t * kRows * kCols, kCols);
       scale_rows(tile, scales_.keys + t * kRows);
       if (values != nullptr) add_scaled(tile, values + t * kRows * value_stride, value_stride, in.beta + t * kRows);
@@ -100,16 +112,20 @@ class Bf16Engine {
     std::fill(x + row_tiles * kRows * kCols, x + kChunk * kCols, 0.0f);
     Panel::round_values(x, scales_.to_end, tokens, values_);
     for (int32_t t = 0; t < row_tiles && outputs != nullptr; ++t) {
+      meanwhile();
       // What the chunk's own tokens add stays fp32: in short sequences it is all there is, and it is cheap.
       load(tile, read_queries + t * kRows * kCols, kCols);
       scale_rows(tile, scales_.queries + t * kRows);
       multiply(tile, in.mix + t * kChunk * kRows, kRows, x, (t + 1) * kRows);
       store(tile, outputs + t * kRows * output_stride, output_stride);
     }
-    Panel::update_state(decay_, turned_, values_, wide_, tokens, state, rounded);
+    Panel::update_state(decay_, turned_, values_, wide_, tokens, state, rounded, meanwhile);
   }
 
  private:
+  // Of the 80 rows of a chunk, with four rows of keys or queries: no more lines than miss buffers.
+  static constexpr int32_t kAskedWithRows = 4;
+
   int64_t panel_numbers() const { return int64_t{wide_} * kCols; }
 
   // A chunk's rows as they are, zeros in padded channels and past its end.
@@ -132,6 +148,7 @@ class Bf16Engine {
   HWY_NOINLINE void prepare_bare(const HeadInputs& in, const GateTerms& gate, const ChunkShape& shape,
                                  const ChunkOperands& out) {
     const auto k = copy_rows(in.k, in.stride_k, shape, bare_k_);
+    if constexpr (kAsks) ahead_->ask(kAskedWithRows);
     const auto q = copy_rows(in.q, in.stride_q, shape, bare_q_);
     RowFactors factors;
     row_factors(problem_, in, shape, k, q, out.beta, factors);
@@ -139,6 +156,7 @@ class Bf16Engine {
     token_decays(problem_, in, gate, shape, decay, out.decay);
     Scores scores;
     Panel::pack_bare(k.base, q.base, wide_, keys_, queries_, turned_, scores);
+    if constexpr (kAsks) ahead_->ask(kAskedWithRows);
     decay_scores(decay, scores);
     pack_scores(scores, factors, out);
     row_scales(factors, decay, scales_);
@@ -170,6 +188,7 @@ class Bf16Engine {
   uint16_t* values_;   // right operand: corrected values of one panel
   uint16_t* bare_k_;   // [token][channel]
   uint16_t* bare_q_;   // [token][channel]
+  RowsAhead* ahead_ = nullptr;
   RowScales scales_;   // of what comes out of keys_ and queries_ and what goes into values_
 };
 

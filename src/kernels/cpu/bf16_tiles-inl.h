@@ -14,6 +14,8 @@ struct TilePanel : Tiles {
   static constexpr int32_t kChannelStep = kChannelPad;
   static constexpr int32_t kTurnedTokens = kChunk;
 
+  static constexpr bool kAsks = false;
+
   struct Session {};  // nothing to set up
 
   static constexpr int64_t decay_floats(int32_t channels) {
@@ -64,9 +66,10 @@ struct TilePanel : Tiles {
     }
   }
 
+  template <class Meanwhile>
   static HWY_INLINE void update_state(const float* HWY_RESTRICT decay, const uint16_t* HWY_RESTRICT turned,
                                       const uint16_t* HWY_RESTRICT values, int32_t channels, int32_t tokens,
-                                      float* HWY_RESTRICT state, uint16_t* HWY_RESTRICT rounded) {
+                                      float* HWY_RESTRICT state, uint16_t* HWY_RESTRICT rounded, const Meanwhile&) {
     const int32_t depth = (tokens + kTileRows - 1) / kTileRows * kTileRows;
     for (int32_t c = 0; c < channels; c += kTileRows) {
       Tile tile;
