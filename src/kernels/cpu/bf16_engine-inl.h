@@ -24,6 +24,7 @@ class Bf16Engine {
  public:
   using Value = uint16_t;
   static constexpr bool kAsks = Panel::kAsks;
+  static constexpr bool kWritesBf16 = kCols * sizeof(uint16_t) >= 64;
 
   Bf16Engine(const Problem& problem, int32_t panels, Carver& carver)
       : problem_(problem),
@@ -87,13 +88,13 @@ class Bf16Engine {
   }
 
   HWY_INLINE void advance(int32_t p, int32_t tokens, const uint16_t* HWY_RESTRICT values, int64_t value_stride,
-                          float* HWY_RESTRICT outputs, int64_t output_stride, const WalkScratch& s, RowsAhead& ahead) {
+                          const OutputRows& outputs, const WalkScratch& s, RowsAhead& ahead) {
     const ChunkOperands& in = s.operands;
     float* HWY_RESTRICT state = state_ + p * panel_numbers();
     uint16_t* HWY_RESTRICT rounded = rounded_ + p * panel_numbers();
     const int32_t row_tiles = (tokens + kRows - 1) / kRows;
     alignas(64) float x[kChunk * kCols], read_keys[kChunk * kCols], read_queries[kChunk * kCols];
-    Panel::read_state(keys_, outputs != nullptr ? queries_ : nullptr, rounded, wide_, tokens, read_keys, read_queries);
+    Panel::read_state(keys_, outputs.wanted() ? queries_ : nullptr, rounded, wide_, tokens, read_keys, read_queries);
     const int32_t places = 2 * row_tiles + 2 * (wide_ / Panel::kChannelStep);
     const int32_t asked = kAsks ? (ahead.left() + (panels_ - p) * places - 1) / ((panels_ - p) * places) : 0;
     const auto meanwhile = [&]() HWY_ATTR {
@@ -111,13 +112,16 @@ class Bf16Engine {
     }
     std::fill(x + row_tiles * kRows * kCols, x + kChunk * kCols, 0.0f);
     Panel::round_values(x, scales_.to_end, tokens, values_);
-    for (int32_t t = 0; t < row_tiles && outputs != nullptr; ++t) {
+    for (int32_t t = 0; t < row_tiles && outputs.wanted(); ++t) {
       meanwhile();
       // What the chunk's own tokens add stays fp32: in short sequences it is all there is, and it is cheap.
       load(tile, read_queries + t * kRows * kCols, kCols);
       scale_rows(tile, scales_.queries + t * kRows);
       multiply(tile, in.mix + t * kChunk * kRows, kRows, x, (t + 1) * kRows);
-      store(tile, outputs + t * kRows * output_stride, output_stride);
+      if (outputs.half != nullptr)
+        store_rounded(tile, outputs.half + t * kRows * outputs.stride, outputs.stride);
+      else
+        store(tile, outputs.full + t * kRows * outputs.stride, outputs.stride);
     }
     Panel::update_state(decay_, turned_, values_, wide_, tokens, state, rounded, meanwhile);
   }
@@ -172,6 +176,11 @@ class Bf16Engine {
       tile.lo[r] = hn::MulAdd(load_bf16(rows + r * stride), s, tile.lo[r]);
       tile.hi[r] = hn::MulAdd(load_bf16(rows + r * stride + kLanes), s, tile.hi[r]);
     }
+  }
+
+  static HWY_INLINE void store_rounded(const Tile& tile, uint16_t* HWY_RESTRICT to, int64_t stride) {
+    DR_UNROLL
+    for (int32_t r = 0; r < kRows; ++r) store_bf16_output(tile.lo[r], tile.hi[r], to + r * stride);
   }
 
   [[no_unique_address]] typename Panel::Session session_;

@@ -204,13 +204,22 @@ inline void leave(const StageArgs& args, const Item& item, int32_t channels, con
   }
 }
 
+// Where a panel's outputs go: fp32 rows, bf16 rows, or nowhere (summarize).
+struct OutputRows {
+  float* full;
+  uint16_t* half;
+  int64_t stride;
+  bool wanted() const { return full != nullptr || half != nullptr; }
+};
+
 // An engine has
 //   Value                                  numbers of values as it reads them: float, or uint16_t for bf16
 //   Engine(problem, panels, carver)        takes its own scratch
 //   kAsks                                  rows of the next chunk are asked for by prepare and advance; else a few before each panel
+//   kWritesBf16                            advance takes bf16 outputs too: whole rows of a panel are whole cache lines
 //   enter(panels)                          the state is at hand as [panel][channel][kCols]
 //   prepare(in, gate, shape, scratch, ahead)     operands of a chunk
-//   advance(panel, tokens, values, value_stride, outputs, output_stride, scratch, ahead)
+//   advance(panel, tokens, values, value_stride, outputs, scratch, ahead)
 //   leave(panels)                          the state is wanted as [panel][channel][kCols] again
 template <class Engine>
 inline void walk_item(const StageArgs& args, const Item& item, std::byte* memory) {
@@ -265,7 +274,7 @@ inline void walk_item(const StageArgs& args, const Item& item, std::byte* memory
     ahead.add(v, problem.dtype, problem.v.token, next, columns);
     if (emits) ahead.add(o, problem.dtype_o, problem.o.token, Engine::kAsks ? next : first, columns);
     engine.prepare(in, gate, shape, s, ahead);
-    // Whole rows of values that need no conversion, and of fp32 outputs, are read and written where the caller keeps them.
+    // Whole rows of values that need no conversion, and of outputs, are read and written where the caller keeps them.
     const bool whole = tokens == kChunk && columns == stride;
     using Value = typename Engine::Value;
     auto* staged = reinterpret_cast<Value*>(s.values);
@@ -280,13 +289,21 @@ inline void walk_item(const StageArgs& args, const Item& item, std::byte* memory
         std::fill(line + given, line + stride, Value{0});
       }
     }
-    const bool direct = emits && whole && problem.dtype_o == DType::kFp32;
-    float* outputs = direct ? static_cast<float*>(at(o, problem.dtype_o, first * problem.o.token)) : s.outputs;
-    const int64_t output_stride = direct ? problem.o.token : stride;
+    const bool full = emits && whole && problem.dtype_o == DType::kFp32;
+    const bool half = emits && whole && problem.dtype_o == DType::kBf16 && Engine::kWritesBf16;
+    const bool direct = full || half;
+    void* out = direct ? at(o, problem.dtype_o, first * problem.o.token) : nullptr;
+    OutputRows outputs{nullptr, nullptr, direct ? problem.o.token : stride};
+    if (half)
+      outputs.half = static_cast<uint16_t*>(out);
+    else if (emits)
+      outputs.full = full ? static_cast<float*>(out) : s.outputs;
     for (int32_t p = 0; p < item.panels.count; ++p) {
       if constexpr (!Engine::kAsks) ahead.ask(ahead.left() / (item.panels.count - p));
       engine.advance(p, tokens, item.panels.first + p < value_panels ? values.base + p * kCols : nullptr, values.stride,
-                     emits ? outputs + p * kCols : nullptr, output_stride, s, ahead);
+                     outputs, s, ahead);
+      if (outputs.full != nullptr) outputs.full += kCols;
+      if (outputs.half != nullptr) outputs.half += kCols;
     }
     if (emits) {
       for (int32_t t = 0; t < tokens && !direct; ++t)
