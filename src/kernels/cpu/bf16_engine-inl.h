@@ -5,6 +5,7 @@
 // `Panel` is one family of instructions:
 //   kChannelStep, kTurnedTokens     multiples to which channels and tokens of operands are padded with zeros
 //   kAsks                           the engine asks for the next chunk's rows
+//   kReadsAhead                     Reading reads the state of a panel in parts, between the steps of the panel before
 //   kLeftIsRows                     a left operand is rows [token][channel], so bare rows are copied straight there
 //   Session                         held while an item is walked
 //   pack_left                       four rows of fp32 numbers times factor[channel] into a left operand
@@ -93,8 +94,14 @@ class Bf16Engine {
     float* HWY_RESTRICT state = state_ + p * panel_numbers();
     uint16_t* HWY_RESTRICT rounded = rounded_ + p * panel_numbers();
     const int32_t row_tiles = (tokens + kRows - 1) / kRows;
-    alignas(64) float x[kChunk * kCols], read_keys[kChunk * kCols], read_queries[kChunk * kCols];
-    Panel::read_state(keys_, outputs.wanted() ? queries_ : nullptr, rounded, wide_, tokens, read_keys, read_queries);
+    alignas(64) float x[kChunk * kCols];
+    const uint16_t* queries = outputs.wanted() ? queries_ : nullptr;
+    // What the matrix unit reads for the next panel is under way while vectors solve this one.
+    const bool ahead_of_next = Panel::kReadsAhead && p + 1 < panels_;
+    float *read_keys = read_keys_[p % 2], *read_queries = read_queries_[p % 2];
+    if (!Panel::kReadsAhead || p == 0)
+      Panel::read_state(keys_, queries, rounded, wide_, tokens, read_keys, read_queries);
+    typename Panel::Reading reading(keys_, queries, rounded + panel_numbers(), wide_);
     const int32_t places = 2 * row_tiles + 2 * (wide_ / Panel::kChannelStep);
     const int32_t asked = kAsks ? (ahead.left() + (panels_ - p) * places - 1) / ((panels_ - p) * places) : 0;
     const auto meanwhile = [&]() HWY_ATTR {
@@ -109,6 +116,7 @@ class Bf16Engine {
       multiply(tile, in.solve + t * kChunk * kRows, kRows, x, t * kRows);
       substitute(tile, in.solve + (t * kChunk + t * kRows) * kRows);
       store(tile, x + t * kRows * kCols, kCols);
+      if (ahead_of_next) reading.read(t, 2 * kRowTiles);
     }
     std::fill(x + row_tiles * kRows * kCols, x + kChunk * kCols, 0.0f);
     Panel::round_values(x, scales_.to_end, tokens, values_);
@@ -122,6 +130,11 @@ class Bf16Engine {
         store_rounded(tile, outputs.half + t * kRows * outputs.stride, outputs.stride);
       else
         store(tile, outputs.full + t * kRows * outputs.stride, outputs.stride);
+      if (ahead_of_next) reading.read(kRowTiles + t, 2 * kRowTiles);
+    }
+    if (ahead_of_next) {
+      reading.read(0, 1);
+      reading.store(read_keys_[(p + 1) % 2], read_queries_[(p + 1) % 2]);
     }
     Panel::update_state(decay_, turned_, values_, wide_, tokens, state, rounded, meanwhile);
   }
@@ -199,6 +212,8 @@ class Bf16Engine {
   uint16_t* bare_q_;   // [token][channel]
   RowsAhead* ahead_ = nullptr;
   RowScales scales_;   // of what comes out of keys_ and queries_ and what goes into values_
+  alignas(64) float read_keys_[2][kChunk * kCols];  // what keys and queries read, of this panel and the next
+  alignas(64) float read_queries_[2][kChunk * kCols];
 };
 
 }  // namespace

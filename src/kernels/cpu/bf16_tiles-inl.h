@@ -15,8 +15,14 @@ struct TilePanel : Tiles {
   static constexpr int32_t kTurnedTokens = kChunk;
 
   static constexpr bool kAsks = false;
+  static constexpr bool kReadsAhead = false;
 
   struct Session {};  // nothing to set up
+  struct Reading {
+    Reading(const uint16_t*, const uint16_t*, const uint16_t*, int32_t) {}
+    void read(int32_t, int32_t) {}
+    void store(float*, float*) const {}
+  };
 
   static constexpr int64_t decay_floats(int32_t channels) {
     return int64_t{channels} / kTileRows * Tiles::kScaleFloats;
