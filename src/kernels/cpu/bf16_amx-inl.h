@@ -12,6 +12,9 @@ HWY_BEFORE_NAMESPACE();
 namespace deltarelay::cpu::HWY_NAMESPACE {
 namespace {
 
+#ifndef DR_AMX_ONE_PASS
+#define DR_AMX_ONE_PASS 1
+#endif
 #ifndef DR_AMX_READ_AHEAD
 #define DR_AMX_READ_AHEAD 1
 #endif
@@ -24,6 +27,7 @@ struct AmxPanel {
   static constexpr bool kLeftIsRows = true;
   static constexpr bool kAsks = true;
   static constexpr bool kReadsAhead = DR_AMX_READ_AHEAD;
+  static constexpr bool kOnePass = DR_AMX_ONE_PASS;
   static_assert(kCols == 2 * kTile && kChunk == kTile);
 
   // A thread's registers are its own, so every item sets and releases them.

@@ -6,6 +6,7 @@
 //   kChannelStep, kTurnedTokens     multiples to which channels and tokens of operands are padded with zeros
 //   kAsks                           the engine asks for the next chunk's rows
 //   kReadsAhead                     Reading reads the state of a panel in parts, between the steps of the panel before
+//   kOnePass                        vectors of rows go to left operands straight from the pass that makes them: needs kLeftIsRows
 //   kLeftIsRows                     a left operand is rows [token][channel], so bare rows are copied straight there
 //   Session                         held while an item is walked
 //   pack_left                       four rows of fp32 numbers times factor[channel] into a left operand
@@ -25,6 +26,7 @@ class Bf16Engine {
  public:
   using Value = uint16_t;
   static constexpr bool kAsks = Panel::kAsks;
+  static constexpr bool kOnePass = Panel::kOnePass;
   static constexpr bool kWritesBf16 = kCols * sizeof(uint16_t) >= 64;
 
   Bf16Engine(const Problem& problem, int32_t panels, Carver& carver)
@@ -86,6 +88,14 @@ class Bf16Engine {
                           int32_t channel, int32_t width) const {
     if constexpr (kAsks) ahead_->ask(kAskedWithRows);
     Panel::pack_left(rows, stride, factor, width, wide_, queries_ + Panel::place(token, channel, wide_));
+  }
+
+  HWY_INLINE LeftRows left(int32_t token, int32_t channel) const {
+    const int64_t at = Panel::place(token, channel, wide_);
+    return {keys_ + at, queries_ + at, wide_};
+  }
+  HWY_INLINE void meanwhile() const {
+    if constexpr (kAsks) ahead_->ask(kAskedWithRows);
   }
 
   HWY_INLINE void advance(int32_t p, int32_t tokens, const uint16_t* HWY_RESTRICT values, int64_t value_stride,
@@ -211,7 +221,7 @@ class Bf16Engine {
   uint16_t* bare_k_;   // [token][channel]
   uint16_t* bare_q_;   // [token][channel]
   RowsAhead* ahead_ = nullptr;
-  RowScales scales_;   // of what comes out of keys_ and queries_ and what goes into values_
+  RowScales scales_;  // of what comes out of keys_ and queries_ and what goes into values_
   alignas(64) float read_keys_[2][kChunk * kCols];  // what keys and queries read, of this panel and the next
   alignas(64) float read_queries_[2][kChunk * kCols];
 };

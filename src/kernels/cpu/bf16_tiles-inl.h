@@ -16,6 +16,7 @@ struct TilePanel : Tiles {
 
   static constexpr bool kAsks = false;
   static constexpr bool kReadsAhead = false;
+  static constexpr bool kOnePass = false;
 
   struct Session {};  // nothing to set up
   struct Reading {

@@ -47,6 +47,7 @@ class Fp32Engine {
   using Value = float;
   static constexpr bool kAsks = false;
   static constexpr bool kWritesBf16 = false;
+  static constexpr bool kOnePass = false;
 
   Fp32Engine(const Problem& problem, int32_t, Carver& carver)
       : problem_(problem),
