@@ -12,12 +12,22 @@ HWY_BEFORE_NAMESPACE();
 namespace deltarelay::cpu::HWY_NAMESPACE {
 namespace {
 
+#ifndef DR_AMX_ONE_PASS
+#define DR_AMX_ONE_PASS 1
+#endif
+#ifndef DR_AMX_READ_AHEAD
+#define DR_AMX_READ_AHEAD 1
+#endif
+
 struct AmxPanel {
   static constexpr int32_t kTile = 16;   // rows of a register, and sums in one of them
   static constexpr int32_t kDepth = 32;  // bf16 numbers in a row
   static constexpr int32_t kChannelStep = kDepth;
   static constexpr int32_t kTurnedTokens = kDepth;
   static constexpr bool kLeftIsRows = true;
+  static constexpr bool kAsks = true;
+  static constexpr bool kReadsAhead = DR_AMX_READ_AHEAD;
+  static constexpr bool kOnePass = DR_AMX_ONE_PASS;
   static_assert(kCols == 2 * kTile && kChunk == kTile);
 
   // A thread's registers are its own, so every item sets and releases them.
@@ -120,31 +130,57 @@ struct AmxPanel {
     std::copy_n(state, channels * kCols, panel);
   }
 
-  // Keys and queries read the state together. Rows past the end of a sequence are zeros and cost nothing extra.
+  // Keys and queries read the state together, a step of 32 channels at a time, so that other work can be done between the
+  // steps: sums stay in four registers. Rows past the end of a sequence are zeros and cost nothing extra.
+  class Reading {
+   public:
+    HWY_INLINE Reading(const uint16_t* keys, const uint16_t* queries, const uint16_t* rounded, int32_t channels)
+        : keys_(keys), queries_(queries), rounded_(rounded), channels_(channels) {
+      memory_is_read();
+      _tile_zero(0);
+      _tile_zero(1);
+      _tile_zero(2);
+      _tile_zero(3);
+    }
+
+    // Part `part` of `parts`, in order.
+    HWY_INLINE void read(int32_t part, int32_t parts) {
+      const int64_t row_bytes = int64_t{channels_} * 2;
+      const int32_t end = channels_ / kDepth * (part + 1) / parts * kDepth;
+      for (; at_ < end; at_ += kDepth) {
+        _tile_loadd(4, keys_ + at_, row_bytes);
+        _tile_loadd(6, rounded_ + at_ * kCols, kPairBytes);
+        _tile_loadd(7, rounded_ + at_ * kCols + kDepth, kPairBytes);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        if (queries_ == nullptr) continue;
+        _tile_loadd(5, queries_ + at_, row_bytes);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+      }
+    }
+
+    HWY_INLINE void store(float* read_keys, float* read_queries) const {
+      _tile_stored(0, read_keys, kRowBytes);
+      _tile_stored(1, read_keys + kTile, kRowBytes);
+      if (queries_ == nullptr) return;
+      _tile_stored(2, read_queries, kRowBytes);
+      _tile_stored(3, read_queries + kTile, kRowBytes);
+    }
+
+   private:
+    const uint16_t* keys_;
+    const uint16_t* queries_;
+    const uint16_t* rounded_;
+    int32_t channels_;
+    int32_t at_ = 0;
+  };
+
   static HWY_INLINE void read_state(const uint16_t* keys, const uint16_t* queries, const uint16_t* rounded,
                                     int32_t channels, int32_t, float* read_keys, float* read_queries) {
-    const int64_t row_bytes = int64_t{channels} * 2;
-    memory_is_read();
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-    for (int32_t c = 0; c < channels; c += kDepth) {
-      _tile_loadd(4, keys + c, row_bytes);
-      _tile_loadd(6, rounded + c * kCols, kPairBytes);
-      _tile_loadd(7, rounded + c * kCols + kDepth, kPairBytes);
-      _tile_dpbf16ps(0, 4, 6);
-      _tile_dpbf16ps(1, 4, 7);
-      if (queries == nullptr) continue;
-      _tile_loadd(5, queries + c, row_bytes);
-      _tile_dpbf16ps(2, 5, 6);
-      _tile_dpbf16ps(3, 5, 7);
-    }
-    _tile_stored(0, read_keys, kRowBytes);
-    _tile_stored(1, read_keys + kTile, kRowBytes);
-    if (queries == nullptr) return;
-    _tile_stored(2, read_queries, kRowBytes);
-    _tile_stored(3, read_queries + kTile, kRowBytes);
+    Reading reading(keys, queries, rounded, channels);
+    reading.read(0, 1);
+    reading.store(read_keys, read_queries);
   }
 
   static HWY_INLINE void round_values(const float* HWY_RESTRICT x, const float* HWY_RESTRICT scale, int32_t,
@@ -163,8 +199,10 @@ struct AmxPanel {
   // The matrix unit is a step of 16 channels ahead of the vectors that add its products to the decayed state. A load waits for
   // every earlier store with the same last 12 bits of address, so products lie as the state's channels do, modulo 4 KiB: the
   // step that is being stored is then half a page away from the one that is being added.
+  template <class Meanwhile>
   static HWY_INLINE void update_state(const float* decay, const uint16_t* turned, const uint16_t* values,
-                                      int32_t channels, int32_t, float* state, uint16_t* rounded) {
+                                      int32_t channels, int32_t, float* state, uint16_t* rounded,
+                                      const Meanwhile& meanwhile) {
     constexpr int32_t kStep = kTile * kCols;
     constexpr uintptr_t kPage = 4096;
     static_assert(2 * kStep * sizeof(float) == kPage);
@@ -185,6 +223,7 @@ struct AmxPanel {
         _tile_stored(0, even, kRowBytes);
         _tile_stored(1, even + kTile, kRowBytes);
       }
+      meanwhile();
       if (c > 0) add_products(odd, decay + c - kTile, state + (c - kTile) * kCols, rounded + (c - kTile) * kCols);
       if (c == channels) break;
       _tile_zero(2);
@@ -194,6 +233,7 @@ struct AmxPanel {
       _tile_dpbf16ps(3, 5, 7);
       _tile_stored(2, odd, kRowBytes);
       _tile_stored(3, odd + kTile, kRowBytes);
+      meanwhile();
       add_products(even, decay + c, state + c * kCols, rounded + c * kCols);
     }
   }

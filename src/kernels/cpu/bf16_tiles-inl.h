@@ -14,7 +14,16 @@ struct TilePanel : Tiles {
   static constexpr int32_t kChannelStep = kChannelPad;
   static constexpr int32_t kTurnedTokens = kChunk;
 
+  static constexpr bool kAsks = false;
+  static constexpr bool kReadsAhead = false;
+  static constexpr bool kOnePass = false;
+
   struct Session {};  // nothing to set up
+  struct Reading {
+    Reading(const uint16_t*, const uint16_t*, const uint16_t*, int32_t) {}
+    void read(int32_t, int32_t) {}
+    void store(float*, float*) const {}
+  };
 
   static constexpr int64_t decay_floats(int32_t channels) {
     return int64_t{channels} / kTileRows * Tiles::kScaleFloats;
@@ -64,9 +73,10 @@ struct TilePanel : Tiles {
     }
   }
 
+  template <class Meanwhile>
   static HWY_INLINE void update_state(const float* HWY_RESTRICT decay, const uint16_t* HWY_RESTRICT turned,
                                       const uint16_t* HWY_RESTRICT values, int32_t channels, int32_t tokens,
-                                      float* HWY_RESTRICT state, uint16_t* HWY_RESTRICT rounded) {
+                                      float* HWY_RESTRICT state, uint16_t* HWY_RESTRICT rounded, const Meanwhile&) {
     const int32_t depth = (tokens + kTileRows - 1) / kTileRows * kTileRows;
     for (int32_t c = 0; c < channels; c += kTileRows) {
       Tile tile;

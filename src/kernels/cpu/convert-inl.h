@@ -65,6 +65,17 @@ HWY_INLINE void store_bf16_output(Vec v, uint16_t* to) {
 #endif
 }
 
+// Two vectors side by side.
+HWY_INLINE void store_bf16_output(Vec lo, Vec hi, uint16_t* to) {
+#if HWY_TARGET <= HWY_AVX3 && defined(__AVX512BF16__)
+  const __m512bh rounded = _mm512_cvtne2ps_pbh(hi.raw, lo.raw);
+  std::memcpy(to, &rounded, sizeof(rounded));
+#else
+  store_bf16_output(lo, to);
+  store_bf16_output(hi, to + kLanes);
+#endif
+}
+
 HWY_INLINE void store_fp16(Vec v, uint16_t* to) {
   const F16 dh;
   hn::StoreU(hn::DemoteTo(dh, v), dh, reinterpret_cast<hwy::float16_t*>(to));

@@ -45,6 +45,9 @@ HWY_INLINE void pack_rows(const float* HWY_RESTRICT rows, int64_t stride, const 
 class Fp32Engine {
  public:
   using Value = float;
+  static constexpr bool kAsks = false;
+  static constexpr bool kWritesBf16 = false;
+  static constexpr bool kOnePass = false;
 
   Fp32Engine(const Problem& problem, int32_t, Carver& carver)
       : problem_(problem),
@@ -55,7 +58,7 @@ class Fp32Engine {
   void enter(const float*) {}
   void leave(float*) {}
 
-  void prepare(const HeadInputs& in, const GateTerms& gate, const ChunkShape& shape, const WalkScratch& s) {
+  void prepare(const HeadInputs& in, const GateTerms& gate, const ChunkShape& shape, const WalkScratch& s, RowsAhead&) {
     if (problem_.op == Op::kGdn) return prepare_gdn(problem_, in, gate, shape, s.staging, s.operands, *this);
     const RowFactors factors = prepare_kda(problem_, in, gate, shape, s.staging, s.operands, *this);
     float* to_end = s.operands.to_end;
@@ -75,7 +78,7 @@ class Fp32Engine {
   // One chunk of one panel. `values` and `outputs` point at the panel's columns; nullptr: no values (columns of M), no
   // outputs (summarize).
   HWY_INLINE void advance(int32_t p, int32_t tokens, const float* HWY_RESTRICT values, int64_t value_stride,
-                          float* HWY_RESTRICT outputs, int64_t output_stride, const WalkScratch& s) {
+                          const OutputRows& outputs, const WalkScratch& s, RowsAhead&) {
     const ChunkOperands& in = s.operands;
     const int32_t dk = problem_.dk;
     const int32_t channels = channels_;
@@ -96,12 +99,12 @@ class Fp32Engine {
       substitute(tile, in.solve + (t * kChunk + t * kRows) * kRows);
       store(tile, x + t * kRows * kCols, kCols);
     }
-    if (outputs != nullptr) {
+    if (outputs.full != nullptr) {
       for (int32_t t = 0; t < row_tiles; ++t) {
         clear(tile);
         multiply(tile, queries_ + t * tile_floats, kRows, panel, dk);
         multiply(tile, in.mix + t * kChunk * kRows, kRows, x, (t + 1) * kRows);
-        store(tile, outputs + t * kRows * output_stride, output_stride);
+        store(tile, outputs.full + t * kRows * outputs.stride, outputs.stride);
       }
     }
     for (int32_t c = 0; c < channels; c += kRows) {

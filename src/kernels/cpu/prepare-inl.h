@@ -196,6 +196,13 @@ HWY_INLINE void dot_block(const float* HWY_RESTRICT rows, int64_t row_stride, co
   }
 }
 
+HWY_INLINE void add_pairs(Vec kk10, Vec kk20, Vec kk21, Vec kk30, Vec kk31, Vec kk32, float* HWY_RESTRICT out) {
+  const Vec zero = hn::Zero(F32());
+  add_sums(zero, kk10, kk20, kk30, out);
+  add_sums(zero, zero, kk21, kk31, out + kChunk);
+  add_sums(zero, zero, zero, kk32, out + 2 * kChunk);
+}
+
 // Products inside one sub-chunk, pair by pair; entries above the diagonal are left alone.
 HWY_INLINE void pair_block(const float* HWY_RESTRICT keys, int64_t key_stride, const float* HWY_RESTRICT queries,
                            int64_t query_stride, const float* HWY_RESTRICT decay, int32_t width,
@@ -236,9 +243,7 @@ HWY_INLINE void pair_block(const float* HWY_RESTRICT keys, int64_t key_stride, c
     kk32 = hn::MulAdd(k3, key, kk32), qk32 = hn::MulAdd(q3, key, qk32);
     qk33 = hn::MulAdd(q3, k3, qk33);
   }
-  add_sums(zero, kk10, kk20, kk30, out_kk);
-  add_sums(zero, zero, kk21, kk31, out_kk + kChunk);
-  add_sums(zero, zero, zero, kk32, out_kk + 2 * kChunk);
+  add_pairs(kk10, kk20, kk21, kk30, kk31, kk32, out_kk);
   add_sums(qk00, qk10, qk20, qk30, out_qk);
   add_sums(zero, qk11, qk21, qk31, out_qk + kChunk);
   add_sums(zero, zero, qk22, qk32, out_qk + 2 * kChunk);
@@ -303,17 +308,95 @@ HWY_INLINE void advance_columns(const float* HWY_RESTRICT k, int64_t k_stride, c
   }
 }
 
+// The first half of that alone: `decay` is that of sub-chunk `block`.
+HWY_INLINE void decay_columns(const float* HWY_RESTRICT decay, int32_t width, int32_t block,
+                              float* HWY_RESTRICT columns, int64_t stride) {
+  const F32 d;
+  for (int32_t c = 0; c < width && block > 0; c += kLanes) {
+    const Vec end = hn::Mul(hn::Mul(hn::LoadU(d, decay + c), hn::LoadU(d, decay + width + c)),
+                            hn::Mul(hn::LoadU(d, decay + 2 * width + c), hn::LoadU(d, decay + 3 * width + c)));
+    for (int32_t t = 0; t < block; ++t) {
+      float* column = columns + t * stride + c;
+      hn::StoreU(hn::Mul(hn::LoadU(d, column), end), d, column);
+    }
+  }
+}
+
 // `pack` has keys(rows, stride, factor, scale, token, channel, width) and queries(...), which take the four rows of a
-// sub-chunk, `width` channels from `channel` on, times factor[channel] (nullptr: 1) and scale[token].
+// sub-chunk, `width` channels from `channel` on, times factor[channel] (nullptr: 1) and scale[token]. With kOnePass it has
+// instead left(token, channel), where bf16 rows of both go, and meanwhile(), called between passes.
+struct LeftRows {
+  uint16_t* keys;
+  uint16_t* queries;
+  int64_t stride;
+};
+
+// decay_rows, packing, pair_block and the sub-chunk's own columns of advance_columns in one pass: every number is loaded, and
+// widened, once. For 32 registers: 16 sums and what is at hand.
+template <class Number>
+HWY_INLINE void one_pass(const Number* HWY_RESTRICT keys, int64_t key_stride, const Number* HWY_RESTRICT queries,
+                         int64_t query_stride, const float* HWY_RESTRICT decay, int32_t width,
+                         float* HWY_RESTRICT rows_k, float* HWY_RESTRICT rows_q, const float* HWY_RESTRICT start,
+                         float* HWY_RESTRICT next, float* HWY_RESTRICT columns, int64_t stride,
+                         float* HWY_RESTRICT out_kk, float* HWY_RESTRICT out_qk, const LeftRows left) {
+  const F32 d;
+  static_assert(kSubChunk == 4);
+  const Vec zero = hn::Zero(d);
+  Vec kk10 = zero, kk20 = zero, kk21 = zero, kk30 = zero, kk31 = zero, kk32 = zero;
+  Vec qk00 = zero, qk10 = zero, qk11 = zero, qk20 = zero, qk21 = zero, qk22 = zero;
+  Vec qk30 = zero, qk31 = zero, qk32 = zero, qk33 = zero;
+  for (int32_t c = 0; c < width; c += kLanes) {
+    const Vec first = hn::LoadU(d, start + c);
+    Vec sub, k, q;  // decay from the start of the sub-chunk; rows of the token at hand
+    const auto take = [&](int32_t t, Vec decayed) HWY_ATTR {
+      sub = decayed;
+      k = load_lanes(keys + t * key_stride + c);
+      q = load_lanes(queries + t * query_stride + c);
+      const Vec row_k = hn::Mul(k, sub), row_q = hn::Mul(q, sub);
+      hn::StoreU(row_k, d, rows_k + t * width + c);
+      hn::StoreU(row_q, d, rows_q + t * width + c);
+      store_bf16_output(hn::Mul(row_k, first), left.keys + t * left.stride + c);
+      store_bf16_output(hn::Mul(row_q, first), left.queries + t * left.stride + c);
+    };
+    take(0, hn::LoadU(d, decay + c));
+    qk00 = hn::MulAdd(q, k, qk00);
+    Vec now = hn::LoadU(d, decay + width + c);
+    Vec key0 = hn::Mul(k, now);  // keys of the tokens before, decayed up to the one at hand
+    take(1, hn::Mul(sub, now));
+    kk10 = hn::MulAdd(k, key0, kk10), qk10 = hn::MulAdd(q, key0, qk10), qk11 = hn::MulAdd(q, k, qk11);
+    now = hn::LoadU(d, decay + 2 * width + c);
+    key0 = hn::Mul(key0, now);
+    Vec key1 = hn::Mul(k, now);
+    take(2, hn::Mul(sub, now));
+    kk20 = hn::MulAdd(k, key0, kk20), qk20 = hn::MulAdd(q, key0, qk20);
+    kk21 = hn::MulAdd(k, key1, kk21), qk21 = hn::MulAdd(q, key1, qk21), qk22 = hn::MulAdd(q, k, qk22);
+    now = hn::LoadU(d, decay + 3 * width + c);
+    key0 = hn::Mul(key0, now);
+    key1 = hn::Mul(key1, now);
+    const Vec key2 = hn::Mul(k, now);
+    take(3, hn::Mul(sub, now));
+    kk30 = hn::MulAdd(k, key0, kk30), qk30 = hn::MulAdd(q, key0, qk30);
+    kk31 = hn::MulAdd(k, key1, kk31), qk31 = hn::MulAdd(q, key1, qk31);
+    kk32 = hn::MulAdd(k, key2, kk32), qk32 = hn::MulAdd(q, key2, qk32), qk33 = hn::MulAdd(q, k, qk33);
+    hn::StoreU(key0, d, columns + c);
+    hn::StoreU(key1, d, columns + stride + c);
+    hn::StoreU(key2, d, columns + 2 * stride + c);
+    hn::StoreU(k, d, columns + 3 * stride + c);
+    hn::StoreU(hn::Mul(first, sub), d, next + c);
+  }
+  add_pairs(kk10, kk20, kk21, kk30, kk31, kk32, out_kk);
+  add_sums(qk00, qk10, qk20, qk30, out_qk);
+  add_sums(zero, qk11, qk21, qk31, out_qk + kChunk);
+  add_sums(zero, zero, qk22, qk32, out_qk + 2 * kChunk);
+  add_sums(zero, zero, zero, qk33, out_qk + 3 * kChunk);
+}
 
 // KDA: a decay per token and channel. Gives the factors of the rows; those of to_end are left to the caller.
-template <class Pack>
-HWY_NOINLINE RowFactors prepare_kda(const Problem& problem, const HeadInputs& in, const GateTerms& gate,
-                                    const ChunkShape& shape, const Staging& s, const ChunkOperands& out,
-                                    const Pack& pack) {
+template <class Rows, class Pack>
+HWY_INLINE RowFactors prepare_kda_rows(const Problem& problem, const HeadInputs& in, const GateTerms& gate,
+                                       const ChunkShape& shape, const Rows& k, const Rows& q, const Staging& s,
+                                       const ChunkOperands& out, const Pack& pack) {
   const int32_t channels = shape.channels;
-  const RowView k = view_rows(in.k, problem.dtype, in.stride_k, shape, problem.dk, s.k);
-  const RowView q = view_rows(in.q, problem.dtype, in.stride_q, shape, problem.dk, s.q);
   RowFactors factors;
   row_factors(problem, in, shape, k, q, out.beta, factors);
 
@@ -336,22 +419,49 @@ HWY_NOINLINE RowFactors prepare_kda(const Problem& problem, const HeadInputs& in
     std::fill(start, start + width, 1.0f);
     for (int32_t block = 0; block < kChunk; block += kSubChunk) {
       const float* decay = s.decay + block * width;
-      const float *keys = k.row(block) + c, *queries = q.row(block) + c;
-      decay_rows(keys, k.stride, queries, q.stride, decay, width, s.rows_k, s.rows_q, start, next);
-      pack.keys(s.rows_k, width, start, factors.minus_beta_k, block, c, width);
-      pack.queries(s.rows_q, width, start, factors.q, block, c, width);
+      const auto *keys = k.row(block) + c, *queries = q.row(block) + c;
+      float *kk = scores.kk + block * kChunk + block, *qk = scores.qk + block * kChunk + block;
+      if constexpr (Pack::kOnePass) {
+        pack.meanwhile();
+        one_pass(keys, k.stride, queries, q.stride, decay, width, s.rows_k, s.rows_q, start, next,
+                 columns + block * channels, channels, kk, qk, pack.left(block, c));
+        pack.meanwhile();
+      } else {
+        decay_rows(keys, k.stride, queries, q.stride, decay, width, s.rows_k, s.rows_q, start, next);
+        pack.keys(s.rows_k, width, start, factors.minus_beta_k, block, c, width);
+        pack.queries(s.rows_q, width, start, factors.q, block, c, width);
+        pair_block(keys, k.stride, queries, q.stride, decay, width, kk, qk);
+      }
       std::swap(start, next);
-      pair_block(keys, k.stride, queries, q.stride, decay, width, scores.kk + block * kChunk + block,
-                 scores.qk + block * kChunk + block);
       for (int32_t j = 0; j < block; j += kSubChunk) {
         dot_block(s.rows_k, width, columns + j * channels, channels, width, scores.kk + j * kChunk + block);
         dot_block(s.rows_q, width, columns + j * channels, channels, width, scores.qk + j * kChunk + block);
       }
-      advance_columns(k.base + c, k.stride, s.decay, width, block, columns, channels);
+      if constexpr (Pack::kOnePass)
+        decay_columns(decay, width, block, columns, channels);
+      else
+        advance_columns(k.base + c, k.stride, s.decay, width, block, columns, channels);
     }
   }
   pack_scores(scores, factors, out);
   return factors;
+}
+
+template <class Pack>
+HWY_NOINLINE RowFactors prepare_kda(const Problem& problem, const HeadInputs& in, const GateTerms& gate,
+                                    const ChunkShape& shape, const Staging& s, const ChunkOperands& out,
+                                    const Pack& pack) {
+  if constexpr (Pack::kOnePass) {
+    if (problem.dtype == DType::kBf16 && shape.tokens == kChunk && problem.dk == shape.channels) {
+      const auto rows = [&](const void* base, int64_t stride) {
+        return RowsOf<uint16_t>{static_cast<const uint16_t*>(at(base, DType::kBf16, shape.first * stride)), stride};
+      };
+      return prepare_kda_rows(problem, in, gate, shape, rows(in.k, in.stride_k), rows(in.q, in.stride_q), s, out, pack);
+    }
+  }
+  const RowView k = view_rows(in.k, problem.dtype, in.stride_k, shape, problem.dk, s.k);
+  const RowView q = view_rows(in.q, problem.dtype, in.stride_q, shape, problem.dk, s.q);
+  return prepare_kda_rows(problem, in, gate, shape, k, q, s, out, pack);
 }
 
 // GDN: one decay per token, so products of keys and queries are taken bare and the decays multiply 16 x 16 numbers.

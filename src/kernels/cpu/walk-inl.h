@@ -26,6 +26,10 @@ namespace deltarelay::cpu::HWY_NAMESPACE {
 namespace {  // internal linkage: several translation units compile this text with different instructions
 namespace hn = hwy::HWY_NAMESPACE;
 
+#ifndef DR_AHEAD_STEP
+#define DR_AHEAD_STEP 64
+#endif
+
 // Pieces of a worker's scratch, cache lines apart.
 class Carver {
  public:
@@ -77,18 +81,45 @@ inline WalkScratch carve_walk(const Problem& problem, int32_t panels, Carver& ca
   return s;
 }
 
-// Asks for the next chunk's rows while the panels of this one are at work: rows of one head lie far apart when there are
-// many heads, which hardware prefetchers do not follow. Into L2, not L1: strides of a power of two would crowd the state
-// out of a few sets of L1.
-template <int kWrite>
-inline void prefetch_rows(const void* base, DType type, int64_t stride, int64_t first, int64_t tokens, int64_t count) {
-  constexpr int64_t kLine = 64;
-  for (int64_t t = first; t < first + tokens; ++t) {
-    const auto* row = static_cast<const char*>(at(base, type, t * stride));
-    for (int64_t byte = 0; byte < count * static_cast<int64_t>(size_of(type)); byte += kLine)
-      __builtin_prefetch(row + byte, kWrite, 2);
+// Asks for rows while other work goes on: rows of one head lie far apart when there are many heads, which hardware
+// prefetchers do not follow. Into L2, not L1: strides of a power of two would crowd the state out of a few sets of L1.
+//
+// A line that is asked for holds one of the core's few miss buffers until it comes from memory, and so does every line that
+// the products want from L2. A burst therefore stops everything for as long as it lasts: rows are asked for one by one.
+class RowsAhead {
+ public:
+  explicit RowsAhead(int32_t rows) : rows_(rows) {}
+
+  // `rows` rows of `count` numbers from row `first` on.
+  void add(const void* base, DType type, int64_t stride, int64_t first, int64_t count) {
+    const auto size = static_cast<int64_t>(size_of(type));
+    tensors_[used_++] = {static_cast<const char*>(at(base, type, first * stride)), stride * size, count * size};
+    left_ += rows_;
   }
-}
+
+  int32_t left() const { return left_; }
+
+  // The next `rows` rows, in turns over the tensors.
+  HWY_INLINE void ask(int32_t rows) {
+    rows = std::min(rows, left_);
+    left_ -= rows;
+    for (; rows > 0; --rows) {
+      Tensor& tensor = tensors_[turn_];
+      for (int64_t byte = 0; byte < tensor.bytes; byte += kStep) __builtin_prefetch(tensor.row + byte, 0, 2);
+      tensor.row += tensor.stride;
+      turn_ = turn_ + 1 < used_ ? turn_ + 1 : 0;
+    }
+  }
+
+ private:
+  static constexpr int64_t kStep = DR_AHEAD_STEP;
+  struct Tensor {
+    const char* row;
+    int64_t stride, bytes;
+  };
+  Tensor tensors_[5];
+  int32_t used_ = 0, turn_ = 0, rows_, left_ = 0;
+};
 
 inline GateTerms gate_terms(const StageArgs& args, int32_t head, int32_t channels, float* bias) {
   const Problem& problem = args.problem;
@@ -173,12 +204,22 @@ inline void leave(const StageArgs& args, const Item& item, int32_t channels, con
   }
 }
 
+// Where a panel's outputs go: fp32 rows, bf16 rows, or nowhere (summarize).
+struct OutputRows {
+  float* full;
+  uint16_t* half;
+  int64_t stride;
+  bool wanted() const { return full != nullptr || half != nullptr; }
+};
+
 // An engine has
 //   Value                                  numbers of values as it reads them: float, or uint16_t for bf16
 //   Engine(problem, panels, carver)        takes its own scratch
+//   kAsks                                  rows of the next chunk are asked for by prepare and advance; else a few before each panel
+//   kWritesBf16                            advance takes bf16 outputs too: whole rows of a panel are whole cache lines
 //   enter(panels)                          the state is at hand as [panel][channel][kCols]
-//   prepare(in, gate, shape, scratch)      operands of a chunk
-//   advance(panel, tokens, values, value_stride, outputs, output_stride, scratch)
+//   prepare(in, gate, shape, scratch, ahead)     operands of a chunk
+//   advance(panel, tokens, values, value_stride, outputs, scratch, ahead)
 //   leave(panels)                          the state is wanted as [panel][channel][kCols] again
 template <class Engine>
 inline void walk_item(const StageArgs& args, const Item& item, std::byte* memory) {
@@ -225,8 +266,15 @@ inline void walk_item(const StageArgs& args, const Item& item, std::byte* memory
   for (int64_t first = begin; first < end; first += kChunk) {
     const auto tokens = static_cast<int32_t>(std::min<int64_t>(kChunk, end - first));
     const ChunkShape shape{first, tokens, channels};
-    engine.prepare(in, gate, shape, s);
-    // Whole rows of values that need no conversion, and of fp32 outputs, are read and written where the caller keeps them.
+    const int64_t next = first + kChunk;
+    RowsAhead ahead(static_cast<int32_t>(std::clamp<int64_t>(end - next, 0, kChunk)));
+    ahead.add(in.k, problem.dtype, in.stride_k, next, problem.dk);
+    ahead.add(in.q, problem.dtype, in.stride_q, next, problem.dk);
+    ahead.add(in.g, problem.dtype_gate, in.stride_g, next, problem.op == Op::kKda ? problem.dk : 1);
+    ahead.add(v, problem.dtype, problem.v.token, next, columns);
+    if (emits) ahead.add(o, problem.dtype_o, problem.o.token, Engine::kAsks ? next : first, columns);
+    engine.prepare(in, gate, shape, s, ahead);
+    // Whole rows of values that need no conversion, and of outputs, are read and written where the caller keeps them.
     const bool whole = tokens == kChunk && columns == stride;
     using Value = typename Engine::Value;
     auto* staged = reinterpret_cast<Value*>(s.values);
@@ -241,22 +289,21 @@ inline void walk_item(const StageArgs& args, const Item& item, std::byte* memory
         std::fill(line + given, line + stride, Value{0});
       }
     }
-    const bool direct = emits && whole && problem.dtype_o == DType::kFp32;
-    float* outputs = direct ? static_cast<float*>(at(o, problem.dtype_o, first * problem.o.token)) : s.outputs;
-    const int64_t output_stride = direct ? problem.o.token : stride;
-    const int64_t next = first + kChunk;
-    const auto next_tokens = static_cast<int32_t>(std::clamp<int64_t>(end - next, 0, kChunk));
+    const bool full = emits && whole && problem.dtype_o == DType::kFp32;
+    const bool half = emits && whole && problem.dtype_o == DType::kBf16 && Engine::kWritesBf16;
+    const bool direct = full || half;
+    void* out = direct ? at(o, problem.dtype_o, first * problem.o.token) : nullptr;
+    OutputRows outputs{nullptr, nullptr, direct ? problem.o.token : stride};
+    if (half)
+      outputs.half = static_cast<uint16_t*>(out);
+    else if (emits)
+      outputs.full = full ? static_cast<float*>(out) : s.outputs;
     for (int32_t p = 0; p < item.panels.count; ++p) {
-      // A few of the next chunk's rows with every panel: a burst would fill the miss queues and stall.
-      const int64_t from = next + next_tokens * p / item.panels.count;
-      const int64_t rows = next + next_tokens * (p + 1) / item.panels.count - from;
-      prefetch_rows<0>(in.k, problem.dtype, in.stride_k, from, rows, problem.dk);
-      prefetch_rows<0>(in.q, problem.dtype, in.stride_q, from, rows, problem.dk);
-      prefetch_rows<0>(in.g, problem.dtype_gate, in.stride_g, from, rows, problem.op == Op::kKda ? problem.dk : 1);
-      prefetch_rows<0>(v, problem.dtype, problem.v.token, from, rows, columns);
-      if (emits) prefetch_rows<1>(o, problem.dtype_o, problem.o.token, from - kChunk, rows, columns);
+      if constexpr (!Engine::kAsks) ahead.ask(ahead.left() / (item.panels.count - p));
       engine.advance(p, tokens, item.panels.first + p < value_panels ? values.base + p * kCols : nullptr, values.stride,
-                     emits ? outputs + p * kCols : nullptr, output_stride, s);
+                     outputs, s, ahead);
+      if (outputs.full != nullptr) outputs.full += kCols;
+      if (outputs.half != nullptr) outputs.half += kCols;
     }
     if (emits) {
       for (int32_t t = 0; t < tokens && !direct; ++t)
