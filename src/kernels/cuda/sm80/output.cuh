@@ -34,8 +34,9 @@ struct alignas(16) Output {
   }
 
   // O^T of a warp: rows are value columns from `column` on, columns are tokens of chunk `chunk`. `passage`: the warp's columns in a tile of
-  // values in shared memory, which it has read.
-  __device__ __forceinline__ void store(const float (&out)[kRowTiles][kChunk / 8][4], int chunk, int column,
+  // values in shared memory, which it has read. Only finish() leaves it: the warp may do something else before, or it would wait for what it
+  // has just written. fp32 numbers, which do not all fit the passage of 16-bit ones, leave at once.
+  __device__ __forceinline__ void begin(const float (&out)[kRowTiles][kChunk / 8][4], int chunk, int column,
                                         uint32_t passage, int lane) const {
     const int g = lane / 4, q = lane % 4;
     __syncwarp();  // all lanes have their values
@@ -66,10 +67,12 @@ struct alignas(16) Output {
         const int r = i % kRowTiles, n = i / kRowTiles / 2, j = i / kRowTiles % 2;
         store_word(passage + place<2>(8 * n + g, 32 * r + 16 * j + 4 * q), pair[r][n][j]);
       }
-      __syncwarp();
-      copy<2>(chunk, 0, column, passage, lane);
-      __syncwarp();
     }
+  }
+  __device__ __forceinline__ void finish(int chunk, int column, uint32_t passage, int lane) const {
+    if (dtype == DType::kFp32) return;
+    __syncwarp();
+    copy<2>(chunk, 0, column, passage, lane);
   }
 
   // Of numbers of kSize bytes, byte `at` of a token. Where they are larger than the values were, a token takes two rows.

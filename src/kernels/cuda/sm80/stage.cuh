@@ -29,6 +29,8 @@ struct Stage {
   static __device__ constexpr int first_row(int warp) { return warp * 16 * kRowTiles; }
 
   static constexpr bool kOverlaid = kTiling.overlaid;
+  // Does the state leave registers for where a thread copies from? Narrow heads have little else to do, and so feel what finding it costs.
+  static constexpr bool kKeepsPlaces = kElement == 2 && kWidth == 64;
   static constexpr int kQuery = kTiling.query, kRead = kTiling.read, kUpdate = kTiling.update, kV = kTiling.values;
   static constexpr int kBytes = kTiling.stage_bytes;
   // Place of what the record has at `offset`, not a tile.
@@ -176,6 +178,95 @@ struct Source {
     const auto from = load_object<RecordSource>(source + static_cast<int>(sizeof(TileSource)) * (kKeyTiles + 1));
     load_record_bytes<Stage::kRecord.bytes - kFrom, Stage::kAllThreads>(stage + Stage::at(kFrom),
                                                                         from.data + chunk * from.step + kFrom, thread);
+  }
+};
+
+// Copies whole chunks, one after the other, from places that a thread keeps in registers: pieces of every tile, and of the rest of a record.
+// next() is false where it leaves a chunk to Source.
+template <class Stage, bool kEmit, bool kKeepsPlaces = Stage::kKeepsPlaces>
+struct Copies {
+  __device__ __forceinline__ Copies(uint32_t, int, bool, int) {}
+  __device__ __forceinline__ bool next(int, uint32_t, bool, int) { return false; }
+};
+template <class Stage, bool kEmit>
+struct Copies<Stage, kEmit, true> {
+  using Source = sm80::Source<Stage>;
+  static constexpr int kThreads = Stage::kAllThreads;
+  static constexpr bool kScalarGate = Stage::kScalarGate;
+  // Of a tile with rows of kPieces pieces: this thread has one of each kDown-th row.
+  template <int kPieces>
+  struct Part {
+    static constexpr int kDown = kThreads / kPieces;
+    static_assert(kThreads % kPieces == 0 && kChunk % kDown == 0);
+    static __device__ __forceinline__ uint32_t place(int thread, int row_bytes) {
+      return thread / kPieces * row_bytes + thread % kPieces * 16;
+    }
+  };
+  using Key = Part<Stage::kRowPieces>;
+  using Value = Part<Stage::kValuePieces>;
+  struct Rows {
+    const uint8_t* at;
+    int64_t down;  // bytes from one of its rows to the next; from the last row of a chunk to the first of the next, too
+
+    template <class Part>
+    __device__ __forceinline__ void copy(uint32_t to, int row_bytes) {
+#pragma unroll
+      for (int row = 0; row < kChunk; row += Part::kDown) {
+        copy_piece(to + row * row_bytes, at);
+        at += down;
+      }
+    }
+  };
+
+  int whole;  // chunks that are, of all tensors
+  const uint8_t* record;
+  int64_t record_step;
+  Rows query, read, values;  // the first two of GDN
+
+  __device__ __forceinline__ Copies(uint32_t source, int chunk, bool with_values, int thread) {
+    const auto from =
+        load_object<RecordSource>(source + static_cast<int>(sizeof(TileSource)) * (Source::kKeyTiles + 1));
+    record = from.data + chunk * from.step + thread * 16;
+    record_step = from.step;
+    whole = 0x7fffffff;
+    auto rows_of = [&](int which, auto part, int row_pieces) {
+      using Part = decltype(part);
+      const auto tile = load_object<TileSource>(source + which * static_cast<int>(sizeof(TileSource)));
+      whole = min(whole, tile.whole_chunks);
+      return Rows{tile.data + chunk * tile.step + thread / row_pieces * tile.stride + thread % row_pieces * 16,
+                  Part::kDown * tile.stride};
+    };
+    if constexpr (kScalarGate) {
+      if constexpr (kEmit) query = rows_of(Source::kQuery, Key{}, Stage::kRowPieces);
+      read = rows_of(Source::kRead, Key{}, Stage::kRowPieces);
+    }
+    if (with_values) values = rows_of(Source::kValues, Value{}, Stage::kValuePieces);
+  }
+
+  __device__ __forceinline__ bool next(int chunk, uint32_t stage, bool with_values, int thread) {
+    if (chunk >= whole) return false;
+    constexpr int kFrom = kEmit ? Stage::kRecord.p : Stage::kRecord.t;
+    const uint32_t key = stage + Key::place(thread, Stage::kRowBytes);
+    if constexpr (kScalarGate) {
+      if constexpr (kEmit) query.template copy<Key>(key + Stage::kQuery, Stage::kRowBytes);
+      read.template copy<Key>(key + Stage::kRead, Stage::kRowBytes);
+    } else {  // rows lie side by side in the record
+      auto copy = [&](int place, int offset) {
+#pragma unroll
+        for (int row = 0; row < kChunk; row += Key::kDown)
+          copy_piece(key + place + row * Stage::kRowBytes, record + offset + row * Stage::kRowPieces * 16);
+      };
+      if constexpr (kEmit) copy(Stage::kQuery, Stage::kRecord.query);
+      copy(Stage::kRead, Stage::kRecord.read);
+      copy(Stage::kUpdate, Stage::kRecord.update);
+    }
+    if (with_values)
+      values.template copy<Value>(stage + Stage::kV + Value::place(thread, Stage::kValueRowBytes),
+                                  Stage::kValueRowBytes);
+    load_record_bytes<Stage::kRecord.bytes - kFrom, kThreads>(stage + Stage::at(kFrom), record + kFrom - thread * 16,
+                                                              thread);
+    record += record_step;
+    return true;
   }
 };
 

@@ -216,14 +216,17 @@ struct Walk {
   template <bool kEmit>
   static __device__ __forceinline__ void run(State& state, uint32_t ring, int first, int last, bool values, bool idle) {
     constexpr int kStages = Stage::kStages, kStagesAhead = kStages == 1 ? 1 : kStages - 1;
+    const uint32_t source = ring + kStages * Stage::kBytes, this_thread = opaque(threadIdx.x);
+    Copies<Stage, kEmit> copies(source, first, values, static_cast<int>(threadIdx.x));
+    auto load = [&](int chunk, int to, int thread) {
+      const uint32_t stage = ring + to * Stage::kBytes;
+      if (!copies.next(chunk, stage, values, thread)) load_all<kEmit>(source, chunk, stage, values, thread);
+    };
 #pragma unroll
     for (int i = 0; i < kStagesAhead; ++i) {
-      if (first + i < last)
-        load_all<kEmit>(ring + kStages * Stage::kBytes, first + i, ring + i * Stage::kBytes, values,
-                        static_cast<int>(threadIdx.x));
+      if (first + i < last) load(first + i, i, static_cast<int>(threadIdx.x));
       close_copies();
     }
-    const uint32_t source = ring + kStages * Stage::kBytes, this_thread = opaque(threadIdx.x);
     int filled = kStagesAhead % kStages, used = 0;  // stages: the next to fill, the one of this chunk
 #pragma unroll 1
     for (int chunk = first; chunk < last; ++chunk) {
@@ -243,12 +246,12 @@ struct Walk {
       const uint32_t stage = opaque(ring + used * Stage::kBytes);
       used = used + 1 == kStages ? 0 : used + 1;
       if constexpr (!kOneStage) {
-        if (chunk + kStagesAhead < last)
-          load_all<kEmit>(source, chunk + kStagesAhead, ring + filled * Stage::kBytes, values, thread);
+        if (chunk + kStagesAhead < last) load(chunk + kStagesAhead, filled, thread);
         close_copies();
         filled = filled + 1 == kStages ? 0 : filled + 1;
         if (idle) continue;
       }
+      const uint32_t output = source + static_cast<int>(sizeof(Source<Stage>));
       auto load_tile = [&](int which, int of_chunk) {
         Source<Stage>::template load_tile<Stage::kAllThreads>(source, which, of_chunk, stage, thread);
       };
@@ -272,8 +275,7 @@ struct Walk {
       if constexpr (kEmit) {
         finish_output(out, error, u, stage, lane);
         const int column = Stage::first_row(warp);
-        const auto output = load_object<Output<Stage>>(source + static_cast<int>(sizeof(Source<Stage>)));
-        output.store(out, chunk, column, stage + Stage::kV + column * kElement, lane);
+        load_object<Output<Stage>>(output).begin(out, chunk, column, stage + Stage::kV + column * kElement, lane);
       }
       if constexpr (Stage::kOverlaid) {
         wait_for_copies<0>();
@@ -289,6 +291,10 @@ struct Walk {
         left_of(u, error);
       }
       update(state, u, stage, stage + Stage::kUpdate, lane);
+      if constexpr (kEmit) {
+        const int column = Stage::first_row(warp);
+        load_object<Output<Stage>>(output).finish(chunk, column, stage + Stage::kV + column * kElement, lane);
+      }
       if constexpr (kOneStage) {
         __syncthreads();
         if (chunk + 1 < last) {
