@@ -12,13 +12,6 @@ HWY_BEFORE_NAMESPACE();
 namespace deltarelay::cpu::HWY_NAMESPACE {
 namespace {
 
-#ifndef DR_AMX_ONE_PASS
-#define DR_AMX_ONE_PASS 1
-#endif
-#ifndef DR_AMX_READ_AHEAD
-#define DR_AMX_READ_AHEAD 1
-#endif
-
 struct AmxPanel {
   static constexpr int32_t kTile = 16;   // rows of a register, and sums in one of them
   static constexpr int32_t kDepth = 32;  // bf16 numbers in a row
@@ -26,8 +19,8 @@ struct AmxPanel {
   static constexpr int32_t kTurnedTokens = kDepth;
   static constexpr bool kLeftIsRows = true;
   static constexpr bool kAsks = true;
-  static constexpr bool kReadsAhead = DR_AMX_READ_AHEAD;
-  static constexpr bool kOnePass = DR_AMX_ONE_PASS;
+  static constexpr bool kReadsAhead = true;
+  static constexpr bool kOnePass = true;
   static_assert(kCols == 2 * kTile && kChunk == kTile);
 
   // A thread's registers are its own, so every item sets and releases them.

@@ -26,10 +26,6 @@ namespace deltarelay::cpu::HWY_NAMESPACE {
 namespace {  // internal linkage: several translation units compile this text with different instructions
 namespace hn = hwy::HWY_NAMESPACE;
 
-#ifndef DR_AHEAD_STEP
-#define DR_AHEAD_STEP 64
-#endif
-
 // Pieces of a worker's scratch, cache lines apart.
 class Carver {
  public:
@@ -105,14 +101,14 @@ class RowsAhead {
     left_ -= rows;
     for (; rows > 0; --rows) {
       Tensor& tensor = tensors_[turn_];
-      for (int64_t byte = 0; byte < tensor.bytes; byte += kStep) __builtin_prefetch(tensor.row + byte, 0, 2);
+      for (int64_t byte = 0; byte < tensor.bytes; byte += kLine) __builtin_prefetch(tensor.row + byte, 0, 2);
       tensor.row += tensor.stride;
       turn_ = turn_ + 1 < used_ ? turn_ + 1 : 0;
     }
   }
 
  private:
-  static constexpr int64_t kStep = DR_AHEAD_STEP;
+  static constexpr int64_t kLine = 64;  // bytes
   struct Tensor {
     const char* row;
     int64_t stride, bytes;

@@ -320,9 +320,11 @@ struct Walk {
     if (stops)
       checkpoints =
           find_checkpoints<Stage::kAllThreads>(args.tables, args.checkpoints, found.row.sequence, plan.checkpoint_rows);
-    if (threadIdx.x == 0) {
-      plan = {
-          Source<Stage>(inputs, args, extent, found), Output<Stage>(args.o, found, extent), found, checkpoints, {}, 0};
+    if (threadIdx.x == 0) {  // each by itself: others may still read the count of checkpoints
+      plan.source = Source<Stage>(inputs, args, extent, found);
+      plan.output = Output<Stage>(args.o, found, extent);
+      plan.item = found;
+      plan.checkpoints = checkpoints;
       if (stops) plan.due = RowCheckpoints(args.checkpoints, plan.checkpoints, found.row, kChunk);
     }
     __syncthreads();
