@@ -287,14 +287,9 @@ __device__ __forceinline__ void run_pair(const CarryArgs& args) {
     fold = reinterpret_cast<const Fold*>(table + args.tables.at_folds)[index];  // in bounds, though perhaps not in use
     used = reinterpret_cast<const int32_t*>(table + args.tables.at_counts)[1];
   };
-#ifdef DR_EARLY  // a table that came with the launch: constants
-  if (args.tables.memory == nullptr) look(args.tables.image);
+  if (args.tables.memory == nullptr) look(args.tables.image);  // came with the launch: constants, there before the wait
   wait_for_previous_grid();
   if (args.tables.memory != nullptr) look(args.tables.memory);
-#else
-  wait_for_previous_grid();
-  look(args.tables.memory != nullptr ? args.tables.memory : args.tables.image);
-#endif
   ptx::barrier_cluster_wait(ptx::sem_acquire);
   if (static_cast<int>(index) >= used) return;  // both blocks
   const PairPlace place{static_cast<int>(item % static_cast<uint32_t>(args.heads_v)), block / 2 * kRows, block % 2};

@@ -6,7 +6,6 @@
 #include "kernels/cuda/ptx/barrier.cuh"
 #include "kernels/cuda/ptx/wgmma.cuh"
 #include "kernels/cuda/sm90/stage.cuh"
-#include "kernels/cuda/sm90/variants.cuh"
 
 namespace deltarelay::cuda::sm90 {
 
@@ -78,29 +77,22 @@ __device__ __forceinline__ void emit_chunks(WalkShared<Stage>& shared, int group
       for (int b = 0; b < kBlocks; ++b) value[b] = load_matrix_transposed(view.address + v_offset + b * 16 * kRowBytes);
       view.load_factors(beta, Record::kBeta, column);
     };
-    if constexpr (!kScalarGate || kValuesFirstEmit) load_inputs();
-    float weighed[kValuesFirstEmit ? kChunk / 2 : 1];
-    if constexpr (kValuesFirstEmit) weigh_values<View, Element>(weighed, value, beta, true, column, valid);
+    if constexpr (!kScalarGate) load_inputs();
     wgmma_wait<1>();
     pin(product);
-    if constexpr (kScalarGate && !kValuesFirstEmit) load_inputs();
+    if constexpr (kScalarGate) load_inputs();
 #pragma unroll
     for (int n = 0; n < kChunk / 8; ++n) {
       const float2 read = view.load_pair(Record::kReadFactor + (8 * n + column) * 4);
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const int low_at = 4 * n + 2 * r, high_at = low_at + 1;
-        float &low = product[low_at], &high = product[high_at];
-        if constexpr (kValuesFirstEmit) {
-          low = fmaf(-read.x, low, weighed[low_at]), high = fmaf(-read.y, high, weighed[high_at]);
-        } else {
-          const uint32_t pair = value[n / 2].reg[2 * (n % 2) + r];
-          low = fmaf(-read.x, low, beta[n].x * Pair<Element>::low(pair));
-          high = fmaf(-read.y, high, beta[n].y * Pair<Element>::high(pair));
-        }
+        const uint32_t pair = value[n / 2].reg[2 * (n % 2) + r];
+        float &low = product[4 * n + 2 * r], &high = product[4 * n + 2 * r + 1];
+        low = fmaf(-read.x, low, beta[n].x * Pair<Element>::low(pair));
+        high = fmaf(-read.y, high, beta[n].y * Pair<Element>::high(pair));
       }
     }
-    if (!kValuesFirstEmit && valid < kChunk) select_tokens(product, column, valid);
+    if (valid < kChunk) select_tokens(product, column, valid);
     Fragment error[kBlocks];
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) error[b] = pack_block<Element>(product, b);

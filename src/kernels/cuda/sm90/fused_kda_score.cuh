@@ -164,7 +164,7 @@ class Loader {
   // What can be loaded now. When single CTAs, which run on every multiprocessor, fill their rings for the first time, two chunks at most: a
   // lane waits to issue a copy while those before it crowd the memory, and would be late for the first chunk.
   __device__ __forceinline__ void load_ready() {
-    const int limit = (kCtas == 1 || kFewFirst) && chunk_ < kStages ? chunk_ + 2 : chunks_;
+    const int limit = kCtas == 1 && chunk_ < kStages ? chunk_ + 2 : chunks_;
     while (chunk_ < limit && load_next(false)) {
     }
   }
@@ -293,12 +293,11 @@ __device__ __forceinline__ void score_chunks(const FusedMaps& maps, const WalkAr
       wait_parity(&shared.loaded[ahead.stage], ahead.parity);
       const int token = static_cast<int>(thread / 4);
       const float strength = write_strength(number_of(next_beta, beta.dtype), activation.beta_form);
-      if constexpr (!kBetaLater) next_beta = fetch_beta(chunk + 2 * kCtas, token);
       write_factors<kQueries>(activation, share, shared.ring[ahead.stage], tokens_of(shared.ring[ahead.stage]),
                               strength, (chunk + kCtas) * kFusedChunk + token < item.tokens, thread);
       ptx::fence_proxy_async(ptx::space_shared);
       warp_arrive(&shared.summed[ahead.stage]);
-      if constexpr (kBetaLater) next_beta = fetch_beta(chunk + 2 * kCtas, token);
+      next_beta = fetch_beta(chunk + 2 * kCtas, token);  // behind the fence, which may wait for loads
       ahead.advance();
     }
     if (chunk >= 0) {

@@ -47,49 +47,27 @@ __device__ __forceinline__ void load_strength(float4 (&strength)[4], const Token
   for (int n = 0; n < 4; ++n) strength[n] = *reinterpret_cast<const float4*>(factors.strength[4 * n + column / 2]);
 }
 
-// product = K S, where S+ = early S replaces the state; `operand` gets it as an operand. Not waited for. `behind` is done behind the first
-// products; with `kHalves` these are half of them, and its branches keep the compiler from moving the arithmetic of the others up between them.
-template <bool kHalves, class Behind>
-__device__ __forceinline__ void read_keys(float (&product)[16], float (&state)[64], Fragment (&operand)[8],
-                                          const uint8_t* stage, int column, Behind behind) {
-  const uint64_t k_plus = swizzled_operand(shared_address(stage) + FusedStage::kK);
-  const uint8_t* early = stage + FusedStage::kEarly;
-  using Product = Wgmma<__nv_bfloat16>;
-  constexpr int kParts = kHalves ? 2 : 1;
+// product = K S, or what blocks `first` to `last` - 1 of the channels add to it, which become `operand`; `k_plus` is K as an operand. Neither
+// committed nor waited for.
+__device__ __forceinline__ void read_keys(float (&product)[16], const float (&state)[64], Fragment (&operand)[8],
+                                          uint64_t k_plus, int first = 0, int last = 8) {
 #pragma unroll
-  for (int part = 0; part < kParts; ++part) {
-    const int first = part * 8 / kParts, last = (part + 1) * 8 / kParts;
-    if constexpr (kHalves)
-      ChannelFactors(shared_address(early), column, first, last).scale(state, first, last);
-    else
-      ChannelFactors(early, column).scale(state);
+  for (int k = first; k < last; ++k) operand[k] = pack_block<__nv_bfloat16>(state, k);
+  wgmma_fence();
 #pragma unroll
-    for (int k = first; k < last; ++k) operand[k] = pack_block<__nv_bfloat16>(state, k);
-    wgmma_fence();
-#pragma unroll
-    for (int k = first; k < last; ++k) Product::times(product, operand[k], k_plus + channels_at(k), k > 0);
-    if (kHalves && part == 0) behind();
-  }
-  wgmma_commit();
-  if constexpr (!kHalves) behind();
+  for (int k = first; k < last; ++k) Wgmma<__nv_bfloat16>::times(product, operand[k], k_plus + channels_at(k), k > 0);
 }
 
-// S+ <- S+ + k-^T U. Not waited for; by halves it is two groups of products.
+// S+ <- S+ + k-^T U. Not waited for. A group of products for each half of the channels: the first is scaled while the second is at work.
 __device__ __forceinline__ void update_state(float (&state)[64], const Fragment (&update)[2], uint32_t stage) {
   using Product = Wgmma<__nv_bfloat16>;
   const uint64_t k_minus = swizzled_operand(stage + FusedStage::kGate, FusedStage::kHalfBytes);
-  if constexpr (kUpdateHalves) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
+  for (int half = 0; half < 2; ++half) {
 #pragma unroll
-      for (int k = 0; k < 2; ++k)
-        Product::add_transposed(half_of(state, half), update[k],
-                                k_minus + operand_step(half * FusedStage::kHalfBytes + k * 16 * kRowBytes));
-      wgmma_commit();
-    }
-  } else {
-#pragma unroll
-    for (int k = 0; k < 2; ++k) Product::add_transposed(state, update[k], k_minus + operand_step(k * 16 * kRowBytes));
+    for (int k = 0; k < 2; ++k)
+      Product::add_transposed(half_of(state, half), update[k],
+                              k_minus + operand_step(half * FusedStage::kHalfBytes + k * 16 * kRowBytes));
     wgmma_commit();
   }
 }
@@ -97,25 +75,19 @@ __device__ __forceinline__ void update_state(float (&state)[64], const Fragment 
 // S <- late S+, when the update is done; `kLater` groups of products were issued behind it and are not waited for.
 template <int kLater>
 __device__ __forceinline__ void finish_update(float (&state)[64], const ChannelFactors& late) {
-  if constexpr (kUpdateHalves) {
-    wgmma_wait<kLater + 1>();
-    pin(half_of(state, 0));
-    late.scale(state, 0, 4);
-    pin(half_of(state, 0));
-    wgmma_wait<kLater>();
-    pin(half_of(state, 1));
-    late.scale(state, 4, 8);
-  } else {
-    wgmma_wait<kLater>();
-    pin(state);
-    late.scale(state);
-  }
+  wgmma_wait<kLater + 1>();
+  pin(half_of(state, 0));
+  late.scale(state, 0, 4);
+  pin(half_of(state, 0));  // ahead of the second wait
+  wgmma_wait<kLater>();
+  pin(half_of(state, 1));
+  late.scale(state, 4, 8);
 }
 
-// This lane's place in an 8-column block of an accumulator.
+// This lane's place in an 8-column block of an accumulator. Opaque, or the compiler reads the thread's number again in every chunk, and
+// waits for it.
 __device__ __forceinline__ int lane_column_of(int lane) {
-  const int column = 2 * (lane % 4);
-  return kColumnKept ? static_cast<int>(opaque(static_cast<uint32_t>(column))) : column;
+  return static_cast<int>(opaque(static_cast<uint32_t>(2 * (lane % 4))));
 }
 
 // Outputs of one half of the values.
@@ -155,14 +127,6 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
   auto output_tile = [&](int stage_index) {
     return shared.ring[stage_index] + FusedStage::kV + group * FusedStage::kTileBytes;
   };
-  // By one thread: the last output that it sent has been read, and its stage is free.
-  auto release_sent = [&](int stage_index) {
-    ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>{});
-    release_stage<kCtas>(shared, stage_index, rank);
-  };
-  auto stage_before = [](int stage_index) {
-    return stage_index == 0 ? FusedRing<kCtas>::kStages - 1 : stage_index - 1;
-  };
 
   // Counted in tokens: a chunk's number and the number of chunks are two registers more, and spill.
 #pragma unroll 1
@@ -175,10 +139,10 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
 #pragma unroll
     for (int b = 0; b < 2; ++b) value[b] = load_matrix_transposed(stage + v_offset + b * 16 * kRowBytes);
     Fragment state_operand[8];
-    const uint64_t q_plus = swizzled_operand(stage + FusedStage::kQ);
-    read_keys<kReadHalves && kReleaseLater>(product, state, state_operand, shared.ring[stage_index], column, [&] {
-      if (kReleaseLater && first > kFusedChunk && thread == 0) release_sent(stage_before(previous));
-    });
+    const uint64_t q_plus = swizzled_operand(stage + FusedStage::kQ), k_plus = swizzled_operand(stage + FusedStage::kK);
+    ChannelFactors(shared.ring[stage_index] + FusedStage::kEarly, column).scale(state);
+    read_keys(product, state, state_operand, k_plus);
+    wgmma_commit();
     // Behind K S: the output of the chunk before goes to shared memory, which frees its registers for Q S.
     if (first > 0) write_output(previous);
     wgmma_fence();
@@ -189,14 +153,9 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
     const TokenFactors& factors = tokens_of(shared.ring[stage_index]);
     float4 strength[4];
     load_strength(strength, factors, column);
-    float weighed[16];
-    if constexpr (kValuesFirstEmit) weigh_values<__nv_bfloat16>(weighed, value, strength, true, column, tokens - first);
     wgmma_wait<1>();
     pin(product);
-    if constexpr (kValuesFirstEmit)
-      subtract_prediction(product, weighed, strength);
-    else
-      subtract_prediction<__nv_bfloat16>(product, value, strength, true, column, tokens - first);
+    subtract_prediction<__nv_bfloat16>(product, value, strength, true, column, tokens - first);
     const Fragment error[2] = {pack_block<__nv_bfloat16>(product, 0), pack_block<__nv_bfloat16>(product, 1)};
 
     // U = R + T R
@@ -205,7 +164,7 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
     add_triangle<__nv_bfloat16>(product, error, stage + FusedStage::kT);
     wgmma_commit();
     // Behind T R: the output of the chunk before to memory.
-    if (!kSendLater && first > 0)
+    if (first > 0)
       send_output<__nv_bfloat16>(maps, args, item, output_tile(previous), first / kFusedChunk - 1, tokens, half, group,
                                  thread);
     wgmma_wait<0>();
@@ -229,24 +188,19 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
     wgmma_fence();
     add_triangle<__nv_bfloat16>(out, update, stage + FusedStage::kP);
     wgmma_commit();
-    if (kSendLater && first > 0)
-      send_output<__nv_bfloat16>(maps, args, item, output_tile(previous), first / kFusedChunk - 1, tokens, half, group,
-                                 thread);
-    // By now the output of the chunk before has been read: its stage is free.
-    auto release = [&] {
-      if (!kReleaseLater && first > 0 && thread == 0) release_sent(previous);
-    };
-    if constexpr (!kScaleBeforeOut) release();
     finish_update<1>(state, {shared.ring[stage_index] + FusedStage::kLate, column});
-    // The compiler moves no arithmetic over the branch in here: the scaling stays ahead of the wait for P U.
-    if constexpr (kScaleBeforeOut) release();
+    // By now the output of the chunk before has been read: its stage is free. The compiler moves no arithmetic over this branch, so that the
+    // scaling stays ahead of the wait for P U.
+    if (first > 0 && thread == 0) {
+      ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>{});
+      release_stage<kCtas>(shared, previous, rank);
+    }
     previous = stage_index;
     position.advance();
     wgmma_wait<0>();
     pin(out);
   }
   if (tokens == 0) return;
-  if (kReleaseLater && tokens > kFusedChunk && thread == 0) release_sent(stage_before(previous));
   write_output(previous);
   send_output<__nv_bfloat16>(maps, args, item, output_tile(previous), (tokens - 1) / kFusedChunk, tokens, half, group,
                              thread);
@@ -258,7 +212,8 @@ __device__ __forceinline__ void summarize_fused(const Item& item, FusedShared<2>
   constexpr int kCtas = 2;
   const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, warp = thread / 32;
   const int column = lane_column_of(lane), chunks = item.row.chunks, tokens = item.tokens;
-  const uint32_t v_offset = FusedStage::kV + swizzled_offset(8 * (lane / 16) + lane % 8, 2 * warp + lane / 8 % 2);
+  const uint32_t v_offset =  // opaque as the column is
+      opaque(FusedStage::kV + swizzled_offset(8 * (lane / 16) + lane % 8, 2 * warp + lane / 8 % 2));
   RingPosition<FusedRing<kCtas>::kStages> position;
   int previous = 0;  // stage of the chunk before
   auto walk = [&](int chunk) {
@@ -270,21 +225,25 @@ __device__ __forceinline__ void summarize_fused(const Item& item, FusedShared<2>
     for (int b = 0; b < 2; ++b) value[b] = load_matrix_transposed(stage + v_offset + b * 16 * kRowBytes);
     Fragment operand[8];
     float product[16];
-    read_keys<kReadHalves>(product, state, operand, shared.ring[stage_index], column, [&] {
-      if (chunk > 0) release_summarized<kCtas>(shared, previous, rank, thread, values);
-    });
-    if constexpr (kValuesFirst) __syncwarp();  // or the compiler puts what follows between the products
+    const uint64_t k_plus = swizzled_operand(stage + FusedStage::kK);
+    // K S by halves of the channels: that of the first starts before the others are scaled and packed.
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int from = 4 * half, to = from + 4;
+      ChannelFactors(stage + FusedStage::kEarly, column, from, to).scale(state, from, to);
+      read_keys(product, state, operand, k_plus, from, to);
+      // In between, for its branches keep the compiler from moving the arithmetic of the second half up between the products of the first.
+      if (half == 0 && chunk > 0) release_summarized<kCtas>(shared, previous, rank, thread, values);
+    }
+    wgmma_commit();
+    __syncwarp();  // or the compiler puts what follows between the products
     float4 strength[4];
     load_strength(strength, tokens_of(shared.ring[stage_index]), column);
     float weighed[16];
-    if constexpr (kValuesFirst)
-      weigh_values<__nv_bfloat16>(weighed, value, strength, values, column, tokens - chunk * kFusedChunk);
+    weigh_values<__nv_bfloat16>(weighed, value, strength, values, column, tokens - chunk * kFusedChunk);
     wgmma_wait<0>();
     pin(product);
-    if constexpr (kValuesFirst)
-      subtract_prediction(product, weighed, strength);
-    else
-      subtract_prediction<__nv_bfloat16>(product, value, strength, values, column, tokens - chunk * kFusedChunk);
+    subtract_prediction(product, weighed, strength);
     const Fragment error[2] = {pack_block<__nv_bfloat16>(product, 0), pack_block<__nv_bfloat16>(product, 1)};
     wait_parity(&shared.solved[stage_index], position.parity);
     wgmma_fence();

@@ -8,7 +8,6 @@
 #include "kernels/cuda/sm90/record.h"
 #include "kernels/cuda/sm90/stage.cuh"
 #include "kernels/cuda/sm90/transition.cuh"
-#include "kernels/cuda/sm90/variants.cuh"
 #include "kernels/cuda/sm90/walk_maps.h"
 #include "kernels/cuda/state_io.cuh"
 #include "kernels/cuda/tile/descriptor.cuh"
@@ -53,7 +52,8 @@ __device__ __forceinline__ void subtract_prediction(float (&product)[16], const 
   if (valid < kFusedChunk) select_tokens(product, column, valid);
 }
 
-// What subtract_prediction adds: strength.xy V where there are values, for use while K S is still at work. 0 past the end, where k is 0 too.
+// What subtract_prediction adds: strength.xy V where there are values, for use while K S is still at work. 0 past the end, where k is 0 too;
+// the branch to that also keeps the compiler from moving these products behind the wait for K S.
 template <class Element>
 __device__ __forceinline__ void weigh_values(float (&weighed)[16], const Fragment (&value)[2],
                                              const float4 (&strength)[4], bool values, int column, int valid) {

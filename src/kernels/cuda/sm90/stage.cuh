@@ -8,7 +8,6 @@
 #include "kernels/cuda/ptx/barrier.cuh"
 #include "kernels/cuda/ptx/wgmma.cuh"
 #include "kernels/cuda/sm90/record.h"
-#include "kernels/cuda/sm90/variants.cuh"
 #include "kernels/cuda/tile/descriptor.cuh"
 
 namespace deltarelay::cuda::sm90 {
@@ -109,27 +108,28 @@ __device__ __forceinline__ bool table_came(const WalkArgs& args) { return args.t
 
 template <int kGroups>
 __device__ __forceinline__ bool find_item(const WalkArgs& args, int chunk_tokens, Item& item) {
-  if constexpr (kEarly) {  // apart, so that the image is read as what it is: constants
-    if (table_came(args)) return find_item<kGroups>(args, args.tables.image, chunk_tokens, item);
-    return find_item<kGroups>(args, args.tables.memory, chunk_tokens, item);
-  }
-  return find_item<kGroups>(args, table_came(args) ? args.tables.image : args.tables.memory, chunk_tokens, item);
+  // Apart, so that the image is read as what it is: constants.
+  if (table_came(args)) return find_item<kGroups>(args, args.tables.image, chunk_tokens, item);
+  return find_item<kGroups>(args, args.tables.memory, chunk_tokens, item);
 }
 
-// Around finding an item: waits for the grid before unless that may come later.
+// Waiting for the grid before. A table that came with the launch is read ahead of that. In phase 3 only those wait who need a state: inputs
+// and records are complete before it can start. For it starts behind phase 1 (or behind carry, which starts behind that) when all CTAs there
+// have let it, and those of phase 1 do so when they have waited themselves; where there are rows of phase 3, there are rows of phase 1. CTAs
+// without an item wait too: who waits for the end of this grid relies on the end of those before it.
 __device__ __forceinline__ void wait_to_find(const WalkArgs& args) {
-  if (kEarly && table_came(args)) return;
+  if (table_came(args)) return;
   wait_for_previous_grid();
   allow_next_grid();
 }
 __device__ __forceinline__ void wait_when_found(const WalkArgs& args, bool found) {
-  if (!kEarly || !table_came(args)) return;
+  if (!table_came(args)) return;
   if (args.phase == 1 || !found) wait_for_previous_grid();
   allow_next_grid();
 }
 // Ahead of a state that comes from the grid before.
 __device__ __forceinline__ void wait_for_state(const WalkArgs& args) {
-  if (kEarly && args.phase == 3) wait_for_previous_grid();
+  if (args.phase == 3) wait_for_previous_grid();
 }
 
 // Shared memory of a CTA of the walk: a ring of stages, and the barriers of each.
@@ -218,7 +218,8 @@ __device__ __forceinline__ void select_tokens(float (&product)[kCount], int colu
   for (int i = 0; i < kCount; ++i) product[i] = 8 * (i / 4) + column + i % 2 < valid ? product[i] : 0.0f;
 }
 
-// beta V where there are values, for use while K S is still at work; 0 past the end, where k is 0 too.
+// beta V where there are values, for use while K S is still at work; 0 past the end, where k is 0 too. The branch to that also keeps the
+// compiler from moving these products behind the wait for K S.
 template <class View, class Element>
 __device__ __forceinline__ void weigh_values(float (&weighed)[View::kChunk / 2], const Fragment (&value)[View::kBlocks],
                                              const float2 (&beta)[View::kChunk / 8], bool values, int column,

@@ -7,7 +7,6 @@
 #include "kernels/cuda/ptx/wgmma.cuh"
 #include "kernels/cuda/sm90/stage.cuh"
 #include "kernels/cuda/sm90/transition.cuh"
-#include "kernels/cuda/sm90/variants.cuh"
 
 namespace deltarelay::cuda::sm90 {
 
@@ -53,37 +52,20 @@ __device__ __forceinline__ void summarize_chunks(WalkShared<Stage>& shared, bool
     for (int k = 0; k < 8; ++k) Product::times(product, operand[k], view.read() + View::channels(k), k > 0);
     wgmma_commit();
 
-    if constexpr (kValuesFirst) __syncwarp();  // or the compiler puts what follows between the products
-    // Behind K S: what R needs.
+    __syncwarp();  // or the compiler puts what follows between the products
+    // Behind K S: what R needs, and its share of the values, so that one FFMA a number is left when K S is there.
     float2 read[kChunk / 8], beta[kChunk / 8];
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) value[b] = load_matrix_transposed(view.address + v_offset + b * 16 * kRowBytes);
     view.load_factors(beta, Record::kBeta, column);
     view.load_factors(read, Record::kReadFactor, column);
-    float weighed[kValuesFirst ? kChunk / 2 : 1];
-    if constexpr (kValuesFirst) weigh_values<View, Element>(weighed, value, beta, values, column, valid);
+    float weighed[kChunk / 2];
+    weigh_values<View, Element>(weighed, value, beta, values, column, valid);
     wgmma_wait<0>();
     pin(product);
-    if constexpr (kValuesFirst) {
 #pragma unroll
-      for (int i = 0; i < kChunk / 2; ++i)
-        product[i] = fmaf(i % 2 == 0 ? -read[i / 4].x : -read[i / 4].y, product[i], weighed[i]);
-    } else {
-#pragma unroll
-      for (int n = 0; n < kChunk / 8; ++n) {
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const uint32_t pair = value[n / 2].reg[2 * (n % 2) + r];
-          float &low = product[4 * n + 2 * r], &high = product[4 * n + 2 * r + 1];
-          low *= -read[n].x, high *= -read[n].y;
-          if (values) {
-            low = fmaf(beta[n].x, Pair<Element>::low(pair), low);
-            high = fmaf(beta[n].y, Pair<Element>::high(pair), high);
-          }
-        }
-      }
-      if (valid < kChunk) select_tokens(product, column, valid);
-    }
+    for (int i = 0; i < kChunk / 2; ++i)
+      product[i] = fmaf(i % 2 == 0 ? -read[i / 4].x : -read[i / 4].y, product[i], weighed[i]);
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) error[b] = pack_block<Element>(product, b);
 
