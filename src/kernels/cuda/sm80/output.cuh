@@ -34,8 +34,8 @@ struct alignas(16) Output {
   }
 
   // O^T of a warp: rows are value columns from `column` on, columns are tokens of chunk `chunk`. `passage`: the warp's columns in a tile of
-  // values in shared memory, which it has read. Only finish() leaves it: the warp may do something else before, or it would wait for what it
-  // has just written. fp32 numbers, which do not all fit the passage of 16-bit ones, leave at once.
+  // values in shared memory, which it has read. They leave it in finish(), before which the warp may do something else, so as not to wait for
+  // what it has just written. fp32 numbers, which do not all fit the passage of 16-bit ones, leave at once.
   __device__ __forceinline__ void begin(const float (&out)[kRowTiles][kChunk / 8][4], int chunk, int column,
                                         uint32_t passage, int lane) const {
     const int g = lane / 4, q = lane % 4;

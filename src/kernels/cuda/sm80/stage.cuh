@@ -29,8 +29,8 @@ struct Stage {
   static __device__ constexpr int first_row(int warp) { return warp * 16 * kRowTiles; }
 
   static constexpr bool kOverlaid = kTiling.overlaid;
-  // Does the state leave registers for where a thread copies from? Narrow heads have little else to do, and so feel what finding it costs.
-  static constexpr bool kKeepsPlaces = kElement == 2 && kWidth == 64;
+  // The state of narrow heads leaves registers free: for where a thread copies from, and for outputs that wait for the end of a chunk.
+  static constexpr bool kNarrow = kElement == 2 && kWidth == 64;
   static constexpr int kQuery = kTiling.query, kRead = kTiling.read, kUpdate = kTiling.update, kV = kTiling.values;
   static constexpr int kBytes = kTiling.stage_bytes;
   // Place of what the record has at `offset`, not a tile.
@@ -183,7 +183,7 @@ struct Source {
 
 // Copies whole chunks, one after the other, from places that a thread keeps in registers: pieces of every tile, and of the rest of a record.
 // next() is false where it leaves a chunk to Source.
-template <class Stage, bool kEmit, bool kKeepsPlaces = Stage::kKeepsPlaces>
+template <class Stage, bool kEmit, bool kNarrow = Stage::kNarrow>
 struct Copies {
   __device__ __forceinline__ Copies(uint32_t, int, bool, int) {}
   __device__ __forceinline__ bool next(int, uint32_t, bool, int) { return false; }

@@ -240,9 +240,11 @@ struct Walk {
         __syncthreads();
       }
       // Opaque, or the compiler keeps every address of a chunk in registers from one chunk to the next.
-      // The remainder tells it that the number is not negative: quotients of others need their sign corrected.
-      const int thread = static_cast<int>(opaque(this_thread) % Stage::kAllThreads), warp = thread / 32,
-                lane = thread % 32;
+      // The remainder tells it that the number is not negative: quotients of others need their sign corrected. With wider heads it then keeps so
+      // much that it spills.
+      const uint32_t number = opaque(this_thread);
+      const int thread = static_cast<int>(Stage::kNarrow ? number % Stage::kAllThreads : number);
+      const int warp = thread / 32, lane = thread % 32;
       const uint32_t stage = opaque(ring + used * Stage::kBytes);
       used = used + 1 == kStages ? 0 : used + 1;
       if constexpr (!kOneStage) {
@@ -252,6 +254,8 @@ struct Walk {
         if (idle) continue;
       }
       const uint32_t output = source + static_cast<int>(sizeof(Source<Stage>));
+      const int column = Stage::first_row(warp);
+      const uint32_t passage = stage + Stage::kV + column * kElement;  // of the warp's outputs
       auto load_tile = [&](int which, int of_chunk) {
         Source<Stage>::template load_tile<Stage::kAllThreads>(source, which, of_chunk, stage, thread);
       };
@@ -274,8 +278,9 @@ struct Walk {
       left_of(u, error);
       if constexpr (kEmit) {
         finish_output(out, error, u, stage, lane);
-        const int column = Stage::first_row(warp);
-        load_object<Output<Stage>>(output).begin(out, chunk, column, stage + Stage::kV + column * kElement, lane);
+        const auto to = load_object<Output<Stage>>(output);
+        to.begin(out, chunk, column, passage, lane);
+        if constexpr (!Stage::kNarrow) to.finish(chunk, column, passage, lane);
       }
       if constexpr (Stage::kOverlaid) {
         wait_for_copies<0>();
@@ -291,10 +296,7 @@ struct Walk {
         left_of(u, error);
       }
       update(state, u, stage, stage + Stage::kUpdate, lane);
-      if constexpr (kEmit) {
-        const int column = Stage::first_row(warp);
-        load_object<Output<Stage>>(output).finish(chunk, column, stage + Stage::kV + column * kElement, lane);
-      }
+      if constexpr (kEmit && Stage::kNarrow) load_object<Output<Stage>>(output).finish(chunk, column, passage, lane);
       if constexpr (kOneStage) {
         __syncthreads();
         if (chunk + 1 < last) {
