@@ -289,8 +289,8 @@ TEST(Plan, CostsScaleWithTheShape) {
   EXPECT_EQ(full.emit_bytes, kda.emit_bytes / 2);
   EXPECT_EQ(full.summarize_bytes, kda.summarize_bytes / 2);
   EXPECT_EQ(full.prepare, kda.prepare_ns / 2);
-  EXPECT_EQ(full.prepare_bytes, 29440 + 32 * (3 * 128 + 1) * 2) << "the record; q, k, gates and beta";
-  EXPECT_EQ(costs(Op::kKda, 128, 128, DType::kBf16, 4).prepare_bytes, 29440 + 32 * (2 * 128 + 1) * 2) << "q, k shared";
+  EXPECT_EQ(full.prepare_bytes, 29696 + 32 * (3 * 128 + 1) * 2) << "the record; q, k, gates and beta";
+  EXPECT_EQ(costs(Op::kKda, 128, 128, DType::kBf16, 4).prepare_bytes, 29696 + 32 * (2 * 128 + 1) * 2) << "q, k shared";
   EXPECT_EQ(full.heads, 8);
   EXPECT_EQ(full.transition_bytes, 128 << 10);
   EXPECT_EQ(full.state_bytes, 64 << 10);
