@@ -308,7 +308,7 @@ HWY_INLINE void advance_columns(const float* HWY_RESTRICT k, int64_t k_stride, c
   }
 }
 
-// The first half of that alone: `decay` is that of sub-chunk `block`.
+// That without the sub-chunk's own keys, which one_pass has put there: `decay` is that of sub-chunk `block` alone.
 HWY_INLINE void decay_columns(const float* HWY_RESTRICT decay, int32_t width, int32_t block,
                               float* HWY_RESTRICT columns, int64_t stride) {
   const F32 d;

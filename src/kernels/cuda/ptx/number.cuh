@@ -50,6 +50,15 @@ __device__ __forceinline__ float reciprocal_approx(float x) {
   return y;
 }
 
+// x = power * rest with |rest| in [1, 2): a power of two, with the sign, which rounds nothing that it multiplies.
+struct PowerAndRest {
+  float power, rest;
+};
+__device__ __forceinline__ PowerAndRest power_and_rest(float x) {
+  const uint32_t bits = __float_as_uint(x);
+  return {__uint_as_float(bits & 0xff800000u), __uint_as_float((bits & 0x007fffffu) | 0x3f800000u)};
+}
+
 constexpr float kLog2e = 1.4426950408889634f;
 
 // Hides where a value comes from. The compiler otherwise keeps every address that follows from a loop-invariant offset alive across

@@ -355,9 +355,9 @@ struct KdaPrepare {
     if (lane % (2 * kRows) < kRows) norm *= activation.scale;
     if (lane < 2 * kRows) {
       const int token = team * kRows + lane % kRows;
-      const uint32_t bits = __float_as_uint(norm);
-      shared.norm[lane / kRows][token] = __uint_as_float(bits & 0xff800000u);
-      shared.rest[lane / kRows][token] = __uint_as_float((bits & 0x007fffffu) | 0x3f800000u);
+      const PowerAndRest parts = power_and_rest(norm);
+      shared.norm[lane / kRows][token] = parts.power;
+      shared.rest[lane / kRows][token] = parts.rest;
     }
 
     GateParams common = gate_params(activation, gate_slope(activation, head), 0.0f);

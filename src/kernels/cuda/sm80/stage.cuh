@@ -229,18 +229,17 @@ struct Copies<Stage, kEmit, true> {
     record = from.data + chunk * from.step + thread * 16;
     record_step = from.step;
     whole = 0x7fffffff;
-    auto rows_of = [&](int which, auto part, int row_pieces) {
-      using Part = decltype(part);
+    auto rows_of = [&]<int kPieces>(int which, Part<kPieces>) {
       const auto tile = load_object<TileSource>(source + which * static_cast<int>(sizeof(TileSource)));
       whole = min(whole, tile.whole_chunks);
-      return Rows{tile.data + chunk * tile.step + thread / row_pieces * tile.stride + thread % row_pieces * 16,
-                  Part::kDown * tile.stride};
+      return Rows{tile.data + chunk * tile.step + thread / kPieces * tile.stride + thread % kPieces * 16,
+                  Part<kPieces>::kDown * tile.stride};
     };
     if constexpr (kScalarGate) {
-      if constexpr (kEmit) query = rows_of(Source::kQuery, Key{}, Stage::kRowPieces);
-      read = rows_of(Source::kRead, Key{}, Stage::kRowPieces);
+      if constexpr (kEmit) query = rows_of(Source::kQuery, Key{});
+      read = rows_of(Source::kRead, Key{});
     }
-    if (with_values) values = rows_of(Source::kValues, Value{}, Stage::kValuePieces);
+    if (with_values) values = rows_of(Source::kValues, Value{});
   }
 
   __device__ __forceinline__ bool next(int chunk, uint32_t stage, bool with_values, int thread) {

@@ -377,8 +377,8 @@ __device__ __forceinline__ void prepare_chunk(const PrepareArgs& args, KdaPrepar
   float norm = 1.0f;  // lanes 0-7: of q, 8-15: of k
   if (args.activation.l2norm) norm = rsqrtf(sum_over_lanes<16>(squares, lane) + kL2NormEpsilon);
   if (lane < 8) norm *= args.activation.scale;
-  const float rest = __uint_as_float((__float_as_uint(norm) & 0x007fffffu) | 0x3f800000u);
-  norm = __uint_as_float(__float_as_uint(norm) & 0xff800000u);
+  const auto [power, rest] = power_and_rest(norm);
+  norm = power;
   const float diagonal =
       sum_over_lanes<8>(dots, lane) * norm * rest * __shfl_sync(~0u, norm, lane % 8 + 8);  // lanes 0-7
   if (!kMidFrame && lane < 16) shared.norm[lane / 8][token + lane % 8] = norm;
