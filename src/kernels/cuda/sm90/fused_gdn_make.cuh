@@ -5,6 +5,7 @@
 #include "kernels/cuda/ptx/matrix.cuh"
 #include "kernels/cuda/ptx/wgmma.cuh"
 #include "kernels/cuda/sm90/fused_gdn_memory.cuh"
+#include "kernels/cuda/sm90/fused_norms.cuh"
 #include "kernels/cuda/sm90/walk_maps.h"
 #include "kernels/cuda/tile/descriptor.cuh"
 
@@ -112,52 +113,15 @@ __device__ __forceinline__ RawToken fetch_token(const Activation& activation, co
           load_bits(beta.data, beta.dtype, item.sequence_at * beta.sequence + at * beta.token + item.head * beta.head)};
 }
 
-// Sums of products of a quarter of the channels of one token: k k, q q, q k.
-template <class Element, bool kQueries>
-__device__ __forceinline__ void sum_products(float (&sums)[3], const uint8_t* stage, uint32_t thread) {
-  using Two = Pair<Element>;
-  // The order of the pieces keeps the four threads of a token off each other's banks.
-  const uint32_t token = thread / 4, quarter = thread % 4, half = quarter / 2;
-  const uint32_t first =
-      half * Stage::kHalfBytes + token * kRowBytes + ((quarter % 2 * 4 + half * 2) ^ (token % 8)) * 16;
-#pragma unroll 1  // unrolled it is more code than the instruction cache has room for
-  for (int i = 0; i < 4; i += 2) {
-    uint4 q[2] = {}, k[2];
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      const uint8_t* at = stage + (first ^ ((i + e) * 16));
-      if constexpr (kQueries) q[e] = *reinterpret_cast<const uint4*>(at + Stage::kQ);
-      k[e] = *reinterpret_cast<const uint4*>(at + Stage::kK);
-    }
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      const uint32_t qs[4] = {q[e].x, q[e].y, q[e].z, q[e].w}, ks[4] = {k[e].x, k[e].y, k[e].z, k[e].w};
-#pragma unroll
-      for (int p = 0; p < 4; ++p) {
-        const float k0 = Two::low(ks[p]), k1 = Two::high(ks[p]);
-        sums[0] = fmaf(k1, k1, fmaf(k0, k0, sums[0]));
-        if constexpr (kQueries) {
-          const float q0 = Two::low(qs[p]), q1 = Two::high(qs[p]);
-          sums[1] = fmaf(q1, q1, fmaf(q0, q0, sums[1]));
-          sums[2] = fmaf(q1, k1, fmaf(q0, k0, sums[2]));
-        }
-      }
-    }
-  }
-#pragma unroll
-  for (int distance = 1; distance < 4; distance *= 2) {
-#pragma unroll
-    for (int i = 0; i < (kQueries ? 3 : 1); ++i) sums[i] += __shfl_xor_sync(~0u, sums[i], distance);
-  }
-}
-
-// The vectors of a stage, and what the scores of this group need of them. Every warp sums all gates, a token a lane, so that none has to
-// wait for another; then four threads write the numbers of one token. Tokens past the end, whose rows may hold anything, decay nothing and
-// count nothing.
-template <class Element, bool kQueries>
-__device__ __forceinline__ void write_vectors(uint8_t* stage, Tokens& tokens, const Activation& activation,
-                                              const GateParams& gate, RawToken raw, int valid, uint32_t thread) {
-  const int lane = static_cast<int>(thread % 32), token = static_cast<int>(thread / 4);
+// Gates and write strengths of a chunk as every warp of the making group has them, a token a lane: each sums for itself, so that none waits
+// for another. Tokens past the end, whose rows may hold anything, decay nothing and write nothing.
+struct ChunkGates {
+  float sum;   // G, base 2
+  float beta;  // 0 past the end
+  float last;  // G of the last token
+};
+__device__ __forceinline__ ChunkGates sum_gates(const Activation& activation, const GateParams& gate, RawToken raw,
+                                                int valid, int lane) {
   float sum = lane < valid ? log2_decay(number_of(raw.gate, activation.g.dtype), gate) : 0.0f;
   const float beta =
       lane < valid ? write_strength(number_of(raw.beta, activation.beta.dtype), activation.beta_form) : 0.0f;
@@ -166,52 +130,74 @@ __device__ __forceinline__ void write_vectors(uint8_t* stage, Tokens& tokens, co
     const float below = __shfl_up_sync(~0u, sum, step);
     if (lane >= step) sum += below;
   }
-  const float own = __shfl_sync(~0u, sum, token), strength = __shfl_sync(~0u, beta, token);
-  const float last = __shfl_sync(~0u, sum, 31);
-
-  float sums[3] = {0.0f, 0.0f, 0.0f};
-  sum_products<Element, kQueries>(sums, stage, thread);
-  const bool normed = activation.l2norm, exists = token < valid;
-  const float norm_k = normed ? rsqrtf(sums[0] + kL2NormEpsilon) : 1.0f;
-  const float norm_q = activation.scale * (normed ? rsqrtf(sums[1] + kL2NormEpsilon) : 1.0f);
-  const float once = exists ? strength * norm_k : 0.0f, twice = exists ? strength * norm_k * norm_k : 0.0f;
-  auto vector = [&](int offset) { return reinterpret_cast<float*>(stage + offset); };
-  const float through = exp2_approx(own);
-  switch (thread % 4) {
-    case 0:
-      vector(Stage::kStrength)[token / 2 * 4 + token % 2] = once;
-      vector(Stage::kStrength)[token / 2 * 4 + 2 + token % 2] = twice * through;
-      break;
-    case 1:
-      tokens.sum[token] = own;
-      tokens.key[token] = -twice;
-      break;
-    case 2:
-      vector(Stage::kUpdate)[token] = exp2_approx(last - own);
-      if (token == 0) *reinterpret_cast<float4*>(stage + Stage::kDecay) = {exp2_approx(last), 0.0f, 0.0f, 0.0f};
-      break;
-    default:
-      if constexpr (kQueries) {
-        vector(Stage::kQuery)[token] = exists ? norm_q * through : 0.0f;
-        vector(Stage::kDiagonal)[token] = exists ? norm_q * sums[2] : 0.0f;
-        tokens.query[token] = norm_q;
-      }
-  }
+  return {sum, beta, __shfl_sync(~0u, sum, 31)};
 }
 
-// Of rows `row` and `row + 8` of the scores, 16 columns from `first`: times the factor of the row and e^{Gi-Gj}. On a diagonal block the
-// elements on and above the diagonal, which may be anything, become 0.
-__device__ __forceinline__ void decay_block(float (&block)[8], const float* scores, const Tokens& tokens, float2 factor,
-                                            int row, int first, int lane, bool diagonal) {
+// What follows from the gates alone: the vectors of the update, by one warp, and for each warp the sums where it finds them by token.
+__device__ __forceinline__ void write_gates(uint8_t* stage, float* sums, const ChunkGates& gates, int warp, int lane) {
+  sums[lane] = gates.sum;
+  if (warp == 1) {
+    reinterpret_cast<float*>(stage + Stage::kUpdate)[lane] = exp2_approx(gates.last - gates.sum);
+    if (lane == 0) *reinterpret_cast<float4*>(stage + Stage::kDecay) = {exp2_approx(gates.last), 0.0f, 0.0f, 0.0f};
+  }
+  __syncwarp();
+}
+
+// What a lane knows of its two rows of the scores, `row` and `row + 8` of the block row of its warp.
+struct RowFactors {
+  float2 sum;     // G
+  float2 factor;  // of q rows: scale rq; of k rows: -beta rk^2
+};
+
+// Norms of the tokens of this warp's rows from the diagonals of the products, the factors of its rows, and the vectors that follow from
+// them. A token's two numbers are written by two lanes of the four that know it.
+template <bool kQueries, int kCount>
+__device__ __forceinline__ RowFactors write_vectors(uint8_t* stage, const float (&scores)[kCount],
+                                                    const Activation& activation, const ChunkGates& gates, int valid,
+                                                    int warp, int lane) {
+  const int first = kBlockRows * (warp % 2) + lane / 4;  // token of the first row; the other is 8 behind it
+  const auto of_rows = [&](float number) {
+    return make_float2(__shfl_sync(~0u, number, first), __shfl_sync(~0u, number, first + 8));
+  };
+  const bool normed = activation.l2norm, second = lane % 2 != 0, part = lane % 4 >= 2;
+  const int token = first + 8 * second;
+  const float2 sum = of_rows(gates.sum), dot = diagonal_of(&scores[kCount - 16], warp, lane);
+  const float through = exp2_approx(second ? sum.y : sum.x);
+  float2 factor = {};
+  float number = 0.0f;
+  int at = 0;
+  if (warp >= 2) {
+    const float2 beta = of_rows(gates.beta);
+    const float2 norm =
+        normed ? make_float2(rsqrtf(dot.x + kL2NormEpsilon), rsqrtf(dot.y + kL2NormEpsilon)) : make_float2(1.0f, 1.0f);
+    const float2 once = {beta.x * norm.x, beta.y * norm.y};
+    factor = {-once.x * norm.x, -once.y * norm.y};
+    number = part ? -(second ? factor.y : factor.x) * through : (second ? once.y : once.x);
+    at = Stage::kStrength + token / 2 * 16 + token % 2 * 4 + part * 8;
+  } else if constexpr (kQueries) {
+    const float2 square = diagonal_of(scores, warp, lane);
+    const float scale = activation.scale;
+    factor = normed ? make_float2(scale * rsqrtf(square.x + kL2NormEpsilon), scale * rsqrtf(square.y + kL2NormEpsilon))
+                    : make_float2(scale, scale);
+    number = (second ? factor.y : factor.x) * (part ? (second ? dot.y : dot.x) : through);
+    at = (part ? Stage::kDiagonal : Stage::kQuery) + token * 4;
+  }
+  if (kQueries || warp >= 2) *reinterpret_cast<float*>(stage + at) = token < valid ? number : 0.0f;
+  return {sum, factor};
+}
+
+// Of this lane's rows of the scores, 16 columns from `first`: times the factor of the row and e^{Gi-Gj}. On a diagonal block the elements on
+// and above the diagonal, which may be anything, become 0.
+__device__ __forceinline__ void decay_block(float (&block)[8], const float* scores, const float* sums,
+                                            const RowFactors& rows, int first, int lane, bool diagonal) {
   const int column = 2 * (lane % 4);
-  const float2 sum = {tokens.sum[row], tokens.sum[row + 8]};
 #pragma unroll
   for (int n = 0; n < 2; ++n) {
-    const float2 before = *reinterpret_cast<const float2*>(&tokens.sum[first + 8 * n + column]);
+    const float2 before = *reinterpret_cast<const float2*>(&sums[first + 8 * n + column]);
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      const float ratio = exp2_approx((e / 2 ? sum.y : sum.x) - (e % 2 ? before.y : before.x));
-      block[4 * n + e] = scores[4 * n + e] * (e / 2 ? factor.y : factor.x) * ratio;
+      const float ratio = exp2_approx((e / 2 ? rows.sum.y : rows.sum.x) - (e % 2 ? before.y : before.x));
+      block[4 * n + e] = scores[4 * n + e] * (e / 2 ? rows.factor.y : rows.factor.x) * ratio;
     }
   }
   if (diagonal) {
@@ -224,27 +210,24 @@ __device__ __forceinline__ void decay_block(float (&block)[8], const float* scor
 
 // P by warps 0 (rows 0-15) and 1 (16-31). Rows past the end may be anything: they make outputs that nobody stores.
 template <class Element>
-__device__ __forceinline__ void write_p(uint8_t* p, const float (&scores)[16], const Tokens& tokens, int warp,
-                                        int lane) {
-  const int row = 16 * warp + lane / 4;
-  const float2 factor = {tokens.query[row], tokens.query[row + 8]};
+__device__ __forceinline__ void write_p(uint8_t* p, const float* scores, const float* sums, const RowFactors& rows,
+                                        int warp, int lane) {
   float block[8];
-  decay_block(block, scores, tokens, factor, row, 0, lane, warp == 0);
+  decay_block(block, scores, sums, rows, 0, lane, warp == 0);
   store_block<Element>(p, 2 * warp, 0, block, lane);
   if (warp == 1) {
-    decay_block(block, scores + 8, tokens, factor, row, 16, lane, true);
+    decay_block(block, scores + 8, sums, rows, 16, lane, true);
     store_block<Element>(p, 2, 2, block, lane);
   }
 }
 
 // -L by warps 2 (rows 0-15) and 3 (16-31). Rows past the end are 0: selected, for 0 times anything is no 0.
-__device__ __forceinline__ void write_lower(FusedLower& lower, const float (&scores)[16], const Tokens& tokens,
-                                            int valid, int warp, int lane) {
-  const int row = 16 * (warp - 2) + lane / 4, column = 2 * (lane % 4);
-  const float2 factor = {tokens.key[row], tokens.key[row + 8]};
+__device__ __forceinline__ void write_lower(FusedLower& lower, const float* scores, const float* sums,
+                                            const RowFactors& rows, int valid, int warp, int lane) {
+  const int row = kBlockRows * (warp - 2) + lane / 4, column = 2 * (lane % 4);
   auto store = [&](auto& to, const float* from, int first, bool diagonal) {
     float block[8];
-    decay_block(block, from, tokens, factor, row, first, lane, diagonal);
+    decay_block(block, from, sums, rows, first, lane, diagonal);
 #pragma unroll
     for (int i = 0; i < 8; i += 2) {
       const int r = i / 2 % 2;
@@ -268,13 +251,20 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const WalkArg
   const int warp = uniform(static_cast<int>(threadIdx.x) % kWarpgroup / 32);
   const int chunks = uniform(item.row.chunks);
   FusedLower& lower = shared.lower[group];
-  Tokens& tokens = shared.tokens[group];
+  float* sums = shared.sums[group][warp];
   Loader<kCtas, kQueries> loader(maps, item, shared, item.head / (args.heads_v / args.heads_qk), group, rank);
   if (warp == 0) loader.load_ready();
 
   const GateParams gate = gate_params(activation, item.head, 0, 1);
   MakePosition<kCtas> position{group * kCtas + rank};
   RawToken raw = fetch_token(activation, item, group * kCtas + rank, threadIdx.x % 32);
+  // Above the diagonal of P and T, in the stages that this group makes: 256 bytes in each of columns 2 and 3.
+  for (MakePosition<kCtas> own = position; own.parity == position.parity; own.advance()) {
+    const int i = threadIdx.x % kWarpgroup;
+    uint8_t* matrix = shared.ring[own.stage] + (i < 32 ? Stage::kP : Stage::kT);
+    if (i < 64)
+      *reinterpret_cast<uint4*>(matrix + core_offset(0, 2 + i / 16 % 2) + i % 16 * 16) = make_uint4(0, 0, 0, 0);
+  }
   int turn = 0;
 #pragma unroll 1
   for (int chunk = group * kCtas + rank; chunk < chunks; chunk += 2 * kCtas) {
@@ -285,19 +275,11 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const WalkArg
     const int valid = min(item.tokens - chunk * kFusedChunk, kFusedChunk);
     if (warp == 0) loader.load_until(chunk);
     wait_parity(&shared.loaded[stage_index], position.parity);
-    write_vectors<Element, kQueries>(stage, tokens, activation, gate, raw, valid, thread);
-    raw = fetch_token(activation, item, chunk + 2 * kCtas, lane);
-    if (thread < 64) {  // above the diagonal: 256 bytes in each of columns 2 and 3, of P and of T
-      uint8_t* matrix = stage + (thread < 32 ? Stage::kP : Stage::kT);
-      *reinterpret_cast<uint4*>(matrix + core_offset(0, 2 + static_cast<int>(thread) / 16 % 2) + thread % 16 * 16) =
-          make_uint4(0, 0, 0, 0);
-    }
-    named_barrier(kMakeBarrier + group, kWarpgroup);
 
-    // Rows 0-31 are q k^T, rows 32-63 k k^T.
-    float scores[16];
+    // Rows 0-31 are those of q, rows 32-63 those of k; columns k, and before them q, of which only the squares are of use.
+    float scores[kQueries ? 32 : 16];
     const uint64_t rows = swizzled_operand(shared_address(stage + Stage::kQ)),
-                   columns = swizzled_operand(shared_address(stage + Stage::kK));
+                   columns = swizzled_operand(shared_address(stage + (kQueries ? Stage::kQ : Stage::kK)));
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < 8; ++step) {
@@ -305,13 +287,18 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const WalkArg
       Wgmma<Element>::times(scores, rows + at, columns + at, step > 0);
     }
     wgmma_commit();
+    const ChunkGates gates = sum_gates(activation, gate, raw, valid, lane);
+    write_gates(stage, sums, gates, warp, lane);
+    raw = fetch_token(activation, item, chunk + 2 * kCtas, lane);
     wgmma_wait<0>();
     pin(scores);
+    const RowFactors factors = write_vectors<kQueries>(stage, scores, activation, gates, valid, warp, lane);
+    const float* of_keys = scores + (kQueries ? 16 : 0);
     if (warp < 2) {
-      if constexpr (kQueries) write_p<Element>(stage + Stage::kP, scores, tokens, warp, lane);
+      if constexpr (kQueries) write_p<Element>(stage + Stage::kP, of_keys, sums, factors, warp, lane);
       if (warp == 0) loader.load_ready();
     } else {
-      write_lower(lower, scores, tokens, valid, warp, lane);
+      write_lower(lower, of_keys, sums, factors, valid, warp, lane);
       named_barrier(kLowerBarrier + group, 64);
       if (warp == 2 + turn) write_t<Element>(lower, stage + Stage::kT, lane);
     }
