@@ -127,6 +127,7 @@ void execute_cuda(const Plan& plan, const dr_tensors& tensors, std::byte* worksp
                                    .rows3 = plan.capacity.rows3,
                                    .chunks = plan.num_chunks,
                                    .slots = plan.capacity.slots},
+                        .vanish_bound = vanish_bound_of(plan),
                         .tables = tables,
                         .prepared = buffer<std::byte>(plan, workspace, kBufferPrepared),
                         .slot_state = buffer<float>(plan, workspace, kBufferSlotState),

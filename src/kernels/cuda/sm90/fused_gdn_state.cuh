@@ -183,8 +183,8 @@ __device__ __forceinline__ void emit_chunks(const FusedMaps& maps, const WalkArg
 
 // B^T (with values, from zero) or M^T (without, from the identity) of a segment.
 template <class Element>
-__device__ __forceinline__ void summarize_chunks(const Item& item, Shared<2>& shared, int rank, bool values,
-                                                 float (&state)[64]) {
+__device__ __forceinline__ void summarize_chunks(const WalkArgs& args, const Item& item, Shared<2>& shared, int rank,
+                                                 bool values, float (&state)[64]) {
   const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, warp = thread / 32;
   const int column = 2 * (lane % 4), group = values ? 0 : 1, chunks = item.row.chunks, tokens = item.tokens;
   const uint32_t v_offset = Stage::kV + swizzled_offset(8 * (lane / 16) + lane % 8, 2 * warp + lane / 8 % 2);
@@ -231,7 +231,8 @@ __device__ __forceinline__ void summarize_chunks(const Item& item, Shared<2>& sh
     position.advance();
   };
   for_each_chunk(chunks, kLookEvery, values, walk, [&](int chunk) {
-    return release_vanished<2>(shared, shared.made, position, previous, chunks - chunk, rank, thread, state);
+    return release_vanished<2>(shared, shared.made, position, previous, chunks - chunk, rank, thread, state,
+                               args.vanish_bound);
   });
 }
 
