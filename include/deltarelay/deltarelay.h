@@ -250,9 +250,13 @@ enum {                        /* dr_options.segments */
        DR_SEGMENTS_LENGTH = 3 /* segments of segment_value tokens, a multiple of the chunk */
 };
 
+/* Truncated: a segment's transition whose norm is known to be at most e^carry_log_decay may be taken as 0. The state behind
+ * it is then off by no more than that part of the state ahead of it. Needs problem.l2norm and a sigmoid form of beta, with
+ * which no token makes a state grow. Whether anything is dropped depends on the values and on where the plan cuts; backends
+ * that never drop (cpu, reference) take it as exact. */
 enum { /* dr_options.carry */
        DR_CARRY_EXACT = 0,
-       DR_CARRY_TRUNCATED = 1 /* history under a stated log-decay is dropped; a backend may decline it */
+       DR_CARRY_TRUNCATED = 1
 };
 
 /* Runs body(context, i) for every i in [0, count), on any threads, and returns when all are done. */
@@ -273,10 +277,10 @@ typedef struct dr_options {
   int32_t threads;         /* 0: as many as the device has units */
   int32_t invariant;       /* nonzero: output bits of a sequence do not depend on the rest of the batch */
   int32_t carry;
-  int32_t reserved;
+  float carry_log_decay;  /* DR_CARRY_TRUNCATED: natural logarithm, -80 to below 0; 0: -16. Else 0 */
   const int32_t* columns; /* reference backend: only these value columns are computed, others are left as they are */
   int32_t num_columns;
-  int32_t reserved2;
+  int32_t reserved;
   dr_parallel_for parallel_for; /* NULL: a pool of the library's own, made when first needed */
   void* parallel_pool;
 } dr_options;
@@ -352,10 +356,11 @@ typedef struct dr_tensors {
       checkpoint_positions; /* LIST: token counts, increasing in a sequence, multiples of 16, within its length */
 
   const void* seq_offsets; /* only when the problem had none */
-  uint32_t* report;        /* may be NULL; set to 0, or to DR_REPORT_* bits when device-side values had to be clamped */
+  uint32_t* report;        /* may be NULL; set to 0, or to DR_REPORT_* bits: device-side values had to be clamped, or a
+                              truncated carry dropped a transition that was not 0 */
 } dr_tensors;
 
-enum { DR_REPORT_OFFSETS = 1, DR_REPORT_SLOTS = 2, DR_REPORT_CHECKPOINTS = 4 };
+enum { DR_REPORT_OFFSETS = 1, DR_REPORT_SLOTS = 2, DR_REPORT_CHECKPOINTS = 4, DR_REPORT_DROPPED = 8 };
 
 DR_API void dr_tensors_init(dr_tensors* tensors);
 

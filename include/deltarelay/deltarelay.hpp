@@ -139,6 +139,12 @@ struct Options : dr_options {
   Options& whole() noexcept { return set_segments(DR_SEGMENTS_OFF, 0); }
   Options& in_segments(int64_t count) noexcept { return set_segments(DR_SEGMENTS_COUNT, count); }
   Options& in_segments_of(int64_t tokens) noexcept { return set_segments(DR_SEGMENTS_LENGTH, tokens); }
+  // History under this log-decay (natural logarithm; 0: the library's -16) may be dropped.
+  Options& with_truncated_carry(float log_decay = 0.0f) noexcept {
+    carry = DR_CARRY_TRUNCATED;
+    carry_log_decay = log_decay;
+    return *this;
+  }
 
  private:
   Options& set_segments(int32_t how, int64_t value) noexcept {

@@ -108,6 +108,7 @@ struct DeviceCall {
   int32_t chunk;              // tokens
   Tiling tiling;
   CallBounds bounds;
+  float vanish_bound;          // of a truncated carry: no number of a vanished transition is above it; 0: it is all 0
   const cuda::Tables& tables;  // device pointers into the workspace
   std::byte* prepared;         // [chunk, HV, record_bytes]; nullptr where the call has no chunk
   float* slot_state;           // [slot, HV, state_floats]; nullptr where the call has no slot
@@ -118,7 +119,6 @@ struct DeviceCall {
 // Options that concern the choice of a backend.
 struct Request {
   const char* isa = nullptr;
-  CarryMode carry = CarryMode::kExact;
   int32_t num_columns = 0;  // > 0: a subset of value columns is asked for
   bool cut = false;         // segments are forced, or asked for in the manner of another system
   int32_t device_kind = DR_DEVICE_CPU;

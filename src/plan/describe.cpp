@@ -171,6 +171,13 @@ std::string cut_text(const std::vector<plan::Range>& segments) {
   return text;
 }
 
+std::string carry_text(const Options& options) {
+  if (options.carry == CarryMode::kExact) return "exact";
+  char text[40];  // digits that read back as the same number
+  std::snprintf(text, sizeof text, "truncated:%.9g", static_cast<double>(options.carry_log_decay));
+  return text;
+}
+
 std::vector<Candidate> candidates_of(const Plan& plan) {
   const Modes modes = modes_of(plan.problem, plan.options, *plan.backend, plan.isa);
   std::vector<Candidate> candidates;
@@ -230,6 +237,12 @@ std::string describe_text(const Plan& plan) {
     text += "  cut at execution: at most " + counted(plan.capacity.rows1, "row") + " in phase 1, " +
             counted(plan.capacity.rows3, "row") + " in phase 3, " + counted(plan.capacity.slots, "slot") + "\n";
   }
+  if (plan.options.carry == CarryMode::kTruncated) {
+    const bool drops = plan.options.device.kind == DR_DEVICE_CUDA;
+    text += "carry " + carry_text(plan.options) +
+            (drops ? ": a segment's history is dropped where its norm is known to be below that\n"
+                   : ": this backend drops nothing, its carry is exact\n");
+  }
   append_prediction(plan, text);
   text += "steps\n";
   for (const Step& step : plan.steps) {
@@ -253,8 +266,7 @@ std::string describe_text(const Plan& plan) {
 std::string describe_signature(const Plan& plan) {
   std::string text = std::string(name_of(plan.problem.op)) + " backend=" + plan.backend->name;
   if (*isa_name(plan) != '\0') text += std::string(" isa=") + isa_name(plan);
-  text += " chunk=" + std::to_string(plan.chunk) +
-          " carry=" + (plan.options.carry == CarryMode::kExact ? "exact" : "truncated");
+  text += " chunk=" + std::to_string(plan.chunk) + " carry=" + carry_text(plan.options);
   if (plan.options.invariant) {
     return text + " grain=" + (plan.grain < 0 ? std::string("infinite") : std::to_string(plan.grain));
   }

@@ -62,7 +62,7 @@ void write_options(const Options& o, JsonWriter& json) {
   json.key("options").object();
   json.member("segments", segments[o.segments]).member("segment_value", o.segment_value).member("backend", o.backend);
   json.member("isa", o.isa).member("policy", o.policy).member("threads", o.threads).member("invariant", o.invariant);
-  json.member("carry", o.carry == CarryMode::kExact ? "exact" : "truncated");
+  json.member("carry", carry_text(o));
   json.key("columns").array();
   for (const int32_t column : o.columns) json.value(int64_t{column});
   json.end_array().end_object();

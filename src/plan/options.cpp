@@ -13,6 +13,8 @@ namespace {
 
 constexpr int32_t kMostThreads = 4096;  // far beyond any machine; a larger number is a mistake, not a wish
 constexpr int32_t kMostUnits = 1 << 20;
+constexpr float kLeastCarryLogDecay = -80.0f;  // e^-80 / 256 is above the least normal number of fp32
+constexpr float kCarryLogDecay = -16.0f;       // 1.1e-7, the rounding of fp32
 
 void expect_range(const char* argument, int64_t value, int64_t least, int64_t most) {
   if (value >= least && value <= most) return;
@@ -149,6 +151,29 @@ void take_columns(const dr_options& request, const Problem& problem, Options& op
   }
 }
 
+// What is dropped is bounded only where no token makes a state grow: keys of length 1 at most, strengths of 0 to 2, gates of 0 at most (which
+// every gate form has).
+void take_carry(const dr_options& request, const Problem& problem, Options& options) {
+  expect_range("options.carry", request.carry, DR_CARRY_EXACT, DR_CARRY_TRUNCATED);
+  options.carry = static_cast<CarryMode>(request.carry);
+  const float log_decay = request.carry_log_decay;
+  if (options.carry == CarryMode::kExact) {
+    if (log_decay != 0.0f)
+      fail_invalid("options.carry_log_decay", "0 while options.carry is exact", std::to_string(log_decay));
+    return;
+  }
+  if (log_decay != 0.0f && !(log_decay >= kLeastCarryLogDecay && log_decay < 0.0f))
+    fail_invalid("options.carry_log_decay", "0 (which stands for -16) or a number from -80 to below 0",
+                 std::to_string(log_decay));
+  if (!problem.l2norm)
+    fail_invalid("options.carry", "exact while problem.l2norm is 0 (a long key makes a state grow)", "truncated");
+  if (problem.beta_form == BetaForm::kValue)
+    fail_invalid("options.carry",
+                 "exact while problem.beta_form is the write strength itself (one above 2 makes a state grow)",
+                 "truncated");
+  options.carry_log_decay = log_decay != 0.0f ? log_decay : kCarryLogDecay;
+}
+
 // The device that the options describe. Without one it is this machine: its CPU, or, for a CUDA backend, its current GPU.
 void take_device(const dr_device* given, const std::string& backend, Options& options) {
   options.device = device_at(0);
@@ -189,11 +214,9 @@ Options validate_options(const dr_options* request, const Problem& problem, cons
   take_device(request->device, *asked != '\0' ? std::string(asked) : options.backend, options);
   expect_range("options.threads", request->threads, 0, kMostThreads);
   options.threads = request->threads > 0 ? request->threads : options.device.units;
-  expect_range("options.carry", request->carry, DR_CARRY_EXACT, DR_CARRY_TRUNCATED);
-  options.carry = static_cast<CarryMode>(request->carry);
+  take_carry(*request, problem, options);
   take_columns(*request, problem, options);
   expect_zero("options.reserved", request->reserved);
-  expect_zero("options.reserved2", request->reserved2);
   options.parallel_for = request->parallel_for;
   options.parallel_pool = request->parallel_pool;
   return options;

@@ -2,6 +2,7 @@
 #include "plan/plan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <string>
 #include <utility>
@@ -314,6 +315,12 @@ bool fits(const Plan& plan, int32_t way) {
 }
 
 }  // namespace
+
+float vanish_bound_of(const Plan& plan) {
+  if (plan.options.carry == CarryMode::kExact) return 0.0f;
+  const double bound = std::exp(static_cast<double>(plan.options.carry_log_decay)) / plan.problem.dk;
+  return std::nextafter(static_cast<float>(bound), 0.0f);  // not above it, however it is rounded
+}
 
 const char* isa_name(const Plan& plan) {
   if (plan.backend == &kCpuBackend) return cpu_isa_name(plan.isa);

@@ -32,6 +32,7 @@ struct Options {
   int32_t threads = 0;         // resolved, >= 1
   bool invariant = false;
   CarryMode carry = CarryMode::kExact;
+  float carry_log_decay = 0.0f;  // truncated: resolved, < 0
   std::vector<int32_t> columns;
   dr_parallel_for parallel_for = nullptr;
   void* parallel_pool = nullptr;
@@ -45,7 +46,6 @@ Options validate_options(const dr_options* request, const Problem& problem, cons
 inline Request request_of(const Options& options) {
   Request request;
   request.isa = options.isa.empty() ? nullptr : options.isa.c_str();
-  request.carry = options.carry;
   request.num_columns = static_cast<int32_t>(options.columns.size());
   request.cut =
       options.segments == DR_SEGMENTS_COUNT || options.segments == DR_SEGMENTS_LENGTH || options.policy != kOwnPolicy;
@@ -142,6 +142,10 @@ const char* isa_name(const Plan& plan);
 inline constexpr const char* kBufferPrepared = "prepared operands";  // [chunk, HV, record_bytes]
 inline constexpr const char* kBufferLives = "live transitions";      // [slot, HV, 2] uint32, on a GPU
 
+// A transition of this plan none of whose numbers is above it has vanished (kernels/cuda/vanished.cuh); 0 for an exact carry. The norm of DK x DK
+// numbers of at most x is at most DK x.
+float vanish_bound_of(const Plan& plan);
+
 // Throws Error(DR_INVALID) or Error(DR_UNSUPPORTED).
 std::unique_ptr<const Plan> make_plan(Problem problem, Options options);
 
@@ -164,6 +168,7 @@ std::vector<Declined> declined_of(const Plan& plan);
 std::string describe_text(const Plan& plan);
 std::string describe_json(const Plan& plan);
 std::string describe_signature(const Plan& plan);
+std::string carry_text(const Options& options);  // "exact", "truncated:-16"
 
 // Known devices: 0 is this machine's CPU, then a table of GPUs, then the GPUs that are here as "cuda:0", "cuda:1", ... Only
 // questions about the latter ask the CUDA runtime. devices.cpp.

@@ -58,6 +58,10 @@ __global__ void __launch_bounds__(kTeamThreads) plan_kernel(const __grid_constan
   allow_next_grid();  // as above
   __shared__ BlockTeam::Memory memory;
   __shared__ alignas(16) unsigned char fast[kFastBytes];
+  // Blocks of carry read a fold together with the number of those in use: the others are 0, not what lay there. Barriers follow before any is
+  // written.
+  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < args.fold_bound; i += kTeamThreads)
+    args.table.rows.folds[i] = {};
   const int32_t num_seqs = args.request.num_seqs;
   const plan::TeamSpace space = plan::team_space(num_seqs <= kFastSeqs ? fast : args.scratch, num_seqs);
   BlockTeam team(memory);

@@ -24,7 +24,8 @@ struct PlanTableArgs {
   unsigned char* scratch;  // of team_space
   const void* offsets;     // [num_seqs + 1]
   DType offsets_dtype;
-  uint32_t* report;  // may be nullptr; set to 0 or DR_REPORT_OFFSETS
+  int32_t fold_bound;  // folds that carry's grid covers
+  uint32_t* report;    // may be nullptr; set to 0 or DR_REPORT_OFFSETS
 };
 void plan_table(const PlanTableArgs& args, cudaStream_t stream);
 

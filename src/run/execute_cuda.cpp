@@ -72,6 +72,7 @@ cuda::Tables put_table(const Plan& plan, const dr_tensors& tensors, std::byte* m
   args.scratch = reinterpret_cast<unsigned char*>(memory + layout.scratch);
   args.offsets = tensors.seq_offsets;
   args.offsets_dtype = plan.problem.offsets_dtype;
+  args.fold_bound = static_cast<int32_t>(plan.capacity.folds);
   args.report = tensors.report;
   cuda::plan_table(args, stream);
   return tables;
@@ -126,6 +127,7 @@ void execute_cuda(const Plan& plan, const dr_tensors& tensors, std::byte* worksp
                                    .rows3 = plan.capacity.rows3,
                                    .chunks = plan.num_chunks,
                                    .slots = plan.capacity.slots},
+                        .vanish_bound = vanish_bound_of(plan),
                         .tables = tables,
                         .prepared = buffer<std::byte>(plan, workspace, kBufferPrepared),
                         .slot_state = buffer<float>(plan, workspace, kBufferSlotState),

@@ -105,10 +105,10 @@ AT(dr_options, device, 40);
 AT(dr_options, threads, 48);
 AT(dr_options, invariant, 52);
 AT(dr_options, carry, 56);
-AT(dr_options, reserved, 60);
+AT(dr_options, carry_log_decay, 60);
 AT(dr_options, columns, 64);
 AT(dr_options, num_columns, 72);
-AT(dr_options, reserved2, 76);
+AT(dr_options, reserved, 76);
 AT(dr_options, parallel_for, 80);
 AT(dr_options, parallel_pool, 88);
 

@@ -93,7 +93,8 @@ TEST(PlanCreate, EveryOptionIsChecked) {
   refuse("threads", {"found -2"}, [](dr_options& o) { o.threads = -2; });
   refuse("carry", {"found 2"}, [](dr_options& o) { o.carry = 2; });
   refuse("reserved", {"expected 0", "found 1"}, [](dr_options& o) { o.reserved = 1; });
-  refuse("reserved2", {"expected 0", "found 1"}, [](dr_options& o) { o.reserved2 = 1; });
+  refuse("carry_log_decay", {"expected 0 while options.carry is exact", "found -16"},
+         [](dr_options& o) { o.carry_log_decay = -16.0f; });
   refuse("num_columns", {"found -1"}, [](dr_options& o) { o.num_columns = -1; });
   refuse("columns", {"found NULL"}, [](dr_options& o) { o.num_columns = 1; });
   refuse("columns", {"found 8"}, [](dr_options& o) {

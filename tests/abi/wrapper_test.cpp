@@ -68,6 +68,9 @@ TEST(Wrapper, FillsTheFieldsThatBelongTogether) {
 
   problem.batched(3, 50);
   EXPECT_EQ(deltarelay::Plan(problem, deltarelay::Options().whole()).summary().num_segments, 3);
+  const deltarelay::Options truncated = deltarelay::Options().with_truncated_carry(-20.0f);
+  EXPECT_EQ(truncated.carry, DR_CARRY_TRUNCATED);
+  EXPECT_EQ(truncated.carry_log_decay, -20.0f);
   problem.packed_later(4, 1000, DR_INT64);
   EXPECT_EQ(problem.seq_offsets, nullptr);
   EXPECT_NE(deltarelay::Plan(problem).get(), nullptr);

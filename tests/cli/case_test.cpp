@@ -115,6 +115,8 @@ TEST(CaseParse, ErrorsNameWordExpectedAndFound) {
   EXPECT_THAT(error_of("kda batch=1x1 tail=3"), HasSubstr("tail: expected packed sequences"));
   EXPECT_THAT(error_of("kda batch=1x1 lengths=execute"), HasSubstr("lengths: expected packed sequences"));
   EXPECT_THAT(error_of("kda seqs=1 segments=many"), HasSubstr("segments: expected off, auto, a number or len:N"));
+  EXPECT_THAT(error_of("kda seqs=1 carry=exact:-3"), HasSubstr("carry: expected exact, truncated or truncated:"));
+  EXPECT_THAT(error_of("kda seqs=1 carry=truncated:low"), HasSubstr("carry: expected a finite number"));
   EXPECT_THAT(error_of("kda seqs=1 backend="), HasSubstr("backend: expected a name"));
   EXPECT_THAT(error_of("kda seqs=99999999999999999999"), HasSubstr("seqs: expected a whole number"));
   EXPECT_THAT(error_of("a=b: kda seqs=1"), HasSubstr("name: expected"));
@@ -153,6 +155,8 @@ TEST(CasePrint, EveryWordComesBack) {
       "segments=off",
       "segments=12",
       "segments=len:4096 invariant carry=truncated seed=123456789012",
+      "carry=truncated:-16",
+      "carry=truncated:-23.5",
   };
   std::set<std::string> printed;
   for (const std::string& word : words) {

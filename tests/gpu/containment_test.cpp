@@ -143,6 +143,22 @@ TEST_F(Reports, OffsetsOutsideTheirBounds) {
   }
 }
 
+// Of a truncated carry: whether a transition was dropped that was not 0.
+TEST_F(Reports, DroppedHistory) {
+  for (const char* op : {"kda bf16 isa=prepared", "gdn bf16 isa=prepared", "gdn bf16 isa=fused",
+                         "kda fp32 dk=60 dv=100 backend=cuda-sm80", "gdn bf16 dk=128 backend=cuda-sm80"}) {
+    const std::string line = std::string(op) + " hv=2 seqs=2000 init final beta=logit l2norm segments=4";
+    auto dropped = [&](const char* words) {
+      Ran ran(forced(line + words));
+      return (report_of(ran, nullptr, nullptr, 0) & DR_REPORT_DROPPED) != 0;
+    };
+    EXPECT_TRUE(dropped(" gate=log:-0.2,0 carry=truncated")) << op;
+    EXPECT_FALSE(dropped(" gate=log:-0.2,0")) << op << ": an exact carry";
+    EXPECT_FALSE(dropped(" gate=log:-0.01,0 carry=truncated")) << op << ": nothing is small";
+    EXPECT_FALSE(dropped(" gate=log:-5,0 carry=truncated")) << op << ": all of it is 0";
+  }
+}
+
 TEST_F(Reports, SlotsOutsideThePool) {
   for (const char* op : {"kda bf16", "gdn bf16", "kda fp32 backend=cuda-sm80", "gdn fp32 backend=cuda-sm80"}) {
     const cases::Case c = forced(std::string(op) + " hv=2 seqs=100,50,30 init=slots final=slots l2norm");

@@ -52,6 +52,27 @@ INSTANTIATE_TEST_SUITE_P(
                                 "dk=256 dv=64 seqs=700 segments=len:96"}})),
     name_of);
 
+// A truncated carry changes nothing where nothing is under its bound, or all of that is 0.
+using Truncated = EachCase;
+
+TEST_P(Truncated, HasTheBitsOfTheExactCarryWhereNothingIsDropped) {
+  const cases::Case c = forced(GetParam());
+  Ran exact(c);
+  Ran truncated(cases::with_words(c, "carry=truncated"));
+  expect_undamaged(truncated);
+  for (int64_t n = 0; n < c.num_seqs(); ++n)
+    for (int64_t head = 0; head < c.heads_v; ++head)
+      EXPECT_TRUE(block_of(exact.host, n, head) == block_of(truncated.host, n, head)) << n << ", " << head;
+}
+
+INSTANTIATE_TEST_SUITE_P(Gates, Truncated,
+                         testing::ValuesIn(combine({{"kda bf16 isa=prepared", "gdn bf16 isa=prepared",
+                                                     "gdn fp16 isa=fused", "kda fp32 dk=60 dv=100 backend=cuda-sm80",
+                                                     "gdn bf16 dk=128 backend=cuda-sm80"},
+                                                    {"hv=2 seqs=1300,700 beta=logit l2norm init final segments=4"},
+                                                    {"gate=log:-0.01,0", "gate=log:-5,0"}})),
+                         name_of);
+
 using EachPlan = EachCase;
 
 TEST_P(EachPlan, AbsentInitialStateIsZerosBitForBit) {

@@ -58,7 +58,7 @@ TEST(Sm90, DeclinesWithTheArgumentTheExpectedAndTheFound) {
   const std::pair<const char*, const char*> all[] = {
       {"kda bf16 hv=2 dk=64 seqs=100", "64"},      {"gdn bf16 hv=2 dv=256 seqs=100", "256"},
       {"kda fp32 hv=2 seqs=100", "fp32"},          {"kda bf16 o=fp32 hv=2 seqs=100", "fp32"},
-      {"gdn bf16 hv=2 seqs=100 align=2", "align"}, {"kda bf16 hv=2 seqs=100 carry=truncated", "truncated"},
+      {"gdn bf16 hv=2 seqs=100 align=2", "align"}, {"kda bf16 hv=2 seqs=100 isa=tf32", "tf32"},
   };
   for (const auto& [line, found] : all) {
     const std::string reason = reason_to_decline(cases::parse(line));

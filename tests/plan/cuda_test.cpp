@@ -70,7 +70,6 @@ TEST(CudaSm90, DeclinesTheRestByNameExpectedAndFound) {
          o.isa = "fused";
        },
        "isa: expected prepared, with these gates and checkpoints, found fused"},
-      {[](Problem&, Options& o) { o.carry = CarryMode::kTruncated; }, "carry: expected exact, found truncated"},
       {[](Problem&, Options& o) {
          o.columns = {0, 3};
        },
@@ -86,14 +85,14 @@ TEST(CudaSm90, ComesFirstOnHopperAndPortableKernelsTakeTheRest) {
   options.backend.clear();
   EXPECT_EQ(std::string(make_plan(test::problem_of(Op::kKda, {512}, 2), options)->backend->name), kName);
   EXPECT_EQ(std::string(make_plan(test::problem_of(Op::kKda, {512}, 2, 64, 64), options)->backend->name), "cuda-sm80");
-  options.carry = CarryMode::kTruncated;
+  options.columns = {0, 3};
   try {
     make_plan(test::problem_of(Op::kKda, {512}, 2, 64, 64), options);
     FAIL() << "accepted";
   } catch (const Error& error) {
     EXPECT_EQ(error.status(), DR_UNSUPPORTED);
-    EXPECT_THAT(error.what(), HasSubstr("cuda-sm90: carry: expected exact, found truncated"));
-    EXPECT_THAT(error.what(), HasSubstr("cuda-sm80: carry: expected exact, found truncated"));
+    EXPECT_THAT(error.what(), HasSubstr("cuda-sm90: columns: expected all value columns"));
+    EXPECT_THAT(error.what(), HasSubstr("cuda-sm80: columns: expected all value columns"));
     EXPECT_THAT(error.what(), HasSubstr("cpu: device"));
     EXPECT_THAT(error.what(), HasSubstr("reference: device"));
   }

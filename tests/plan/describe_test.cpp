@@ -2,7 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdint>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -153,6 +155,25 @@ TEST(Describe, SignatureLeavesOutTilingAndThreads) {
   EXPECT_NE(forced, describe_signature(*one));
   EXPECT_THAT(forced, HasSubstr("cuts=0:2x256"));
   EXPECT_EQ(forced, describe_signature(*make_plan(problem, options))) << "the same every time";
+}
+
+TEST(Describe, TruncatedCarrySaysItsBoundAndWhoDrops) {
+  const Problem problem = test::problem_of(Op::kKda, {4096}, 2);
+  Options gpu = test::options_on(test::device_of("h200")), cpu = test::options_on(test::cpu_with(2));
+  EXPECT_EQ(vanish_bound_of(*make_plan(problem, gpu)), 0.0f);
+  EXPECT_THAT(describe_signature(*make_plan(problem, gpu)), HasSubstr(" carry=exact "));
+  for (Options* options : {&gpu, &cpu}) options->carry = CarryMode::kTruncated, options->carry_log_decay = -16.0f;
+  const auto drops = make_plan(problem, gpu), exact = make_plan(problem, cpu);
+  EXPECT_THAT(describe_signature(*drops), HasSubstr(" carry=truncated:-16 "));
+  EXPECT_EQ(parsed(*drops)["options"]["carry"], "truncated:-16");
+  EXPECT_THAT(describe_text(*drops), HasSubstr("carry truncated:-16: a segment's history is dropped"));
+  EXPECT_THAT(describe_text(*exact), HasSubstr("carry truncated:-16: this backend drops nothing"));
+  // 128 x 128 numbers of at most the bound have a norm of at most e^-16.
+  const double bound = vanish_bound_of(*drops);
+  EXPECT_LE(bound * 128, std::exp(-16.0));
+  EXPECT_GT(bound * 128, std::exp(-16.0) * (1 - 1e-6));
+  gpu.carry_log_decay = -80.0f;
+  EXPECT_GT(vanish_bound_of(*make_plan(problem, gpu)), std::numeric_limits<float>::min());
 }
 
 TEST(Describe, LengthsAtExecutionAreSaidSo) {

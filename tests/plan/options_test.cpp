@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <functional>
 #include <string>
 
@@ -79,12 +80,51 @@ TEST(Options, Refusals) {
   expect_refused([](dr_options& o) { o.threads = -1; }, DR_INVALID, "options.threads");
   expect_refused([](dr_options& o) { o.carry = 2; }, DR_INVALID, "options.carry");
   expect_refused([](dr_options& o) { o.reserved = 1; }, DR_INVALID, "options.reserved");
-  expect_refused([](dr_options& o) { o.reserved2 = 1; }, DR_INVALID, "options.reserved2");
   const int32_t columns[] = {3, 2, 32};
   expect_refused([&](dr_options& o) { o.num_columns = 2; }, DR_INVALID, "options.columns");
   expect_refused([&](dr_options& o) { o.num_columns = 33, o.columns = columns; }, DR_INVALID, "options.num_columns");
   expect_refused([&](dr_options& o) { o.num_columns = 2, o.columns = columns; }, DR_INVALID, "found 2 after 3");
   expect_refused([&](dr_options& o) { o.num_columns = 1, o.columns = columns + 2; }, DR_INVALID, "found 32");
+}
+
+// What a truncated carry drops is bounded only where no token makes a state grow.
+TEST(Options, TruncatedCarry) {
+  Problem bounded = test::problem_of(Op::kKda, {100}, 2, 64, 32);
+  bounded.l2norm = true;
+  bounded.beta_form = BetaForm::kLogit;
+  auto taken = [&](const Problem& problem, float log_decay) {
+    dr_options request{};
+    request.size = sizeof request;
+    request.carry = DR_CARRY_TRUNCATED;
+    request.carry_log_decay = log_decay;
+    try {
+      return std::to_string(validate_options(&request, problem).carry_log_decay);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.status(), DR_INVALID);
+      return std::string(error.what());
+    }
+  };
+  EXPECT_EQ(taken(bounded, 0.0f), std::to_string(-16.0f));
+  EXPECT_EQ(taken(bounded, -80.0f), std::to_string(-80.0f));
+  EXPECT_EQ(taken(bounded, -0.5f), std::to_string(-0.5f));
+  for (const float wrong : {-80.5f, 1.0f, -INFINITY, NAN})
+    EXPECT_THAT(taken(bounded, wrong),
+                HasSubstr("options.carry_log_decay: expected 0 (which stands for -16) or a number "
+                          "from -80 to below 0, found " +
+                          std::to_string(wrong)));
+  Problem twice = bounded;
+  twice.beta_form = BetaForm::kTwiceLogit;
+  EXPECT_EQ(taken(twice, -20.0f), std::to_string(-20.0f));
+  Problem value = bounded;
+  value.beta_form = BetaForm::kValue;
+  EXPECT_THAT(taken(value, -20.0f), HasSubstr("options.carry: expected exact while problem.beta_form is the write "
+                                              "strength itself"));
+  Problem raw = bounded;
+  raw.l2norm = false;
+  EXPECT_THAT(taken(raw, -20.0f), HasSubstr("options.carry: expected exact while problem.l2norm is 0"));
+  EXPECT_THAT(taken(raw, -20.0f), HasSubstr("found truncated"));
+  expect_refused([](dr_options& o) { o.carry_log_decay = -16.0f; }, DR_INVALID,
+                 "options.carry_log_decay: expected 0 while options.carry is exact");
 }
 
 TEST(Options, DeviceRefusals) {

@@ -393,7 +393,7 @@ TEST(Plan, BackendsInOrderAndByName) {
 
 TEST(Plan, NamesAllReasonsWhenNoBackendServes) {
   Options options = test::options_on(test::cpu_with(2));
-  options.carry = CarryMode::kTruncated;
+  options.isa = "tf32";
   const auto [status, message] = refusal(test::problem_of(Op::kKda, {512}, 2), options);
   EXPECT_EQ(status, DR_UNSUPPORTED);
   for (const char* name : {"cpu: ", "cuda-sm90: ", "cuda-sm80: ", "reference: "}) EXPECT_THAT(message, HasSubstr(name));

@@ -57,7 +57,6 @@ TEST(CudaSm80, DeclinesTheRestByNameExpectedAndFound) {
       {[](Problem&, Options& o) { o.device.compute_capability = 75; },
        "compute capability: expected 8.0 or higher, found 7.5"},
       {[](Problem& p, Options&) { p.num_tokens = int64_t{1} << 37; }, "num_tokens: expected at most 268435455 chunks"},
-      {[](Problem&, Options& o) { o.carry = CarryMode::kTruncated; }, "carry: expected exact, found truncated"},
       {[](Problem&, Options& o) {
          o.columns = {0, 3};
        },

@@ -177,6 +177,7 @@ cuda::PlanTableArgs args_of(const Plan& plan, std::byte* memory, const void* off
   args.scratch = reinterpret_cast<unsigned char*>(memory + plan.device_table.scratch);
   args.offsets = offsets;
   args.offsets_dtype = dtype;
+  args.fold_bound = static_cast<int32_t>(plan.capacity.folds);
   args.report = report;
   return args;
 }
@@ -216,6 +217,9 @@ TEST_F(CudaTable, PlannerWritesTheTableOfTheHost) {
     const auto found = memory.read();
     ASSERT_TRUE(used(*plan, found.data()) == used(*plan, host.data()))
         << "round " << round << ", " << num_seqs << " sequences";
+    for (const Fold& fold : array_at<Fold>(found.data(), plan->device_table.folds, plan->capacity.folds))
+      ASSERT_TRUE(fold.sequence >= 0 && fold.sequence <= num_seqs && fold.count >= 0)
+          << "not what lay there: " << round;
     uint32_t flags = 0;
     std::memcpy(&flags, report.read().data(), sizeof flags);
     ASSERT_EQ(flags, bad ? uint32_t{DR_REPORT_OFFSETS} : 0u) << round;

@@ -118,6 +118,7 @@ struct Case {
   int32_t threads = 0;
   bool invariant = false;
   int32_t carry = DR_CARRY_EXACT;
+  double carry_log_decay = 0;  // truncated; 0: the library's
   uint64_t seed = 1;
 
   bool operator==(const Case&) const = default;

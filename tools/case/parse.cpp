@@ -184,6 +184,15 @@ void parse_checkpoints(std::string_view text, Case& c) {
   }
 }
 
+void parse_carry(std::string_view text, Case& c) {
+  const size_t colon = text.find(':');
+  c.carry = parse_word("carry", text.substr(0, colon), kCarries);
+  c.carry_log_decay = 0;
+  if (colon == std::string_view::npos) return;
+  if (c.carry != DR_CARRY_TRUNCATED) fail("carry", "exact, truncated or truncated:LOG-DECAY", text);
+  c.carry_log_decay = parse_number("carry", text.substr(colon + 1));
+}
+
 void parse_segments(std::string_view text, Case& c) {
   if (text == "auto") {
     c.segments = DR_SEGMENTS_AUTO;
@@ -244,7 +253,7 @@ const std::map<std::string_view, Setter>& setters() {
       {"device", [](auto v, Case& c) { c.device = v == "cuda" ? "cuda:0" : parse_name("device", v); }},
       {"segments", parse_segments},
       {"threads", [](auto v, Case& c) { c.threads = parse_int32("threads", v, 1, kMaxInt32); }},
-      {"carry", [](auto v, Case& c) { c.carry = parse_word("carry", v, kCarries); }},
+      {"carry", parse_carry},
       {"seed",
        [](auto v, Case& c) {
          c.seed = static_cast<uint64_t>(parse_integer("seed", v, 0, std::numeric_limits<int64_t>::max()));

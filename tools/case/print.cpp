@@ -127,7 +127,10 @@ std::string print_without_name(const Case& c) {
   if (c.segments != DR_SEGMENTS_AUTO) add(print_segments(c));
   if (c.threads != 0) add("threads=" + std::to_string(c.threads));
   if (c.invariant) add("invariant");
-  if (c.carry != DR_CARRY_EXACT) add("carry=" + std::string(text_of(kCarries, c.carry)));
+  if (c.carry != DR_CARRY_EXACT) {
+    const std::string bound = c.carry_log_decay != 0 ? ":" + number(c.carry_log_decay) : "";
+    add("carry=" + std::string(text_of(kCarries, c.carry)) + bound);
+  }
   if (c.seed != 1) add("seed=" + std::to_string(c.seed));
   return line;
 }

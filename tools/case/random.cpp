@@ -223,6 +223,13 @@ void random_segments(Dice& dice, Case& c) {
   }
 }
 
+// Where the contract allows it: what is dropped is at most the rounding of fp32.
+void random_carry(Dice& dice, Case& c) {
+  if (!c.l2norm || c.beta_form() == DR_BETA_VALUE || !dice.one_in(3)) return;
+  c.carry = DR_CARRY_TRUNCATED;
+  if (dice.one_in(2)) c.carry_log_decay = -16.0 - static_cast<double>(dice.below(48));
+}
+
 // Ways that the backend takes for the rest of the case.
 void random_way(Dice& dice, Case& c) {
   const bool tf32 = c.backend == "cuda-sm80" && c.dtype == DR_FP32 && shortest_block(c) >= kLeastBlock;
@@ -254,6 +261,7 @@ Case random_case(uint64_t seed, int64_t cost, const std::string& backend) {
   constexpr std::array<int32_t, 3> kAlignments = {2, 4, 8};
   if (dice.one_in(6) && c.strides != Strides::kPacked && !is_hopper(c)) c.alignment = dice.pick(kAlignments);
   random_way(dice, c);
+  random_carry(dice, c);
   return c;
 }
 

@@ -191,6 +191,7 @@ Request::Request(const Case& c) : case_(c) {
   options.threads = c.threads;
   options.invariant = c.invariant ? 1 : 0;
   options.carry = c.carry;
+  options.carry_log_decay = static_cast<float>(c.carry_log_decay);
   if (!c.device.empty()) {
     dr_device_init(&device_);
     if (dr_device_find(case_.device.c_str(), &device_) != DR_SUCCESS)

@@ -29,6 +29,7 @@ cases::Case reference_case(const cases::Case& c) {
   r.threads = 0;
   r.invariant = false;
   r.carry = DR_CARRY_EXACT;
+  r.carry_log_decay = 0;
   r.dtype_o = DR_FP32;
   r.dtype_gate = c.gate_dtype();
   r.dtype_beta = c.beta_dtype();

@@ -47,7 +47,6 @@ void for_each(const StageArgs& args, Executor& executor, int64_t count, Body bod
 
 std::string decline(const Problem&, const Request& request) {
   if (request.device_kind != DR_DEVICE_CPU) return "device: takes a CPU, found a CUDA device";
-  if (request.carry != CarryMode::kExact) return "carry: takes exact, found truncated";
   if (request.num_columns > 0)
     return "columns: computes all value columns, found a list of " + std::to_string(request.num_columns);
   if (cpu_isa_find(request.isa) < 0)

@@ -101,9 +101,11 @@ struct WalkArgs {
   TensorView o;                // ragged chunks are stored without TMA
   float* slot_state;           // [slot, HV, 128 value rows, 128 key columns]
   float* slot_transition;      // [slot, HV, 128, 128]: row c holds M e_c, that is, M transposed
-  uint32_t* slot_lives;        // [slot, HV, 2]: of either half of M's rows, 0 when all its numbers are
-  uint32_t* report;            // or nullptr: DR_REPORT_SLOTS when an index is outside its pool
+  uint32_t* slot_lives;        // [slot, HV, 2]: of either half of M's rows, 0 when it has vanished
+  uint32_t* report;            // or nullptr: DR_REPORT_SLOTS when an index is outside its pool, DR_REPORT_DROPPED
   int32_t heads_qk, heads_v;
+  float
+      vanish_bound;  // a transition none of whose numbers is above it has vanished (vanished.cuh); 0: all of them are 0
   CheckpointView checkpoints;
 };
 

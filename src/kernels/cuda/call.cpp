@@ -64,6 +64,7 @@ WalkArgs Call::walk_args(int32_t phase) const {
           .report = tensors_.report,
           .heads_qk = problem_.heads_qk,
           .heads_v = problem_.heads_v,
+          .vanish_bound = call_.vanish_bound,
           .checkpoints = checkpoints()};
 }
 

@@ -159,7 +159,7 @@ __device__ __forceinline__ void run_sender(PairMemory<kRows>& shared, const Pair
   warp.fetch();
   for (int step = 0; step < count; ++step) {
     const int parity = step % 2;
-    named_barrier(kWorkersBarrier, kWorkerThreads);  // the state that enters this step is there
+    split_barrier(kWorkersBarrier, kWorkerThreads);  // the state that enters this step is there
     float half[Of::kValueTiles][4];
     warp.multiply(half, shared.state[parity]);
 #pragma unroll
@@ -184,7 +184,7 @@ __device__ __forceinline__ void run_owner(PairMemory<kRows>& shared, const PairP
   results += 2 * q * kStateWidth + column0 + 2 * g;
   float entering[Of::kValueTiles][4];
   if (kAhead && count > 0) load_pairs(entering, results);
-  named_barrier(kWorkersBarrier, kWorkerThreads);
+  split_barrier(kWorkersBarrier, kWorkerThreads);
   for (int step = 0; step < count; ++step) {
     const bool last = step + 1 == count;
     const int parity = step % 2;
@@ -218,7 +218,7 @@ __device__ __forceinline__ void run_owner(PairMemory<kRows>& shared, const PairP
           *reinterpret_cast<float2*>(to + (8 * n + e) * kHalfWidth + (give ^ (e * 16))) =
               make_float2(result[n][e], result[n][e + 2]);
       }
-      named_barrier(kWorkersBarrier, kWorkerThreads);
+      split_barrier(kWorkersBarrier, kWorkerThreads);
     }
     store_pairs(result, results);
     results += step_floats;
@@ -232,7 +232,7 @@ __device__ __forceinline__ void run_owner(PairMemory<kRows>& shared, const PairP
 template <int kRows>
 __device__ __forceinline__ void run_pair_fold(PairMemory<kRows>& shared, const CarryArgs& args, const Fold& fold,
                                               const PairPlace& place) {
-  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
+  const int thread = static_cast<int>(threadIdx.x), warp = uniform(thread / 32), lane = thread % 32;
   const int half = place.rank;
   const int64_t step_floats = static_cast<int64_t>(args.heads_v) * kStateFloats;
   const int64_t first = (static_cast<int64_t>(fold.slot) * args.heads_v + place.head) * kStateFloats;
@@ -249,7 +249,7 @@ __device__ __forceinline__ void run_pair_fold(PairMemory<kRows>& shared, const C
     const int64_t slot = initial_slot(args.initial, args.has_initial, fold.sequence);
     fill_from_initial<Slice>(shared.state[0], args.initial, slot, place.head, place.value_row0, half * kHalfWidth,
                              thread);
-    named_barrier(kWorkersBarrier, kWorkerThreads);
+    split_barrier(kWorkersBarrier, kWorkerThreads);
     copy_to_slot<Slice>(own, shared.state[0], thread);  // emit reads it there
   } else {
     fill_from_slot<Slice>(shared.state[0], own, thread);

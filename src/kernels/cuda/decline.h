@@ -22,7 +22,6 @@ inline std::string decline_request(const Request& request) {
   if (request.device_kind != DR_DEVICE_CUDA) {
     return found("device", "a CUDA device", "a CPU (plans for a GPU that is not here can be made and read)");
   }
-  if (request.carry != CarryMode::kExact) return found("carry", "exact", "truncated");
   if (request.num_columns > 0) {
     return found("columns", "all value columns", "a list of " + std::to_string(request.num_columns));
   }

@@ -69,6 +69,12 @@ __device__ __forceinline__ void named_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+// The same for warps that reach it in code of their own. bar.sync is barrier.sync.aligned: synccheck takes it to be one instruction for all its
+// threads. Where the way here is known to be the same for a whole warp (`uniform`), it costs no instruction more.
+__device__ __forceinline__ void split_barrier(int id, int threads) {
+  asm volatile("barrier.cta.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
 // The same, and whether `mine` holds for any of the threads.
 __device__ __forceinline__ bool named_barrier_any(int id, int threads, bool mine) {
   int any;

@@ -59,6 +59,13 @@ __device__ __forceinline__ PowerAndRest power_and_rest(float x) {
   return {__uint_as_float(bits & 0xff800000u), __uint_as_float((bits & 0x007fffffu) | 0x3f800000u)};
 }
 
+// The larger one, or NaN where one is: fmaxf drops it.
+__device__ __forceinline__ float max_or_nan(float a, float b) {
+  float y;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}
+
 constexpr float kLog2e = 1.4426950408889634f;
 
 // Hides where a value comes from. The compiler otherwise keeps every address that follows from a loop-invariant offset alive across

@@ -82,7 +82,7 @@ __device__ __forceinline__ void store_state(const float (&state)[kCount], const 
   }
 }
 
-// Bytes of args.slot_lives at one (slot, head): byte i is 0 when all numbers of rows 64 i .. of M^T are. There are 8, and 4 are needed at most.
+// Bytes of args.slot_lives at one (slot, head): byte i is 0 when rows 64 i .. of M^T have vanished. There are 8, and 4 are needed at most.
 template <class Word>
 __device__ __forceinline__ auto* row_lives(Word* slot_lives, int64_t slot_head) {
   using Byte = std::conditional_t<std::is_const_v<Word>, const uint8_t, uint8_t>;

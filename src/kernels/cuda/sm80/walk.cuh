@@ -11,8 +11,7 @@
 // a chunk says both that a stage has arrived and that the one before it may be filled again. Where there is room for one stage only, its parts
 // are filled again as soon as they have been read.
 //
-// Gates that forget a segment's beginning altogether make M all 0 within a few chunks (an e^-80 a chunk is below fp32's range after two). Then
-// it stays 0, for every later chunk only multiplies it: its CTA stops walking, and the carry, which would add 0 to B, leaves B alone.
+// A transition that has vanished (vanished.cuh) is not walked on.
 #pragma once
 #include <cstdint>
 
@@ -25,6 +24,7 @@
 #include "kernels/cuda/sm80/stage.cuh"
 #include "kernels/cuda/sm80/state.cuh"
 #include "kernels/cuda/state_io.cuh"
+#include "kernels/cuda/vanished.cuh"
 
 namespace deltarelay::cuda::sm80 {
 
@@ -188,12 +188,12 @@ struct Walk {
         });
   }
 
-  // A barrier; false when all numbers of the CTA's tile of M^T are 0.
-  static __device__ __forceinline__ bool transition_lives(const State& state) {
-    uint32_t bits = 0;
+  // A barrier; false when the CTA's tile of M^T has vanished.
+  static __device__ __forceinline__ bool transition_lives(const State& state, float vanish_bound) {
+    bool alive = false;
 #pragma unroll
-    for (int i = 0; i < kRowTiles * kWidth / 2; ++i) bits |= __float_as_uint(state[i % kRowTiles][i / kRowTiles]);
-    return __syncthreads_or(static_cast<int>(bits & 0x7fffffffu)) != 0;
+    for (int r = 0; r < kRowTiles; ++r) alive = keeps_alive(state[r], vanish_bound) || alive;
+    return __syncthreads_or(static_cast<int>(alive)) != 0;
   }
 
   // All of a chunk: tiles by a warp each, the rest by all.
@@ -214,7 +214,8 @@ struct Walk {
 
   // Chunks `first` .. `last` - 1 of the item. `values`: V is there (it is not for M). `idle`: no column of this warp exists, it only helps to copy.
   template <bool kEmit>
-  static __device__ __forceinline__ void run(State& state, uint32_t ring, int first, int last, bool values, bool idle) {
+  static __device__ __forceinline__ void run(const WalkArgs& args, State& state, uint32_t ring, int first, int last,
+                                             bool values, bool idle) {
     constexpr int kStages = Stage::kStages, kStagesAhead = kStages == 1 ? 1 : kStages - 1;
     const uint32_t source = ring + kStages * Stage::kBytes, this_thread = opaque(threadIdx.x);
     Copies<Stage, kEmit> copies(source, first, values, static_cast<int>(threadIdx.x));
@@ -232,7 +233,7 @@ struct Walk {
     for (int chunk = first; chunk < last; ++chunk) {
       wait_for_copies<kStagesAhead - 1>();
       if (!kEmit && !values && (chunk == kFirstLook || chunk % kLookEvery == kLookEvery - 1)) {
-        if (!transition_lives(state)) {
+        if (!transition_lives(state, args.vanish_bound)) {
           wait_for_copies<0>();
           return;
         }
@@ -367,12 +368,16 @@ struct Walk {
         // Channels that do not exist stay 0: they would never vanish.
         state[r][j] = item.transition && value == key && value < extent.dk ? 1.0f : 0.0f;
       }
-      run<false>(state, ring, 0, row.chunks, !item.transition, idle);
+      run<false>(args, state, ring, 0, row.chunks, !item.transition, idle);
       const int64_t slot_head = static_cast<int64_t>(row.slot_out) * args.heads_v + item.head;
       if (item.transition) {
-        const bool lives = transition_lives(state);
+        const bool lives = transition_lives(state, args.vanish_bound);
         if (in_slot && first_row % kTileValues == 0 && lane == 0)  // one for every 64 rows, whatever the tile
           row_lives(args.slot_lives, slot_head)[first_row / kTileValues] = lives ? 1 : 0;
+        if (args.vanish_bound > 0.0f && !lives) {
+#pragma unroll
+          for (int r = 0; r < kRowTiles; ++r) drop(state[r], args.report);
+        }
         to_slot(args.slot_transition + slot_head * slot_transition_floats(kWidth));
       } else {
 #pragma unroll
@@ -395,7 +400,7 @@ struct Walk {
     // From pause to pause, where states inside the sequence are wanted.
     for (int done = 0;;) {
       const int next = stops ? min(plan.due.chunk(), row.chunks) : row.chunks;
-      if (next > done) run<true>(state, ring, done, next, true, idle);
+      if (next > done) run<true>(args, state, ring, done, next, true, idle);
       done = next;
       if (done == row.chunks) {
         if (row.slot_out >= 0) to_slot(slot_state(row.slot_out));

@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
           args, item, group, rank,
           [&](float(&state)[64]) { emit_chunks<Element>(maps, args, item, shared, group, rank, state); },
           [&](float(&state)[64], bool values) {
-            if constexpr (kCtas == 2) summarize_chunks<Element>(item, shared, rank, values, state);
+            if constexpr (kCtas == 2) summarize_chunks<Element>(args, item, shared, rank, values, state);
           });
     }
   } else {

@@ -10,8 +10,10 @@
 namespace deltarelay::cuda::sm90::fused_gdn {
 
 // Rows of k past the end belong to another sequence and may hold NaN, which a zero of U does not silence. By every state group for itself:
-// two write the same zeros, and what reads the rows meanwhile makes numbers that nobody uses.
-__device__ __forceinline__ void clear_keys(uint8_t* stage, int valid, int group, int thread) {
+// two write the same zeros. The makers of this CTA read these rows too, for numbers that they select away: they come first.
+__device__ __forceinline__ void clear_keys(uint8_t* stage, uint64_t* made, uint32_t parity, int valid, int group,
+                                           int thread) {
+  wait_parity(made, parity);
   for (int i = thread; i < (kFusedChunk - valid) * 16; i += kWarpgroup) {
     *reinterpret_cast<uint4*>(stage + (i % 16 / 8) * Stage::kHalfBytes + Stage::kK + (valid + i / 16) * kRowBytes +
                               i % 8 * 16) = make_uint4(0, 0, 0, 0);
@@ -112,7 +114,8 @@ __device__ __forceinline__ void emit_chunks(const FusedMaps& maps, const WalkArg
 #pragma unroll
     for (int k = 0; k < 8; ++k) state_operand[k] = pack_block<Element>(state, k);
     wait_parity(&shared.loaded[stage_index], position.parity);
-    if (valid < kFusedChunk) clear_keys(shared.ring[stage_index], valid, group, thread);
+    if (valid < kFusedChunk)
+      clear_keys(shared.ring[stage_index], &shared.made[stage_index], position.parity, valid, group, thread);
     Fragment value[2];
 #pragma unroll
     for (int b = 0; b < 2; ++b) value[b] = load_matrix_transposed(step.address + v_offset + b * 16 * kRowBytes);
@@ -180,8 +183,8 @@ __device__ __forceinline__ void emit_chunks(const FusedMaps& maps, const WalkArg
 
 // B^T (with values, from zero) or M^T (without, from the identity) of a segment.
 template <class Element>
-__device__ __forceinline__ void summarize_chunks(const Item& item, Shared<2>& shared, int rank, bool values,
-                                                 float (&state)[64]) {
+__device__ __forceinline__ void summarize_chunks(const WalkArgs& args, const Item& item, Shared<2>& shared, int rank,
+                                                 bool values, float (&state)[64]) {
   const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, warp = thread / 32;
   const int column = 2 * (lane % 4), group = values ? 0 : 1, chunks = item.row.chunks, tokens = item.tokens;
   const uint32_t v_offset = Stage::kV + swizzled_offset(8 * (lane / 16) + lane % 8, 2 * warp + lane / 8 % 2);
@@ -194,7 +197,8 @@ __device__ __forceinline__ void summarize_chunks(const Item& item, Shared<2>& sh
 #pragma unroll
     for (int k = 0; k < 8; ++k) operand[k] = pack_block<Element>(state, k);
     wait_parity(&shared.loaded[stage_index], position.parity);
-    if (valid < kFusedChunk) clear_keys(shared.ring[stage_index], valid, group, thread);
+    if (valid < kFusedChunk)
+      clear_keys(shared.ring[stage_index], &shared.made[stage_index], position.parity, valid, group, thread);
     Fragment value[2];
 #pragma unroll
     for (int b = 0; b < 2; ++b) value[b] = load_matrix_transposed(step.address + v_offset + b * 16 * kRowBytes);
@@ -227,7 +231,8 @@ __device__ __forceinline__ void summarize_chunks(const Item& item, Shared<2>& sh
     position.advance();
   };
   for_each_chunk(chunks, kLookEvery, values, walk, [&](int chunk) {
-    return release_vanished<2>(shared, shared.made, position, previous, chunks - chunk, rank, thread, state);
+    return release_vanished<2>(shared, shared.made, position, previous, chunks - chunk, rank, thread, state,
+                               args.vanish_bound);
   });
 }
 

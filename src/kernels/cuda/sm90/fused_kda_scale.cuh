@@ -108,7 +108,7 @@ __device__ __forceinline__ void scale_side(const Activation& activation, const I
   const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, half = thread / 32 % 2;
   const int pair = half * 32 + lane;
   const PairGate gate = pair_gate<kForm>(activation, item.head, 2 * pair);
-  const int tokens = item.tokens, chunks = item.row.chunks;
+  const int tokens = uniform(item.tokens), chunks = uniform(item.row.chunks);
   const int vector_at = (kLater ? FusedStage::kLate : FusedStage::kEarly) + pairs_at(pair) * 4;
   uint8_t* ring = shared.ring[0];
 
@@ -121,7 +121,7 @@ __device__ __forceinline__ void scale_side(const Activation& activation, const I
     const int valid = tokens - chunk * kFusedChunk;
     if (valid < kFusedChunk) {
       clear_tail<kForm>(shared.ring[stage], valid, thread);
-      named_barrier(kScaleBarrier, kWarpgroup);
+      split_barrier(kScaleBarrier, kWarpgroup);
     }
     const uint32_t column = opaque(stage * FusedRing<kCtas>::kBytes + half * FusedStage::kHalfBytes + lane * 4);
     const float2 side = scale_rows<kForm, kQueries, kLater>(ring, column, gate);
@@ -136,7 +136,7 @@ __device__ __forceinline__ void scale_side(const Activation& activation, const I
 template <int kCtas, GateForm kForm, bool kQueries>
 __device__ __forceinline__ void scale_chunks(const Activation& activation, const Item& item, FusedShared<kCtas>& shared,
                                              int rank) {
-  if (threadIdx.x % kWarpgroup < 64)
+  if (uniform(static_cast<int>(threadIdx.x) % kWarpgroup / 64) == 0)
     scale_side<kCtas, kForm, kQueries, false>(activation, item, shared, rank);
   else
     scale_side<kCtas, kForm, kQueries, true>(activation, item, shared, rank);

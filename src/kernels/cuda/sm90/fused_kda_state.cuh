@@ -207,8 +207,8 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
 }
 
 // B^T (with values, from zero) or M^T (without, from the identity) of a segment.
-__device__ __forceinline__ void summarize_fused(const Item& item, FusedShared<2>& shared, int rank, bool values,
-                                                float (&state)[64]) {
+__device__ __forceinline__ void summarize_fused(const WalkArgs& args, const Item& item, FusedShared<2>& shared,
+                                                int rank, bool values, float (&state)[64]) {
   constexpr int kCtas = 2;
   const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, warp = thread / 32;
   const int column = lane_column_of(lane), chunks = item.row.chunks, tokens = item.tokens;
@@ -260,7 +260,8 @@ __device__ __forceinline__ void summarize_fused(const Item& item, FusedShared<2>
     previous = stage_index;
   };
   for_each_chunk(chunks, kLookEvery, values, walk, [&](int chunk) {
-    return release_vanished<kCtas>(shared, shared.scaled, position, previous, chunks - chunk, rank, thread, state);
+    return release_vanished<kCtas>(shared, shared.scaled, position, previous, chunks - chunk, rank, thread, state,
+                                   args.vanish_bound);
   });
 }
 
@@ -270,7 +271,7 @@ __device__ __forceinline__ void walk_fused(const FusedMaps& maps, const WalkArgs
   walk_row<kCtas>(
       args, item, group, rank, [&](float(&state)[64]) { emit_fused(maps, args, item, shared, group, rank, state); },
       [&](float(&state)[64], bool values) {
-        if constexpr (kCtas == 2) summarize_fused(item, shared, rank, values, state);
+        if constexpr (kCtas == 2) summarize_fused(args, item, shared, rank, values, state);
       });
 }
 

@@ -134,8 +134,9 @@ __device__ __forceinline__ void release_summarized(Shared& shared, int previous,
 // are released.
 template <int kCtas, class Shared, class Position>
 __device__ __forceinline__ bool release_vanished(Shared& shared, uint64_t* filled, Position position, int previous,
-                                                 int chunks, int rank, int thread, const float (&state)[64]) {
-  if (transition_lives(state)) return false;
+                                                 int chunks, int rank, int thread, const float (&state)[64],
+                                                 float vanish_bound) {
+  if (transition_lives(state, vanish_bound)) return false;
   if (thread == 0) {
     release_stage<kCtas>(shared, previous, rank);
     release_rest<kCtas>(shared, filled, position, chunks, rank);

@@ -10,7 +10,7 @@
 
 namespace deltarelay::cuda::sm90 {
 
-// The last `chunks` chunks of M's group once M is 0.
+// The last `chunks` chunks of M's group once M has vanished.
 template <class Stage, class Position>
 __device__ __forceinline__ void finish_vanished(WalkShared<Stage>& shared, Position position, int chunks) {
 #pragma unroll 1
@@ -23,7 +23,8 @@ __device__ __forceinline__ void finish_vanished(WalkShared<Stage>& shared, Posit
 
 // `values`: the state is B^T, else M^T.
 template <class Stage, class Element>
-__device__ __forceinline__ void summarize_chunks(WalkShared<Stage>& shared, bool values, float (&state)[64]) {
+__device__ __forceinline__ void summarize_chunks(const WalkArgs& args, WalkShared<Stage>& shared, bool values,
+                                                 float (&state)[64]) {
   using Record = typename Stage::Record;
   using Summary = typename Stage::Summary;
   using View = ChunkView<Summary>;
@@ -96,7 +97,7 @@ __device__ __forceinline__ void summarize_chunks(WalkShared<Stage>& shared, bool
     position.advance();
   };
   for_each_chunk(chunks, kLookEvery - 1, values, walk, [&](int chunk) {
-    const bool vanished = !transition_lives(state);
+    const bool vanished = !transition_lives(state, args.vanish_bound);
     if (vanished) finish_vanished(shared, position, chunks - chunk);
     return vanished;
   });

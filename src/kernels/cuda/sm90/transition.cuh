@@ -1,7 +1,4 @@
-// The end of a summary, and a transition that has vanished.
-//
-// Gates that forget a segment's beginning altogether make M all 0 within a few chunks (an e^-80 a chunk is below fp32's range after two). Then
-// it stays 0, for every later chunk only multiplies it: its group stops walking, and the carry, which would add 0 to B, leaves B alone.
+// The end of a summary, and a transition that has vanished (vanished.cuh).
 #pragma once
 #include <cstdint>
 
@@ -10,17 +7,16 @@
 #include "kernels/cuda/sm90/record.h"
 #include "kernels/cuda/sm90/stage.cuh"
 #include "kernels/cuda/state_io.cuh"
+#include "kernels/cuda/vanished.cuh"
 
 namespace deltarelay::cuda::sm90 {
 
-constexpr int kLookEvery = 4;  // chunks between looks at all numbers of M: 32 instructions and a vote each
+constexpr int kLookEvery =
+    4;  // chunks between looks at all numbers of M: 32 instructions and a vote each (a truncated carry: 96)
 
-// A barrier of the state group of M, which is group 1; false when all its numbers are 0.
-__device__ __forceinline__ bool transition_lives(const float (&state)[64]) {
-  uint32_t bits = 0;
-#pragma unroll
-  for (int i = 0; i < 64; ++i) bits |= __float_as_uint(state[i]);
-  return named_barrier_any(kStateBarrier + 1, kWarpgroup, (bits & 0x7fffffffu) != 0);
+// A barrier of the state group of M, which is group 1; false when it has vanished.
+__device__ __forceinline__ bool transition_lives(const float (&state)[64], float vanish_bound) {
+  return named_barrier_any(kStateBarrier + 1, kWarpgroup, keeps_alive(state, vanish_bound));
 }
 
 // Calls walk(chunk) for the chunks of a summary; between chunks of M vanished(chunk) looks, from `first_look` on, and may end it. Looks are not
@@ -45,8 +41,9 @@ __device__ __forceinline__ void store_summary(const WalkArgs& args, int slot, in
 #pragma unroll
     for (int i = 0; i < 64; ++i) state[i] += 0.0f;
   } else {
-    const bool lives = transition_lives(state);
+    const bool lives = transition_lives(state, args.vanish_bound);
     if (threadIdx.x % kWarpgroup == 0) args.slot_lives[2 * at + half] = lives ? 1 : 0;
+    if (args.vanish_bound > 0.0f && !lives) drop(state, args.report);
   }
   store_slot(state, (is_b ? args.slot_state : args.slot_transition) + at * (kWidth * kWidth), value_row, lane_row,
              lane_column);

@@ -52,7 +52,7 @@ __device__ __forceinline__ void walk_state(const WalkArgs& args, WalkShared<Stag
         const bool diagonal = value_row + lane_row + 4 * (i & 2) == 8 * (i / 4) + lane_column + (i & 1);
         state[i] = !is_b && diagonal ? 1.0f : 0.0f;
       }
-      summarize_chunks<Stage, Element>(shared, is_b, state);
+      summarize_chunks<Stage, Element>(args, shared, is_b, state);
       store_summary(args, row.slot_out, item.head, item.value_half, is_b, state, value_row, lane_row, lane_column);
       return;
     }
