@@ -113,8 +113,8 @@ __device__ __forceinline__ RawToken fetch_token(const Activation& activation, co
           load_bits(beta.data, beta.dtype, item.sequence_at * beta.sequence + at * beta.token + item.head * beta.head)};
 }
 
-// Gates and write strengths of a chunk as every warp of the making group has them, a token a lane: each sums for itself, so that none waits
-// for another. Tokens past the end, whose rows may hold anything, decay nothing and write nothing.
+// Gates and write strengths of a chunk, by one warp, a token a lane. Tokens past the end, whose rows may hold anything, decay nothing and write
+// nothing.
 struct ChunkGates {
   float sum;   // G, base 2
   float beta;  // 0 past the end
@@ -133,14 +133,12 @@ __device__ __forceinline__ ChunkGates sum_gates(const Activation& activation, co
   return {sum, beta, __shfl_sync(~0u, sum, 31)};
 }
 
-// What follows from the gates alone: the vectors of the update, by one warp, and for each warp the sums where it finds them by token.
-__device__ __forceinline__ void write_gates(uint8_t* stage, float* sums, const ChunkGates& gates, int warp, int lane) {
-  sums[lane] = gates.sum;
-  if (warp == 1) {
-    reinterpret_cast<float*>(stage + Stage::kUpdate)[lane] = exp2_approx(gates.last - gates.sum);
-    if (lane == 0) *reinterpret_cast<float4*>(stage + Stage::kDecay) = {exp2_approx(gates.last), 0.0f, 0.0f, 0.0f};
-  }
-  __syncwarp();
+// What follows from the gates alone: for the state the vectors of the update, for the making group sums and strengths.
+__device__ __forceinline__ void write_gates(uint8_t* stage, TokenGates& to, const ChunkGates& gates, int lane) {
+  to.sum[lane] = gates.sum;
+  to.beta[lane] = gates.beta;
+  reinterpret_cast<float*>(stage + Stage::kUpdate)[lane] = exp2_approx(gates.last - gates.sum);
+  if (lane == 0) *reinterpret_cast<float4*>(stage + Stage::kDecay) = {exp2_approx(gates.last), 0.0f, 0.0f, 0.0f};
 }
 
 // What a lane knows of its two rows of the scores, `row` and `row + 8` of the block row of its warp.
@@ -153,12 +151,10 @@ struct RowFactors {
 // them. A token's two numbers are written by two lanes of the four that know it.
 template <bool kQueries, int kCount>
 __device__ __forceinline__ RowFactors write_vectors(uint8_t* stage, const float (&scores)[kCount],
-                                                    const Activation& activation, const ChunkGates& gates, int valid,
+                                                    const Activation& activation, const TokenGates& gates, int valid,
                                                     int warp, int lane) {
   const int first = kBlockRows * (warp % 2) + lane / 4;  // token of the first row; the other is 8 behind it
-  const auto of_rows = [&](float number) {
-    return make_float2(__shfl_sync(~0u, number, first), __shfl_sync(~0u, number, first + 8));
-  };
+  const auto of_rows = [&](const float* numbers) { return make_float2(numbers[first], numbers[first + 8]); };
   const bool normed = activation.l2norm, second = lane % 2 != 0, part = lane % 4 >= 2;
   const int token = first + 8 * second;
   const float2 sum = of_rows(gates.sum), dot = diagonal_of(&scores[kCount - 16], warp, lane);
@@ -251,7 +247,7 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const WalkArg
   const int warp = uniform(static_cast<int>(threadIdx.x) % kWarpgroup / 32);
   const int chunks = uniform(item.row.chunks);
   FusedLower& lower = shared.lower[group];
-  float* sums = shared.sums[group][warp];
+  TokenGates& gates = shared.gates[group];
   Loader<kCtas, kQueries> loader(maps, item, shared, item.head / (args.heads_v / args.heads_qk), group, rank);
   if (warp == 0) loader.load_ready();
 
@@ -287,18 +283,21 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const WalkArg
       Wgmma<Element>::times(scores, rows + at, columns + at, step > 0);
     }
     wgmma_commit();
-    const ChunkGates gates = sum_gates(activation, gate, raw, valid, lane);
-    write_gates(stage, sums, gates, warp, lane);
-    raw = fetch_token(activation, item, chunk + 2 * kCtas, lane);
+    // By one warp: of four that all sum for themselves the other three would take issue slots from the state.
+    if (warp == 1) {
+      write_gates(stage, gates, sum_gates(activation, gate, raw, valid, lane), lane);
+      raw = fetch_token(activation, item, chunk + 2 * kCtas, lane);
+    }
+    named_barrier(kMakeBarrier + group, kWarpgroup);
     wgmma_wait<0>();
     pin(scores);
     const RowFactors factors = write_vectors<kQueries>(stage, scores, activation, gates, valid, warp, lane);
     const float* of_keys = scores + (kQueries ? 16 : 0);
     if (warp < 2) {
-      if constexpr (kQueries) write_p<Element>(stage + Stage::kP, of_keys, sums, factors, warp, lane);
+      if constexpr (kQueries) write_p<Element>(stage + Stage::kP, of_keys, gates.sum, factors, warp, lane);
       if (warp == 0) loader.load_ready();
     } else {
-      write_lower(lower, of_keys, sums, factors, valid, warp, lane);
+      write_lower(lower, of_keys, gates.sum, factors, valid, warp, lane);
       named_barrier(kLowerBarrier + group, 64);
       if (warp == 2 + turn) write_t<Element>(lower, stage + Stage::kT, lane);
     }

@@ -41,16 +41,22 @@ struct Ring {
   static constexpr int kBytes = Stage::kV + kHalves * Stage::kTileBytes;
 };
 
+// What the warps of a making group need of their chunk's gates.
+struct TokenGates {
+  float sum[kFusedChunk];   // G, base 2
+  float beta[kFusedChunk];  // 0 past the end
+};
+
 // Barriers of a stage. An own stage is one whose chunks this CTA makes; the others arrive by copies of the other CTA.
 template <int kCtas>
 struct Shared {
   static constexpr int kStages = Ring<kCtas>::kStages;
   uint8_t ring[kStages][Ring<kCtas>::kBytes];
-  FusedLower lower[2];            // of each making group
-  float sums[2][4][kFusedChunk];  // of each warp of each making group: G of its chunk, base 2
-  uint64_t loaded[kStages];       // q, k, v are there
-  uint64_t made[kStages];         // P, T and the vectors
-  uint64_t free[kStages];         // read by all states (own: of both CTAs), and the output has left
+  FusedLower lower[2];       // of each making group
+  TokenGates gates[2];       // likewise
+  uint64_t loaded[kStages];  // q, k, v are there
+  uint64_t made[kStages];    // P, T and the vectors
+  uint64_t free[kStages];    // read by all states (own: of both CTAs), and the output has left
   Item item;
   bool found;
 };
