@@ -155,7 +155,7 @@ TEST_F(Reports, DroppedHistory) {
     EXPECT_TRUE(dropped(" gate=log:-0.2,0 carry=truncated")) << op;
     EXPECT_FALSE(dropped(" gate=log:-0.2,0")) << op << ": an exact carry";
     EXPECT_FALSE(dropped(" gate=log:-0.01,0 carry=truncated")) << op << ": nothing is small";
-    EXPECT_FALSE(dropped(" gate=log:-5,0 carry=truncated")) << op << ": all of it is 0";
+    EXPECT_FALSE(dropped(" gate=log:-1000,-500 carry=truncated")) << op << ": all of it is 0 after a token";
   }
 }
 
