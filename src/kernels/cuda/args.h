@@ -104,8 +104,7 @@ struct WalkArgs {
   uint32_t* slot_lives;        // [slot, HV, 2]: of either half of M's rows, 0 when it has vanished
   uint32_t* report;            // or nullptr: DR_REPORT_SLOTS when an index is outside its pool, DR_REPORT_DROPPED
   int32_t heads_qk, heads_v;
-  float
-      vanish_bound;  // a transition none of whose numbers is above it has vanished (vanished.cuh); 0: all of them are 0
+  float vanish_bound;  // of a transition that has vanished no number is above it (vanished.cuh); 0: all are 0
   CheckpointView checkpoints;
 };
 

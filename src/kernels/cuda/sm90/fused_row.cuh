@@ -52,25 +52,6 @@ __device__ __forceinline__ void subtract_prediction(float (&product)[16], const 
   if (valid < kFusedChunk) select_tokens(product, column, valid);
 }
 
-// What subtract_prediction adds: strength.xy V where there are values, for use while K S is still at work. 0 past the end, where k is 0 too;
-// the branch to that also keeps the compiler from moving these products behind the wait for K S.
-template <class Element>
-__device__ __forceinline__ void weigh_values(float (&weighed)[16], const Fragment (&value)[2],
-                                             const float4 (&strength)[4], bool values, int column, int valid) {
-  using Two = Pair<Element>;
-  const uint32_t mask = values ? ~0u : 0u;
-#pragma unroll
-  for (int n = 0; n < 4; ++n) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const uint32_t pair = value[n / 2].reg[2 * (n % 2) + r] & mask;
-      weighed[4 * n + 2 * r] = strength[n].x * Two::low(pair);
-      weighed[4 * n + 2 * r + 1] = strength[n].y * Two::high(pair);
-    }
-  }
-  if (valid < kFusedChunk) select_tokens(weighed, column, valid);
-}
-
 // R = weighed - strength.zw K S over K S.
 __device__ __forceinline__ void subtract_prediction(float (&product)[16], const float (&weighed)[16],
                                                     const float4 (&strength)[4]) {

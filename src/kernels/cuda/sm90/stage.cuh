@@ -218,23 +218,22 @@ __device__ __forceinline__ void select_tokens(float (&product)[kCount], int colu
   for (int i = 0; i < kCount; ++i) product[i] = 8 * (i / 4) + column + i % 2 < valid ? product[i] : 0.0f;
 }
 
-// beta V where there are values, for use while K S is still at work; 0 past the end, where k is 0 too. The branch to that also keeps the
-// compiler from moving these products behind the wait for K S.
-template <class View, class Element>
-__device__ __forceinline__ void weigh_values(float (&weighed)[View::kChunk / 2], const Fragment (&value)[View::kBlocks],
-                                             const float2 (&beta)[View::kChunk / 8], bool values, int column,
-                                             int valid) {
+// factor.xy V where there are values, for use while K S is still at work; 0 past the end, where k is 0 too. The branch to that also keeps the
+// compiler from moving these products behind the wait for K S. `Factor` is float2 or float4, of the tokens 8 n + column and the next.
+template <class Element, int kBlocks, class Factor>
+__device__ __forceinline__ void weigh_values(float (&weighed)[8 * kBlocks], const Fragment (&value)[kBlocks],
+                                             const Factor (&factor)[2 * kBlocks], bool values, int column, int valid) {
   const uint32_t mask = values ? ~0u : 0u;
 #pragma unroll
-  for (int n = 0; n < View::kChunk / 8; ++n) {
+  for (int n = 0; n < 2 * kBlocks; ++n) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const uint32_t pair = value[n / 2].reg[2 * (n % 2) + r] & mask;
-      weighed[4 * n + 2 * r] = beta[n].x * Pair<Element>::low(pair);
-      weighed[4 * n + 2 * r + 1] = beta[n].y * Pair<Element>::high(pair);
+      weighed[4 * n + 2 * r] = factor[n].x * Pair<Element>::low(pair);
+      weighed[4 * n + 2 * r + 1] = factor[n].y * Pair<Element>::high(pair);
     }
   }
-  if (valid < View::kChunk) select_tokens(weighed, column, valid);
+  if (valid < 16 * kBlocks) select_tokens(weighed, column, valid);
 }
 
 // Named barriers of the two state groups: this and the next. 0 is __syncthreads.

@@ -61,7 +61,7 @@ __device__ __forceinline__ void summarize_chunks(const WalkArgs& args, WalkShare
     view.load_factors(beta, Record::kBeta, column);
     view.load_factors(read, Record::kReadFactor, column);
     float weighed[kChunk / 2];
-    weigh_values<View, Element>(weighed, value, beta, values, column, valid);
+    weigh_values<Element>(weighed, value, beta, values, column, valid);
     wgmma_wait<0>();
     pin(product);
 #pragma unroll
