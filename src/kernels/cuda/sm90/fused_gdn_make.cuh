@@ -5,7 +5,6 @@
 #include "kernels/cuda/ptx/matrix.cuh"
 #include "kernels/cuda/ptx/wgmma.cuh"
 #include "kernels/cuda/sm90/fused_gdn_memory.cuh"
-#include "kernels/cuda/sm90/fused_norms.cuh"
 #include "kernels/cuda/sm90/walk_maps.h"
 #include "kernels/cuda/tile/descriptor.cuh"
 
@@ -146,6 +145,18 @@ struct RowFactors {
   float2 sum;     // G
   float2 factor;  // of q rows: scale rq; of k rows: -beta rk^2
 };
+
+constexpr int kBlockRows = 16;  // rows of a warp in a product of 64
+
+// Of 32 columns of [q; k] [q; k]^T the numbers (i, i) of this lane's rows, rows lane / 4 and lane / 4 + 8 of block row warp % 2: squares of q and
+// k, and q.k. One of the four lanes of a row has it in its accumulators. By FFMA the sums cost a warp some 190 instructions a chunk.
+__device__ __forceinline__ float2 diagonal_of(const float* columns, int warp, int lane) {
+  const bool odd = lane / 4 % 2 != 0;
+  float low = odd ? columns[1] : columns[0], high = odd ? columns[7] : columns[6];
+  if (warp % 2 != 0) low = odd ? columns[9] : columns[8], high = odd ? columns[15] : columns[14];
+  const int from = lane / 4 * 4 + lane / 8;
+  return make_float2(__shfl_sync(~0u, low, from), __shfl_sync(~0u, high, from));
+}
 
 // Norms of the tokens of this warp's rows from the diagonals of the products, the factors of its rows, and the vectors that follow from
 // them. A token's two numbers are written by two lanes of the four that know it.

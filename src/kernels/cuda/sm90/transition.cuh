@@ -11,8 +11,8 @@
 
 namespace deltarelay::cuda::sm90 {
 
-constexpr int kLookEvery =
-    4;  // chunks between looks at all numbers of M: 32 instructions and a vote each (a truncated carry: 96)
+// Chunks between looks at all numbers of M: 32 instructions and a vote each, 96 with a truncated carry.
+constexpr int kLookEvery = 4;
 
 // A barrier of the state group of M, which is group 1; false when it has vanished.
 __device__ __forceinline__ bool transition_lives(const float (&state)[64], float vanish_bound) {
