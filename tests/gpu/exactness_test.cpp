@@ -52,7 +52,7 @@ INSTANTIATE_TEST_SUITE_P(
                                 "dk=256 dv=64 seqs=700 segments=len:96"}})),
     name_of);
 
-// A truncated carry changes nothing where nothing is under its bound, or all of that is 0.
+// A truncated carry changes nothing where nothing is under its bound, or what is dropped is too small to reach a bit.
 using Truncated = EachCase;
 
 TEST_P(Truncated, HasTheBitsOfTheExactCarryWhereNothingIsDropped) {
