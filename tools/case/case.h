@@ -40,8 +40,9 @@ enum class BetaProfile {
 };
 
 enum class KeyProfile {
-  kNormal,     // normal, divided by sqrt(DK) (so that |k| is near 1), unless l2norm does it in the call
-  kCorrelated  // uniform in [0, 1), normalised to length 1: every pair of keys points almost the same way
+  kNormal,      // normal, divided by sqrt(DK) (so that |k| is near 1), unless l2norm does it in the call
+  kCorrelated,  // uniform in [0, 1), normalised to length 1: every pair of keys points almost the same way
+  kUneven       // normal, of lengths that differ by up to 2^20: only l2norm makes them keys
 };
 
 enum class Strides {

@@ -299,6 +299,7 @@ void settle(Case& c, const std::set<std::string_view>& given) {
   if (!has("dv")) c.dv = c.dk;
   if (has("seqs") == has("batch"))
     fail("seqs", "one of seqs=LENGTH[xTIMES],... and batch=BxT", has("seqs") ? "both" : "neither");
+  if (c.keys == KeyProfile::kUneven && !c.l2norm) fail("keys", "l2norm beside uneven", "no l2norm");
   if (c.batched && has("tail")) fail("tail", "packed sequences (seqs=)", "batch=");
   if (c.batched && has("offsets")) fail("offsets", "packed sequences (seqs=)", "batch=");
   if (c.batched && c.lengths_at == LengthsAt::kExecute) fail("lengths", "packed sequences (seqs=)", "batch=");

@@ -29,8 +29,8 @@ inline constexpr std::array<Word<BetaProfile>, 6> kBetaProfiles = {{{"value", Be
                                                                     {"near2", BetaProfile::kNear2},
                                                                     {"logit", BetaProfile::kLogit},
                                                                     {"twice", BetaProfile::kTwice}}};
-inline constexpr std::array<Word<KeyProfile>, 2> kKeyProfiles = {
-    {{"normal", KeyProfile::kNormal}, {"correlated", KeyProfile::kCorrelated}}};
+inline constexpr std::array<Word<KeyProfile>, 3> kKeyProfiles = {
+    {{"normal", KeyProfile::kNormal}, {"correlated", KeyProfile::kCorrelated}, {"uneven", KeyProfile::kUneven}}};
 inline constexpr std::array<Word<Strides>, 4> kStrides = {{{"contiguous", Strides::kContiguous},
                                                            {"packed", Strides::kPacked},
                                                            {"padded", Strides::kPadded},

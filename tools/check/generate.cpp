@@ -30,6 +30,11 @@ double Values::k(int64_t index) const { return rules_->k(index); }
 
 double Values::key_length(int64_t row) const {
   if (rules_->keys == cases::KeyProfile::kNormal) return rules_->key_divisor;
+  if (rules_->keys == cases::KeyProfile::kUneven) {
+    constexpr int kMostBits = 10;
+    const double exponent = uniform(rules_->bits(Stream::kK, -1 - row)) * (2 * kMostBits + 1);
+    return std::ldexp(1.0, static_cast<int>(exponent) - kMostBits);
+  }
   double sum = 0.0;
   for (int64_t i = 0; i < dk_; ++i) {
     const double x = k(row * dk_ + i);

@@ -43,7 +43,7 @@ class Values {
   Values& operator=(const Values&) = delete;
 
   double q(int64_t index) const;
-  double k(int64_t index) const;  // correlated: not yet divided by key_length
+  double k(int64_t index) const;  // correlated, uneven: not yet divided by key_length
   double v(int64_t index) const;
   double gate(int64_t index) const;
   double beta(int64_t index) const;

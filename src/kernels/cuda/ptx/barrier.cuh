@@ -58,6 +58,14 @@ struct SteppedPosition {
 // A number that is the same in all lanes, where the compiler can see it.
 __device__ __forceinline__ int uniform(int value) { return __shfl_sync(~0u, value, 0); }
 
+// True for one lane of a whole warp, the same one every time; unlike for a lane that was picked by its number, the compiler knows that it is one,
+// and brings what it gives to copies into uniform registers without a loop over lanes.
+__device__ __forceinline__ bool elect_lane() {
+  uint32_t elected;
+  asm volatile("{.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;}" : "=r"(elected));
+  return elected != 0;
+}
+
 // One arrival per warp, after all its lanes are done.
 __device__ __forceinline__ void warp_arrive(uint64_t* barrier) {
   __syncwarp();

@@ -43,6 +43,14 @@ __device__ __forceinline__ void store_matrix_transposed(uint32_t address, const 
                : "memory");
 }
 
+// An 8 x 8 block of 16-bit numbers, of which lane l holds row l / 4, columns 2 (l % 4) + {0, 1}, to its transpose: an accumulator, packed, becomes
+// a B operand.
+__device__ __forceinline__ uint32_t transpose_block(uint32_t block) {
+  uint32_t transposed;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(block));
+  return transposed;
+}
+
 // d[16 x 8] += a[16 x 16] b[16 x 8]; b as two registers: rows 2 (l % 4) + {0, 1} and those + 8 of column l / 4.
 template <class Element>
 __device__ __forceinline__ void mma(float (&d)[4], const Fragment& a, uint32_t b0, uint32_t b1);

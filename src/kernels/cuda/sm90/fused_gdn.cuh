@@ -22,8 +22,9 @@ __device__ __forceinline__ void init_barriers(Shared<kCtas>& shared, int rank) {
   const uint32_t readers = shared.item.row.work == Work::kEmit ? Ring<kCtas>::kHalves : 2;  // state groups of a CTA
   for (int i = 0; i < Ring<kCtas>::kStages; ++i) {
     const bool own = i % kCtas == rank;
-    ptx::mbarrier_init(&shared.loaded[i], 1);  // the lane that loads
-    ptx::mbarrier_init(&shared.made[i], 1);    // a thread of the making group, or the lane that loads
+    ptx::mbarrier_init(&shared.loaded[i], 1);              // the lane that loads
+    ptx::mbarrier_init(&shared.made[i], 1);                // a thread of the making group, or the lane that loads
+    ptx::mbarrier_init(&shared.done[i], kWarpgroup / 32);  // the warps of the state
     ptx::mbarrier_init(&shared.free[i], own ? kCtas * readers : readers);
   }
   ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster);
@@ -44,6 +45,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   wait_to_find(args);
   if (threadIdx.x == 0) {
     shared.found = find_item<Ring<kCtas>::kHalves>(args, kFusedChunk, shared.item);
+    shared.key_head = shared.item.head / (args.heads_v / args.heads_qk);
     if (shared.found) init_barriers(shared, rank);
   }
   __syncthreads();
@@ -63,13 +65,15 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
           [&](float(&state)[64], bool values) {
             if constexpr (kCtas == 2) summarize_chunks<Element>(args, item, shared, rank, values, state);
           });
+    } else if (threadIdx.x % kWarpgroup < 32) {
+      send_outputs<Element, Ring<kCtas>::kStages>(maps, args, item, shared, Stage::kV, rank);
     }
   } else {
     lower_registers<kFusedOtherRegisters>();
     if (kCtas == 1 || emits)
-      make_chunks<Element, kCtas, true>(maps, args, activation, item, shared, group - 2, rank);
+      make_chunks<Element, kCtas, true>(maps, activation, item, shared, group - 2, rank);
     else
-      make_chunks<Element, kCtas, false>(maps, args, activation, item, shared, group - 2, rank);
+      make_chunks<Element, kCtas, false>(maps, activation, item, shared, group - 2, rank);
   }
   if constexpr (kCtas > 1) cluster_end();  // the other CTA copies into this one's memory and arrives at its barriers
 }

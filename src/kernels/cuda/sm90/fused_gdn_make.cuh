@@ -15,29 +15,22 @@ namespace deltarelay::cuda::sm90::fused_gdn {
 template <int kCtas, bool kQueries>
 class Loader {
  public:
-  __device__ __forceinline__ Loader(const FusedMaps& maps, const Item& item, Shared<kCtas>& shared, int key_head,
-                                    int group, int rank)
+  __device__ __forceinline__ Loader(const FusedMaps& maps, Shared<kCtas>& shared, int group, int rank)
       : maps_(maps),
         shared_(shared),
         rank_(rank),
-        chunks_(uniform(item.row.chunks)),
-        token_(uniform(static_cast<int>(item.token))),
-        key_head_(uniform(key_head)),
-        head_(uniform(item.head)),
-        sequence_(uniform(item.sequence_at)),
+        chunks_(uniform(shared.item.row.chunks)),
         chunk_(group * kCtas),
         position_{group * kCtas} {}
 
-  // Everything up to `chunk`, waiting for stages.
-  __device__ __forceinline__ void load_until(int chunk) {
-    while (chunk_ <= chunk && load_next(true)) {
-    }
-  }
-  // What can be loaded now. When single CTAs, which run on every multiprocessor, fill their rings for the first time, two chunks at most: a
-  // lane waits to issue a copy while those before it crowd the memory, and would be late for the first chunk.
-  __device__ __forceinline__ void load_ready() {
+  // Everything up to chunk `needed`, waiting for stages; and what can be loaded now. When single CTAs, which run on every multiprocessor, fill
+  // their rings for the first time, two chunks more at most: a lane waits to issue a copy while those before it crowd the memory, and would
+  // be late for the first chunk.
+  __device__ __forceinline__ void load(int needed) {
     const int limit = kCtas == 1 && chunk_ < kStages ? chunk_ + 2 : chunks_;
-    while (chunk_ < limit && load_next(false)) {
+#pragma unroll 1
+    while (chunk_ <= needed || chunk_ < limit) {
+      if (!load_next(chunk_ <= needed)) break;
     }
   }
 
@@ -57,7 +50,7 @@ class Loader {
           return false;
       }
     }
-    if (threadIdx.x % 32 == 0) {
+    if (elect_lane()) {
 #pragma unroll
       for (int i = 0; i < kCtas; ++i) {
         if (chunk_ + i < chunks_) load(chunk_ + i, position_.stage + i);
@@ -72,29 +65,30 @@ class Loader {
   __device__ __forceinline__ void load(int chunk, int stage_index) {
     uint8_t* stage = shared_.ring[stage_index];
     uint64_t* loaded = &shared_.loaded[stage_index];
-    const int token = token_ + chunk * kFusedChunk;
+    const Item& item = shared_.item;  // read again for every chunk: registers are short here
+    const int token = static_cast<int>(item.token) + chunk * kFusedChunk;
     auto expect = [](uint64_t* barrier, uint32_t bytes) {
       ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, barrier, bytes);
     };
     auto copy = [&](const CUtensorMap& map, int half, int head, uint8_t* to) {
-      const int32_t at[5] = {0, token, half, head, sequence_};
+      const int32_t at[5] = {0, token, half, head, item.sequence_at};
       ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, to, &map, at, loaded);
     };
     expect(loaded, ((kQueries ? 4 : 2) + kHalves) * Stage::kTileBytes);
     if (kCtas > 1 && stage_index % 2 != rank_) expect(&shared_.made[stage_index], Stage::kMadeBytes);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      copy(maps_.k, half, key_head_, stage + half * Stage::kHalfBytes + Stage::kK);
-      if constexpr (kQueries) copy(maps_.q, half, key_head_, stage + half * Stage::kHalfBytes + Stage::kQ);
+      copy(maps_.k, half, shared_.key_head, stage + half * Stage::kHalfBytes + Stage::kK);
+      if constexpr (kQueries) copy(maps_.q, half, shared_.key_head, stage + half * Stage::kHalfBytes + Stage::kQ);
     }
 #pragma unroll
     for (int half = 0; half < kHalves; ++half)
-      copy(maps_.v, rank_ + half, head_, stage + Stage::kV + half * Stage::kTileBytes);
+      copy(maps_.v, rank_ + half, item.head, stage + Stage::kV + half * Stage::kTileBytes);
   }
 
   const FusedMaps& maps_;
   Shared<kCtas>& shared_;
-  int rank_, chunks_, token_, key_head_, head_, sequence_;
+  int rank_, chunks_;
   int chunk_;
   MakePosition<kCtas> position_;  // both chunks of a round lie in neighbouring stages, for their number is even
 };
@@ -253,24 +247,23 @@ __device__ __forceinline__ void write_lower(FusedLower& lower, const float* scor
 
 // `kQueries`: q too, and P; a summary has neither.
 template <class Element, int kCtas, bool kQueries>
-__device__ __forceinline__ void make_chunks(const FusedMaps& maps, const WalkArgs& args, const Activation& activation,
-                                            const Item& item, Shared<kCtas>& shared, int group, int rank) {
+__device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activation& activation, const Item& item,
+                                            Shared<kCtas>& shared, int group, int rank) {
   const int warp = uniform(static_cast<int>(threadIdx.x) % kWarpgroup / 32);
   const int chunks = uniform(item.row.chunks);
   FusedLower& lower = shared.lower[group];
   TokenGates& gates = shared.gates[group];
-  Loader<kCtas, kQueries> loader(maps, item, shared, item.head / (args.heads_v / args.heads_qk), group, rank);
-  if (warp == 0) loader.load_ready();
+  Loader<kCtas, kQueries> loader(maps, shared, group, rank);
+  if (warp == 0) loader.load(-1);
 
   const GateParams gate = gate_params(activation, item.head, 0, 1);
   MakePosition<kCtas> position{group * kCtas + rank};
   RawToken raw = fetch_token(activation, item, group * kCtas + rank, threadIdx.x % 32);
-  // Above the diagonal of P and T, in the stages that this group makes: 256 bytes in each of columns 2 and 3.
-  for (MakePosition<kCtas> own = position; own.parity == position.parity; own.advance()) {
-    const int i = threadIdx.x % kWarpgroup;
-    uint8_t* matrix = shared.ring[own.stage] + (i < 32 ? Stage::kP : Stage::kT);
-    if (i < 64)
-      *reinterpret_cast<uint4*>(matrix + core_offset(0, 2 + i / 16 % 2) + i % 16 * 16) = make_uint4(0, 0, 0, 0);
+  for (MakePosition<kCtas> own = position; own.parity == position.parity;
+       own.advance()) {  // the stages that this group makes
+    const int thread = threadIdx.x % kWarpgroup;
+    uint8_t* stage = shared.ring[own.stage];
+    if (thread < kClearThreads) clear_above(stage + Stage::kP, stage + Stage::kT, thread);
   }
   int turn = 0;
 #pragma unroll 1
@@ -280,7 +273,6 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const WalkArg
     const int lane = static_cast<int>(thread % 32), stage_index = position.stage;
     uint8_t* stage = shared.ring[stage_index];
     const int valid = min(item.tokens - chunk * kFusedChunk, kFusedChunk);
-    if (warp == 0) loader.load_until(chunk);
     wait_parity(&shared.loaded[stage_index], position.parity);
 
     // Rows 0-31 are those of q, rows 32-63 those of k; columns k, and before them q, of which only the squares are of use.
@@ -306,7 +298,8 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const WalkArg
     const float* of_keys = scores + (kQueries ? 16 : 0);
     if (warp < 2) {
       if constexpr (kQueries) write_p<Element>(stage + Stage::kP, of_keys, gates.sum, factors, warp, lane);
-      if (warp == 0) loader.load_ready();
+      // What the next chunk of this group needs: its stages were left by the state three chunks ago, so nobody waits for what is made here.
+      if (warp == 0) loader.load(chunk + 2 * kCtas);
     } else {
       write_lower(lower, of_keys, gates.sum, factors, valid, warp, lane);
       named_barrier(kLowerBarrier + group, 64);
@@ -322,7 +315,7 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const WalkArg
     }
     position.advance();
   }
-  if (warp == 0) loader.load_until(chunks - 1);
+  if (warp == 0) loader.load(chunks - 1);
 }
 
 }  // namespace deltarelay::cuda::sm90::fused_gdn

@@ -56,8 +56,10 @@ struct Shared {
   TokenGates gates[2];       // likewise
   uint64_t loaded[kStages];  // q, k, v are there
   uint64_t made[kStages];    // P, T and the vectors
+  uint64_t done[kStages];    // of a pair's emit: the state has read it, and its output lies over v
   uint64_t free[kStages];    // read by all states (own: of both CTAs), and the output has left
   Item item;
+  int key_head;
   bool found;
 };
 static_assert(sizeof(Shared<1>) <= 232448 && sizeof(Shared<2>) <= 232448, "227 KB a CTA");

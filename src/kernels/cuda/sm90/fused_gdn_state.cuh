@@ -93,7 +93,8 @@ __device__ __forceinline__ void emit_chunks(const FusedMaps& maps, const WalkArg
   // This lane's row of its warp's 16 value columns, 16 tokens at a time, for transposing ldmatrix and stmatrix.
   const uint32_t v_offset =
       Stage::kV + group * Stage::kTileBytes + swizzled_offset(8 * (lane / 16) + lane % 8, 2 * warp + lane / 8 % 2);
-  float product[16];  // K S, then R, then U
+  constexpr bool kSends = kCtas == 1;  // the outputs: a single CTA has no warp to spare for that
+  float product[16];                   // K S, then R, then U
   float out[16];
   RingPosition<Ring<kCtas>::kStages> position;
   int previous = 0;  // stage of the chunk before
@@ -103,6 +104,7 @@ __device__ __forceinline__ void emit_chunks(const FusedMaps& maps, const WalkArg
     const uint32_t at = shared_address(shared.ring[stage_index]) + v_offset;
 #pragma unroll
     for (int b = 0; b < 2; ++b) store_matrix_transposed(at + b * 16 * kRowBytes, pack_block<Element>(out, b));
+    if constexpr (!kSends) warp_arrive(&shared.done[stage_index]);
   };
   auto output_tile = [&](int stage_index) { return shared.ring[stage_index] + Stage::kV + group * Stage::kTileBytes; };
 
@@ -141,7 +143,7 @@ __device__ __forceinline__ void emit_chunks(const FusedMaps& maps, const WalkArg
     wgmma_commit();
 #pragma unroll
     for (int i = 0; i < 64; ++i) state[i] *= decay;
-    if (chunk > 0)
+    if (kSends && chunk > 0)
       send_output<Element>(maps, args, item, output_tile(previous), chunk - 1, tokens, half, group, thread);
     wgmma_wait<0>();
     pin(product);
@@ -166,7 +168,7 @@ __device__ __forceinline__ void emit_chunks(const FusedMaps& maps, const WalkArg
     add_triangle<Element>(out, solved, step.address + Stage::kP);
     wgmma_commit();
     // By now the output of the chunk before has been read: its stage is free.
-    if (chunk > 0 && thread == 0) {
+    if (kSends && chunk > 0 && thread == 0) {
       ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>{});
       release_stage<kCtas>(shared, previous, rank);
     }
@@ -178,7 +180,8 @@ __device__ __forceinline__ void emit_chunks(const FusedMaps& maps, const WalkArg
   }
   if (chunks == 0) return;
   write_output(previous);
-  send_output<Element>(maps, args, item, output_tile(previous), chunks - 1, tokens, half, group, thread);
+  if constexpr (kSends)
+    send_output<Element>(maps, args, item, output_tile(previous), chunks - 1, tokens, half, group, thread);
 }
 
 // B^T (with values, from zero) or M^T (without, from the identity) of a segment.

@@ -19,6 +19,7 @@ __device__ __forceinline__ constexpr int core_offset(int row, int column) { retu
 struct FusedLower {
   float diagonal[2][16][20];
   float corner[16][18];
+  uint4 inverses[4][8];  // in fp16: those of the 8 x 8 blocks on the diagonal
 };
 
 // Stores a 16 x 16 block in the layout of an accumulator, at row and column `row`, `column` (in blocks of 8) of P.
@@ -31,11 +32,100 @@ __device__ __forceinline__ void store_block(uint8_t* matrix, int row, int column
   store_matrix(shared_address(matrix + core_offset(row + core % 2, column + core / 2) + lane % 8 * 16), packed);
 }
 
-// T = (I - N)^-1 - I by one warp. Blocks on the diagonal by substitution in fp32, so repeated keys (L near 1 everywhere), which make powers
+// What is above the diagonal of P and T in blocks that nobody writes, once for all chunks of a stage: of P 16 x 16, of T also two of 8 x 8. By
+// kClearThreads threads.
+constexpr int kClearThreads = 80;
+__device__ __forceinline__ void clear_above(uint8_t* p, uint8_t* t, int thread) {
+  const int square = thread / 16, row = thread % 16;
+  uint8_t* at = square < 4 ? (square < 2 ? p : t) + core_offset(0, 2 + square % 2) + row * 16
+                           : t + (row < 8 ? core_offset(0, 1) : core_offset(2, 3)) + row % 8 * 16;
+  *reinterpret_cast<uint4*>(at) = make_uint4(0, 0, 0, 0);
+}
+
+// T = (I - N)^-1 - I by one warp, by halves: inverses of the 8 x 8 blocks on the diagonal by substitution in fp32, a row a lane; from them those of
+// 16 x 16 blocks, and T, by products of fp16. With Y0 and Y1 inverses (less I) and E what is below them, the block below is M + Y1 M, where
+// M = E + E Y0: what is added to E is not rounded. fp16 has the 11 bits of tf32, against the 8 of T in bf16, but not its range: false, and nothing
+// that counts, where a number above kLargest has come up. Numbers are within 2 where keys are normed, strengths are within 2 and norms of
+// raw keys in one chunk alike; N has the ratio of two norms in it. Below 6e-5 fp16 loses bits: so do rows of keys that are a thousand times their
+// neighbours, whose columns are above kLargest.
+template <class Element>
+__device__ __forceinline__ bool write_t_by_halves(FusedLower& lower, uint8_t* t, int lane) {
+  using Two = Pair<Element>;
+  using Half = Pair<__half>;
+  constexpr float kLargest = 1024.0f;
+  const int block = lane / 8, row = lane % 8, first = 8 * (block % 2);
+  const float(&own)[16][20] = lower.diagonal[block / 2];
+  auto load4 = [&](int i, int j) { return *reinterpret_cast<const float4*>(&own[first + i][first + j]); };
+  float y[8];
+#pragma unroll
+  for (int j = 0; j < 8; j += 4) {
+    const float4 n = load4(row, j);
+    y[j] = n.x, y[j + 1] = n.y, y[j + 2] = n.z, y[j + 3] = n.w;
+  }
+#pragma unroll
+  for (int m = 6; m >= 1; --m) {
+#pragma unroll
+    for (int j = 0; j < m; j += 4) {
+      const float4 n = load4(m, j);
+      y[j] = fmaf(y[m], n.x, y[j]);
+      if (j + 1 < m) y[j + 1] = fmaf(y[m], n.y, y[j + 1]);
+      if (j + 2 < m) y[j + 2] = fmaf(y[m], n.z, y[j + 2]);
+      if (j + 3 < m) y[j + 3] = fmaf(y[m], n.w, y[j + 3]);
+    }
+  }
+  *reinterpret_cast<uint4*>(t + core_offset(block, block) + row * 16) = {Two::pack(y[0], y[1]), Two::pack(y[2], y[3]),
+                                                                         Two::pack(y[4], y[5]), Two::pack(y[6], y[7])};
+  const uint4 halves = {Half::pack(y[0], y[1]), Half::pack(y[2], y[3]), Half::pack(y[4], y[5]), Half::pack(y[6], y[7])};
+  (&lower.inverses[0][0])[lane] = halves;
+  __syncwarp();
+  const uint32_t inverses = shared_address(&(&lower.inverses[0][0])[lane]);
+  const Fragment left = load_matrix(inverses), right = load_matrix_transposed(inverses);  // as A, as B operands
+
+  // 16 x 16: both blocks in one product, of a matrix that has them on its diagonal.
+  const int r = lane / 4, c = 2 * (lane % 4);
+  const float2 e0 = *reinterpret_cast<const float2*>(&lower.diagonal[0][8 + r][c]),
+               e1 = *reinterpret_cast<const float2*>(&lower.diagonal[1][8 + r][c]);
+  float below[4] = {e0.x, e0.y, e1.x, e1.y};
+  mma<__half>(below, {Half::pack(e0.x, e0.y), 0, 0, Half::pack(e1.x, e1.y)}, right.reg[0], right.reg[2]);
+  const uint32_t m0 = Half::pack(below[0], below[1]), m1 = Half::pack(below[2], below[3]);
+  mma<__half>(below, {left.reg[1], 0, 0, left.reg[3]}, transpose_block(m0), transpose_block(m1));
+  const uint32_t b0 = Half::pack(below[0], below[1]), b1 = Half::pack(below[2], below[3]);
+  word_at(t + core_offset(1, 0) + r * 16 + c * 2) = Two::pack(below[0], below[1]);
+  word_at(t + core_offset(3, 2) + r * 16 + c * 2) = Two::pack(below[2], below[3]);
+
+  // 32 x 32
+  float corner[2][4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 two = *reinterpret_cast<const float2*>(&lower.corner[r + 8 * (i % 2)][8 * (i / 2) + c]);
+    corner[i / 2][2 * (i % 2)] = two.x, corner[i / 2][2 * (i % 2) + 1] = two.y;
+  }
+  auto packed = [&](int i) { return Half::pack(corner[i / 2][2 * (i % 2)], corner[i / 2][2 * (i % 2) + 1]); };
+  const Fragment n10 = {packed(0), packed(1), packed(2), packed(3)};
+  mma<__half>(corner[0], n10, right.reg[0], transpose_block(b0));
+  mma<__half>(corner[1], n10, 0, right.reg[1]);
+  const uint32_t m[4] = {packed(0), packed(1), packed(2), packed(3)};
+  const Fragment y1 = {left.reg[2], b1, 0, left.reg[3]};
+#pragma unroll
+  for (int n = 0; n < 2; ++n) mma<__half>(corner[n], y1, transpose_block(m[2 * n]), transpose_block(m[2 * n + 1]));
+  store_block<Element>(t, 2, 0, &corner[0][0], lane);
+
+  auto larger = [](uint32_t a, uint32_t b) {
+    const __half2 most =
+        __hmax2(__habs2(reinterpret_cast<const __half2&>(a)), __habs2(reinterpret_cast<const __half2&>(b)));
+    return reinterpret_cast<const uint32_t&>(most);
+  };
+  const uint32_t most = larger(larger(larger(halves.x, halves.y), larger(halves.z, halves.w)),
+                               larger(larger(larger(b0, b1), larger(m[0], m[1])), larger(m[2], m[3])));
+  const __half2 limit = __float2half2_rn(kLargest);
+  return __all_sync(~0u, __hbgt2(limit, reinterpret_cast<const __half2&>(most)));
+}
+
+// The same where that has not the range. Blocks of 16 on the diagonal by substitution in fp32, so repeated keys (L near 1 everywhere), which make powers
 // of L grow, do no harm: lanes 0-15 and 16-31 each solve one row of a block, y = n + y N, from the last column back. With Y0 and Y1 these
 // blocks, the one below them is M + Y1 M, where M = N10 + N10 Y0. N is overwritten.
 template <class Element>
-__device__ __forceinline__ void write_t(FusedLower& lower, uint8_t* t, int lane) {
+__device__ __forceinline__ void write_t_by_rows(FusedLower& lower, uint8_t* t, int lane) {
   using Two = Pair<Element>;
   const int block = lane / 16, row = lane % 16;
   float(&own)[16][20] = lower.diagonal[block];
@@ -100,6 +190,15 @@ __device__ __forceinline__ void write_t(FusedLower& lower, uint8_t* t, int lane)
     uint8_t* at = t + core_offset(2, n) + r * 16 + c * 4;
     word_at(at) = Two::pack(corner[n][0], corner[n][1]);
     word_at(at + 128) = Two::pack(corner[n][2], corner[n][3]);
+  }
+}
+
+// T = (I - N)^-1 - I by one warp. N is overwritten.
+template <class Element>
+__device__ __forceinline__ void write_t(FusedLower& lower, uint8_t* t, int lane) {
+  if (!write_t_by_halves<Element>(lower, t, lane)) {
+    __syncwarp();
+    write_t_by_rows<Element>(lower, t, lane);
   }
 }
 

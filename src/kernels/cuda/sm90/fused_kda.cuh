@@ -33,6 +33,7 @@ __device__ __forceinline__ void init_barriers(FusedShared<kCtas>& shared, int ra
     ptx::mbarrier_init(&shared.summed[i], 4);            // warps of the score group
     ptx::mbarrier_init(&shared.scaled[i], own ? 5 : 1);  // warps of the scale group; the lane that loads v
     ptx::mbarrier_init(&shared.solved[i], own ? 4 : 1);  // warps of the score group; the lane that loads v
+    ptx::mbarrier_init(&shared.done[i], 4);              // warps of the state
     ptx::mbarrier_init(&shared.free[i], own ? kCtas * readers : readers);
   }
   ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster);
@@ -61,7 +62,10 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   if (group < 2) {
     raise_registers<kFusedStateRegisters>();
     wait_for_state(args);
-    if (kCtas == 1 || group == 0 || !emits) walk_fused(maps, args, shared.item, shared, group, rank);
+    if (kCtas == 1 || group == 0 || !emits)
+      walk_fused(maps, args, shared.item, shared, group, rank);
+    else if (threadIdx.x % kWarpgroup < 32)
+      send_outputs<__nv_bfloat16, FusedRing<kCtas>::kStages>(maps, args, shared.item, shared, FusedStage::kV, rank);
   } else {
     lower_registers<kFusedOtherRegisters>();
     if (group == 2) {

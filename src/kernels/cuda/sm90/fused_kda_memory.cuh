@@ -61,6 +61,7 @@ struct FusedShared {
   uint64_t summed[kStages];  // own: score -> scale: norms are taken, q and k may be overwritten
   uint64_t scaled[kStages];  // tiles and factors are there, and v
   uint64_t solved[kStages];  // P and T
+  uint64_t done[kStages];    // of a pair's emit: the state has read it, and its output lies over v
   uint64_t free[kStages];    // read by all states (own: of both CTAs), and the output has left
   Item item;
   bool found;

@@ -59,19 +59,15 @@ template <bool kQueries>
 __device__ __forceinline__ void write_factors(const Activation& activation, const TokenShare& share, uint8_t* stage,
                                               TokenFactors& factors, float strength, bool exists, uint32_t thread) {
   float sums[3] = {0.0f, 0.0f, 0.0f};
-  constexpr int kPieces = 2;  // at once: all four would be more code than the instruction cache has room for
-#pragma unroll 1
-  for (int first = 0; first < 4; first += kPieces) {
-    uint4 q[kPieces] = {}, k[kPieces];
+  uint4 q[4] = {}, k[4];
 #pragma unroll
-    for (int i = 0; i < kPieces; ++i) {
-      const uint8_t* at = stage + (share.first_piece ^ ((first + i) * 16));
-      if constexpr (kQueries) q[i] = *reinterpret_cast<const uint4*>(at + FusedStage::kQ);
-      k[i] = *reinterpret_cast<const uint4*>(at + FusedStage::kK);
-    }
-#pragma unroll
-    for (int i = 0; i < kPieces; ++i) add_products<kQueries>(sums, q[i], k[i]);
+  for (int i = 0; i < 4; ++i) {
+    const uint8_t* at = stage + (share.first_piece ^ (i * 16));
+    if constexpr (kQueries) q[i] = *reinterpret_cast<const uint4*>(at + FusedStage::kQ);
+    k[i] = *reinterpret_cast<const uint4*>(at + FusedStage::kK);
   }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) add_products<kQueries>(sums, q[i], k[i]);
 #pragma unroll
   for (int distance = 1; distance < 4; distance *= 2) {
     constexpr int kSums = kQueries ? 3 : 1;
@@ -156,16 +152,14 @@ class Loader {
         chunk_(warp == 0 ? rank : 0),
         stage_(chunk_) {}
 
-  // Everything up to `chunk`, waiting for stages; nothing is waited for that is more than a ring behind.
-  __device__ __forceinline__ void load_until(int chunk) {
-    while (chunk_ <= chunk && load_next(true)) {
-    }
-  }
-  // What can be loaded now. When single CTAs, which run on every multiprocessor, fill their rings for the first time, two chunks at most: a
-  // lane waits to issue a copy while those before it crowd the memory, and would be late for the first chunk.
-  __device__ __forceinline__ void load_ready() {
+  // Everything up to chunk `needed`, waiting for stages, of which none is more than a ring behind; and what can be loaded now. When single CTAs, which
+  // run on every multiprocessor, fill their rings for the first time, two chunks more at most: a lane waits to issue a copy while those
+  // before it crowd the memory, and would be late for the first chunk.
+  __device__ __forceinline__ void load(int needed) {
     const int limit = kCtas == 1 && chunk_ < kStages ? chunk_ + 2 : chunks_;
-    while (chunk_ < limit && load_next(false)) {
+#pragma unroll 1
+    while (chunk_ <= needed || chunk_ < limit) {
+      if (!load_next(chunk_ <= needed)) break;
     }
   }
 
@@ -181,7 +175,7 @@ class Loader {
       else if (!uniform(ptx::mbarrier_test_wait_parity(free, parity_ ^ 1)))
         return false;
     }
-    if (threadIdx.x % 32 == 0) {
+    if (elect_lane()) {
       if (warp_ == 0)
         load_keys();
       else
@@ -269,15 +263,13 @@ __device__ __forceinline__ void score_chunks(const FusedMaps& maps, const WalkAr
   uint32_t next_beta = fetch_beta(0, 0);
 
   Loader<kCtas, kQueries> loader(maps, item, shared, item.head / (args.heads_v / args.heads_qk), warp, rank);
-  loader.load_ready();
-// The block of P and T above the diagonal: 256 bytes in each of columns 2 and 3.
+  loader.load(-1);
 #pragma unroll  // a loop whose count the compiler takes to differ between lanes would cost all code behind it its uniform registers
-  for (int j = 0; j < (FusedRing<kCtas>::kStages + 1) / 2; ++j) {
-    const int i = threadIdx.x % kWarpgroup + j * kWarpgroup, stage = i / 64;
-    if (stage < FusedRing<kCtas>::kStages && stage % kCtas == rank) {  // what arrives brings its own zeros
-      uint8_t* matrix = shared.ring[stage] + (i / 32 % 2 == 0 ? FusedStage::kP : FusedStage::kT);
-      *reinterpret_cast<uint4*>(matrix + core_offset(0, 2 + i / 16 % 2) + i % 16 * 16) = make_uint4(0, 0, 0, 0);
-    }
+  for (int i = 0; i < FusedRing<kCtas>::kStages; ++i) {
+    const int thread = threadIdx.x % kWarpgroup;
+    uint8_t* stage = shared.ring[i];
+    if (thread < kClearThreads && i % kCtas == rank)  // what arrives brings its own zeros
+      clear_above(stage + FusedStage::kP, stage + FusedStage::kT, thread);
   }
   named_barrier(kScoreBarrier, kWarpgroup);
 
@@ -287,9 +279,9 @@ __device__ __forceinline__ void score_chunks(const FusedMaps& maps, const WalkAr
     // Opaque, or the compiler keeps every address that follows from it in registers from chunk to chunk.
     const uint32_t thread = opaque(threadIdx.x) % kWarpgroup;
     const int lane = static_cast<int>(thread % 32);
+    loader.load(chunk + kCtas);
     // Sums of the next chunk's raw rows, so that its scaling need not wait for them.
     if (chunk + kCtas < chunks) {
-      loader.load_until(chunk + kCtas);
       wait_parity(&shared.loaded[ahead.stage], ahead.parity);
       const int token = static_cast<int>(thread / 4);
       const float strength = write_strength(number_of(next_beta, beta.dtype), activation.beta_form);
@@ -346,9 +338,8 @@ __device__ __forceinline__ void score_chunks(const FusedMaps& maps, const WalkAr
       warp_arrive(&shared.solved[stage_index]);
       position.advance();
     }
-    loader.load_ready();
   }
-  loader.load_until(chunks - 1);
+  loader.load(chunks - 1);
 }
 
 }  // namespace deltarelay::cuda::sm90

@@ -104,7 +104,8 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
   const uint32_t v_offset = FusedStage::kV + group * FusedStage::kTileBytes +
                             swizzled_offset(8 * (lane / 16) + lane % 8, 2 * warp + lane / 8 % 2);
 
-  float product[16];  // K S, then R, then U
+  constexpr bool kSends = kCtas == 1;  // the outputs: a single CTA has no warp to spare for that
+  float product[16];                   // K S, then R, then U
   float out[16];
   RingPosition<FusedRing<kCtas>::kStages> position;
   int previous = 0;  // stage of the chunk before
@@ -123,6 +124,7 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
     const uint32_t at = shared_address(shared.ring[stage_index]) + v_offset;
 #pragma unroll
     for (int b = 0; b < 2; ++b) store_matrix_transposed(at + b * 16 * kRowBytes, packed[b]);
+    if constexpr (!kSends) warp_arrive(&shared.done[stage_index]);
   };
   auto output_tile = [&](int stage_index) {
     return shared.ring[stage_index] + FusedStage::kV + group * FusedStage::kTileBytes;
@@ -164,7 +166,7 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
     add_triangle<__nv_bfloat16>(product, error, stage + FusedStage::kT);
     wgmma_commit();
     // Behind T R: the output of the chunk before to memory.
-    if (first > 0)
+    if (kSends && first > 0)
       send_output<__nv_bfloat16>(maps, args, item, output_tile(previous), first / kFusedChunk - 1, tokens, half, group,
                                  thread);
     wgmma_wait<0>();
@@ -191,7 +193,7 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
     finish_update<1>(state, {shared.ring[stage_index] + FusedStage::kLate, column});
     // By now the output of the chunk before has been read: its stage is free. The compiler moves no arithmetic over this branch, so that the
     // scaling stays ahead of the wait for P U.
-    if (first > 0 && thread == 0) {
+    if (kSends && first > 0 && thread == 0) {
       ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>{});
       release_stage<kCtas>(shared, previous, rank);
     }
@@ -202,8 +204,9 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
   }
   if (tokens == 0) return;
   write_output(previous);
-  send_output<__nv_bfloat16>(maps, args, item, output_tile(previous), (tokens - 1) / kFusedChunk, tokens, half, group,
-                             thread);
+  if constexpr (kSends)
+    send_output<__nv_bfloat16>(maps, args, item, output_tile(previous), (tokens - 1) / kFusedChunk, tokens, half, group,
+                               thread);
 }
 
 // B^T (with values, from zero) or M^T (without, from the identity) of a segment.

@@ -79,16 +79,15 @@ __device__ __forceinline__ void release_rest(Shared& shared, uint64_t* filled, P
   }
 }
 
-// Sends off the output of a chunk, which the warps of the state have left in its v tile.
+// Sends off the output of a chunk from its v tile, by `threads` threads, ahead of which all of it lies there.
 template <class Element>
-__device__ __forceinline__ void send_output(const FusedMaps& maps, const WalkArgs& args, const Item& item,
-                                            const uint8_t* tile, int chunk, int tokens, int half, int group,
-                                            int thread) {
-  named_barrier(kStateBarrier + group, kWarpgroup);
+__device__ __forceinline__ void send_tile(const FusedMaps& maps, const WalkArgs& args, const Item& item,
+                                          const uint8_t* tile, int chunk, int tokens, int half, int thread,
+                                          int threads) {
   const int token = static_cast<int>(item.token) + chunk * kFusedChunk, valid = tokens - chunk * kFusedChunk;
   if (valid >= kFusedChunk) {
     if (thread == 0) {
-      ptx::fence_proxy_async(ptx::space_shared);  // behind the barrier it orders the stores of all, as in produce.cuh
+      ptx::fence_proxy_async(ptx::space_shared);  // behind a barrier it orders the stores of all, as in produce.cuh
       const int32_t at[5] = {0, token, half, item.head, item.sequence_at};
       ptx::cp_async_bulk_tensor(ptx::space_global, ptx::space_shared, &maps.o, at, tile);
       ptx::cp_async_bulk_commit_group();
@@ -97,11 +96,44 @@ __device__ __forceinline__ void send_output(const FusedMaps& maps, const WalkArg
     Element* out = static_cast<Element*>(args.o.data) + item.sequence_at * args.o.sequence + token * args.o.token +
                    item.head * args.o.head + half * kHalfWidth;
 #pragma unroll 1
-    for (int i = thread; i < valid * 8; i += kWarpgroup) {
+    for (int i = thread; i < valid * 8; i += threads) {
       const int row = i / 8, piece = i % 8;
       *reinterpret_cast<uint4*>(out + row * args.o.token + piece * 8) =
           *reinterpret_cast<const uint4*>(tile + swizzled_offset(row, piece));
     }
+  }
+}
+
+// The same by the state group that has left it there.
+template <class Element>
+__device__ __forceinline__ void send_output(const FusedMaps& maps, const WalkArgs& args, const Item& item,
+                                            const uint8_t* tile, int chunk, int tokens, int half, int group,
+                                            int thread) {
+  named_barrier(kStateBarrier + group, kWarpgroup);
+  send_tile<Element>(maps, args, item, tile, chunk, tokens, half, thread, kWarpgroup);
+}
+
+// All outputs of a CTA of a pair, by one warp of its second state group, which has no rows to walk: the state, which says in `done` that an output lies
+// in its v tile, at byte `tile` of a stage, has neither a barrier nor a fence for it in its chain.
+template <class Element, int kStages, class Shared>
+__device__ __forceinline__ void send_outputs(const FusedMaps& maps, const WalkArgs& args, const Item& item,
+                                             Shared& shared, int tile, int rank) {
+  const int lane = threadIdx.x % 32;
+  RingPosition<kStages> position;
+#pragma unroll 1
+  for (int chunk = 0; chunk < item.row.chunks; ++chunk) {
+    const int stage = position.stage;
+    wait_parity(&shared.done[stage], position.parity);
+    __syncwarp();
+    // The maker in the other CTA writes into this stage, but not over its output.
+    if (lane == 0 && stage % 2 != rank) arrive_in_block(&shared.free[stage], 1 - rank);
+    send_tile<Element>(maps, args, item, shared.ring[stage] + tile, chunk, item.tokens, rank, lane, 32);
+    __syncwarp();
+    if (lane == 0) {
+      ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>{});
+      ptx::mbarrier_arrive(&shared.free[stage]);
+    }
+    position.advance();
   }
 }
 
