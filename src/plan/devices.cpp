@@ -33,7 +33,7 @@ constexpr Measured kKda = {2150, 3050, 1150, 0, 91392, 54528, 5000, 14000, 12000
 constexpr Measured kGdn = {2200, 2550, 440, 0, 58384, 29712, 1250, 12000, 6000};
 // A pair of CTAs walks a summary whatever the tiling: with one tile that is twice the time of one unit. Two tiles share item_ns (modes.cpp).
 // Since T is made by halves, 2026-11-16: whole calls and times of the kernels alone. The summary of GDN is as it was.
-constexpr Measured kKdaFused = {3950, 4740, 1170, 0, 82048, 49280, 0, 17000, 12000};
+constexpr Measured kKdaFused = {3950, 4560, 1100, 0, 82048, 49280, 0, 17000, 12000};
 constexpr Measured kGdnFused = {3100, 3700, 550, 0, 41472, 20992, 0, 8000, 12000};
 constexpr int32_t kCarryNs = 900;        // a fold, over all multiprocessors
 constexpr int32_t kCarryUnitNs = 12000;  // one multiprocessor's time for one fold of one head

@@ -15,22 +15,25 @@
 
 namespace deltarelay::cuda::sm90 {
 
-// Sums of products of 8 channels: k k, q q, q k.
-template <bool kQueries>
-__device__ __forceinline__ void add_products(float (&sums)[3], const uint4& q, const uint4& k) {
-  using Two = Pair<__nv_bfloat16>;
-  const uint32_t qs[4] = {q.x, q.y, q.z, q.w}, ks[4] = {k.x, k.y, k.z, k.w};
+// Sums of products of channels: k k, q q, q k; of even and of odd channels apart, so that no addition waits for the one before it.
+struct TokenSums {
+  float even[3] = {}, odd[3] = {};
+  template <bool kQueries>
+  __device__ __forceinline__ void add(const uint4& q, const uint4& k) {  // 8 channels
+    using Two = Pair<__nv_bfloat16>;
+    const uint32_t qs[4] = {q.x, q.y, q.z, q.w}, ks[4] = {k.x, k.y, k.z, k.w};
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const float k0 = Two::low(ks[i]), k1 = Two::high(ks[i]);
-    sums[0] = fmaf(k1, k1, fmaf(k0, k0, sums[0]));
-    if constexpr (kQueries) {
-      const float q0 = Two::low(qs[i]), q1 = Two::high(qs[i]);
-      sums[1] = fmaf(q1, q1, fmaf(q0, q0, sums[1]));
-      sums[2] = fmaf(q1, k1, fmaf(q0, k0, sums[2]));
+    for (int i = 0; i < 4; ++i) {
+      const float k0 = Two::low(ks[i]), k1 = Two::high(ks[i]);
+      even[0] = fmaf(k0, k0, even[0]), odd[0] = fmaf(k1, k1, odd[0]);
+      if constexpr (kQueries) {
+        const float q0 = Two::low(qs[i]), q1 = Two::high(qs[i]);
+        even[1] = fmaf(q0, q0, even[1]), odd[1] = fmaf(q1, q1, odd[1]);
+        even[2] = fmaf(q0, k0, even[2]), odd[2] = fmaf(q1, k1, odd[2]);
+      }
     }
   }
-}
+};
 
 // For the factors over the tokens a thread of the score group sums a quarter of a token's channels, and writes one of its four factors.
 struct TokenShare {
@@ -58,7 +61,7 @@ __device__ __forceinline__ uint32_t factor_at(uint32_t thread) {
 template <bool kQueries>
 __device__ __forceinline__ void write_factors(const Activation& activation, const TokenShare& share, uint8_t* stage,
                                               TokenFactors& factors, float strength, bool exists, uint32_t thread) {
-  float sums[3] = {0.0f, 0.0f, 0.0f};
+  TokenSums channels;
   uint4 q[4] = {}, k[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -67,7 +70,10 @@ __device__ __forceinline__ void write_factors(const Activation& activation, cons
     k[i] = *reinterpret_cast<const uint4*>(at + FusedStage::kK);
   }
 #pragma unroll
-  for (int i = 0; i < 4; ++i) add_products<kQueries>(sums, q[i], k[i]);
+  for (int i = 0; i < 4; ++i) channels.add<kQueries>(q[i], k[i]);
+  float sums[3];
+#pragma unroll
+  for (int i = 0; i < 3; ++i) sums[i] = channels.even[i] + channels.odd[i];
 #pragma unroll
   for (int distance = 1; distance < 4; distance *= 2) {
     constexpr int kSums = kQueries ? 3 : 1;
@@ -282,9 +288,10 @@ __device__ __forceinline__ void score_chunks(const FusedMaps& maps, const WalkAr
     loader.load(chunk + kCtas);
     // Sums of the next chunk's raw rows, so that its scaling need not wait for them.
     if (chunk + kCtas < chunks) {
-      wait_parity(&shared.loaded[ahead.stage], ahead.parity);
+      // The write strength ahead of the wait: from a chunk's load to its T every step counts, for the ring is no deeper than that.
       const int token = static_cast<int>(thread / 4);
       const float strength = write_strength(number_of(next_beta, beta.dtype), activation.beta_form);
+      wait_parity(&shared.loaded[ahead.stage], ahead.parity);
       write_factors<kQueries>(activation, share, shared.ring[ahead.stage], tokens_of(shared.ring[ahead.stage]),
                               strength, (chunk + kCtas) * kFusedChunk + token < item.tokens, thread);
       ptx::fence_proxy_async(ptx::space_shared);
