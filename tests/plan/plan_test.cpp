@@ -349,9 +349,11 @@ TEST(Plan, SummariesAreWalkedInPairs) {
   EXPECT_EQ(far->tiling.value_tiles, 1);
   EXPECT_EQ(far->table.num_slots, 8);
   for (const Plan* plan : {near.get(), far.get()}) {
-    const PhaseTimes played =
-        time_table(plan->table, costs_of(plan->problem, options, backend, 0, plan->tiling.value_tiles));
-    EXPECT_EQ(plan->predicted_ns, played.total());
+    const plan::Costs costs = costs_of(plan->problem, options, backend, 0, plan->tiling.value_tiles);
+    const PhaseTimes played = time_table(plan->table, costs);
+    // The prediction reckons with the longest segment, which may be the last: that one is not summarized.
+    EXPECT_GE(plan->predicted_ns, played.total());
+    EXPECT_NEAR(plan->predicted_ns, played.total(), costs.summarize);
     const auto& rows = plan->table.rows1;
     const auto first = std::ranges::find(rows, Work::kEmit, &Row::work);
     ASSERT_NE(first, rows.end());
