@@ -235,4 +235,6 @@ done
 echo
 echo "== summary, $SECONDS s; logs in $out"
 printf '%s\n' "${summary[@]}"
+results=$(results_file)
+if [ -n "$results" ]; then python3 scripts/results_table.py --short "$results"; fi
 exit $failed

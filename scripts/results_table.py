@@ -2,6 +2,7 @@
 """Tables of measured results, made from the files of bench/results and from nothing else.
 
     scripts/results_table.py <results.json>          the table of one file, as Markdown
+    scripts/results_table.py --short <results.json>  what it is held to alone, three cases a line, those that fall short first
     scripts/results_table.py --update <document>...  rewrite the generated sections of documents
 
 A generated section stands between `<!-- table: results <file.json> -->` or
@@ -140,6 +141,24 @@ def gpu_table(results: dict) -> str:
     return "\n".join(lines) + "\n"
 
 
+def short_table(results: dict) -> str:
+    known = targets()
+    held = known["cases"] if results["device"] == known.get("device") else {}
+    by_case = {row["case"]: row for row in results["rows"]}
+    short, enough = [], []
+    for row in results["rows"]:
+        required = limits_of(held.get(row["case"], {}), row, by_case).get("required")
+        if required is None:
+            continue
+        (enough if row["ms"] <= required else short).append(f"{row['case']} {row['ms']:.4f} of {required:.3f}")
+    lines = [f"{len(enough)} of {len(short) + len(enough)} figures are as required; ms of those required"]
+    for cells in (short, enough):
+        lines += ["  ".join(f"{cell:<38}" for cell in cells[i : i + 3]).rstrip() for i in range(0, len(cells), 3)]
+        if cells is short and short:
+            lines.append("-")
+    return "\n".join(lines) + "\n"
+
+
 def results_table(results: dict) -> str:
     if on_gpu(results):
         return gpu_table(results)
@@ -208,6 +227,9 @@ def regenerate(text: str) -> str:
 def main() -> int:
     if len(sys.argv) == 2 and sys.argv[1].endswith(".json"):
         print(results_table(json.loads(pathlib.Path(sys.argv[1]).read_text(encoding="utf-8"))), end="")
+        return 0
+    if len(sys.argv) == 3 and sys.argv[1] == "--short":
+        print(short_table(json.loads(pathlib.Path(sys.argv[2]).read_text(encoding="utf-8"))), end="")
         return 0
     if len(sys.argv) > 2 and sys.argv[1] == "--update":
         for name in sys.argv[2:]:

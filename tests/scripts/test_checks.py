@@ -233,6 +233,14 @@ class ResultFiles(Tree):
         self.results["rows"][0].update(ms=0.19, ms_low=0.18)
         self.assertIn("**0.190** \\*", results_table.results_table(self.results))
 
+    def test_what_falls_short_comes_first(self):
+        lines = results_table.short_table(self.results).splitlines()
+        self.assertEqual(lines, ["1 of 1 figures are as required; ms of those required", "kda-8k-h64 0.4000 of 0.450"])
+        self.results["rows"].insert(0, {**self.results["rows"][0], "case": "other"})
+        self.results["rows"][1]["ms"] = 0.46
+        lines = results_table.short_table(self.results).splitlines()
+        self.assertEqual(lines, ["0 of 1 figures are as required; ms of those required", "kda-8k-h64 0.4600 of 0.450", "-"])
+
     def test_targets_of_another_device_are_not_shown(self):
         self.results["device"] = "NVIDIA A100"
         self.assertIn("| `kda-8k-h64` | 2 | 0.400 | 0.390 to 0.410 | - | - |", results_table.results_table(self.results))
