@@ -41,6 +41,7 @@ ALLOWED = {
     "tools/first_call": [API],
     "examples": [API],
     "bench": [API, *TOOLS],
+    "bench/alone": [API, "src"],  # kernels without the library around them
     "tests/abi": [API, *TOOLS],
     "tests/cli": [API, *TOOLS, "tools/deltarelay"],
     "tests/forward": [API, *TOOLS],
@@ -60,7 +61,7 @@ THIRD_PARTY = {
     "gmock/": ["tests"],
     **dict.fromkeys(
         ("cuda", "cub/", "cooperative_groups"),
-        [CUDA, "src/run", "tools/check", "tools/first_call", "tests/gpu", "tests/run"],
+        [CUDA, "src/run", "tools/check", "tools/first_call", "tests/gpu", "tests/run", "bench/alone"],
     ),
 }
 GENERATED = {"deltarelay/commit.h"}  # written into the build folder

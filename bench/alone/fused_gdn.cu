@@ -1,0 +1,36 @@
+// The fused walk of GDN alone: the argument is a name to print.
+#include "kernels/cuda/sm90/fused_gdn.cuh"
+#include "walk.cuh"
+
+namespace deltarelay::alone {
+namespace {
+
+template <int kCtas>
+void time(const Shape& shape) {
+  const Walk walk(shape);
+  Array<float> gates(walk.per_token_head()), strengths(walk.per_token_head());
+  gates.fill(Fill::kLogGate, 5);
+  strengths.fill(Fill::kStrength, 6);
+  cuda::Activation activation{};
+  activation.g = walk.view(gates.data(), 1);
+  activation.beta = walk.view(strengths.data(), 1);
+  activation.gate_form = GateForm::kLog;
+  activation.beta_form = BetaForm::kValue;
+  activation.scale = 0.08838835f;
+  activation.l2norm = true;
+  walk.time(cuda::sm90::fused_gdn_kernel<Element, kCtas>, sizeof(cuda::sm90::fused_gdn::Shared<kCtas>),
+            cuda::sm90::kFusedThreads, kCtas, walk.maps(gates.data()), walk.args(cuda::sm90::kFusedChunk), activation);
+}
+
+}  // namespace
+}  // namespace deltarelay::alone
+
+int main(int argc, char** argv) {
+  using deltarelay::alone::time;
+  std::printf("%-10s", argc > 1 ? argv[1] : "fused_gdn");
+  time<1>({"4x8k-h32", 4, 8192, 16, 32});
+  time<1>({"8x1k-h64", 8, 1024, 16, 64});
+  time<2>({"8k-h64", 1, 8192, 16, 64});
+  time<2>({"summary", 8, 2048, 2, 8, deltarelay::Work::kSummarize});
+  std::printf("\n");
+}

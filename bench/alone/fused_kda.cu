@@ -1,0 +1,43 @@
+// The fused walk of KDA alone, with raw bounded gates: the argument is a name to print.
+#include "kernels/cuda/sm90/fused_kda.cuh"
+#include "walk.cuh"
+
+namespace deltarelay::alone {
+namespace {
+
+template <int kCtas>
+void time(const Shape& shape) {
+  const Walk walk(shape);
+  constexpr int kWidth = cuda::sm90::kWidth;
+  Array<Element> gates(walk.per_token_head() * kWidth), strengths(walk.per_token_head());
+  Array<float> a_log(shape.heads_v), bias(static_cast<size_t>(shape.heads_v) * kWidth);
+  gates.fill(Fill::kNormal, 5);
+  strengths.fill(Fill::kNormal, 6);
+  a_log.fill(Fill::kNormal, 7, 0.1f);
+  bias.fill(Fill::kNormal, 8, 0.1f);
+  cuda::Activation activation{};
+  activation.g = walk.view(gates.data(), kWidth);
+  activation.beta = walk.view(strengths.data(), 1);
+  activation.a_log = a_log.data();
+  activation.dt_bias = bias.data();
+  activation.gate_form = GateForm::kRawBounded;
+  activation.beta_form = BetaForm::kLogit;
+  activation.lower_bound = cuda::kMidFrameGate;
+  activation.scale = 0.08838835f;
+  activation.l2norm = true;
+  walk.time(cuda::sm90::fused_kda_kernel<kCtas, GateForm::kRawBounded>, sizeof(cuda::sm90::FusedShared<kCtas>),
+            cuda::sm90::kFusedThreads, kCtas, walk.maps(gates.data()), walk.args(cuda::sm90::kFusedChunk), activation);
+}
+
+}  // namespace
+}  // namespace deltarelay::alone
+
+int main(int argc, char** argv) {
+  using deltarelay::alone::time;
+  std::printf("%-10s", argc > 1 ? argv[1] : "fused_kda");
+  time<1>({"33x2k-h4", 33, 1984, 4, 4});
+  time<1>({"2x2k-h64", 2, 2048, 64, 64});
+  time<2>({"16x2k-h4", 16, 1984, 4, 4});
+  time<2>({"summary", 16, 1984, 4, 4, deltarelay::Work::kSummarize});
+  std::printf("\n");
+}

@@ -1,0 +1,273 @@
+// A fused walk alone, launched without the library: for trying variants of a kernel in seconds (scripts/try_kernels.sh). Times are those of launch after
+// launch, with inputs that the L2 may keep from one to the next; they compare variants, and are no results. Outputs are not checked
+// here, only hashed and summed: what is kept of a variant goes through the tests.
+#pragma once
+#include <cuda.h>
+#include <cudaTypedefs.h>
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "kernels/cuda/args.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/sm90/record.h"
+#include "kernels/cuda/sm90/walk_maps.h"
+
+namespace deltarelay::alone {
+
+using Element = __nv_bfloat16;
+
+inline void require(cudaError_t status, const char* what) {
+  if (status == cudaSuccess) return;
+  std::fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(status));
+  std::exit(1);
+}
+
+// Numbers that never repeat, never zeros: clocks depend on data.
+__device__ inline float uniform_of(size_t index, unsigned stream) {
+  uint64_t bits = index * 0x9e3779b97f4a7c15u + stream * 0xbf58476d1ce4e5b9u;
+  bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9u;
+  bits = (bits ^ (bits >> 27)) * 0x94d049bb133111ebu;
+  return static_cast<float>((bits ^ (bits >> 31)) >> 40) * 0x1p-24f;
+}
+__device__ inline float normal_of(size_t index, unsigned stream) {
+  const float radius = sqrtf(-2.0f * logf(uniform_of(index, 2 * stream) + 1e-7f));
+  return radius * cosf(6.2831853f * uniform_of(index, 2 * stream + 1));
+}
+
+enum class Fill { kNormal, kLogGate, kStrength };
+
+template <class T>
+__global__ void fill_kernel(T* data, size_t count, Fill fill, float scale, unsigned stream) {
+  for (size_t i = blockIdx.x * size_t{256} + threadIdx.x; i < count; i += gridDim.x * size_t{256}) {
+    const float x = normal_of(i, stream);
+    const float value = fill == Fill::kNormal    ? scale * x
+                        : fill == Fill::kLogGate ? -log1pf(expf(-x))
+                                                 : 1.0f / (1.0f + expf(-x));
+    data[i] = static_cast<T>(value);
+  }
+}
+
+__global__ void sum_kernel(const Element* data, size_t count, unsigned long long* hash, double* sum) {
+  unsigned long long bits = 0;
+  double total = 0.0;
+  for (size_t i = blockIdx.x * size_t{256} + threadIdx.x; i < count; i += gridDim.x * size_t{256}) {
+    bits += (i * 2654435761u + 12345) * (__bfloat16_as_ushort(data[i]) + 1u);
+    total += fabs(static_cast<double>(__bfloat162float(data[i])));
+  }
+  atomicAdd(hash, bits);
+  atomicAdd(sum, total);
+}
+
+// Device memory of one tensor.
+template <class T>
+class Array {
+ public:
+  explicit Array(size_t count) : count_(count) { require(cudaMalloc(&data_, count * sizeof(T)), "cudaMalloc"); }
+  ~Array() { cudaFree(data_); }
+  Array(const Array&) = delete;
+  Array& operator=(const Array&) = delete;
+  Array& fill(Fill how, unsigned stream, float scale = 1.0f) {
+    fill_kernel<<<2048, 256>>>(data_, count_, how, scale, stream);
+    return *this;
+  }
+  Array& poison() {
+    require(cudaMemset(data_, 0xff, count_ * sizeof(T)), "cudaMemset");
+    return *this;
+  }
+  T* data() const { return data_; }
+  size_t count() const { return count_; }
+
+ private:
+  T* data_ = nullptr;
+  size_t count_;
+};
+
+// Packed sequences of one length; every row of the table is one of them.
+struct Shape {
+  const char* name;
+  int sequences, tokens, heads_qk, heads_v;
+  Work work = Work::kEmit;
+  int all_tokens() const { return sequences * tokens; }
+};
+
+inline CUtensorMap map_of(const void* data, int tokens, int heads) {
+  static const auto encode = [] {
+    void* entry = nullptr;
+    cudaDriverEntryPointQueryResult found;
+    require(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found),
+            "cuTensorMapEncodeTiled");
+    return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(entry);
+  }();
+  const auto heads_64 = static_cast<cuuint64_t>(heads);
+  const std::array<cuuint64_t, 5> sizes = {64, static_cast<cuuint64_t>(tokens), 2, heads_64, 1};
+  const std::array<cuuint64_t, 4> strides = {heads_64 * 256, 128, 256, 16};
+  const std::array<cuuint32_t, 5> box = {64, 32, 1, 1, 1}, steps = {1, 1, 1, 1, 1};
+  CUtensorMap map;
+  const CUresult status =
+      encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 5, const_cast<void*>(data), sizes.data(), strides.data(),
+             box.data(), steps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (status != CUDA_SUCCESS) require(cudaErrorInvalidValue, "cuTensorMapEncodeTiled");
+  return map;
+}
+
+// Tensors and arguments that the fused walks have in common.
+class Walk {
+ public:
+  explicit Walk(const Shape& shape)
+      : shape_(shape),
+        q_(size_of(shape.heads_qk)),
+        k_(size_of(shape.heads_qk)),
+        v_(size_of(shape.heads_v)),
+        o_(size_of(shape.heads_v)),
+        initial_(states()),
+        final_(states()),
+        slot_state_(states()),
+        slot_transition_(states()),
+        slot_lives_(size_t{2} * shape.sequences * shape.heads_v) {
+    q_.fill(Fill::kNormal, 1);
+    k_.fill(Fill::kNormal, 2);
+    v_.fill(Fill::kNormal, 3);
+    initial_.fill(Fill::kNormal, 4, 0.1f);
+    o_.poison();
+  }
+
+  cuda::sm90::FusedMaps maps(const void* gates) const {
+    const int tokens = shape_.all_tokens();
+    return {.q = map_of(q_.data(), tokens, shape_.heads_qk),
+            .k = map_of(k_.data(), tokens, shape_.heads_qk),
+            .g = map_of(gates, tokens, shape_.heads_v),
+            .v = map_of(v_.data(), tokens, shape_.heads_v),
+            .o = map_of(o_.data(), tokens, shape_.heads_v)};
+  }
+
+  cuda::WalkArgs args(int chunk_tokens) const {
+    cuda::WalkArgs args{};
+    write_table(args.tables, chunk_tokens);
+    args.phase = 1;
+    args.row_bound = shape_.sequences;
+    args.initial = pool(initial_.data());
+    args.final = pool(final_.data());
+    args.o = view(o_.data(), kWidth);
+    args.slot_state = slot_state_.data();
+    args.slot_transition = slot_transition_.data();
+    args.slot_lives = slot_lives_.data();
+    args.heads_qk = shape_.heads_qk;
+    args.heads_v = shape_.heads_v;
+    return args;
+  }
+
+  // `width`: numbers of a token and head.
+  template <class T>
+  cuda::TensorView view(T* data, int64_t width) const {
+    return {data, shape_.heads_v * width, width, 0, sizeof(T) == 4 ? DType::kFp32 : DType::kBf16};
+  }
+  size_t per_token_head() const { return static_cast<size_t>(shape_.all_tokens()) * shape_.heads_v; }
+
+  // Prints the median and the least of five series of launches, and what the outputs come to.
+  template <class Kernel, class... Args>
+  void time(Kernel* kernel, size_t shared_bytes, unsigned threads, unsigned ctas, const Args&... args) const {
+    require(cuda::load_kernel(kernel, shared_bytes), "load_kernel");
+    const cuda::LaunchShape launch{.grid = dim3(static_cast<unsigned>(shape_.sequences * shape_.heads_v) * ctas),
+                                   .block = threads,
+                                   .shared_bytes = shared_bytes,
+                                   .cluster = ctas};
+    cudaEvent_t begin, end;
+    require(cudaEventCreate(&begin), "cudaEventCreate");
+    require(cudaEventCreate(&end), "cudaEventCreate");
+    std::array<float, 5> series{};
+    constexpr int kLaunches = 16;
+    for (int i = 0; i < kLaunches; ++i) require(cuda::launch_dependent(kernel, launch, nullptr, args...), "launch");
+    for (float& ms : series) {
+      require(cudaEventRecord(begin), "cudaEventRecord");
+      for (int i = 0; i < kLaunches; ++i) require(cuda::launch_dependent(kernel, launch, nullptr, args...), "launch");
+      require(cudaEventRecord(end), "cudaEventRecord");
+      require(cudaEventSynchronize(end), "the kernel");
+      require(cudaEventElapsedTime(&ms, begin, end), "cudaEventElapsedTime");
+      ms /= kLaunches;
+    }
+    std::sort(series.begin(), series.end());
+    std::printf("  %s %.4f (%.4f)", shape_.name, series[2], series[0]);
+    if (shape_.work == Work::kEmit) print_sum();
+    cudaEventDestroy(begin);
+    cudaEventDestroy(end);
+  }
+
+ private:
+  static constexpr int64_t kWidth = cuda::sm90::kWidth;
+
+  size_t size_of(int heads) const { return static_cast<size_t>(shape_.all_tokens()) * heads * kWidth; }
+  size_t states() const { return static_cast<size_t>(shape_.sequences) * shape_.heads_v * kWidth * kWidth; }
+
+  cuda::StateView pool(float* data) const {
+    cuda::StateView pool{};
+    pool.data = data;
+    pool.stride_head = kWidth * kWidth;
+    pool.stride_slot = shape_.heads_v * pool.stride_head;
+    pool.num_slots = shape_.sequences;
+    pool.layout = StateLayout::kValueMajor;
+    pool.dtype = DType::kFp32;
+    pool.index_dtype = DType::kInt32;
+    return pool;
+  }
+
+  void write_table(cuda::Tables& table, int chunk_tokens) const {
+    uint32_t used = 0;
+    auto place = [&](size_t bytes) {
+      const uint32_t at = used;
+      used += static_cast<uint32_t>((bytes + 15) / 16 * 16);
+      return at;
+    };
+    const int chunks = (shape_.tokens + chunk_tokens - 1) / chunk_tokens;
+    std::vector<int64_t> token_begin;
+    std::vector<int32_t> chunk_begin;
+    std::vector<Row> rows;
+    for (int i = 0; i <= shape_.sequences; ++i) {
+      token_begin.push_back(int64_t{i} * shape_.tokens);
+      chunk_begin.push_back(i * chunks);
+      if (i < shape_.sequences)
+        rows.push_back({i, 0, chunks, shape_.work, -1, shape_.work == Work::kEmit ? -1 : i, -1});
+    }
+    const int32_t counts[3] = {shape_.sequences, 0, 0};
+    table.num_seqs = shape_.sequences;
+    table.at_token_begin = place(token_begin.size() * sizeof(int64_t));
+    table.at_chunk_begin = place(chunk_begin.size() * sizeof(int32_t));
+    table.at_rows1 = place(rows.size() * sizeof(Row));
+    table.at_folds = place(sizeof(Fold));
+    table.at_rows3 = place(sizeof(Row));
+    table.at_counts = place(sizeof counts);
+    if (used > cuda::Tables::kImageBytes) require(cudaErrorInvalidValue, "a table that travels with the launch");
+    std::memcpy(table.image + table.at_token_begin, token_begin.data(), token_begin.size() * sizeof(int64_t));
+    std::memcpy(table.image + table.at_chunk_begin, chunk_begin.data(), chunk_begin.size() * sizeof(int32_t));
+    std::memcpy(table.image + table.at_rows1, rows.data(), rows.size() * sizeof(Row));
+    std::memcpy(table.image + table.at_counts, counts, sizeof counts);
+  }
+
+  void print_sum() const {
+    Array<unsigned long long> hash(1);
+    Array<double> sum(1);
+    require(cudaMemset(hash.data(), 0, sizeof(unsigned long long)), "cudaMemset");
+    require(cudaMemset(sum.data(), 0, sizeof(double)), "cudaMemset");
+    sum_kernel<<<512, 256>>>(o_.data(), o_.count(), hash.data(), sum.data());
+    unsigned long long bits = 0;
+    double total = 0.0;
+    require(cudaMemcpy(&bits, hash.data(), sizeof bits, cudaMemcpyDeviceToHost), "cudaMemcpy");
+    require(cudaMemcpy(&total, sum.data(), sizeof total, cudaMemcpyDeviceToHost), "cudaMemcpy");
+    std::printf(" %04llx %.5e", bits & 0xffff, total);
+  }
+
+  const Shape shape_;
+  Array<Element> q_, k_, v_, o_;
+  Array<float> initial_, final_, slot_state_, slot_transition_;
+  Array<uint32_t> slot_lives_;
+};
+
+}  // namespace deltarelay::alone

@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Variants of a fused walk beside the one in src, kernels alone, in seconds: for an idea, before the library is built with it. On a host with a
+# Hopper GPU and nvcc; elsewhere it stops after compiling, which tells registers and spills.
+#
+#   scripts/try_kernels.sh fused_gdn|fused_kda [<folder>...]
+#
+# A folder holds the files that differ, as they lie under src (<folder>/kernels/cuda/sm90/fused_row.cuh), and may hold `flags`, further
+# options of nvcc. All are compiled at once and run in turns, twice. A line has for each shape the median and the least milliseconds of a launch, and
+# the hash and the sum of its outputs: the same hash is the same bits, and a sum that is far off is wrong.
+set -euo pipefail
+case ${1:-} in fused_gdn | fused_kda) program=$1 ;; *) sed -n '/^#   /p' "$0" >&2; exit 2 ;; esac
+shift
+root=$(cd "$(dirname "$0")/.." && pwd)
+command -v nvcc >/dev/null || PATH="$PATH:/usr/local/cuda/bin"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+names=()
+compile() {  # <name> <folder, or nothing>
+  local flags=()
+  if [ -n "$2" ] && [ -e "$2/flags" ]; then read -ra flags <"$2/flags"; fi
+  nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a ${2:+-I"$2"} -I"$root/src" -I"$root/include" --expt-relaxed-constexpr -Xptxas -v \
+    "${flags[@]}" "$root/bench/alone/$program.cu" -o "$work/$1" >"$work/$1.log" 2>&1
+}
+compile src "" &
+names+=(src)
+for folder in "$@"; do
+  [ -d "$folder" ] || { echo "try_kernels: expected a folder, found '$folder'" >&2; exit 2; }
+  name=$(basename "$folder")
+  compile "$name" "$(cd "$folder" && pwd)" &
+  names+=("$name")
+done
+wait
+failed=0
+for name in "${names[@]}"; do
+  if [ ! -x "$work/$name" ]; then echo "$name does not compile:" && grep -m 5 error "$work/$name.log" && failed=1; fi
+  # Products one after the other, and spills.
+  grep -oE '\(C75[0-9]+\).{0,70}|[1-9][0-9]* bytes spill stores, [0-9]+ bytes spill loads' "$work/$name.log" | sed "s/^/$name: /" || true
+done
+if ! nvidia-smi >/dev/null 2>&1; then echo "no GPU here: compiled only" && exit $failed; fi
+for _ in 1 2; do
+  for name in "${names[@]}"; do
+    if [ -x "$work/$name" ]; then timeout 60 "$work/$name" "$name" || { echo "$name: exit status $?" && failed=1; }; fi
+  done
+done
+exit $failed
