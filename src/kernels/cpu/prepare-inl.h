@@ -289,6 +289,15 @@ HWY_INLINE void decay_rows(const float* HWY_RESTRICT k, int64_t k_stride, const 
   }
 }
 
+// The columns of the `count` tokens before a sub-chunk, times what it decays.
+HWY_INLINE void scale_earlier(float* HWY_RESTRICT columns, int64_t stride, int32_t count, Vec end) {
+  const F32 d;
+  for (int32_t t = 0; t < count; ++t) {
+    float* column = columns + t * stride;
+    hn::StoreU(hn::Mul(hn::LoadU(d, column), end), d, column);
+  }
+}
+
 // Moves the columns of earlier sub-chunks on from the start of sub-chunk `block` to the start of the next one, and adds its
 // own keys. After the last sub-chunk the columns are what to_end is.
 HWY_INLINE void advance_columns(const float* HWY_RESTRICT k, int64_t k_stride, const float* HWY_RESTRICT decay,
@@ -301,10 +310,7 @@ HWY_INLINE void advance_columns(const float* HWY_RESTRICT k, int64_t k_stride, c
       hn::StoreU(hn::Mul(hn::LoadU(d, k + (block + t) * k_stride + c), end), d, columns + (block + t) * stride + c);
       end = hn::Mul(end, hn::LoadU(d, decay + (block + t) * width + c));
     }
-    for (int32_t t = 0; t < block; ++t) {
-      float* column = columns + t * stride + c;
-      hn::StoreU(hn::Mul(hn::LoadU(d, column), end), d, column);
-    }
+    scale_earlier(columns + c, stride, block, end);
   }
 }
 
@@ -315,10 +321,7 @@ HWY_INLINE void decay_columns(const float* HWY_RESTRICT decay, int32_t width, in
   for (int32_t c = 0; c < width && block > 0; c += kLanes) {
     const Vec end = hn::Mul(hn::Mul(hn::LoadU(d, decay + c), hn::LoadU(d, decay + width + c)),
                             hn::Mul(hn::LoadU(d, decay + 2 * width + c), hn::LoadU(d, decay + 3 * width + c)));
-    for (int32_t t = 0; t < block; ++t) {
-      float* column = columns + t * stride + c;
-      hn::StoreU(hn::Mul(hn::LoadU(d, column), end), d, column);
-    }
+    scale_earlier(columns + c, stride, block, end);
   }
 }
 
