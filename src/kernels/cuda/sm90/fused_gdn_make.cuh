@@ -259,8 +259,8 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activat
   const GateParams gate = gate_params(activation, item.head, 0, 1);
   MakePosition<kCtas> position{group * kCtas + rank};
   RawToken raw = fetch_token(activation, item, group * kCtas + rank, threadIdx.x % 32);
-  for (MakePosition<kCtas> own = position; own.parity == position.parity;
-       own.advance()) {  // the stages that this group makes
+  // The stages that this group makes.
+  for (MakePosition<kCtas> own = position; own.parity == position.parity; own.advance()) {
     const int thread = threadIdx.x % kWarpgroup;
     uint8_t* stage = shared.ring[own.stage];
     if (thread < kClearThreads) clear_above(stage + Stage::kP, stage + Stage::kT, thread);

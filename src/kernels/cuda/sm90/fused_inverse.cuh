@@ -19,7 +19,7 @@ __device__ __forceinline__ constexpr int core_offset(int row, int column) { retu
 struct FusedLower {
   float diagonal[2][16][20];
   float corner[16][18];
-  uint4 inverses[4][8];  // in fp16: those of the 8 x 8 blocks on the diagonal
+  uint4 inverses[32];  // in fp16: rows of the inverses of the four 8 x 8 blocks on the diagonal
 };
 
 // Stores a 16 x 16 block in the layout of an accumulator, at row and column `row`, `column` (in blocks of 8) of P.
@@ -76,9 +76,9 @@ __device__ __forceinline__ bool write_t_by_halves(FusedLower& lower, uint8_t* t,
   *reinterpret_cast<uint4*>(t + core_offset(block, block) + row * 16) = {Two::pack(y[0], y[1]), Two::pack(y[2], y[3]),
                                                                          Two::pack(y[4], y[5]), Two::pack(y[6], y[7])};
   const uint4 halves = {Half::pack(y[0], y[1]), Half::pack(y[2], y[3]), Half::pack(y[4], y[5]), Half::pack(y[6], y[7])};
-  (&lower.inverses[0][0])[lane] = halves;
+  lower.inverses[lane] = halves;
   __syncwarp();
-  const uint32_t inverses = shared_address(&(&lower.inverses[0][0])[lane]);
+  const uint32_t inverses = shared_address(&lower.inverses[lane]);
   const Fragment left = load_matrix(inverses), right = load_matrix_transposed(inverses);  // as A, as B operands
 
   // 16 x 16: both blocks in one product, of a matrix that has them on its diagonal.
