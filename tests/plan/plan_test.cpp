@@ -353,7 +353,7 @@ TEST(Plan, SummariesAreWalkedInPairs) {
     const PhaseTimes played = time_table(plan->table, costs);
     // The prediction reckons with the longest segment, which may be the last: that one is not summarized.
     EXPECT_GE(plan->predicted_ns, played.total());
-    EXPECT_NEAR(plan->predicted_ns, played.total(), costs.summarize);
+    EXPECT_LE(plan->predicted_ns, played.total() + costs.summarize);
     const auto& rows = plan->table.rows1;
     const auto first = std::ranges::find(rows, Work::kEmit, &Row::work);
     ASSERT_NE(first, rows.end());
