@@ -89,6 +89,7 @@ TEST(CaseParse, ErrorsNameWordExpectedAndFound) {
   EXPECT_EQ(error_of("kda dk=0 seqs=1"), "dk: expected a whole number from 1 to 4096, found '0'");
   EXPECT_EQ(error_of("kda dk=x seqs=1"), "dk: expected a whole number from 1 to 4096, found 'x'");
   EXPECT_EQ(error_of("kda dk=12q seqs=1"), "dk: expected a whole number from 1 to 4096, found '12q'");
+  EXPECT_EQ(error_of("kda seqs=1 keys=uneven"), "keys: expected l2norm beside uneven, found 'no l2norm'");
   EXPECT_THAT(error_of("kda"), HasSubstr("found 'neither'"));
   EXPECT_THAT(error_of("kda seqs=1 batch=1x1"), HasSubstr("found 'both'"));
   EXPECT_THAT(error_of("kda seqs=1,,2"), HasSubstr("seqs: expected a whole number"));
