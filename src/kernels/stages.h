@@ -94,6 +94,7 @@ struct CallBounds {
   int64_t rows1 = 0, folds = 0, rows3 = 0;
   int64_t chunks = 0;  // of all sequences
   int64_t slots = 0;
+  int64_t checkpoints = 0;  // that wait in the workspace
 };
 
 // One execution on a GPU. The table is on its way: kernels put onto `stream` find it filled. Refers to the plan, so `enqueue`
@@ -114,6 +115,7 @@ struct DeviceCall {
   float* slot_state;           // [slot, HV, state_floats]; nullptr where the call has no slot
   float* slot_transition;      // [slot, HV, transition_floats]; nullptr where the call has no slot
   uint32_t* slot_lives;        // [slot, HV, 2]; nullptr where the call has no slot
+  float* checkpoints;          // [bounds.checkpoints, HV, DV, DK]; nullptr where none waits (plan.h)
 };
 
 // Options that concern the choice of a backend.

@@ -222,6 +222,14 @@ int64_t count_chunks(const Plan& plan) {
   return chunks;
 }
 
+// A GPU takes a checkpoint inside a chunk on from the start of that chunk. Until it is finished it is kept in fp32, for a pool of 16 bits would round it
+// twice. No two are written to one slot, so there are at most as many as the pool has slots, however many a list may name.
+int64_t count_waiting_checkpoints(const Plan& plan) {
+  const Problem& p = plan.problem;
+  if (p.checkpoint.dtype == DType::kFp32 || !p.checkpoints_inside(plan.chunk)) return 0;
+  return std::min(p.checkpoint.num_slots, p.checkpoint_rows());
+}
+
 // A GPU reads the table from its own memory. What the plan knows of it is kept as the bytes to send; else the GPU writes it.
 void lay_out_device_table(Plan& plan) {
   const Problem& p = plan.problem;
@@ -252,6 +260,10 @@ void book_workspace(Plan& plan) {
                             static_cast<size_t>(plan.sizes.record_bytes));
   if (plan.options.device.kind == DR_DEVICE_CUDA) {
     book(kBufferLives, states * 2 * sizeof(uint32_t));
+    plan.checkpoints = count_waiting_checkpoints(plan);
+    const Problem& p = plan.problem;
+    book(kBufferCheckpoints, static_cast<size_t>(plan.checkpoints) * static_cast<size_t>(p.heads_v) *
+                                 static_cast<size_t>(p.dk) * static_cast<size_t>(p.dv) * sizeof(float));
     lay_out_device_table(plan);
     book(kBufferTable, plan.device_table.bytes);
   } else if (!plan.problem.lengths_known) {

@@ -123,6 +123,7 @@ struct Plan {
   plan::Decision decision;   // of the search
   plan::TableSize capacity;  // upper bounds when lengths come at execution, else what the table holds
   int64_t num_chunks = 0;    // of all sequences; an upper bound when lengths come at execution
+  int64_t checkpoints = 0;   // places of kBufferCheckpoints
 
   // On a GPU: where the table lies in its buffer, and, when the lengths are known, what it holds.
   DeviceTableLayout device_table;
@@ -141,6 +142,8 @@ const char* isa_name(const Plan& plan);
 
 inline constexpr const char* kBufferPrepared = "prepared operands";  // [chunk, HV, record_bytes]
 inline constexpr const char* kBufferLives = "live transitions";      // [slot, HV, 2] uint32, on a GPU
+// [checkpoints, HV, DV, DK] fp32, on a GPU: on their way to a pool of 16 bits, where some may be due inside a chunk.
+inline constexpr const char* kBufferCheckpoints = "checkpoints";
 
 // A transition of this plan none of whose numbers is above it has vanished (kernels/cuda/vanished.cuh); 0 for an exact carry. The norm of DK x DK
 // numbers of at most x is at most DK x.

@@ -32,4 +32,19 @@ int64_t Problem::checkpoint_rows(int64_t length) const {
   return 0;
 }
 
+int64_t Problem::checkpoint_rows() const {
+  if (!lengths_known) {
+    const int64_t ragged = checkpoints == Checkpoints::kChunks ? num_seqs : 0;  // each may end in a short chunk
+    return checkpoint_rows(num_tokens) + ragged;
+  }
+  if (batched()) return num_seqs * checkpoint_rows(seq_len);
+  int64_t rows = 0;
+  for (int64_t n = 0; n < num_seqs; ++n) rows += checkpoint_rows(length(n));
+  return rows;
+}
+
+bool Problem::checkpoints_inside(int64_t chunk) const {
+  return checkpoints == Checkpoints::kList || (checkpoints == Checkpoints::kEvery && checkpoint_every % chunk != 0);
+}
+
 }  // namespace deltarelay

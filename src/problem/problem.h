@@ -75,6 +75,10 @@ struct Problem {
 
   // Checkpoint rows that a sequence of this length has; for a list, the most that it can have.
   int64_t checkpoint_rows(int64_t length) const;
+  // Rows of all sequences; when the lengths are not known yet, the most that num_tokens and num_seqs allow.
+  int64_t checkpoint_rows() const;
+  // May one be due inside a chunk of so many tokens? Of a list it is known at execution where they are.
+  bool checkpoints_inside(int64_t chunk) const;
 };
 
 // Where the rows of each sequence lie: the view that kernels use, whether lengths came with the plan or the tensors.

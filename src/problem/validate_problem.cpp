@@ -240,18 +240,6 @@ StatePool read_state(const char* pool_name, const dr_state& request, const Probl
   return pool;
 }
 
-// Rows of all sequences; when the lengths are not known yet, the most that num_tokens and num_seqs allow.
-int64_t checkpoint_rows_of_all(const Problem& p) {
-  if (!p.lengths_known) {
-    const int64_t ragged = p.checkpoints == Checkpoints::kChunks ? p.num_seqs : 0;  // each may end in a short chunk
-    return p.checkpoint_rows(p.num_tokens) + ragged;
-  }
-  if (p.batched()) return p.num_seqs * p.checkpoint_rows(p.seq_len);
-  int64_t rows = 0;
-  for (int64_t n = 0; n < p.num_seqs; ++n) rows += p.checkpoint_rows(p.length(n));
-  return rows;
-}
-
 void read_checkpoints(const dr_problem& request, Problem* p) {
   p->checkpoints = choose<Checkpoints>("problem.checkpoints", request.checkpoints, kCheckpoints);
   const int64_t every = request.checkpoint_every;
@@ -267,7 +255,7 @@ void read_checkpoints(const dr_problem& request, Problem* p) {
   const bool wanted = p->checkpoints != Checkpoints::kNone;
   // How many rows a list has is known when it is given, at execution; a pool for it may be smaller than the bound.
   const bool rows_known = p->lengths_known && p->checkpoints != Checkpoints::kList;
-  p->checkpoint = read_state("problem.checkpoint", request.checkpoint, *p, checkpoint_rows_of_all(*p), rows_known);
+  p->checkpoint = read_state("problem.checkpoint", request.checkpoint, *p, p->checkpoint_rows(), rows_known);
   if (wanted != p->checkpoint.used()) {
     fail_invalid("problem.checkpoint.use",
                  wanted ? std::string("DR_STATE_ROWS or DR_STATE_SLOTS, a place for the checkpoints")

@@ -126,13 +126,15 @@ void execute_cuda(const Plan& plan, const dr_tensors& tensors, std::byte* worksp
                                    .folds = plan.capacity.folds,
                                    .rows3 = plan.capacity.rows3,
                                    .chunks = plan.num_chunks,
-                                   .slots = plan.capacity.slots},
+                                   .slots = plan.capacity.slots,
+                                   .checkpoints = plan.checkpoints},
                         .vanish_bound = vanish_bound_of(plan),
                         .tables = tables,
                         .prepared = buffer<std::byte>(plan, workspace, kBufferPrepared),
                         .slot_state = buffer<float>(plan, workspace, kBufferSlotState),
                         .slot_transition = buffer<float>(plan, workspace, kBufferTransition),
-                        .slot_lives = buffer<uint32_t>(plan, workspace, kBufferLives)};
+                        .slot_lives = buffer<uint32_t>(plan, workspace, kBufferLives),
+                        .checkpoints = buffer<float>(plan, workspace, kBufferCheckpoints)};
   plan.backend->enqueue(call);
 }
 

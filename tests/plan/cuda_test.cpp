@@ -136,6 +136,68 @@ TEST(CudaSm90, BooksRecordsSlotsAndTheTable) {
   EXPECT_EQ(late_chunks(2), 2) << "no chunk is empty";
 }
 
+// Where the walk may have to leave a checkpoint before it is finished, and the pool would round it then.
+TEST(CudaSm90, BooksCheckpointsOnTheirWayToAPoolOf16Bits) {
+  const Options options = on_h200();
+  const size_t state = size_t{4} * 128 * 128 * sizeof(float);
+  auto places = [&](const Problem& problem) {
+    const auto plan = make_plan(problem, options);
+    const size_t bytes = booked(*plan, kBufferCheckpoints);
+    EXPECT_EQ(bytes, static_cast<size_t>(plan->checkpoints) * state);
+    Problem wide = problem;
+    wide.checkpoint.dtype = DType::kFp32;
+    const auto without = make_plan(wide, options);
+    EXPECT_EQ(without->ledger.find(kBufferCheckpoints), nullptr) << "fp32 is not rounded";
+    EXPECT_EQ(plan->ledger.total_bytes(), without->ledger.total_bytes() + bytes) << "nothing else grows";
+    return plan->checkpoints;
+  };
+  const Problem kda = test::problem_of(Op::kKda, {300, 0, 130}, 4), gdn = test::problem_of(Op::kGdn, {300, 0, 130}, 4);
+  for (const DType pool : {DType::kBf16, DType::kFp16}) {
+    EXPECT_EQ(places(test::with_checkpoints(kda, 48, 8, pool)), 6 + 2);
+    EXPECT_EQ(places(test::with_checkpoints(gdn, 96, 4, pool)), 3 + 1);
+  }
+  EXPECT_EQ(places(test::with_checkpoints(kda, 96, 4)), 0) << "whole chunks of 32";
+  EXPECT_EQ(places(test::with_checkpoints(gdn, 128, 3)), 0) << "whole chunks of 64";
+  EXPECT_EQ(places(test::with_checkpoints(kda, 304, 1)), 0) << "no sequence is that long";
+  Problem chunks = test::with_checkpoints(kda, 48, 8);
+  chunks.checkpoints = Checkpoints::kChunks;
+  EXPECT_EQ(places(chunks), 0);
+
+  // A list may name all multiples of 16; no more can be stored than the pool has slots.
+  EXPECT_EQ(places(test::with_checkpoints(kda, 0, 3)), 3);
+  EXPECT_EQ(places(test::with_checkpoints(kda, 0, 100000)), 18 + 8);
+  EXPECT_EQ(places(test::with_checkpoints(kda, 48, 100000)), 8);
+  EXPECT_EQ(places(test::with_checkpoints(kda, 0, 0)), 0) << "an empty pool";
+  const auto long_one = test::with_checkpoints(test::problem_of(Op::kKda, {int64_t{1} << 20}, 4), 0, 1 << 20);
+  EXPECT_EQ(places(long_one), 1 << 16) << "2^32 numbers";
+
+  const auto text = describe_text(*make_plan(test::with_checkpoints(kda, 48, 8), options));
+  EXPECT_THAT(text, HasSubstr("\n  checkpoints: "));
+  const auto json = describe_json(*make_plan(test::with_checkpoints(kda, 48, 8), options));
+  EXPECT_THAT(json, HasSubstr("\"name\":\"checkpoints\""));
+  const auto on_cpu = make_plan(test::with_checkpoints(kda, 0, 8), test::options_on(test::cpu_with(2)));
+  EXPECT_EQ(on_cpu->ledger.find(kBufferCheckpoints), nullptr) << "its chunks are 16 tokens";
+}
+
+// Whatever lengths come, there is room for them, and bounds that grow never take less.
+TEST(CudaSm90, BooksCheckpointsForEveryLengthWithinTheBounds) {
+  const Options options = test::options_on(test::prepared_on("h200"));
+  for (const int64_t every : {0, 48, 80}) {
+    int64_t before = 0;
+    for (int64_t tokens = 0; tokens < 700; tokens += 23) {
+      auto places = [&](const Problem& problem) {
+        return make_plan(test::with_checkpoints(problem, every, 1000), options)->checkpoints;
+      };
+      const int64_t late = places(test::problem_with_bounds(Op::kKda, tokens, 3, 4));
+      EXPECT_GE(late, before);
+      before = late;
+      for (const int64_t cut : {int64_t{0}, tokens / 3, tokens / 2})
+        EXPECT_GE(late, places(test::problem_of(Op::kKda, {cut, tokens - cut, 0}, 4)));
+    }
+    EXPECT_GT(before, 0);
+  }
+}
+
 template <class T>
 std::vector<T> array_in(const std::vector<std::byte>& image, size_t offset, int64_t count) {
   std::vector<T> values(static_cast<size_t>(count));

@@ -35,6 +35,16 @@ inline Problem problem_with_bounds(Op op, int64_t num_tokens, int64_t num_seqs, 
   return p;
 }
 
+// Asks for checkpoints: every so many tokens or, for 0, by a list.
+inline Problem with_checkpoints(Problem p, int64_t every, int64_t num_slots, DType pool = DType::kBf16) {
+  p.checkpoints = every > 0 ? Checkpoints::kEvery : Checkpoints::kList;
+  p.checkpoint_every = every;
+  p.checkpoint.use = StateUse::kSlots;
+  p.checkpoint.num_slots = num_slots;
+  p.checkpoint.dtype = pool;
+  return p;
+}
+
 inline dr_device device_of(const std::string& name) {
   for (int32_t i = 0; i < device_count(); ++i) {
     if (name == device_at(i).name) return device_at(i);

@@ -98,6 +98,19 @@ TEST(CudaSm80, CodeRunsOnItsMajorCapabilityAndVirtualCodeOnAllLater) {
   EXPECT_FALSE(has_code_for(90, ""));
 }
 
+TEST(CudaSm80, BooksCheckpointsOfAnyWidthOnTheirWayToAPoolOf16Bits) {
+  Problem problem = test::problem_of(Op::kGdn, {300, 0, 130}, 3, 60, 100);
+  problem.dtype = DType::kFp32;
+  const auto plan = make_plan(test::with_checkpoints(problem, 48, 8), on("a100"));
+  const Buffer* buffer = plan->ledger.find(kBufferCheckpoints);
+  ASSERT_NE(buffer, nullptr);
+  EXPECT_EQ(buffer->bytes, size_t{6 + 2} * 3 * 60 * 100 * sizeof(float));
+  const auto wide = make_plan(test::with_checkpoints(problem, 48, 8, DType::kFp32), on("a100"));
+  EXPECT_EQ(wide->ledger.find(kBufferCheckpoints), nullptr);
+  const auto whole = make_plan(test::with_checkpoints(problem, 64, 6), on("a100"));
+  EXPECT_EQ(whole->ledger.find(kBufferCheckpoints), nullptr) << "whole chunks";
+}
+
 TEST(CudaSm80, ShapesHaveNumbersOfTheirOwn) {
   std::set<int32_t> numbers;
   for (const Op op : {Op::kKda, Op::kGdn})

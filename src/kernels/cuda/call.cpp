@@ -65,7 +65,7 @@ WalkArgs Call::walk_args(int32_t phase) const {
           .heads_qk = problem_.heads_qk,
           .heads_v = problem_.heads_v,
           .vanish_bound = call_.vanish_bound,
-          .checkpoints = checkpoints()};
+          .checkpoints = checkpoints(walked_checkpoint())};
 }
 
 CarryArgs Call::carry_args() const {
@@ -82,24 +82,39 @@ CarryArgs Call::carry_args() const {
 StateView Call::initial() const { return view(problem_.initial, tensors_.initial, tensors_.initial_index); }
 StateView Call::final() const { return view(problem_.final, tensors_.final, tensors_.final_index); }
 
-CheckpointView Call::checkpoints() const {
-  return {.pool = view(problem_.checkpoint, tensors_.checkpoint, tensors_.checkpoint_index),
+StateView Call::checkpoint() const { return view(problem_.checkpoint, tensors_.checkpoint, tensors_.checkpoint_index); }
+
+// Where the walk stores them: the pool, or places in the workspace that have its slots. A pool may have many more slots than there can be
+// checkpoints; then each has the place of its number, also one whose slot is null. Only a list with entries that break its rules is longer than
+// that: numbers past the end count as slots outside the pool.
+StateView Call::walked_checkpoint() const {
+  StateView walked = checkpoint();
+  if (call_.checkpoints == nullptr || walked.data == nullptr) return walked;
+  walked.data = call_.checkpoints;
+  walked.stride_head = int64_t{problem_.dk} * problem_.dv;
+  walked.stride_slot = walked.stride_head * problem_.heads_v;
+  walked.layout = StateLayout::kValueMajor;
+  walked.dtype = DType::kFp32;
+  if (walked.num_slots > call_.bounds.checkpoints) {
+    walked.index = nullptr;
+    walked.num_slots = call_.bounds.checkpoints;
+  }
+  return walked;
+}
+
+CheckpointView Call::checkpoints(const StateView& pool) const {
+  return {.pool = pool,
           .kind = problem_.checkpoints,
           .every = problem_.checkpoint_every,
           .offsets = tensors_.checkpoint_offsets,
           .positions = tensors_.checkpoint_positions};
 }
 
-// A list says only on the device where they are.
-bool Call::leaves_checkpoints() const {
-  return problem_.checkpoints == Checkpoints::kList ||
-         (problem_.checkpoints == Checkpoints::kEvery && problem_.checkpoint_every % call_.chunk != 0);
-}
-
 void Call::take_checkpoints_on() const {
-  if (!leaves_checkpoints()) return;
+  if (!problem_.checkpoints_inside(call_.chunk)) return;
   const CheckpointArgs args{.tables = call_.tables,
-                            .checkpoints = checkpoints(),
+                            .checkpoints = checkpoints(checkpoint()),
+                            .walked = walked_checkpoint(),
                             .activation = activation(),
                             .k = k(),
                             .v = v(),

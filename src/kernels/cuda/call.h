@@ -29,7 +29,7 @@ class Call {
   WalkArgs walk_args(int32_t phase) const;  // 1 or 3
   CarryArgs carry_args() const;
 
-  // After the last walk: checkpoints inside of chunks, where it could not store them. Launches nothing where there are none.
+  // After the last walk: checkpoints inside of chunks, where it could not store them, and those that wait. Launches nothing where there are none.
   void take_checkpoints_on() const;
   // What belongs to no row: output rows past the last offset, and final states of empty sequences. Launches nothing where there are none.
   void finish() const;
@@ -37,9 +37,10 @@ class Call {
  private:
   StateView initial() const;
   StateView final() const;
-  CheckpointView checkpoints() const;
+  StateView checkpoint() const;
+  StateView walked_checkpoint() const;
+  CheckpointView checkpoints(const StateView& pool) const;
   const uint8_t* has_initial() const { return problem_.initial_mask ? tensors_.has_initial : nullptr; }
-  bool leaves_checkpoints() const;
   bool leaves_anything() const;
 
   const DeviceCall& call_;

@@ -1,5 +1,6 @@
-// `checkpoint`: takes states on from the start of a chunk, where the walk has left them in the pool, to the tokens inside it for which they
-// were asked. The recurrence as it is defined, in fp32: fewer than a chunk of tokens, so its time is a few microseconds.
+// `checkpoint`: takes states on from the start of a chunk, where the walk has left them, to the tokens inside it for which they were asked. The
+// recurrence as it is defined, in fp32: fewer than a chunk of tokens, so its time is a few microseconds. States that wait in the workspace are
+// brought to the pool, those between two chunks too.
 //
 // A block has 32 value columns of one head and some checkpoints of one sequence. Four lanes share a column, each with every fourth channel.
 #include "kernels/cuda/activation.cuh"
@@ -85,19 +86,20 @@ __device__ __forceinline__ void step(float (&state)[kWidth / kLanes], const Inpu
   for (int i = 0; i < kWidth / kLanes; ++i) state[i] = fmaf(inputs.k[t][kLanes * i + part], update, state[i]);
 }
 
-// Takes the state in `slot` on over tokens [begin, end) of a sequence.
+// Takes the state that the walk has left in `walked` on over tokens [begin, end) of a sequence, and stores it in `slot` of the pool.
 template <int kWidth, bool kKda>
-__device__ __forceinline__ void take_on(Inputs<kWidth>& inputs, const CheckpointArgs& args, int sequence, int64_t slot,
-                                        int head, int column0, int64_t begin, int64_t end) {
+__device__ __forceinline__ void take_on(Inputs<kWidth>& inputs, const CheckpointArgs& args, int sequence,
+                                        int64_t walked, int64_t slot, int head, int column0, int64_t begin,
+                                        int64_t end) {
   const int part = static_cast<int>(threadIdx.x) % kLanes, column = column0 + static_cast<int>(threadIdx.x) / kLanes;
-  const StateView& pool = args.checkpoints.pool;
-  const bool exists = column < args.dv, value_major = pool.layout == StateLayout::kValueMajor;
+  const bool exists = column < args.dv;
   // One element after the other, for so many addresses at once would fill the registers.
-  auto for_each_element = [&](auto&& use) {
-    const int64_t bytes = pool.dtype == DType::kFp32 ? 4 : 2;
-    const int64_t first = slot * pool.stride_slot + head * pool.stride_head +
+  auto for_each_element = [&](const StateView& states, int64_t number, auto&& use) {
+    const bool value_major = states.layout == StateLayout::kValueMajor;
+    const int64_t bytes = states.dtype == DType::kFp32 ? 4 : 2;
+    const int64_t first = number * states.stride_slot + head * states.stride_head +
                           (value_major ? int64_t{column} * args.dk + part : int64_t{part} * args.dv + column);
-    uint8_t* at = static_cast<uint8_t*>(pool.data) + first * bytes;
+    uint8_t* at = static_cast<uint8_t*>(states.data) + first * bytes;
     int64_t step = kLanes * bytes * (value_major ? 1 : args.dv);
 #pragma unroll
     for (int i = 0; i < kWidth / kLanes; ++i) {
@@ -107,8 +109,9 @@ __device__ __forceinline__ void take_on(Inputs<kWidth>& inputs, const Checkpoint
     }
   };
   float state[kWidth / kLanes];
-  for_each_element(
-      [&](int i, const uint8_t* at, bool there) { state[i] = there ? load_number(at, pool.dtype, 0) : 0.0f; });
+  for_each_element(args.walked, walked, [&](int i, const uint8_t* at, bool there) {
+    state[i] = there ? load_number(at, args.walked.dtype, 0) : 0.0f;
+  });
   const int64_t first_token = args.tables.batched ? 0 : args.tables.token_begin()[sequence];
   const int64_t values = (args.tables.batched ? sequence * args.v.sequence : 0) + head * args.v.head + column;
 #pragma unroll 1
@@ -124,7 +127,8 @@ __device__ __forceinline__ void take_on(Inputs<kWidth>& inputs, const Checkpoint
       step<kWidth, kKda>(state, inputs, t, value, part);
     }
   }
-  for_each_element([&](int i, uint8_t* at, bool there) {
+  const StateView& pool = args.checkpoints.pool;
+  for_each_element(pool, slot, [&](int i, uint8_t* at, bool there) {
     if (there) store_number(at, pool.dtype, 0, state[i]);
   });
 }
@@ -139,6 +143,7 @@ __global__ void __launch_bounds__(kThreads) checkpoint_kernel(const __grid_const
   const int part = static_cast<int>(blockIdx.x % parts), item = static_cast<int>(blockIdx.x / parts);
   const int tile = item % tiles, head = item / tiles % args.heads_v, sequence = item / tiles / args.heads_v;
   const SequenceCheckpoints own = find_checkpoints<kThreads>(args.tables, args.checkpoints, sequence, sum);
+  const bool waits = args.walked.data != args.checkpoints.pool.data;
   for (int64_t row = own.first + part; row < own.end; row += parts) {
     const int64_t position = own.position(args.checkpoints, row);
     if (position < 0) {
@@ -146,9 +151,11 @@ __global__ void __launch_bounds__(kThreads) checkpoint_kernel(const __grid_const
         atomicOr(args.report, static_cast<uint32_t>(DR_REPORT_CHECKPOINTS));
       continue;
     }
-    const int64_t begin = position / args.chunk * args.chunk, slot = slot_of(args.checkpoints.pool, row);
-    if (begin == position || slot < 0) continue;
-    take_on<kWidth, kKda>(inputs, args, sequence, slot, head, tile * kColumns, begin, position);
+    const int64_t begin = position / args.chunk * args.chunk;
+    // A walk into places by number has not asked for the slot.
+    const int64_t slot = slot_of(args.checkpoints.pool, row, args.report), walked = slot_of(args.walked, row);
+    if ((begin == position && !waits) || slot < 0 || walked < 0) continue;
+    take_on<kWidth, kKda>(inputs, args, sequence, walked, slot, head, tile * kColumns, begin, position);
   }
 }
 

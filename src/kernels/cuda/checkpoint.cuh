@@ -1,5 +1,6 @@
 // States inside a sequence. The walk stores them between two chunks; one that is due inside a chunk gets the state before that chunk
-// from the walk, and `checkpoint` takes it on from there, token by token.
+// from the walk, and `checkpoint` takes it on from there, token by token. Where the pool has 16 bits, the walk stores them all in fp32 in the
+// workspace, and `checkpoint` brings them to the pool: each is rounded once.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -12,6 +13,7 @@ namespace deltarelay::cuda {
 struct CheckpointArgs {
   Tables tables;
   CheckpointView checkpoints;
+  StateView walked;  // where the walk has stored them: the pool itself, or places in the workspace
   Activation activation;
   TensorView k, v;
   int32_t heads_qk, heads_v, dk, dv;
