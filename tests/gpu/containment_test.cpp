@@ -173,5 +173,26 @@ TEST_F(Reports, SlotsOutsideThePool) {
   }
 }
 
+// Checkpoints that go to the pool at once, and those that wait by slot or by number.
+TEST_F(Reports, CheckpointsOutsideThePoolOrTheirSequence) {
+  for (const char* op : {"kda bf16", "gdn bf16", "kda fp32 backend=cuda-sm80", "gdn fp32 backend=cuda-sm80"}) {
+    for (const char* state : {"slots", "slots:bf16", "slots:bf16:pool=10"}) {
+      const std::string line = std::string(op) + " hv=2 seqs=100,50,30 l2norm checkpoint-state=" + state;
+      Ran ran(forced(line + " checkpoints=every:16"));
+      EXPECT_EQ(report_of(ran, nullptr, nullptr, 0), 0u) << line;
+      const int32_t far[] = {0, 1, 2, 1 << 29, 4, 5, -1, 7, 8, 9};
+      EXPECT_EQ(report_of(ran, ran.device.tensors().checkpoint_index, far, sizeof far), uint32_t{DR_REPORT_SLOTS})
+          << line;
+      expect_inside(ran);
+      Ran listed(forced(line + " checkpoints=list:16,48,64"));
+      const int32_t bad[] = {16, 40, 64, 16, 80, 16};
+      EXPECT_EQ(report_of(listed, listed.device.tensors().checkpoint_positions, bad, sizeof bad),
+                uint32_t{DR_REPORT_CHECKPOINTS})
+          << line;
+      expect_inside(listed);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace deltarelay::on_gpu
