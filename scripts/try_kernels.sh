@@ -5,8 +5,8 @@
 #   scripts/try_kernels.sh fused_gdn|fused_kda [<folder>...]
 #
 # A folder holds the files that differ, as they lie under src (<folder>/kernels/cuda/sm90/fused_row.cuh), and may hold `flags`, further
-# options of nvcc. All are compiled at once and run in turns, twice. A line has for each shape the median and the least milliseconds of a launch, and
-# the hash and the sum of its outputs: the same hash is the same bits, and a sum that is far off is wrong.
+# options of nvcc. All are compiled at once and run in turns, twice. A line has for each shape the median and the least milliseconds of a launch, the
+# clock that power has left, and the hash and the sum of its outputs: the same hash is the same bits, and a sum that is far off is wrong.
 set -euo pipefail
 case ${1:-} in fused_gdn | fused_kda) program=$1 ;; *) sed -n '/^#   /p' "$0" >&2; exit 2 ;; esac
 shift

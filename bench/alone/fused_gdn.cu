@@ -9,7 +9,7 @@ template <int kCtas>
 void time(const Shape& shape) {
   const Walk walk(shape);
   Array<float> gates(walk.per_token_head()), strengths(walk.per_token_head());
-  gates.fill(Fill::kLogGate, 5);
+  gates.fill(Fill::kLogGate, 5, shape.weak ? 0.01f : 1.0f);
   strengths.fill(Fill::kStrength, 6);
   cuda::Activation activation{};
   activation.g = walk.view(gates.data(), 1);
@@ -32,5 +32,6 @@ int main(int argc, char** argv) {
   time<1>({"8x1k-h64", 8, 1024, 16, 64});
   time<2>({"8k-h64", 1, 8192, 16, 64});
   time<2>({"summary", 8, 2048, 2, 8, deltarelay::Work::kSummarize});
+  time<2>({"weak", 8, 2048, 2, 8, deltarelay::Work::kSummarize, true});
   std::printf("\n");
 }

@@ -22,7 +22,7 @@ void time(const Shape& shape) {
   activation.dt_bias = bias.data();
   activation.gate_form = GateForm::kRawBounded;
   activation.beta_form = BetaForm::kLogit;
-  activation.lower_bound = cuda::kMidFrameGate;
+  activation.lower_bound = shape.weak ? -0.05f : cuda::kMidFrameGate;
   activation.scale = 0.08838835f;
   activation.l2norm = true;
   walk.time(cuda::sm90::fused_kda_kernel<kCtas, GateForm::kRawBounded>, sizeof(cuda::sm90::FusedShared<kCtas>),
@@ -39,5 +39,6 @@ int main(int argc, char** argv) {
   time<1>({"2x2k-h64", 2, 2048, 64, 64});
   time<2>({"16x2k-h4", 16, 1984, 4, 4});
   time<2>({"summary", 16, 1984, 4, 4, deltarelay::Work::kSummarize});
+  time<2>({"weak", 16, 1984, 4, 4, deltarelay::Work::kSummarize, true});
   std::printf("\n");
 }

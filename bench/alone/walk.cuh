@@ -1,6 +1,6 @@
 // A fused walk alone, launched without the library: for trying variants of a kernel in seconds (scripts/try_kernels.sh). Times are those of launch after
-// launch, with inputs that the L2 may keep from one to the next; they compare variants, and are no results. Outputs are not checked
-// here, only hashed and summed: what is kept of a variant goes through the tests.
+// launch, with inputs that the L2 may keep from one to the next, after so many launches that power has set the clock: they compare variants, and
+// are no results. Outputs are not checked here, only hashed and summed: what is kept of a variant goes through the tests.
 #pragma once
 #include <cuda.h>
 #include <cudaTypedefs.h>
@@ -49,21 +49,36 @@ __global__ void fill_kernel(T* data, size_t count, Fill fill, float scale, unsig
   for (size_t i = blockIdx.x * size_t{256} + threadIdx.x; i < count; i += gridDim.x * size_t{256}) {
     const float x = normal_of(i, stream);
     const float value = fill == Fill::kNormal    ? scale * x
-                        : fill == Fill::kLogGate ? -log1pf(expf(-x))
+                        : fill == Fill::kLogGate ? -scale * log1pf(expf(-x))
                                                  : 1.0f / (1.0f + expf(-x));
     data[i] = static_cast<T>(value);
   }
 }
 
-__global__ void sum_kernel(const Element* data, size_t count, unsigned long long* hash, double* sum) {
+__device__ inline unsigned bits_of(Element x) { return __bfloat16_as_ushort(x); }
+__device__ inline unsigned bits_of(float x) { return __float_as_uint(x); }
+
+template <class T>
+__global__ void sum_kernel(const T* data, size_t count, unsigned long long* hash, double* sum) {
   unsigned long long bits = 0;
   double total = 0.0;
   for (size_t i = blockIdx.x * size_t{256} + threadIdx.x; i < count; i += gridDim.x * size_t{256}) {
-    bits += (i * 2654435761u + 12345) * (__bfloat16_as_ushort(data[i]) + 1u);
-    total += fabs(static_cast<double>(__bfloat162float(data[i])));
+    bits += (i * 2654435761u + 12345) * (bits_of(data[i]) + 1ull);
+    total += fabs(static_cast<double>(static_cast<float>(data[i])));
   }
   atomicAdd(hash, bits);
   atomicAdd(sum, total);
+}
+
+// The clock of this moment: power takes it down within milliseconds, so that a kernel of fewer cycles need not be a faster one.
+__global__ void clock_kernel(float* mhz) {
+  constexpr unsigned long long kNanoseconds = 20000;
+  unsigned long long begin, now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(begin));
+  const long long first = clock64();
+  do asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+  while (now - begin < kNanoseconds);
+  *mhz = 1e3f * static_cast<float>(clock64() - first) / static_cast<float>(now - begin);
 }
 
 // Device memory of one tensor.
@@ -95,6 +110,7 @@ struct Shape {
   const char* name;
   int sequences, tokens, heads_qk, heads_v;
   Work work = Work::kEmit;
+  bool weak = false;  // gates: no transition vanishes
   int all_tokens() const { return sequences * tokens; }
 };
 
@@ -172,7 +188,7 @@ class Walk {
   }
   size_t per_token_head() const { return static_cast<size_t>(shape_.all_tokens()) * shape_.heads_v; }
 
-  // Prints the median and the least of five series of launches, and what the outputs come to.
+  // Prints the median and the least of five series of launches, the clock, and what the outputs come to.
   template <class Kernel, class... Args>
   void time(Kernel* kernel, size_t shared_bytes, unsigned threads, unsigned ctas, const Args&... args) const {
     require(cuda::load_kernel(kernel, shared_bytes), "load_kernel");
@@ -185,18 +201,31 @@ class Walk {
     require(cudaEventCreate(&end), "cudaEventCreate");
     std::array<float, 5> series{};
     constexpr int kLaunches = 16;
-    for (int i = 0; i < kLaunches; ++i) require(cuda::launch_dependent(kernel, launch, nullptr, args...), "launch");
-    for (float& ms : series) {
+    auto time_launches = [&] {
+      float ms = 0.0f;
       require(cudaEventRecord(begin), "cudaEventRecord");
       for (int i = 0; i < kLaunches; ++i) require(cuda::launch_dependent(kernel, launch, nullptr, args...), "launch");
       require(cudaEventRecord(end), "cudaEventRecord");
       require(cudaEventSynchronize(end), "the kernel");
       require(cudaEventElapsedTime(&ms, begin, end), "cudaEventElapsedTime");
-      ms /= kLaunches;
+      return ms;
+    };
+    constexpr float kWarmUp = 100.0f;  // ms, as `deltarelay bench` has it
+    for (float sum = 0.0f; sum < kWarmUp;) sum += time_launches();
+    Array<float> clock(1);
+    std::array<float, 5> clocks{};
+    for (size_t i = 0; i < series.size(); ++i) {
+      series[i] = time_launches() / kLaunches;
+      clock_kernel<<<1, 1>>>(clock.data());
+      require(cudaMemcpy(&clocks[i], clock.data(), sizeof(float), cudaMemcpyDeviceToHost), "cudaMemcpy");
     }
+    std::sort(clocks.begin(), clocks.end());
     std::sort(series.begin(), series.end());
-    std::printf("  %s %.4f (%.4f)", shape_.name, series[2], series[0]);
-    if (shape_.work == Work::kEmit) print_sum();
+    std::printf("  %s %.4f (%.4f) %.0f MHz", shape_.name, series[2], series[0], clocks[2]);
+    if (shape_.work == Work::kEmit)
+      print_sum(o_);
+    else
+      print_sum(slot_state_);
     cudaEventDestroy(begin);
     cudaEventDestroy(end);
   }
@@ -251,12 +280,13 @@ class Walk {
     std::memcpy(table.image + table.at_counts, counts, sizeof counts);
   }
 
-  void print_sum() const {
+  template <class T>
+  static void print_sum(const Array<T>& of) {
     Array<unsigned long long> hash(1);
     Array<double> sum(1);
     require(cudaMemset(hash.data(), 0, sizeof(unsigned long long)), "cudaMemset");
     require(cudaMemset(sum.data(), 0, sizeof(double)), "cudaMemset");
-    sum_kernel<<<512, 256>>>(o_.data(), o_.count(), hash.data(), sum.data());
+    sum_kernel<<<512, 256>>>(of.data(), of.count(), hash.data(), sum.data());
     unsigned long long bits = 0;
     double total = 0.0;
     require(cudaMemcpy(&bits, hash.data(), sizeof bits, cudaMemcpyDeviceToHost), "cudaMemcpy");

@@ -13,16 +13,17 @@ using ns = int64_t;
 // What one mode of one device needs for one problem. A mode is a number of value tiles; a row of the table becomes `copies`
 // work items, each of which one unit runs alone.
 struct Costs {
-  int32_t units = 1;             // work items that run at once
-  int32_t copies = 1;            // work items of a row: value heads x value tiles
-  int32_t emit = 1;              // per chunk of one item
-  int32_t summarize = 1;         // per chunk of one item
-  int32_t first_extra = 0;       // beyond emit, per chunk of a first segment: it runs beside summaries
-  int32_t carry = 0;             // latency of one fold
-  int32_t carry_unit = 0;        // one unit's time for one fold of one item: the throughput of the carry
-  int32_t barrier = 0;           // extra launches and waits of a plan with more than one phase
-  int32_t item = 0;              // start-up of one item
-  int32_t emit_bytes = 0;        // per chunk of one item
+  int32_t units = 1;        // work items that run at once
+  int32_t copies = 1;       // work items of a row: value heads x value tiles
+  int32_t emit = 1;         // per chunk of one item
+  int32_t summarize = 1;    // per chunk of one item
+  int32_t first_extra = 0;  // beyond emit, per chunk of a first segment: it runs beside summaries
+  int32_t short_first = 0;  // > 0: 256 x (first segment / middle one) where summaries may turn out short (first_ratio)
+  int32_t carry = 0;        // latency of one fold
+  int32_t carry_unit = 0;   // one unit's time for one fold of one item: the throughput of the carry
+  int32_t barrier = 0;      // extra launches and waits of a plan with more than one phase
+  int32_t item = 0;         // start-up of one item
+  int32_t emit_bytes = 0;   // per chunk of one item
   int32_t summarize_bytes = 0;   // per chunk of one item
   int32_t transition_bytes = 0;  // (M, B) of one item
   int32_t state_bytes = 0;       // one state of one item

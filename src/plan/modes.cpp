@@ -13,6 +13,8 @@ constexpr int64_t kReferenceSlowdown = 7;
 // On an H200 at 128: 4.2 and 4.4 times the time of bf16 (KDA, GDN), 3.3 and 3.1 with one product.
 constexpr int64_t kPortableFp32Slowdown = 4, kPortableTf32Slowdown = 3;
 
+constexpr int32_t kShortFirst = 256 / 8;
+
 int32_t clamp_cost(int64_t value, int32_t least) {
   return static_cast<int32_t>(std::clamp<int64_t>(value, least, std::numeric_limits<int32_t>::max()));
 }
@@ -120,6 +122,9 @@ plan::Costs costs_of(const Problem& problem, const Options& options, const Backe
     // with one tile a first segment repeats its local part.
     c.item = clamp_cost(scaled(stated.item_ns, 1, tiles), 0);
     if (tiles == 1) c.first_extra = clamp_cost(local_ns(local), 0);
+    // Where gates forget, a summary is a few chunks long, and a first segment would be all of phase 1. One gate a head mostly forgets a segment; of
+    // 128 gates there is mostly one that does not.
+    if (problem.op == Op::kGdn) c.short_first = kShortFirst;
   }
   c.emit_bytes = clamp_cost(scaled(stated.emit_bytes, bytes.emit * chunk, nominal.emit * stated_chunk * tiles), 0);
   c.summarize_bytes =

@@ -28,6 +28,17 @@ constexpr int32_t kVariants = 3;
 constexpr int32_t kRounds = 4;
 DR_HD constexpr int32_t trials_in(int32_t round) { return round == 0 ? kSeeds * kVariants : round == 1 ? 12 : 4; }
 
+// 256 x (first segment / middle one). Where gates forget, summaries end after a few chunks, and phase 1 is as long as its first segments: they are
+// kept short. Where they do not forget, that makes all others longer by at most one part in kLeastSlots. It takes segments of some length, and a
+// sequence that is most of the call.
+constexpr int32_t kLeastSlots = 4, kLeastForgotten = 8;
+DR_HD inline int32_t first_ratio(const Lengths& n, const Costs& c) {
+  const int32_t balanced = balanced_ratio(c), slots = c.units / c.copies;  // segments of every head that run at once
+  if (c.short_first == 0 || c.short_first >= balanced || slots < kLeastSlots) return balanced;
+  const bool forgets = n.sorted[0] / slots >= kLeastForgotten && 2 * int64_t{n.sorted[0]} >= n.tail[0];
+  return forgets ? c.short_first : balanced;
+}
+
 DR_HD constexpr int32_t first_for(int32_t segment, int32_t ratio) {
   const int64_t first = int64_t{segment} * ratio / 256;
   return first < 1 ? 1 : static_cast<int32_t>(first);
@@ -99,7 +110,7 @@ DR_HD constexpr int32_t variants_of(int32_t i, const Seed& s) { return s.cut_seq
 
 // Trial i of a polishing round around the best decision so far.
 DR_HD inline Trial polish(const Lengths& n, const Costs& c, int32_t round, int32_t i, const Decision& best) {
-  const int32_t ratio = balanced_ratio(c), at = best.segment;
+  const int32_t ratio = first_ratio(n, c), at = best.segment;
   if (round == 1) {  // six segments within 3 steps of 1/32, two variants each
     const int32_t step = i / 2 < 3 ? i / 2 - 3 : i / 2 - 2, segment = at + step * (at / 32 + 1);
     return segment < 1 ? Trial{} : Trial{segment, cut_count(n, segment, ratio, i % 2), ratio};
@@ -135,7 +146,7 @@ DR_HD inline void take(Decision& best, const Trial& t, const Estimate& e, int32_
 
 // Lowers `best` (whose `predicted` is the bar to pass) by the best cut of one mode.
 DR_HD inline void search_mode(const Lengths& n, const Costs& c, const Limits& limits, int32_t mode, Decision& best) {
-  const int32_t ratio = balanced_ratio(c);
+  const int32_t ratio = first_ratio(n, c);
   auto consider = [&](const Trial& t) {
     const Estimate e = trial_time(n, c, limits, t, best.predicted);
     if (e.total < best.predicted) take(best, t, e, mode);

@@ -21,7 +21,7 @@ struct Tried {
 
 // Trial i of round 0: one of up to three answers to who is cut, for a segment of a seed.
 DR_HD inline Trial seed_trial(const Lengths& n, const Costs& c, int32_t i) {
-  const int32_t ratio = balanced_ratio(c), variant = i % kVariants;
+  const int32_t ratio = first_ratio(n, c), variant = i % kVariants;
   const Seed s = seed(n, c, i / kVariants, ratio);
   if (s.segment < 1 || variant >= variants_of(i / kVariants, s)) return {};
   return {s.segment, s.cut_seqs >= 0 ? s.cut_seqs : cut_count(n, s.segment, ratio, variant), ratio};

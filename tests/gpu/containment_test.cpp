@@ -190,6 +190,13 @@ TEST_F(Reports, CheckpointsOutsideThePoolOrTheirSequence) {
                 uint32_t{DR_REPORT_CHECKPOINTS})
           << line;
       expect_inside(listed);
+      // 48 is after 32, but before what has been stored: nobody may go back for it.
+      Ran backwards(forced(line + " checkpoints=list:16,48,64"));
+      const int32_t back[] = {96, 32, 48, 48, 16, 16};
+      EXPECT_EQ(report_of(backwards, backwards.device.tensors().checkpoint_positions, back, sizeof back),
+                uint32_t{DR_REPORT_CHECKPOINTS})
+          << line;
+      expect_inside(backwards);
     }
   }
 }

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "length_mixes.h"
@@ -264,12 +265,31 @@ TEST(Search, PreparingTakesAllUnitsOrMemory) {
   EXPECT_EQ(plan::prepare_time(c, 1000), (int64_t{8000} << 20) / c.bytes_per_ns) << "tiles share what is prepared";
 }
 
+// A first segment is kept short where summaries may turn out short: not where that leaves too few segments, or too short ones.
+TEST(Search, FirstSegmentsAreShortWhereSummariesMayBe) {
+  auto first_of = [](int32_t heads, int64_t chunks, int32_t short_first) {
+    plan::Costs c = gpu(false, 132, heads);
+    c.short_first = short_first;
+    Mix mix({chunks * kChunk});
+    const plan::Decision d = plan::decide(mix.input.lengths, &c, 1, plan::Limits{});
+    EXPECT_GT(d.segment, 0) << heads << " heads, " << chunks << " chunks";
+    return std::pair(d.first, d.segment);
+  };
+  const auto [balanced, middle] = first_of(8, 2048, 0);
+  EXPECT_GT(2 * balanced, middle);
+  const auto [first, segment] = first_of(8, 2048, 32);
+  EXPECT_EQ(first, segment / 8);
+  EXPECT_EQ(first_of(64, 2048, 32), first_of(64, 2048, 0));  // two segments of a head at once
+  EXPECT_EQ(first_of(8, 64, 32), first_of(8, 64, 0));        // segments of four chunks
+}
+
 // The device walks the trials of a round in parallel and takes the lowest (time, number): emulated here.
 TEST(Search, RoundsInParallelFindTheSameDecision) {
   Random random(4);
   for (int32_t round = 0; round < 600; ++round) {
     const auto lengths = test::random_lengths(random, static_cast<Family>(round % test::kFamilies));
-    const plan::Costs c = gpu(round % 2 == 0, 132, random_heads(random));
+    plan::Costs c = gpu(round % 2 == 0, 132, random_heads(random));
+    if (round % 3 == 0) c.short_first = 32;
     Mix mix(lengths);
     const plan::Lengths& n = mix.input.lengths;
     if (n.count == 0) continue;
@@ -279,7 +299,7 @@ TEST(Search, RoundsInParallelFindTheSameDecision) {
     const plan::ns bar = plan::bar_of(whole, limits);
     plan::Decision best = whole;
     best.predicted = bar;
-    const int32_t ratio = plan::balanced_ratio(c);
+    const int32_t ratio = plan::first_ratio(n, c);
     for (int32_t stage = 0; stage < plan::kRounds && bar > 0 && (stage == 0 || best.segment > 0); ++stage) {
       plan::Decision winner = best;
       for (int32_t i = plan::trials_in(stage); i-- > 0;) {  // any order will do

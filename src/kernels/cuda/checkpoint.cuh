@@ -108,7 +108,13 @@ class RowCheckpoints {
     for (; row_ < sequence_->end; ++row_) {
       const int64_t at = sequence_->position(*checkpoints_, row_);
       if (at < 0 || (at <= begin_ && begin_ > 0)) continue;
+      // Never back: behind an entry that breaks the rules one may follow that keeps them and lies before those that were stored.
       if (at <= end_) due_ = static_cast<int>((at - begin_) / chunk_);
+      if (due_ < stored_) {
+        due_ = kNever;
+        continue;
+      }
+      stored_ = due_;
       return;
     }
   }
@@ -119,6 +125,7 @@ class RowCheckpoints {
   int64_t begin_ = 0, end_ = 0;  // tokens of the sequence
   int chunk_ = 0;
   int due_ = kNever;
+  int stored_ = 0;  // of the row before
   int64_t row_ = 0;
 };
 

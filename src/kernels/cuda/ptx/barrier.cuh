@@ -66,6 +66,11 @@ __device__ __forceinline__ bool elect_lane() {
   return elected != 0;
 }
 
+// Ends the life of an mbarrier that nobody waits for, so that another can begin in its place.
+__device__ __forceinline__ void invalidate_barrier(uint64_t* barrier) {
+  asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+
 // One arrival per warp, after all its lanes are done.
 __device__ __forceinline__ void warp_arrive(uint64_t* barrier) {
   __syncwarp();

@@ -37,10 +37,22 @@ __device__ __forceinline__ void cluster_begin() {
   asm volatile("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait;" ::: "memory");
 }
 
+// Waits for all threads of the cluster; what they wrote and where they arrived before is seen behind it.
+__device__ __forceinline__ void cluster_meet() {
+  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+
 // Waits until all blocks of the cluster are done with each other. Releases: an arrival at a barrier of another block that is still on its way
 // would else find that block gone, and a new one in its place.
-__device__ __forceinline__ void cluster_end() {
-  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+__device__ __forceinline__ void cluster_end() { cluster_meet(); }
+
+// Stores to the place `to` in block `rank` of the cluster.
+__device__ __forceinline__ void store_in_block(uint32_t* to, uint32_t value, int rank) {
+  asm volatile(
+      "{\n.reg .b32 place;\nmapa.shared::cluster.u32 place, %0, %1;\nst.shared::cluster.u32 [place], %2;\n}\n" ::"r"(
+          shared_address(to)),
+      "r"(rank), "r"(value)
+      : "memory");
 }
 
 // Arrives at the place `barrier` in block `rank` of the cluster. Orders what this block has read or waited for, as between its own threads;

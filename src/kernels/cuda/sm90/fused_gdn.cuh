@@ -13,21 +13,38 @@
 #pragma once
 #include "kernels/cuda/sm90/fused_gdn_make.cuh"
 #include "kernels/cuda/sm90/fused_gdn_state.cuh"
+#include "kernels/cuda/sm90/suffix.cuh"
 
 namespace deltarelay::cuda::sm90 {
 namespace fused_gdn {
 
+// `again`: in place of others.
 template <int kCtas>
-__device__ __forceinline__ void init_barriers(Shared<kCtas>& shared, int rank) {
+__device__ __forceinline__ void init_barriers(Shared<kCtas>& shared, int rank, bool again) {
   const uint32_t readers = shared.item.row.work == Work::kEmit ? Ring<kCtas>::kHalves : 2;  // state groups of a CTA
   for (int i = 0; i < Ring<kCtas>::kStages; ++i) {
     const bool own = i % kCtas == rank;
+    if (again) {
+      for (uint64_t* barriers : {shared.loaded, shared.made, shared.done, shared.free})
+        invalidate_barrier(&barriers[i]);
+    }
     ptx::mbarrier_init(&shared.loaded[i], 1);              // the lane that loads
     ptx::mbarrier_init(&shared.made[i], 1);                // a thread of the making group, or the lane that loads
     ptx::mbarrier_init(&shared.done[i], kWarpgroup / 32);  // the warps of the state
     ptx::mbarrier_init(&shared.free[i], own ? kCtas * readers : readers);
   }
   ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster);
+}
+
+// log2 of the decay over the last chunk of a row, by one warp, a lane a token.
+__device__ __forceinline__ float last_decay(const Activation& activation, const Item& item) {
+  const TensorView& g = activation.g;
+  const int64_t token = item.token + item.tokens - kFusedChunk + static_cast<int>(threadIdx.x % 32);
+  const float raw = load_number(g.data, g.dtype, item.sequence_at * g.sequence + token * g.token + item.head * g.head);
+  float sum = log2_decay(raw, gate_params(activation, item.head, 0, 1));
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
+  return sum;
 }
 
 }  // namespace fused_gdn
@@ -45,35 +62,65 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   wait_to_find(args);
   if (threadIdx.x == 0) {
     shared.found = find_item<Ring<kCtas>::kHalves>(args, kFusedChunk, shared.item);
-    shared.key_head = shared.item.head / (args.heads_v / args.heads_qk);
-    if (shared.found) init_barriers(shared, rank);
+    shared.suffix.skipped = 0;
+    if (shared.found) {
+      shared.key_head = shared.item.head / (args.heads_v / args.heads_qk);
+      init_barriers(shared, rank, false);
+    }
   }
   __syncthreads();
   wait_when_found(args, shared.found);
   if (!shared.found) return;
-  if constexpr (kCtas > 1) cluster_begin();
-  const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
-  const bool emits = shared.item.row.work == Work::kEmit;
   const Item& item = shared.item;
+  if constexpr (kCtas > 1) {
+    if (item.row.work == Work::kSummarize && threadIdx.x < 32) {
+      const float decay = last_decay(activation, item);
+      if (threadIdx.x == 0) begin_suffix<kFusedChunk>(shared.suffix, shared.item, decay);
+    }
+    cluster_begin();
+  }
+  const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
+  const bool emits = kCtas == 1 || item.row.work == Work::kEmit;
+  // Of a summary: its suffix, and the whole row where that does not stand. Twice the code and not a loop, whose count the compiler would take to
+  // differ between lanes: no operand would stay in uniform registers. Shared memory and rank are found anew, or they and what follows from
+  // them would be kept from one walk to the next.
+  auto summarize = [&](auto&& walk) {
+    auto& here = *reinterpret_cast<Shared<kCtas>*>(dynamic_shared_memory());
+    const int own_rank = cluster_rank();
+    auto stands = [&](bool lives) {
+      return summary_stands<kFusedChunk>(here, lives, own_rank, [&] { init_barriers(here, own_rank, true); });
+    };
+    return walk(here, own_rank, stands);
+  };
   if (group < 2) {
     raise_registers<kFusedStateRegisters>();
     wait_for_state(args);
-    if (kCtas == 1 || group == 0 || !emits) {
-      walk_row<kCtas>(
-          args, item, group, rank,
-          [&](float(&state)[64]) { emit_chunks<Element>(maps, args, item, shared, group, rank, state); },
-          [&](float(&state)[64], bool values) {
-            if constexpr (kCtas == 2) summarize_chunks<Element>(args, item, shared, rank, values, state);
-          });
-    } else if (threadIdx.x % kWarpgroup < 32) {
-      send_outputs<Element, Ring<kCtas>::kStages>(maps, args, item, shared, Stage::kV, rank);
+    if (emits) {
+      if (kCtas == 1 || group == 0)
+        emit_row(args, item, rank + group,
+                 [&](float(&state)[64]) { emit_chunks<Element>(maps, args, item, shared, group, rank, state); });
+      else if (threadIdx.x % kWarpgroup < 32)
+        send_outputs<Element, Ring<kCtas>::kStages>(maps, args, item, shared, Stage::kV, rank);
+    } else if constexpr (kCtas > 1) {
+      auto walk = [&](auto& here, int own_rank, auto& stands) {
+        return summarize_row(
+            args, here.item, own_rank, group == 0,
+            [&](float(&state)[64]) { summarize_chunks<Element>(args, here.item, here, own_rank, group == 0, state); },
+            stands);
+      };
+      if (!summarize(walk)) summarize(walk);
     }
   } else {
     lower_registers<kFusedOtherRegisters>();
-    if (kCtas == 1 || emits)
+    if (emits) {
       make_chunks<Element, kCtas, true>(maps, activation, item, shared, group - 2, rank);
-    else
-      make_chunks<Element, kCtas, false>(maps, activation, item, shared, group - 2, rank);
+    } else if constexpr (kCtas > 1) {
+      auto walk = [&](auto& here, int own_rank, auto& stands) {
+        make_chunks<Element, kCtas, false>(maps, activation, here.item, here, group - 2, own_rank);
+        return stands(false);
+      };
+      if (!summarize(walk)) summarize(walk);
+    }
   }
   if constexpr (kCtas > 1) cluster_end();  // the other CTA copies into this one's memory and arrives at its barriers
 }

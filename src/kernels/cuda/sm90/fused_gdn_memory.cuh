@@ -59,6 +59,7 @@ struct Shared {
   uint64_t done[kStages];    // of a pair's emit: the state has read it, and its output lies over v
   uint64_t free[kStages];    // read by all states (own: of both CTAs), and the output has left
   Item item;
+  Suffix suffix;
   int key_head;
   bool found;
 };

@@ -20,15 +20,22 @@
 #include "kernels/cuda/sm90/fused_kda_scale.cuh"
 #include "kernels/cuda/sm90/fused_kda_score.cuh"
 #include "kernels/cuda/sm90/fused_kda_state.cuh"
+#include "kernels/cuda/sm90/suffix.cuh"
+#include "kernels/cuda/warp_sum.cuh"
 
 namespace deltarelay::cuda::sm90 {
 
+// `again`: in place of others.
 template <int kCtas>
-__device__ __forceinline__ void init_barriers(FusedShared<kCtas>& shared, int rank) {
+__device__ __forceinline__ void init_barriers(FusedShared<kCtas>& shared, int rank, bool again) {
   const uint32_t readers =
       shared.item.row.work == Work::kEmit ? FusedRing<kCtas>::kHalves : 2;  // state groups of a CTA
   for (int i = 0; i < FusedRing<kCtas>::kStages; ++i) {
     const bool own = i % kCtas == rank;
+    if (again) {
+      for (uint64_t* barriers : {shared.loaded, shared.summed, shared.scaled, shared.solved, shared.done, shared.free})
+        invalidate_barrier(&barriers[i]);
+    }
     ptx::mbarrier_init(&shared.loaded[i], 2);            // the two lanes that load
     ptx::mbarrier_init(&shared.summed[i], 4);            // warps of the score group
     ptx::mbarrier_init(&shared.scaled[i], own ? 5 : 1);  // warps of the scale group; the lane that loads v
@@ -37,6 +44,39 @@ __device__ __forceinline__ void init_barriers(FusedShared<kCtas>& shared, int ra
     ptx::mbarrier_init(&shared.free[i], own ? kCtas * readers : readers);
   }
   ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster);
+}
+
+// Rows of fewer chunks are not looked at: it takes the time of two chunks, and one channel of 128 mostly keeps more than so short a row.
+constexpr int kLeastForSuffix = 32;
+
+// log2 of the decay of the weakest gate, that of the channel which keeps most, over the last chunk of a row. By all threads; a warp has 8 channels,
+// a lane a token.
+template <GateForm kForm>
+__device__ __forceinline__ float weakest_decay(const Activation& activation, const Item& item,
+                                               float (&of_warps)[kFusedThreads / 32]) {
+  using Two = Pair<__nv_bfloat16>;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const TensorView& g = activation.g;
+  const int64_t at = item.sequence_at * g.sequence + (item.token + item.tokens - kFusedChunk + lane) * g.token +
+                     item.head * g.head + 8 * warp;
+  const uint4 raw = *reinterpret_cast<const uint4*>(static_cast<const __nv_bfloat16*>(g.data) + at);
+  const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+  float decay[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const GateParams gate = gate_params(activation, item.head, 8 * warp + i, kWidth);
+    const float number = i % 2 == 0 ? Two::low(words[i / 2]) : Two::high(words[i / 2]);
+    decay[i] = clamp_decay(log2_decay<kForm>(number, gate), gate);
+  }
+  float sum = sum_over_lanes<8>(decay, lane);
+#pragma unroll
+  for (int step = 1; step < 8; step *= 2) sum = fmaxf(sum, __shfl_xor_sync(~0u, sum, step));
+  if (lane == 0) of_warps[warp] = sum;
+  __syncthreads();
+  float weakest = of_warps[0];
+#pragma unroll
+  for (int i = 1; i < kFusedThreads / 32; ++i) weakest = fmaxf(weakest, of_warps[i]);
+  return weakest;
 }
 
 template <int kCtas, GateForm kForm>
@@ -51,33 +91,66 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   wait_to_find(args);
   if (threadIdx.x == 0) {
     shared.found = find_item<FusedRing<kCtas>::kHalves>(args, kFusedChunk, shared.item);
-    if (shared.found) init_barriers(shared, rank);
+    shared.suffix.skipped = 0;
+    if (shared.found) init_barriers(shared, rank, false);
   }
   __syncthreads();
   wait_when_found(args, shared.found);
   if (!shared.found) return;
-  if constexpr (kCtas > 1) cluster_begin();
+  const Item& item = shared.item;
+  if constexpr (kCtas > 1) {
+    if (item.row.work == Work::kSummarize && item.row.chunks >= kLeastForSuffix) {
+      const float decay = weakest_decay<kForm>(activation, item, shared.weakest);
+      if (threadIdx.x == 0) begin_suffix<kFusedChunk>(shared.suffix, shared.item, decay);
+    }
+    cluster_begin();
+  }
   const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
-  const bool emits = shared.item.row.work == Work::kEmit;
+  const bool emits = kCtas == 1 || item.row.work == Work::kEmit;
+  // Of a summary: its suffix, and the whole row where that does not stand. Twice the code and not a loop, whose count the compiler would take to
+  // differ between lanes: no operand would stay in uniform registers. Shared memory and rank are found anew, or they and what follows from
+  // them would be kept from one walk to the next.
+  auto summarize = [&](auto&& walk) {
+    auto& here = *reinterpret_cast<FusedShared<kCtas>*>(dynamic_shared_memory());
+    const int own_rank = cluster_rank();
+    auto stands = [&](bool lives) {
+      return summary_stands<kFusedChunk>(here, lives, own_rank, [&] { init_barriers(here, own_rank, true); });
+    };
+    return walk(here, own_rank, stands);
+  };
   if (group < 2) {
     raise_registers<kFusedStateRegisters>();
     wait_for_state(args);
-    if (kCtas == 1 || group == 0 || !emits)
-      walk_fused(maps, args, shared.item, shared, group, rank);
-    else if (threadIdx.x % kWarpgroup < 32)
-      send_outputs<__nv_bfloat16, FusedRing<kCtas>::kStages>(maps, args, shared.item, shared, FusedStage::kV, rank);
+    if (emits) {
+      if (kCtas == 1 || group == 0)
+        emit_row(args, item, rank + group,
+                 [&](float(&state)[64]) { emit_fused(maps, args, item, shared, group, rank, state); });
+      else if (threadIdx.x % kWarpgroup < 32)
+        send_outputs<__nv_bfloat16, FusedRing<kCtas>::kStages>(maps, args, item, shared, FusedStage::kV, rank);
+    } else if constexpr (kCtas > 1) {
+      auto walk = [&](auto& here, int own_rank, auto& stands) {
+        return summarize_row(
+            args, here.item, own_rank, group == 0,
+            [&](float(&state)[64]) { summarize_fused(args, here.item, here, own_rank, group == 0, state); }, stands);
+      };
+      if (!summarize(walk)) summarize(walk);
+    }
   } else {
     lower_registers<kFusedOtherRegisters>();
-    if (group == 2) {
-      if (kCtas == 1 || emits)
-        scale_chunks<kCtas, kForm, true>(activation, shared.item, shared, rank);
+    if (emits) {
+      if (group == 2)
+        scale_chunks<kCtas, kForm, true>(activation, item, shared, rank);
       else
-        scale_chunks<kCtas, kForm, false>(activation, shared.item, shared, rank);
-    } else {
-      if (kCtas == 1 || emits)
-        score_chunks<kCtas, true>(maps, args, activation, shared.item, shared, rank);
-      else
-        score_chunks<kCtas, false>(maps, args, activation, shared.item, shared, rank);
+        score_chunks<kCtas, true>(maps, args, activation, item, shared, rank);
+    } else if constexpr (kCtas > 1) {
+      auto walk = [&](auto& here, int own_rank, auto& stands) {
+        if (group == 2)
+          scale_chunks<kCtas, kForm, false>(activation, here.item, here, own_rank);
+        else
+          score_chunks<kCtas, false>(maps, args, activation, here.item, here, own_rank);
+        return stands(false);
+      };
+      if (!summarize(walk)) summarize(walk);
     }
   }
   if constexpr (kCtas > 1) cluster_end();  // the other CTA copies into this one's memory and arrives at its barriers

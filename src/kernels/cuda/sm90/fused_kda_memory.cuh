@@ -64,6 +64,8 @@ struct FusedShared {
   uint64_t done[kStages];    // of a pair's emit: the state has read it, and its output lies over v
   uint64_t free[kStages];    // read by all states (own: of both CTAs), and the output has left
   Item item;
+  Suffix suffix;
+  float weakest[kFusedThreads / 32];  // log2 of the decay of each warp's channels over the last chunk
   bool found;
 };
 static_assert(sizeof(FusedShared<1>) <= 232448 && sizeof(FusedShared<2>) <= 232448, "227 KB a CTA");

@@ -228,7 +228,7 @@ class Loader {
         copy(maps_.g, half, head_, stage + half * FusedStage::kHalfBytes + FusedStage::kGate, loaded);
       expect(scaled, kHalves * FusedStage::kTileBytes);
     } else {
-      expect(scaled, FusedStage::kTileBytes + FusedStage::kTilesEnd);
+      expect(scaled, FusedStage::kTileBytes + FusedStage::kTilesEnd - (kQueries ? 0 : 2 * FusedStage::kTileBytes));
       expect(&shared_.solved[stage_], (kQueries ? 2 : 1) * FusedStage::kTriangleBytes);
     }
 #pragma unroll
@@ -303,8 +303,16 @@ __device__ __forceinline__ void score_chunks(const FusedMaps& maps, const WalkAr
       const int stage_index = position.stage;
       uint8_t* stage = shared.ring[stage_index];
       wait_parity(&shared.scaled[stage_index], position.parity);
-      if (kCtas > 1 && thread == 0)
-        copy_to_block(stage, stage, FusedStage::kTilesEnd, &shared.scaled[stage_index], other);
+      if (kCtas > 1 && thread == 0) {
+        if constexpr (kQueries) {
+          copy_to_block(stage, stage, FusedStage::kTilesEnd, &shared.scaled[stage_index], other);
+        } else {  // without q
+          uint8_t *first = stage + FusedStage::kK, *second = first + FusedStage::kHalfBytes;
+          copy_to_block(first, first, 2 * FusedStage::kTileBytes, &shared.scaled[stage_index], other);
+          copy_to_block(second, second, static_cast<uint32_t>(stage + FusedStage::kTilesEnd - second),
+                        &shared.scaled[stage_index], other);
+        }
+      }
       // Rows 0-31 are q+ k-^T, rows 32-63 k+ k-^T.
       float scores[16];
       const uint64_t rows = swizzled_operand(shared_address(stage + FusedStage::kQ)),

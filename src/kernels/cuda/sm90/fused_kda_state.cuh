@@ -268,14 +268,4 @@ __device__ __forceinline__ void summarize_fused(const WalkArgs& args, const Item
   });
 }
 
-template <int kCtas>
-__device__ __forceinline__ void walk_fused(const FusedMaps& maps, const WalkArgs& args, const Item& item,
-                                           FusedShared<kCtas>& shared, int group, int rank) {
-  walk_row<kCtas>(
-      args, item, group, rank, [&](float(&state)[64]) { emit_fused(maps, args, item, shared, group, rank, state); },
-      [&](float(&state)[64], bool values) {
-        if constexpr (kCtas == 2) summarize_fused(args, item, shared, rank, values, state);
-      });
-}
-
 }  // namespace deltarelay::cuda::sm90

@@ -157,45 +157,30 @@ __device__ __forceinline__ bool release_vanished(Shared& shared, uint64_t* fille
   return true;
 }
 
-// The state group `group` of a CTA. Of an emit it walks half rank + group of the values; of a summary 0 walks B and 1 walks M.
-// `emit` and `summarize` walk the chunks; they take the state, the latter also whether it is B.
-template <int kCtas, class Emit, class Summarize>
-__device__ __forceinline__ void walk_row(const WalkArgs& args, const Item& item, int group, int rank, Emit&& emit,
-                                         Summarize&& summarize) {
-  const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, warp = thread / 32;
-  const int lane_row = 16 * warp + lane / 4, lane_column = 2 * (lane % 4);
+// An emit by the state group that has half `half` of the values: where its state comes from and goes to. `emit` walks the chunks.
+template <class Emit>
+__device__ __forceinline__ void emit_row(const WalkArgs& args, const Item& item, int half, Emit&& emit) {
+  const StatePlace at(half);
   const Row& row = item.row;
-  const int value_row = (rank + (row.work == Work::kEmit ? group : 0)) * kGroupRows;
-  auto slot_at = [&](float* pool, int slot) {
-    return pool + (static_cast<int64_t>(slot) * args.heads_v + item.head) * (kWidth * kWidth);
+  auto slot_at = [&](int slot) {
+    return args.slot_state + (static_cast<int64_t>(slot) * args.heads_v + item.head) * (kWidth * kWidth);
   };
   float state[64];
-  if constexpr (kCtas == 2) {
-    if (row.work == Work::kSummarize) {
-#pragma unroll
-      for (int i = 0; i < 64; ++i)
-        state[i] =
-            group == 1 && value_row + lane_row + 4 * (i & 2) == 8 * (i / 4) + lane_column + (i & 1) ? 1.0f : 0.0f;
-      summarize(state, group == 0);
-      store_summary(args, row.slot_out, item.head, rank, group == 0, state, value_row, lane_row, lane_column);
-      return;
-    }
-  }
   if (row.slot_in >= 0) {
-    load_slot(state, slot_at(args.slot_state, row.slot_in), value_row, lane_row, lane_column);
+    load_slot(state, slot_at(row.slot_in), at.value_row, at.lane_row, at.lane_column);
   } else {
     const int64_t slot = initial_slot(args.initial, args.has_initial, row.sequence, args.report);
-    load_state(state, args.initial, slot, item.head, value_row, lane_row, lane_column);
+    load_state(state, args.initial, slot, item.head, at.value_row, at.lane_row, at.lane_column);
   }
   emit(state);
-  if (row.slot_out >= 0) store_slot(state, slot_at(args.slot_state, row.slot_out), value_row, lane_row, lane_column);
+  if (row.slot_out >= 0) store_slot(state, slot_at(row.slot_out), at.value_row, at.lane_row, at.lane_column);
   if (item.ends_sequence) {
-    if (row.slot_folded >= 0)
-      load_slot(state, slot_at(args.slot_state, row.slot_folded), value_row, lane_row, lane_column);
-    store_state(state, args.final, slot_of(args.final, row.sequence, args.report), item.head, value_row, lane_row,
-                lane_column);
+    if (row.slot_folded >= 0) load_slot(state, slot_at(row.slot_folded), at.value_row, at.lane_row, at.lane_column);
+    store_state(state, args.final, slot_of(args.final, row.sequence, args.report), item.head, at.value_row, at.lane_row,
+                at.lane_column);
   }
-  if (thread == 0) ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>{});  // shared memory must outlive the copy
+  if (threadIdx.x % kWarpgroup == 0)
+    ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>{});  // shared memory must outlive the copy
 }
 
 }  // namespace deltarelay::cuda::sm90

@@ -73,6 +73,12 @@ struct Item {
   bool ends_sequence;
 };
 
+// The part of a summary's row that is walked first (suffix.cuh).
+struct Suffix {
+  int skipped;     // chunks of the row ahead of it; 0: the row is walked whole
+  uint32_t lives;  // M, after the suffix
+};
+
 // Items are numbered (row, head, value half), the last innermost: rows come longest first, and so do the CTAs.
 template <int kGroups>
 __device__ __forceinline__ bool find_item(const WalkArgs& args, const uint8_t* table, int chunk_tokens, Item& item) {
@@ -142,6 +148,8 @@ struct WalkShared {
   uint64_t done[kStages];  // the state groups of this CTA have read it, and its output lies over V
   uint64_t free[kStages];  // all CTAs of the cluster are done with theirs: what they share may be copied again
   Item item;               // here, for it would cost the state groups a dozen registers
+  Suffix suffix;
+  float weakest[4];  // of KDA: log2 of the decay of each warp's channels over the last chunk
   bool found;
   SequenceCheckpoints checkpoints;  // of the item's sequence, where states inside it are wanted
   unsigned long long checkpoint_rows;

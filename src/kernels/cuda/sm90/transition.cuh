@@ -1,4 +1,4 @@
-// The end of a summary, and a transition that has vanished (vanished.cuh).
+// A summary of either walk around its chunks, and a transition that has vanished (vanished.cuh).
 #pragma once
 #include <cstdint>
 
@@ -47,6 +47,33 @@ __device__ __forceinline__ void store_summary(const WalkArgs& args, int slot, in
   }
   store_slot(state, (is_b ? args.slot_state : args.slot_transition) + at * (kWidth * kWidth), value_row, lane_row,
              lane_column);
+}
+
+// What a thread of a state group knows of its place: the 64 rows of S^T, B^T or M^T that its group holds, and its share of them.
+struct StatePlace {
+  int value_row, lane_row, lane_column;
+  __device__ __forceinline__ explicit StatePlace(int half) {
+    const int thread = threadIdx.x % kWarpgroup, lane = thread % 32;
+    value_row = half * kGroupRows, lane_row = 16 * (thread / 32) + lane / 4, lane_column = 2 * (lane % 4);
+  }
+};
+
+// A summary by a state group of CTA `rank`: B from zero (`values`), or M from the identity. `summarize` walks the chunks; `stands` says whether
+// what they gave counts, given whether M lives. If it does not, nothing is stored and the result is false.
+template <class Summarize, class Stands>
+__device__ __forceinline__ bool summarize_row(const WalkArgs& args, const Item& item, int rank, bool values,
+                                              Summarize&& summarize, Stands&& stands) {
+  const StatePlace at(rank);
+  float state[64];
+#pragma unroll
+  for (int i = 0; i < 64; ++i) {
+    const bool diagonal = at.value_row + at.lane_row + 4 * (i & 2) == 8 * (i / 4) + at.lane_column + (i & 1);
+    state[i] = !values && diagonal ? 1.0f : 0.0f;
+  }
+  summarize(state);
+  if (!stands(!values && transition_lives(state, args.vanish_bound))) return false;
+  store_summary(args, item.row.slot_out, item.head, rank, values, state, at.value_row, at.lane_row, at.lane_column);
+  return true;
 }
 
 }  // namespace deltarelay::cuda::sm90

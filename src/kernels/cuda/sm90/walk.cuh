@@ -23,6 +23,7 @@
 #include "kernels/cuda/sm90/emit.cuh"
 #include "kernels/cuda/sm90/produce.cuh"
 #include "kernels/cuda/sm90/stage.cuh"
+#include "kernels/cuda/sm90/suffix.cuh"
 #include "kernels/cuda/sm90/summarize.cuh"
 #include "kernels/cuda/sm90/transition.cuh"
 #include "kernels/cuda/sm90/walk_maps.h"
@@ -30,9 +31,9 @@
 
 namespace deltarelay::cuda::sm90 {
 
-// `kCheckpoints`: states inside the row are stored on the way.
+// An emit. `kCheckpoints`: states inside the row are stored on the way.
 template <class Stage, class Element, int kTiles, bool kCheckpoints>
-__device__ __forceinline__ void walk_state(const WalkArgs& args, WalkShared<Stage>& shared, int group) {
+__device__ __forceinline__ void emit_state(const WalkArgs& args, WalkShared<Stage>& shared, int group) {
   const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, warp = thread / 32;
   const int lane_row = 16 * warp + lane / 4, lane_column = 2 * (lane % 4);
   const Item& item = shared.item;
@@ -43,20 +44,6 @@ __device__ __forceinline__ void walk_state(const WalkArgs& args, WalkShared<Stag
   };
 
   float state[64];
-  if constexpr (kTiles == 2) {
-    if (row.work == Work::kSummarize) {
-      const bool is_b = group == 0;
-      const int value_row = item.value_half * kGroupRows;
-#pragma unroll
-      for (int i = 0; i < 64; ++i) {
-        const bool diagonal = value_row + lane_row + 4 * (i & 2) == 8 * (i / 4) + lane_column + (i & 1);
-        state[i] = !is_b && diagonal ? 1.0f : 0.0f;
-      }
-      summarize_chunks<Stage, Element>(args, shared, is_b, state);
-      store_summary(args, row.slot_out, item.head, item.value_half, is_b, state, value_row, lane_row, lane_column);
-      return;
-    }
-  }
   const int value_row = (item.value_half + group) * kGroupRows;
   if (row.slot_in >= 0) {
     load_slot(state, slot_at(args.slot_state, row.slot_in), value_row, lane_row, lane_column);
@@ -94,6 +81,38 @@ __device__ __forceinline__ void walk_state(const WalkArgs& args, WalkShared<Stag
   }
 }
 
+// log2 of the decay of the weakest gate over the last chunk of a row, by the first warps of a CTA (GDN: one, KDA: four), as `prepare` left it.
+template <class Stage>
+__device__ __forceinline__ float weakest_decay(const WalkArgs& args, const Item& item, float (&of_warps)[4]) {
+  using Record = typename Stage::Record;
+  const auto* decay = reinterpret_cast<const float*>(
+      args.prepared + ((item.chunk + item.row.chunks - 1) * args.heads_v + item.head) * Record::kBytes +
+      Record::kDecay);
+  if constexpr (Stage::kRawTiles) return log2f(decay[0]);
+  if (threadIdx.x < kWidth) {
+    float own = log2f(decay[threadIdx.x]);
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) own = fmaxf(own, __shfl_xor_sync(~0u, own, step));
+    if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = own;
+  }
+  __syncthreads();
+  return fmaxf(fmaxf(of_warps[0], of_warps[1]), fmaxf(of_warps[2], of_warps[3]));
+}
+
+template <class Stage, int kTiles>
+__device__ __forceinline__ void init_done(WalkShared<Stage>& shared) {
+  const int groups = kTiles == 1 || shared.item.row.work == Work::kSummarize ? 2 : 1;
+  for (uint64_t& done : shared.done) ptx::mbarrier_init(&done, groups * 4);  // their warps
+}
+template <class Stage>
+__device__ __forceinline__ void init_shared(WalkShared<Stage>& shared) {
+  for (int i = 0; i < WalkShared<Stage>::kStages; ++i) {
+    ptx::mbarrier_init(&shared.full[i], 1);
+    ptx::mbarrier_init(&shared.free[i], cluster_size());  // the producers
+  }
+  ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster);
+}
+
 // Registers a thread. Two state groups and the producer share what the CTA was launched with, 3 x 168 (a raise beyond it waits for ever).
 constexpr int kWalkThreads = 3 * kWarpgroup;
 constexpr int kStateRegisters = 232;
@@ -106,21 +125,13 @@ template <class Stage, class Element, int kTiles, bool kCheckpoints>
 __global__ void __launch_bounds__(kWalkThreads, 1)
     walk_kernel(const __grid_constant__ WalkMaps maps, const __grid_constant__ WalkArgs args) {
   auto& shared = *reinterpret_cast<WalkShared<Stage>*>(dynamic_shared_memory());
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < WalkShared<Stage>::kStages; ++i) {
-      ptx::mbarrier_init(&shared.full[i], 1);
-      ptx::mbarrier_init(&shared.free[i], cluster_size());  // the producers
-    }
-    ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster);
-  }
+  if (threadIdx.x == 0) init_shared(shared);
   if (cluster_size() > 1) cluster_begin();  // others copy into this CTA and arrive at its barriers
   wait_to_find(args);
   if (threadIdx.x == 0) {
     shared.found = find_item<2 / kTiles>(args, Stage::Record::kChunk, shared.item);
-    if (shared.found) {
-      const int groups = kTiles == 1 || shared.item.row.work == Work::kSummarize ? 2 : 1;
-      for (uint64_t& done : shared.done) ptx::mbarrier_init(&done, groups * 4);  // their warps
-    }
+    shared.suffix.skipped = 0;
+    if (shared.found) init_done<Stage, kTiles>(shared);
   }
   __syncthreads();
   wait_when_found(args, shared.found);
@@ -133,18 +144,51 @@ __global__ void __launch_bounds__(kWalkThreads, 1)
   }
   const int group = uniform(static_cast<int>(threadIdx.x) / kWarpgroup);
   const bool emits = kTiles == 1 || shared.item.row.work == Work::kEmit;
+  if (!emits) {
+    const float decay = weakest_decay<Stage>(args, shared.item, shared.weakest);
+    if (threadIdx.x == 0) begin_suffix<Stage::Record::kChunk>(shared.suffix, shared.item, decay);
+    __syncthreads();
+  }
+  // Of a summary: its suffix, and the whole row where that does not stand. Twice the code and not a loop, whose count the compiler would take to
+  // differ between lanes: no operand would stay in uniform registers. Shared memory is found anew, or what follows from its address would be
+  // kept from one walk to the next.
+  auto summarize = [&](auto&& walk) {
+    auto& here = *reinterpret_cast<WalkShared<Stage>*>(dynamic_shared_memory());
+    return walk(here, [&](bool lives) {
+      return summary_stands<Stage::Record::kChunk>(here, lives, cluster_rank(), [&] {
+        for (uint64_t* barriers : {here.full, here.done, here.free}) {
+          for (int i = 0; i < WalkShared<Stage>::kStages; ++i) invalidate_barrier(&barriers[i]);
+        }
+        init_done<Stage, kTiles>(here);
+        init_shared(here);
+      });
+    });
+  };
   if (group < 2) {
     raise_registers<kStateRegisters>();
     wait_for_state(args);
-    if (kTiles == 1 || group == 0 || !emits) walk_state<Stage, Element, kTiles, kCheckpoints>(args, shared, group);
+    if (emits) {
+      if (kTiles == 1 || group == 0) emit_state<Stage, Element, kTiles, kCheckpoints>(args, shared, group);
+    } else if constexpr (kTiles == 2) {
+      auto walk = [&](auto& here, auto&& stands) {
+        return summarize_row(
+            args, here.item, here.item.value_half, group == 0,
+            [&](float(&state)[64]) { summarize_chunks<Stage, Element>(args, here, group == 0, state); }, stands);
+      };
+      if (!summarize(walk)) summarize(walk);
+    }
   } else {
     lower_registers<kProducerRegisters>();
-    if (threadIdx.x / 32 % 4 == 0) {
-      const Cluster cluster{kTiles == 2 ? 2 : cluster_size(), cluster_rank()};
-      if (emits)
-        produce<Stage, Element, kTiles, true>(maps, args, shared, cluster);
-      else if constexpr (kTiles == 2)
-        produce<Stage, Element, kTiles, false>(maps, args, shared, cluster);
+    const bool active = threadIdx.x / 32 % 4 == 0;
+    const Cluster cluster{kTiles == 2 ? 2 : cluster_size(), cluster_rank()};
+    if (emits) {
+      if (active) produce<Stage, Element, kTiles, true>(maps, args, shared, cluster);
+    } else if constexpr (kTiles == 2) {
+      auto walk = [&](auto& here, auto&& stands) {
+        if (active) produce<Stage, Element, kTiles, false>(maps, args, here, cluster);
+        return stands(false);
+      };
+      if (!summarize(walk)) summarize(walk);
     }
   }
   if (cluster_size() > 1) cluster_end();
