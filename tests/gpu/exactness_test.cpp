@@ -52,6 +52,39 @@ INSTANTIATE_TEST_SUITE_P(
                                 "dk=256 dv=64 seqs=700 segments=len:96"}})),
     name_of);
 
+// The last chunk of every segment promises that its suffix is enough for a summary, and nothing before it forgets: M is alive after the suffix, and
+// the whole segment counts.
+using InVain = EachCase;
+
+TEST_P(InVain, ASuffixThatKeepsTheStateIsNoSummary) {
+  const cases::Case c = forced(GetParam());
+  constexpr int64_t kSegment = 8192, kForgetting = 64;  // tokens
+  const auto few_forget = [&](check::TensorSet& x) {
+    for (int64_t n = 0; n < c.num_seqs(); ++n)
+      for (int64_t t = 0; t < c.lengths[static_cast<size_t>(n)]; ++t)
+        for (int64_t head = 0; head < c.heads_v; ++head) {
+          x.beta().set(x.beta().at(n, t, head, 0), 0.02);  // what is written over is forgotten too
+          for (int64_t i = 0; i < (c.op == DR_OP_KDA ? c.dk : 1); ++i)
+            x.g().set(x.g().at(n, t, head, i), t % kSegment >= kSegment - kForgetting ? -0.0625 : -1e-5);
+        }
+  };
+  Ran cut(c, few_forget);
+  Ran whole(cases::with_words(c, "segments=off"), few_forget);
+  EXPECT_GE(cut.run.summary().cut_sequences, 1) << cut.run.describe(DR_DESCRIBE_SIGNATURE);
+  expect_undamaged(cut);
+  expect_close(check::compare(cut.host, check::run_reference(cut.host)), "cut against reference");
+  expect_close(of_two_runs(check::compare(cut.host, whole.host)), "cut against uncut");
+}
+
+INSTANTIATE_TEST_SUITE_P(Walks, InVain, testing::ValuesIn(cases_in(R"(
+  kda-fused:      kda bf16 hv=1 seqs=24576 init final gate=log:-0.1,0 floor=-5 l2norm segments=len:8192 isa=fused
+  kda-prepared:   kda bf16 hv=1 seqs=24576 init final gate=log:-0.1,0 l2norm segments=len:8192 isa=prepared
+  gdn-fused:      gdn bf16 g=fp32 hv=1 seqs=24576 init final gate=log:-0.1,0 l2norm segments=len:8192 isa=fused
+  gdn-prepared:   gdn bf16 g=fp32 hv=1 seqs=24576 init final gate=log:-0.1,0 l2norm segments=len:8192 isa=prepared
+  gdn-portable:   gdn bf16 g=fp32 hv=1 seqs=24576 init final gate=log:-0.1,0 l2norm segments=len:8192 backend=cuda-sm80
+)")),
+                         name_of);
+
 // A truncated carry changes nothing where nothing is under its bound, or what is dropped is too small to reach a bit.
 using Truncated = EachCase;
 
