@@ -91,16 +91,32 @@ class Chain {
 
   void walk(const WalkMaps& maps, int32_t phase, int32_t value_tiles) const {
     const WalkArgs args = of_.walk_args(phase);
-    const WalkShape shape{.dtype = problem_.dtype, .value_tiles = value_tiles};
+    const WalkShape shape = shape_of(phase, value_tiles);
     check(gdn() ? launch_walk_gdn(maps, args, shape, of_.stream()) : launch_walk_kda(maps, args, shape, of_.stream()),
           phase == 1 ? "launch of summarize and emit" : "launch of emit");
   }
 
   void walk_fused(const FusedMaps& maps, int32_t phase, int32_t value_tiles) const {
     const WalkArgs args = of_.walk_args(phase);
-    check(gdn() ? launch_fused_gdn(maps, args, of_.activation(), problem_.dtype, value_tiles, of_.stream())
-                : launch_fused_kda(maps, args, of_.activation(), value_tiles, of_.stream()),
+    const WalkShape shape = shape_of(phase, value_tiles);
+    check(gdn() ? launch_fused_gdn(maps, args, of_.activation(), shape, of_.stream())
+                : launch_fused_kda(maps, args, of_.activation(), shape, of_.stream()),
           phase == 1 ? "launch of the fused summarize and emit" : "launch of the fused emit");
+  }
+
+  WalkShape shape_of(int32_t phase, int32_t value_tiles) const {
+    return {.dtype = problem_.dtype, .value_tiles = value_tiles, .suffix = phase == 1 && tries_suffixes()};
+  }
+
+  // Where rows are long enough for one. Of 128 channels there is mostly one that does not forget: some summaries of KDA will be short, not all, and
+  // phase 1 ends earlier by that only when they take turns.
+  bool tries_suffixes() const {
+    constexpr int64_t kLeastChunks = 8, kLeastChunksKda = 32;
+    const CallBounds& bounds = call_.bounds;
+    if (bounds.folds == 0) return false;
+    const int64_t chunks = bounds.chunks / bounds.rows1;
+    if (gdn()) return chunks >= kLeastChunks;
+    return chunks >= kLeastChunksKda && 2 * bounds.rows1 * problem_.heads_v > call_.units;
   }
 
   void carry() const { check(launch_carry(of_.carry_args(), call_.units, of_.stream()), "launch of carry"); }

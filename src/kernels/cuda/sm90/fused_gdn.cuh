@@ -49,7 +49,8 @@ __device__ __forceinline__ float last_decay(const Activation& activation, const 
 
 }  // namespace fused_gdn
 
-template <class Element, int kCtas>
+// `kSuffix`: summaries by their suffix, where that is enough; of pairs.
+template <class Element, int kCtas, bool kSuffix>
 __global__ void __launch_bounds__(kFusedThreads, 1)
     fused_gdn_kernel(const __grid_constant__ FusedMaps maps, const __grid_constant__ WalkArgs args,
                      const __grid_constant__ Activation activation) {
@@ -72,25 +73,25 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   wait_when_found(args, shared.found);
   if (!shared.found) return;
   const Item& item = shared.item;
-  if constexpr (kCtas > 1) {
+  if constexpr (kSuffix) {
     if (item.row.work == Work::kSummarize && threadIdx.x < 32) {
       const float decay = last_decay(activation, item);
       if (threadIdx.x == 0) begin_suffix<kFusedChunk>(shared.suffix, shared.item, decay);
     }
-    cluster_begin();
   }
+  if constexpr (kCtas > 1) cluster_begin();
   const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
   const bool emits = kCtas == 1 || item.row.work == Work::kEmit;
   // Of a summary: its suffix, and the whole row where that does not stand. Twice the code and not a loop, whose count the compiler would take to
   // differ between lanes: no operand would stay in uniform registers. Shared memory and rank are found anew, or they and what follows from
   // them would be kept from one walk to the next.
   auto summarize = [&](auto&& walk) {
+    if constexpr (!kSuffix) return walk(shared, cluster_rank(), [](auto&&) { return true; });
     auto& here = *reinterpret_cast<Shared<kCtas>*>(dynamic_shared_memory());
     const int own_rank = cluster_rank();
-    auto stands = [&](bool lives) {
-      return summary_stands<kFusedChunk>(here, lives, own_rank, [&] { init_barriers(here, own_rank, true); });
-    };
-    return walk(here, own_rank, stands);
+    return walk(here, own_rank, [&](auto&& lives) {
+      return summary_stands<kFusedChunk>(here, own_rank, lives, [&] { init_barriers(here, own_rank, true); });
+    });
   };
   if (group < 2) {
     raise_registers<kFusedStateRegisters>();
@@ -102,7 +103,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
       else if (threadIdx.x % kWarpgroup < 32)
         send_outputs<Element, Ring<kCtas>::kStages>(maps, args, item, shared, Stage::kV, rank);
     } else if constexpr (kCtas > 1) {
-      auto walk = [&](auto& here, int own_rank, auto& stands) {
+      auto walk = [&](auto& here, int own_rank, auto&& stands) {
         return summarize_row(
             args, here.item, own_rank, group == 0,
             [&](float(&state)[64]) { summarize_chunks<Element>(args, here.item, here, own_rank, group == 0, state); },
@@ -115,9 +116,9 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
     if (emits) {
       make_chunks<Element, kCtas, true>(maps, activation, item, shared, group - 2, rank);
     } else if constexpr (kCtas > 1) {
-      auto walk = [&](auto& here, int own_rank, auto& stands) {
+      auto walk = [&](auto& here, int own_rank, auto&& stands) {
         make_chunks<Element, kCtas, false>(maps, activation, here.item, here, group - 2, own_rank);
-        return stands(false);
+        return stands([] { return false; });
       };
       if (!summarize(walk)) summarize(walk);
     }

@@ -8,31 +8,34 @@ namespace {
 
 using Kernel = void(FusedMaps, WalkArgs, Activation);
 
-template <int kCtas>
+template <int kCtas, bool kSuffix>
 Kernel* kernel_of(GateForm form) {
-  return form == GateForm::kLog ? fused_kda_kernel<kCtas, GateForm::kLog>
-                                : fused_kda_kernel<kCtas, GateForm::kRawBounded>;
+  return form == GateForm::kLog ? fused_kda_kernel<kCtas, GateForm::kLog, kSuffix>
+                                : fused_kda_kernel<kCtas, GateForm::kRawBounded, kSuffix>;
 }
 
-template <int kCtas>
+template <int kCtas, bool kSuffix>
 cudaError_t launch(const FusedMaps& maps, const WalkArgs& args, const Activation& activation, cudaStream_t stream) {
   const unsigned grid = static_cast<unsigned>(args.row_bound) * static_cast<unsigned>(args.heads_v) * kCtas;
   const LaunchShape shape{
       .grid = dim3(grid), .block = kFusedThreads, .shared_bytes = sizeof(FusedShared<kCtas>), .cluster = kCtas};
-  return launch_dependent(kernel_of<kCtas>(activation.gate_form), shape, stream, maps, args, activation);
+  return launch_dependent(kernel_of<kCtas, kSuffix>(activation.gate_form), shape, stream, maps, args, activation);
 }
 
 }  // namespace
 
 cudaError_t launch_fused_kda(const FusedMaps& maps, const WalkArgs& args, const Activation& activation,
-                             int32_t value_tiles, cudaStream_t stream) {
-  return value_tiles == 1 ? launch<1>(maps, args, activation, stream) : launch<2>(maps, args, activation, stream);
+                             const WalkShape& shape, cudaStream_t stream) {
+  if (shape.value_tiles == 1) return launch<1, false>(maps, args, activation, stream);
+  return shape.suffix ? launch<2, true>(maps, args, activation, stream)
+                      : launch<2, false>(maps, args, activation, stream);
 }
 
 cudaError_t load_fused_kda() {
   for (const GateForm form : {GateForm::kRawBounded, GateForm::kLog}) {
-    cudaError_t status = load_kernel(kernel_of<1>(form), sizeof(FusedShared<1>));
-    if (status == cudaSuccess) status = load_kernel(kernel_of<2>(form), sizeof(FusedShared<2>));
+    cudaError_t status = load_kernel(kernel_of<1, false>(form), sizeof(FusedShared<1>));
+    if (status == cudaSuccess) status = load_kernel(kernel_of<2, false>(form), sizeof(FusedShared<2>));
+    if (status == cudaSuccess) status = load_kernel(kernel_of<2, true>(form), sizeof(FusedShared<2>));
     if (status != cudaSuccess) return status;
   }
   return cudaSuccess;

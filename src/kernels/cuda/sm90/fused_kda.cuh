@@ -46,9 +46,6 @@ __device__ __forceinline__ void init_barriers(FusedShared<kCtas>& shared, int ra
   ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster);
 }
 
-// Rows of fewer chunks are not looked at: it takes the time of two chunks, and one channel of 128 mostly keeps more than so short a row.
-constexpr int kLeastForSuffix = 32;
-
 // log2 of the decay of the weakest gate, that of the channel which keeps most, over the last chunk of a row. By all threads; a warp has 8 channels,
 // a lane a token.
 template <GateForm kForm>
@@ -79,7 +76,8 @@ __device__ __forceinline__ float weakest_decay(const Activation& activation, con
   return weakest;
 }
 
-template <int kCtas, GateForm kForm>
+// `kSuffix`: summaries by their suffix, where that is enough; of pairs.
+template <int kCtas, GateForm kForm, bool kSuffix>
 __global__ void __launch_bounds__(kFusedThreads, 1)
     fused_kda_kernel(const __grid_constant__ FusedMaps maps, const __grid_constant__ WalkArgs args,
                      const __grid_constant__ Activation activation) {
@@ -98,25 +96,25 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   wait_when_found(args, shared.found);
   if (!shared.found) return;
   const Item& item = shared.item;
-  if constexpr (kCtas > 1) {
-    if (item.row.work == Work::kSummarize && item.row.chunks >= kLeastForSuffix) {
+  if constexpr (kSuffix) {
+    if (item.row.work == Work::kSummarize) {
       const float decay = weakest_decay<kForm>(activation, item, shared.weakest);
       if (threadIdx.x == 0) begin_suffix<kFusedChunk>(shared.suffix, shared.item, decay);
     }
-    cluster_begin();
   }
+  if constexpr (kCtas > 1) cluster_begin();
   const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
   const bool emits = kCtas == 1 || item.row.work == Work::kEmit;
   // Of a summary: its suffix, and the whole row where that does not stand. Twice the code and not a loop, whose count the compiler would take to
   // differ between lanes: no operand would stay in uniform registers. Shared memory and rank are found anew, or they and what follows from
   // them would be kept from one walk to the next.
   auto summarize = [&](auto&& walk) {
+    if constexpr (!kSuffix) return walk(shared, cluster_rank(), [](auto&&) { return true; });
     auto& here = *reinterpret_cast<FusedShared<kCtas>*>(dynamic_shared_memory());
     const int own_rank = cluster_rank();
-    auto stands = [&](bool lives) {
-      return summary_stands<kFusedChunk>(here, lives, own_rank, [&] { init_barriers(here, own_rank, true); });
-    };
-    return walk(here, own_rank, stands);
+    return walk(here, own_rank, [&](auto&& lives) {
+      return summary_stands<kFusedChunk>(here, own_rank, lives, [&] { init_barriers(here, own_rank, true); });
+    });
   };
   if (group < 2) {
     raise_registers<kFusedStateRegisters>();
@@ -128,7 +126,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
       else if (threadIdx.x % kWarpgroup < 32)
         send_outputs<__nv_bfloat16, FusedRing<kCtas>::kStages>(maps, args, item, shared, FusedStage::kV, rank);
     } else if constexpr (kCtas > 1) {
-      auto walk = [&](auto& here, int own_rank, auto& stands) {
+      auto walk = [&](auto& here, int own_rank, auto&& stands) {
         return summarize_row(
             args, here.item, own_rank, group == 0,
             [&](float(&state)[64]) { summarize_fused(args, here.item, here, own_rank, group == 0, state); }, stands);
@@ -143,12 +141,12 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
       else
         score_chunks<kCtas, true>(maps, args, activation, item, shared, rank);
     } else if constexpr (kCtas > 1) {
-      auto walk = [&](auto& here, int own_rank, auto& stands) {
+      auto walk = [&](auto& here, int own_rank, auto&& stands) {
         if (group == 2)
           scale_chunks<kCtas, kForm, false>(activation, here.item, here, own_rank);
         else
           score_chunks<kCtas, false>(maps, args, activation, here.item, here, own_rank);
-        return stands(false);
+        return stands([] { return false; });
       };
       if (!summarize(walk)) summarize(walk);
     }

@@ -11,10 +11,11 @@ namespace deltarelay::cuda::sm90 {
 cudaError_t launch_prepare_kda(const PrepareArgs& args, DType dtype, bool mid_frame, cudaStream_t stream);
 cudaError_t load_prepare_kda(DType dtype);
 
-// `value_tiles`: CTAs over the value columns of one head, 1 (rows to emit only) or 2.
+// `value_tiles`: CTAs over the value columns of one head, 1 (rows to emit only) or 2. `suffix`: with two, summaries walk their suffix first.
 struct WalkShape {
   DType dtype;
   int32_t value_tiles;
+  bool suffix;
 };
 cudaError_t launch_walk_kda(const WalkMaps& maps, const WalkArgs& args, const WalkShape& shape, cudaStream_t stream);
 cudaError_t launch_walk_gdn(const WalkMaps& maps, const WalkArgs& args, const WalkShape& shape, cudaStream_t stream);
@@ -24,10 +25,10 @@ cudaError_t load_walk_gdn(DType dtype);
 // Emits and summarizes the rows of args.phase from the inputs as they come, with one CTA a head (rows to emit only) or two.
 // args.prepared is not used.
 cudaError_t launch_fused_kda(const FusedMaps& maps, const WalkArgs& args, const Activation& activation,
-                             int32_t value_tiles, cudaStream_t stream);
+                             const WalkShape& shape, cudaStream_t stream);
 cudaError_t load_fused_kda();
-cudaError_t launch_fused_gdn(const FusedMaps& maps, const WalkArgs& args, const Activation& activation, DType dtype,
-                             int32_t value_tiles, cudaStream_t stream);
+cudaError_t launch_fused_gdn(const FusedMaps& maps, const WalkArgs& args, const Activation& activation,
+                             const WalkShape& shape, cudaStream_t stream);
 cudaError_t load_fused_gdn(DType dtype);
 
 }  // namespace deltarelay::cuda::sm90

@@ -1,6 +1,9 @@
 // A summary by its suffix. Where gates forget, the transition M of a segment's last few chunks is all 0; then so is that of the whole segment, and B of
 // those chunks is its B: no number of what came before has a part in either. So a pair walks only the last chunks first, as many as the gates
 // of the very last one promise to be enough, and the whole row when M has not vanished by then. What is promised decides the time alone.
+//
+// Kernels that try it have the code of a summary twice, and loops so far apart that the instruction cache holds them less well: a pair's emit beside it
+// takes 1.5 % longer. So there are kernels that do not, for calls that have nothing to gain (enqueue.cu).
 #pragma once
 #include <cstdint>
 
@@ -43,12 +46,12 @@ __device__ __forceinline__ void end_suffix(Suffix& suffix, Item& item) {
   suffix.skipped = 0;
 }
 
-// By all threads of both CTAs, when the item has been walked; `lives` of the group of M. False: the row has to be walked whole; then barriers
+// By all threads of both CTAs, when the item has been walked; `lives` asks the group of M. False: the row has to be walked whole; then barriers
 // have been made anew by `init`.
-template <int kChunk, class Shared, class Init>
-__device__ __forceinline__ bool summary_stands(Shared& shared, bool lives, int rank, Init&& init) {
+template <int kChunk, class Shared, class Lives, class Init>
+__device__ __forceinline__ bool summary_stands(Shared& shared, int rank, Lives&& lives, Init&& init) {
   if (uniform(shared.suffix.skipped) == 0) return true;
-  if (lives && threadIdx.x % kWarpgroup == 0) {
+  if (lives() && threadIdx.x % kWarpgroup == 0) {
     store_in_block(&shared.suffix.lives, 1, rank);
     store_in_block(&shared.suffix.lives, 1, 1 - rank);
   }

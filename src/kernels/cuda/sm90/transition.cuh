@@ -59,7 +59,7 @@ struct StatePlace {
 };
 
 // A summary by a state group of CTA `rank`: B from zero (`values`), or M from the identity. `summarize` walks the chunks; `stands` says whether
-// what they gave counts, given whether M lives. If it does not, nothing is stored and the result is false.
+// what they gave counts, and may ask whether M lives. If it does not, nothing is stored and the result is false.
 template <class Summarize, class Stands>
 __device__ __forceinline__ bool summarize_row(const WalkArgs& args, const Item& item, int rank, bool values,
                                               Summarize&& summarize, Stands&& stands) {
@@ -71,7 +71,7 @@ __device__ __forceinline__ bool summarize_row(const WalkArgs& args, const Item& 
     state[i] = !values && diagonal ? 1.0f : 0.0f;
   }
   summarize(state);
-  if (!stands(!values && transition_lives(state, args.vanish_bound))) return false;
+  if (!stands([&] { return !values && transition_lives(state, args.vanish_bound); })) return false;
   store_summary(args, item.row.slot_out, item.head, rank, values, state, at.value_row, at.lane_row, at.lane_column);
   return true;
 }

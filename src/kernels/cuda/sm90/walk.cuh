@@ -120,8 +120,8 @@ constexpr int kProducerRegisters = 40;
 static_assert(2 * kStateRegisters + kProducerRegisters <= 3 * 168);
 
 // `kTiles`: CTAs over the values of one head. With two they are the cluster; with one the cluster, if any, has neighbouring heads of the same
-// key head.
-template <class Stage, class Element, int kTiles, bool kCheckpoints>
+// key head. `kSuffix`: with two, summaries by their suffix, where that is enough.
+template <class Stage, class Element, int kTiles, bool kCheckpoints, bool kSuffix>
 __global__ void __launch_bounds__(kWalkThreads, 1)
     walk_kernel(const __grid_constant__ WalkMaps maps, const __grid_constant__ WalkArgs args) {
   auto& shared = *reinterpret_cast<WalkShared<Stage>*>(dynamic_shared_memory());
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(kWalkThreads, 1)
   }
   const int group = uniform(static_cast<int>(threadIdx.x) / kWarpgroup);
   const bool emits = kTiles == 1 || shared.item.row.work == Work::kEmit;
-  if (!emits) {
+  if (kSuffix && !emits) {
     const float decay = weakest_decay<Stage>(args, shared.item, shared.weakest);
     if (threadIdx.x == 0) begin_suffix<Stage::Record::kChunk>(shared.suffix, shared.item, decay);
     __syncthreads();
@@ -153,9 +153,10 @@ __global__ void __launch_bounds__(kWalkThreads, 1)
   // differ between lanes: no operand would stay in uniform registers. Shared memory is found anew, or what follows from its address would be
   // kept from one walk to the next.
   auto summarize = [&](auto&& walk) {
+    if constexpr (!kSuffix) return walk(shared, [](auto&&) { return true; });
     auto& here = *reinterpret_cast<WalkShared<Stage>*>(dynamic_shared_memory());
-    return walk(here, [&](bool lives) {
-      return summary_stands<Stage::Record::kChunk>(here, lives, cluster_rank(), [&] {
+    return walk(here, [&](auto&& lives) {
+      return summary_stands<Stage::Record::kChunk>(here, cluster_rank(), lives, [&] {
         for (uint64_t* barriers : {here.full, here.done, here.free}) {
           for (int i = 0; i < WalkShared<Stage>::kStages; ++i) invalidate_barrier(&barriers[i]);
         }
@@ -186,7 +187,7 @@ __global__ void __launch_bounds__(kWalkThreads, 1)
     } else if constexpr (kTiles == 2) {
       auto walk = [&](auto& here, auto&& stands) {
         if (active) produce<Stage, Element, kTiles, false>(maps, args, here, cluster);
-        return stands(false);
+        return stands([] { return false; });
       };
       if (!summarize(walk)) summarize(walk);
     }

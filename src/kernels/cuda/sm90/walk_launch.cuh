@@ -12,7 +12,7 @@ namespace deltarelay::cuda::sm90 {
 // even number of multiprocessors, so that pairs leave none of them without work; clusters of 4 do (docs/kernels/sm90-walk.md).
 constexpr int kMostHeadsTogether = 2;
 
-template <class Stage, class Element, int kTiles, bool kCheckpoints>
+template <class Stage, class Element, int kTiles, bool kCheckpoints, bool kSuffix>
 cudaError_t launch_tiles(const WalkMaps& maps, const WalkArgs& args, cudaStream_t stream) {
   const unsigned grid = static_cast<unsigned>(args.row_bound) * static_cast<unsigned>(args.heads_v) * kTiles;
   const int heads_together = Stage::kRawTiles ? std::gcd(args.heads_v / args.heads_qk, kMostHeadsTogether) : 1;
@@ -20,13 +20,16 @@ cudaError_t launch_tiles(const WalkMaps& maps, const WalkArgs& args, cudaStream_
                           .block = kWalkThreads,
                           .shared_bytes = sizeof(WalkShared<Stage>),
                           .cluster = static_cast<unsigned>(kTiles == 2 ? 2 : heads_together)};
-  return launch_dependent(walk_kernel<Stage, Element, kTiles, kCheckpoints>, shape, stream, maps, args);
+  return launch_dependent(walk_kernel<Stage, Element, kTiles, kCheckpoints, kSuffix>, shape, stream, maps, args);
 }
 
 template <class Stage, class Element, bool kCheckpoints>
 cudaError_t launch_rows(const WalkMaps& maps, const WalkArgs& args, const WalkShape& shape, cudaStream_t stream) {
-  return shape.value_tiles == 2 ? launch_tiles<Stage, Element, 2, kCheckpoints>(maps, args, stream)
-                                : launch_tiles<Stage, Element, 1, kCheckpoints>(maps, args, stream);
+  if (shape.value_tiles == 1) return launch_tiles<Stage, Element, 1, kCheckpoints, false>(maps, args, stream);
+  if constexpr (!kCheckpoints) {
+    if (shape.suffix) return launch_tiles<Stage, Element, 2, false, true>(maps, args, stream);
+  }
+  return launch_tiles<Stage, Element, 2, kCheckpoints, false>(maps, args, stream);
 }
 
 template <class Stage, class Element>
@@ -38,8 +41,9 @@ cudaError_t launch_walk(const WalkMaps& maps, const WalkArgs& args, const WalkSh
 template <class Stage, class Element>
 cudaError_t load_walk() {
   cudaError_t status = cudaSuccess;
-  for (const auto kernel : {walk_kernel<Stage, Element, 1, false>, walk_kernel<Stage, Element, 2, false>,
-                            walk_kernel<Stage, Element, 1, true>, walk_kernel<Stage, Element, 2, true>}) {
+  for (const auto kernel : {walk_kernel<Stage, Element, 1, false, false>, walk_kernel<Stage, Element, 2, false, false>,
+                            walk_kernel<Stage, Element, 2, false, true>, walk_kernel<Stage, Element, 1, true, false>,
+                            walk_kernel<Stage, Element, 2, true, false>}) {
     if (status == cudaSuccess) status = load_kernel(kernel, sizeof(WalkShared<Stage>));
   }
   return status;
