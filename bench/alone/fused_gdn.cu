@@ -30,6 +30,7 @@ int main(int argc, char** argv) {
   std::printf("%-10s", argc > 1 ? argv[1] : "fused_gdn");
   time<1>({"4x8k-h32", 4, 8192, 16, 32});
   time<1>({"8x1k-h64", 8, 1024, 16, 64});
+  time<1>({"32x64-h64", 32, 64, 16, 64});
   time<2>({"8k-h64", 1, 8192, 16, 64});
   time<2>({"summary", 8, 2048, 2, 8, deltarelay::Work::kSummarize});
   time<2, true>({"suffix", 8, 2048, 2, 8, deltarelay::Work::kSummarize});
