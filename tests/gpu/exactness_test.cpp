@@ -76,9 +76,10 @@ TEST_P(InVain, ASuffixThatKeepsTheStateIsNoSummary) {
   expect_close(of_two_runs(check::compare(cut.host, whole.host)), "cut against uncut");
 }
 
+// 34 heads: summaries of KDA try a suffix where they take turns on the multiprocessors (H200: 132).
 INSTANTIATE_TEST_SUITE_P(Walks, InVain, testing::ValuesIn(cases_in(R"(
-  kda-fused:      kda bf16 hv=1 seqs=24576 init final gate=log:-0.1,0 floor=-5 l2norm segments=len:8192 isa=fused
-  kda-prepared:   kda bf16 hv=1 seqs=24576 init final gate=log:-0.1,0 l2norm segments=len:8192 isa=prepared
+  kda-fused:      kda bf16 hqk=2 hv=34 seqs=24576 init final gate=log:-0.1,0 floor=-5 l2norm segments=len:8192 isa=fused
+  kda-prepared:   kda bf16 hqk=2 hv=34 seqs=24576 init final gate=log:-0.1,0 l2norm segments=len:8192 isa=prepared
   gdn-fused:      gdn bf16 g=fp32 hv=1 seqs=24576 init final gate=log:-0.1,0 l2norm segments=len:8192 isa=fused
   gdn-prepared:   gdn bf16 g=fp32 hv=1 seqs=24576 init final gate=log:-0.1,0 l2norm segments=len:8192 isa=prepared
   gdn-portable:   gdn bf16 g=fp32 hv=1 seqs=24576 init final gate=log:-0.1,0 l2norm segments=len:8192 backend=cuda-sm80
