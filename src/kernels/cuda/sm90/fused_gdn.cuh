@@ -78,6 +78,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
       const float decay = last_decay(activation, item);
       if (threadIdx.x == 0) begin_suffix<kFusedChunk>(shared.suffix, shared.item, decay);
     }
+    __syncthreads();  // cluster_begin hands on no data
   }
   if constexpr (kCtas > 1) cluster_begin();
   const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
