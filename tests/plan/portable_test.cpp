@@ -286,5 +286,17 @@ TEST(CudaSm80, HasCostsOfItsOwn) {
       << "two share a unit, four times the work";
 }
 
+// Summaries of GDN may end after a few chunks: then a first segment would be all of phase 1. KDA walks its rows whole.
+TEST(CudaSm80, FirstSegmentsOfGdnAreShort) {
+  for (const char* device : {"h200", "a100", "rtx4090"}) {
+    const plan::Decision gdn = make_plan(test::problem_of(Op::kGdn, {131072}, 8), on(device))->decision;
+    ASSERT_GT(gdn.segment, 8) << device;
+    EXPECT_LE(gdn.first, gdn.segment / 4) << device;
+    const plan::Decision kda = make_plan(test::problem_of(Op::kKda, {131072}, 8), on(device))->decision;
+    ASSERT_GT(kda.segment, 0) << device;
+    EXPECT_GE(kda.first, kda.segment) << device;
+  }
+}
+
 }  // namespace
 }  // namespace deltarelay

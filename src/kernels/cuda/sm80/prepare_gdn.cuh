@@ -119,8 +119,21 @@ __device__ __forceinline__ void prepare_head(GdnPrepareShared<Number, kWidth>& s
   put(kRecord.read_factor, beta * from_start * norm_k);
   put(kRecord.query_factor, from_start * norm_q);
   put(kRecord.update_factor, exp2_approx(last - sum) * norm_k);
+  // A token's map of the state, e^g (I - beta k k^T), has the norm e^g max(1, |1 - beta |k|^2|). Selects, so that a NaN passes.
+  const float along_key = fabsf(1.0f - beta * shared.products[1].row[lane][lane]);
+  float bound = last.rounded();
+  if (__any_sync(~0u, !(along_key <= 1.0f))) {
+    float growth = along_key <= 1.0f ? 0.0f : log2f(along_key);
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) growth += __shfl_xor_sync(~0u, growth, step);
+    bound += growth;
+  }
   // With zeros up to the end, so that a copy of the record reads nothing unwritten.
-  if (lane < 4) reinterpret_cast<float*>(record + kRecord.decay)[lane] = lane == 0 ? exp2_approx(last.rounded()) : 0.0f;
+  static_assert(kRecord.bound == kRecord.decay + 4);
+  if (lane < 4)
+    reinterpret_cast<float*>(record + kRecord.decay)[lane] = lane == 0   ? exp2_approx(last.rounded())
+                                                             : lane == 1 ? bound
+                                                                         : 0.0f;
 
   shared.sum[warp][lane] = sum;
   shared.half[warp][lane] = exp2_approx(lane < kChunk / 2 ? middle - sum : sum - middle);

@@ -50,6 +50,7 @@ struct RecordPlaces {
   // Vectors of floats, at vector_place. Of tokens: the factors of V (beta; KDA: beta sk), of K S (beta e^G rk; beta sk^2), of Q S (scale rq e^G; sq),
   // the diagonal, and for GDN the factor of U in the update (e^{Glast-G} rk). decay: e^{Glast}, of channels (KDA) or one (GDN).
   int32_t beta = 0, diagonal = 0, read_factor = 0, query_factor = 0, update_factor = 0, decay = 0;
+  int32_t bound = 0;  // GDN: log2 of a bound on the norm of what the chunk does to a state, a float
   int32_t bytes = 0;
 };
 
@@ -95,6 +96,7 @@ constexpr RecordPlaces record_places(Op op, int32_t element, int32_t width, bool
   places.query_factor = take(tokens);
   if (op == Op::kGdn) places.update_factor = take(tokens);
   places.decay = take(op == Op::kKda ? width * 4 : 16);
+  if (op == Op::kGdn) places.bound = places.decay + 4;
   places.bytes = at;
   return places;
 }

@@ -11,7 +11,8 @@
 // a chunk says both that a stage has arrived and that the one before it may be filled again. Where there is room for one stage only, its parts
 // are filled again as soon as they have been read.
 //
-// A transition that has vanished (vanished.cuh) is not walked on.
+// A transition that has vanished (vanished.cuh) is not walked on. Where the last chunks of a row are known to forget all that came before, they alone
+// are summarized (suffix.cuh).
 #pragma once
 #include <cstdint>
 
@@ -23,6 +24,7 @@
 #include "kernels/cuda/sm80/output.cuh"
 #include "kernels/cuda/sm80/stage.cuh"
 #include "kernels/cuda/sm80/state.cuh"
+#include "kernels/cuda/sm80/suffix.cuh"
 #include "kernels/cuda/state_io.cuh"
 #include "kernels/cuda/vanished.cuh"
 
@@ -323,6 +325,10 @@ struct Walk {
     if (stops)
       checkpoints =
           find_checkpoints<Stage::kAllThreads>(args.tables, args.checkpoints, found.row.sequence, plan.checkpoint_rows);
+    if constexpr (kScalarGate) {
+      if (found.row.work == Work::kSummarize && args.vanish_bound == 0.0f && threadIdx.x < 32)
+        keep_suffix<Stage>(args, found);  // for the thread that makes the plan
+    }
     if (threadIdx.x == 0) {  // each by itself: others may still read the count of checkpoints
       plan.source = Source<Stage>(inputs, args, extent, found);
       plan.output = Output<Stage>(args.o, found, extent);
@@ -365,8 +371,9 @@ struct Walk {
       for (int i = 0; i < kRowTiles * kWidth / 2; ++i) {
         const int r = i / (kWidth / 2), j = i % (kWidth / 2);
         const int value = place(r).row + j / 2 % 2 * 8, key = place(r).column + j / 4 * 8 + j % 2;
-        // Channels that do not exist stay 0: they would never vanish.
-        state[r][j] = item.transition && value == key && value < extent.dk ? 1.0f : 0.0f;
+        // Channels that do not exist stay 0: they would never vanish. No chunk is left of what has vanished already.
+        const bool from_one = item.transition && (!kScalarGate || row.chunks > 0);
+        state[r][j] = from_one && value == key && value < extent.dk ? 1.0f : 0.0f;
       }
       run<false>(args, state, ring, 0, row.chunks, !item.transition, idle);
       const int64_t slot_head = static_cast<int64_t>(row.slot_out) * args.heads_v + item.head;

@@ -1,0 +1,59 @@
+// A summary by its suffix (GDN). Where gates forget, M of a segment's last few chunks is 0 in fp32; then so is that of the whole segment, and B of
+// those chunks is its B. Tiles of B and of M belong to CTAs that do not know of each other, so none of them waits for what M turns out to be:
+// `prepare` leaves a bound on what each chunk does to a state, and where the product of the last ones is below every fp32 number, all CTAs of
+// the row and head know it by themselves, from the same numbers. Those of B walk the last chunks, those of M none.
+//
+// KDA has no such bound. A token's norm is its largest decay, but that of a chunk is not the largest of its channels: keys hand on from channel to
+// channel, and what moves to the one that is about to be kept is never forgotten.
+#pragma once
+#include <cstdint>
+
+#include "kernels/cuda/args.h"
+#include "kernels/cuda/sm80/record.h"
+#include "kernels/cuda/sm80/stage.cuh"
+
+namespace deltarelay::cuda::sm80 {
+
+// log2 of a norm with which no number of M is left: 2^-149 is the least of fp32. The rest is for rounding of the bounds.
+constexpr float kVanishedLog2 = -156.0f;
+// A suffix may be this part of a row; looking for a longer one would cost more than it saves.
+constexpr int kSuffixShare = 4;
+
+// Of the last chunks of a row, as many as it takes for M to vanish; 0: more than a share of the row. By the lanes of one warp: chunks are looked
+// at 32 at a time, the last first. Bounds are summed in one order, so every CTA finds the same. NaN is never enough.
+template <class Stage>
+__device__ __forceinline__ int suffix_chunks(const WalkArgs& args, const Item& item) {
+  const int most = item.row.chunks / kSuffixShare, lane = static_cast<int>(threadIdx.x % 32);
+  float sum = 0.0f;  // of the chunks behind
+  for (int behind = 0; behind < most; behind += 32) {
+    const int64_t chunk = item.chunk + item.row.chunks - 1 - (behind + lane);
+    float own = 0.0f;
+    if (behind + lane < most)
+      own = *reinterpret_cast<const float*>(args.prepared + (chunk * args.heads_v + item.head) * Stage::kRecord.bytes +
+                                            Stage::kRecord.bound);
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      const float before = __shfl_up_sync(~0u, own, step);
+      if (lane >= step) own += before;
+    }
+    sum += own;
+    const uint32_t enough = __ballot_sync(~0u, sum <= kVanishedLog2);
+    if (enough != 0) return behind + __ffs(static_cast<int>(enough));
+    sum = __shfl_sync(~0u, sum, 31);
+  }
+  return 0;
+}
+
+// Makes the item of a summary that of its suffix, where there is one. Of M, which is 0 then, no chunk is left.
+template <class Stage>
+__device__ __forceinline__ void keep_suffix(const WalkArgs& args, Item& item) {
+  const int chunks = suffix_chunks<Stage>(args, item);
+  if (chunks == 0) return;
+  const int skipped = item.row.chunks - chunks;
+  item.token += static_cast<int64_t>(skipped) * kChunk;
+  item.tokens -= skipped * kChunk;
+  item.chunk += skipped;
+  item.row.chunks = item.transition ? 0 : chunks;
+}
+
+}  // namespace deltarelay::cuda::sm80
