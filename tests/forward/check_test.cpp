@@ -43,6 +43,21 @@ TEST(Measure, BlocksOfAFewNumbersAreHeldToATenthOfTheTensor) {
   EXPECT_NEAR(measure.finish("o", 1.0).worst, 1e-4 / (0.1 * std::sqrt(0.5)), 1e-12);
 }
 
+// The exact result, stored, passes, however few numbers there are; the next number of the type does not.
+TEST(Measure, StoringIsAllowedWhatItCosts) {
+  const double halfway = 1.0 + 1.0 / 256;  // between two numbers of bf16
+  const double stored = check::rounded_to(DR_BF16, halfway);
+  EXPECT_EQ(stored, 1.0);
+  const auto passes = [&](double out) {
+    check::Measure measure(1, 1);
+    measure.add(0, 0, out, halfway, stored);
+    return measure.finish("o", 2e-5 + 2e-3, 2e-3).passes();
+  };
+  EXPECT_TRUE(passes(stored));
+  EXPECT_FALSE(passes(1.0 - 1.0 / 256));
+  EXPECT_FALSE(passes(1.0 + 4.0 / 256));
+}
+
 TEST(Measure, NumbersThatAreNotFinite) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   check::Measure measure(1, 1);

@@ -62,4 +62,12 @@ inline void store(void* data, int32_t dtype, int64_t index, double value) {
   }
 }
 
+// What is left of a number that is stored.
+inline double rounded_to(int32_t dtype, double value) {
+  if (dtype == DR_FP32) return static_cast<float>(value);
+  uint16_t bits = 0;
+  store(&bits, dtype, 0, value);
+  return load(&bits, dtype, 0);
+}
+
 }  // namespace deltarelay::check

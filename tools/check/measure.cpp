@@ -27,12 +27,13 @@ void Measure::merge(const Measure& other) {
   for (size_t i = 0; i < blocks_.size(); ++i) {
     blocks_[i].error += other.blocks_[i].error;
     blocks_[i].reference += other.blocks_[i].reference;
+    blocks_[i].rounding += other.blocks_[i].rounding;
     blocks_[i].count += other.blocks_[i].count;
   }
   not_finite_ += other.not_finite_;
 }
 
-TensorError Measure::finish(std::string tensor, double tolerance) const {
+TensorError Measure::finish(std::string tensor, double tolerance, double storage) const {
   TensorError result;
   result.tensor = std::move(tensor);
   result.tolerance = tolerance;
@@ -45,13 +46,18 @@ TensorError Measure::finish(std::string tensor, double tolerance) const {
   }
   const double whole = rms(total.reference, total.count);
   result.whole = ratio(rms(total.error, total.count), whole);
+  double most_over = -std::numeric_limits<double>::infinity();
   for (size_t i = 0; i < blocks_.size(); ++i) {
     const Block& block = blocks_[i];
     const double floor = block.count < kShortBlock ? kFloorOfShortBlocks : kFloor;
     const double reference = std::max(rms(block.reference, block.count), floor * whole);
     const double error = ratio(rms(block.error, block.count), reference);
-    if (!(error <= result.worst)) {
+    const double rounding = storage > 0.0 ? ratio(rms(block.rounding, block.count), reference) : 0.0;
+    const double allowed = tolerance - storage + std::max(storage, rounding);
+    if (!(error - allowed <= most_over)) {
+      most_over = error - allowed;
       result.worst = error;
+      result.tolerance = allowed;
       result.worst_sequence = static_cast<int64_t>(i) / heads_;
       result.worst_head = static_cast<int64_t>(i) % heads_;
     }

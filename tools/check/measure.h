@@ -3,7 +3,8 @@
 //     error = rms(out - reference) / max(rms(reference of the block), 0.01 * rms(reference of the whole tensor))
 //
 // The worst block is the error of the tensor; the ratio over the whole tensor is kept beside it. A number that is not
-// finite where the reference is fails by itself.
+// finite where the reference is fails by itself. Where results are stored in fewer bits, a block is allowed at least what that costs the
+// reference itself: a block that a few numbers dominate may lose twice of what many lose on average.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -19,7 +20,7 @@ struct TensorError {
   int64_t worst_head = 0;
   double whole = 0.0;
   int64_t not_finite = 0;  // NaN or Inf where the reference is finite, or elements left unwritten
-  double tolerance = 0.0;
+  double tolerance = 0.0;  // of the worst block
 
   bool passes() const { return not_finite == 0 && worst <= tolerance; }  // a NaN error does not pass
 };
@@ -29,6 +30,10 @@ class Measure {
   Measure(int64_t sequences, int64_t heads) : heads_(heads), blocks_(static_cast<size_t>(sequences * heads)) {}
 
   void add(int64_t sequence, int64_t head, double out, double reference) {
+    add(sequence, head, out, reference, reference);
+  }
+  // `stored`: the reference in the type of the result.
+  void add(int64_t sequence, int64_t head, double out, double reference, double stored) {
     if (!std::isfinite(reference)) return;
     if (!std::isfinite(out)) {
       ++not_finite_;
@@ -37,6 +42,7 @@ class Measure {
     Block& block = blocks_[static_cast<size_t>(sequence * heads_ + head)];
     block.error += (out - reference) * (out - reference);
     block.reference += reference * reference;
+    if (std::isfinite(stored)) block.rounding += (stored - reference) * (stored - reference);
     ++block.count;
   }
   // An element that the reference was not computed for: it must at least be a number.
@@ -45,12 +51,14 @@ class Measure {
   // What another measure of the same tensor has seen of it.
   void merge(const Measure& other);
 
-  TensorError finish(std::string tensor, double tolerance) const;
+  // `storage`: the part of `tolerance` that is for storing in fewer bits.
+  TensorError finish(std::string tensor, double tolerance, double storage = 0.0) const;
 
  private:
   struct Block {
     double error = 0.0;  // sums of squares
     double reference = 0.0;
+    double rounding = 0.0;
     int64_t count = 0;
   };
   int64_t heads_;

@@ -82,7 +82,8 @@ TensorError compare_output(const TensorSet& tensors, const Columns& columns, con
         for (int64_t i = 0; i < c.dv; ++i) {
           const double out = tensors.o().get(at + i);
           if (columns.measured[static_cast<size_t>(i)]) {
-            part.add(n, head, out, expected(n, head, t, i));
+            const double reference = expected(n, head, t, i);
+            part.add(n, head, out, reference, rounded_to(c.output_dtype(), reference));
           } else {
             part.add_unmeasured(out);
           }
@@ -90,7 +91,7 @@ TensorError compare_output(const TensorSet& tensors, const Columns& columns, con
       }
     }
   });
-  return measure.finish("o", tolerance_of_output(c));
+  return measure.finish("o", tolerance_of_output(c), storage_of_output(c));
 }
 
 // `sequence_of` (may be nullptr: row n is sequence n) tells which block the states of a row count for.
@@ -107,7 +108,8 @@ TensorError compare_states(const char* name, const cases::Case& c, const StateTe
         for (int64_t i = 0; i < c.dk; ++i) {
           const double out = states.get(states.at(slot, head, i, column));
           if (columns.measured[static_cast<size_t>(column)]) {
-            part.add(sequence, head, out, expected(row, head, i, column));
+            const double reference = expected(row, head, i, column);
+            part.add(sequence, head, out, reference, rounded_to(states.state.dtype, reference));
           } else {
             part.add_unmeasured(out);
           }
@@ -115,7 +117,7 @@ TensorError compare_states(const char* name, const cases::Case& c, const StateTe
       }
     }
   });
-  return measure.finish(name, tolerance_of_state(c, states.state.dtype));
+  return measure.finish(name, tolerance_of_state(c, states.state.dtype), storage_of_state(states.state.dtype));
 }
 
 }  // namespace

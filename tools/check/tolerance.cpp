@@ -20,11 +20,13 @@ double of_storage(int32_t dtype) { return dtype == DR_BF16 ? 2e-3 : dtype == DR_
 
 }  // namespace
 
-double tolerance_of_output(const cases::Case& c) {
+double storage_of_output(const cases::Case& c) {
   const int32_t dtype = c.output_dtype();
-  return of_data(c) + (dtype == c.dtype ? 0.0 : of_storage(dtype));
+  return dtype == c.dtype ? 0.0 : of_storage(dtype);
 }
+double storage_of_state(int32_t dtype) { return of_storage(dtype); }
 
-double tolerance_of_state(const cases::Case& c, int32_t dtype) { return of_data(c) + of_storage(dtype); }
+double tolerance_of_output(const cases::Case& c) { return of_data(c) + storage_of_output(c); }
+double tolerance_of_state(const cases::Case& c, int32_t dtype) { return of_data(c) + storage_of_state(dtype); }
 
 }  // namespace deltarelay::check

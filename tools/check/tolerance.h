@@ -8,5 +8,8 @@ namespace deltarelay::check {
 double tolerance_of_output(const cases::Case& c);
 // Of final states and checkpoints that are stored in `dtype`.
 double tolerance_of_state(const cases::Case& c, int32_t dtype);
+// The part of each that is for storing in fewer bits; a block is allowed at least what that costs the exact result (measure.h).
+double storage_of_output(const cases::Case& c);
+double storage_of_state(int32_t dtype);
 
 }  // namespace deltarelay::check

@@ -1,6 +1,7 @@
 // P, L and T of one chunk in the fused walks: 32 x 32, of one chunk and head.
 #pragma once
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cuda/ptx/barrier.cuh"
 #include "kernels/cuda/ptx/matrix.cuh"
@@ -19,7 +20,8 @@ __device__ __forceinline__ constexpr int core_offset(int row, int column) { retu
 struct FusedLower {
   float diagonal[2][16][20];
   float corner[16][18];
-  uint4 inverses[32];  // in fp16: rows of the inverses of the four 8 x 8 blocks on the diagonal
+  uint4 inverses
+      [2][32];  // in fp16: rows of the inverses of the four 8 x 8 blocks on the diagonal; what rounding took from them
 };
 
 // Stores a 16 x 16 block in the layout of an accumulator, at row and column `row`, `column` (in blocks of 8) of P.
@@ -48,6 +50,8 @@ __device__ __forceinline__ void clear_above(uint8_t* p, uint8_t* t, int thread) 
 // that counts, where a number above kLargest has come up. Numbers are within 2 where keys are normed, strengths are within 2 and norms of
 // raw keys in one chunk alike; N has the ratio of two norms in it. Below 6e-5 fp16 loses bits: so do rows of keys that are a thousand times their
 // neighbours, whose columns are above kLargest.
+// Of fp16 data T itself keeps 11 bits, and products of operands with 11 bits would cost as much as storing it: there operands have a lower half
+// too, and a product is three.
 template <class Element>
 __device__ __forceinline__ bool write_t_by_halves(FusedLower& lower, uint8_t* t, int lane) {
   using Two = Pair<Element>;
@@ -75,21 +79,54 @@ __device__ __forceinline__ bool write_t_by_halves(FusedLower& lower, uint8_t* t,
   }
   *reinterpret_cast<uint4*>(t + core_offset(block, block) + row * 16) = {Two::pack(y[0], y[1]), Two::pack(y[2], y[3]),
                                                                          Two::pack(y[4], y[5]), Two::pack(y[6], y[7])};
-  const uint4 halves = {Half::pack(y[0], y[1]), Half::pack(y[2], y[3]), Half::pack(y[4], y[5]), Half::pack(y[6], y[7])};
-  lower.inverses[lane] = halves;
+  // Two numbers as operands: upper and lower halves.
+  struct Split {
+    uint32_t upper, lower;
+  };
+  constexpr bool kSplit = std::is_same_v<Element, __half>;
+  auto split = [](float x, float y) {
+    const uint32_t upper = Half::pack(x, y);
+    return Split{upper, kSplit ? Half::pack(x - Half::low(upper), y - Half::high(upper)) : 0};
+  };
+  auto transposed = [](const Split& x) {
+    return Split{transpose_block(x.upper), kSplit ? transpose_block(x.lower) : 0};
+  };
+  constexpr Split kZero = {0, 0};
+  auto multiply = [](float(&d)[4], const Split(&a)[4], const Split& b0, const Split& b1) {
+    const Fragment upper = {a[0].upper, a[1].upper, a[2].upper, a[3].upper};
+    mma<__half>(d, upper, b0.upper, b1.upper);
+    if constexpr (kSplit) {
+      mma<__half>(d, upper, b0.lower, b1.lower);
+      mma<__half>(d, {a[0].lower, a[1].lower, a[2].lower, a[3].lower}, b0.upper, b1.upper);
+    }
+  };
+  const Split own_inverse[4] = {split(y[0], y[1]), split(y[2], y[3]), split(y[4], y[5]), split(y[6], y[7])};
+  const uint4 halves = {own_inverse[0].upper, own_inverse[1].upper, own_inverse[2].upper, own_inverse[3].upper};
+  lower.inverses[0][lane] = halves;
+  if constexpr (kSplit)
+    lower.inverses[1][lane] = {own_inverse[0].lower, own_inverse[1].lower, own_inverse[2].lower, own_inverse[3].lower};
   __syncwarp();
-  const uint32_t inverses = shared_address(&lower.inverses[lane]);
-  const Fragment left = load_matrix(inverses), right = load_matrix_transposed(inverses);  // as A, as B operands
+  Split left[4], right[4];  // the inverses as A, as B operands
+#pragma unroll
+  for (int half = 0; half < (kSplit ? 2 : 1); ++half) {
+    const uint32_t inverses = shared_address(&lower.inverses[half][lane]);
+    const Fragment as_a = load_matrix(inverses), as_b = load_matrix_transposed(inverses);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      (half == 0 ? left[i].upper : left[i].lower) = as_a.reg[i];
+      (half == 0 ? right[i].upper : right[i].lower) = as_b.reg[i];
+    }
+  }
 
   // 16 x 16: both blocks in one product, of a matrix that has them on its diagonal.
   const int r = lane / 4, c = 2 * (lane % 4);
   const float2 e0 = *reinterpret_cast<const float2*>(&lower.diagonal[0][8 + r][c]),
                e1 = *reinterpret_cast<const float2*>(&lower.diagonal[1][8 + r][c]);
   float below[4] = {e0.x, e0.y, e1.x, e1.y};
-  mma<__half>(below, {Half::pack(e0.x, e0.y), 0, 0, Half::pack(e1.x, e1.y)}, right.reg[0], right.reg[2]);
-  const uint32_t m0 = Half::pack(below[0], below[1]), m1 = Half::pack(below[2], below[3]);
-  mma<__half>(below, {left.reg[1], 0, 0, left.reg[3]}, transpose_block(m0), transpose_block(m1));
-  const uint32_t b0 = Half::pack(below[0], below[1]), b1 = Half::pack(below[2], below[3]);
+  multiply(below, {split(e0.x, e0.y), kZero, kZero, split(e1.x, e1.y)}, right[0], right[2]);
+  const Split m0 = split(below[0], below[1]), m1 = split(below[2], below[3]);
+  multiply(below, {left[1], kZero, kZero, left[3]}, transposed(m0), transposed(m1));
+  const Split b0 = split(below[0], below[1]), b1 = split(below[2], below[3]);
   word_at(t + core_offset(1, 0) + r * 16 + c * 2) = Two::pack(below[0], below[1]);
   word_at(t + core_offset(3, 2) + r * 16 + c * 2) = Two::pack(below[2], below[3]);
 
@@ -100,14 +137,14 @@ __device__ __forceinline__ bool write_t_by_halves(FusedLower& lower, uint8_t* t,
     const float2 two = *reinterpret_cast<const float2*>(&lower.corner[r + 8 * (i % 2)][8 * (i / 2) + c]);
     corner[i / 2][2 * (i % 2)] = two.x, corner[i / 2][2 * (i % 2) + 1] = two.y;
   }
-  auto packed = [&](int i) { return Half::pack(corner[i / 2][2 * (i % 2)], corner[i / 2][2 * (i % 2) + 1]); };
-  const Fragment n10 = {packed(0), packed(1), packed(2), packed(3)};
-  mma<__half>(corner[0], n10, right.reg[0], transpose_block(b0));
-  mma<__half>(corner[1], n10, 0, right.reg[1]);
-  const uint32_t m[4] = {packed(0), packed(1), packed(2), packed(3)};
-  const Fragment y1 = {left.reg[2], b1, 0, left.reg[3]};
+  auto packed = [&](int i) { return split(corner[i / 2][2 * (i % 2)], corner[i / 2][2 * (i % 2) + 1]); };
+  const Split n10[4] = {packed(0), packed(1), packed(2), packed(3)};
+  multiply(corner[0], n10, right[0], transposed(b0));
+  multiply(corner[1], n10, kZero, right[1]);
+  const Split m[4] = {packed(0), packed(1), packed(2), packed(3)};
 #pragma unroll
-  for (int n = 0; n < 2; ++n) mma<__half>(corner[n], y1, transpose_block(m[2 * n]), transpose_block(m[2 * n + 1]));
+  for (int n = 0; n < 2; ++n)
+    multiply(corner[n], {left[2], b1, kZero, left[3]}, transposed(m[2 * n]), transposed(m[2 * n + 1]));
   store_block<Element>(t, 2, 0, &corner[0][0], lane);
 
   auto larger = [](uint32_t a, uint32_t b) {
@@ -115,8 +152,9 @@ __device__ __forceinline__ bool write_t_by_halves(FusedLower& lower, uint8_t* t,
         __hmax2(__habs2(reinterpret_cast<const __half2&>(a)), __habs2(reinterpret_cast<const __half2&>(b)));
     return reinterpret_cast<const uint32_t&>(most);
   };
-  const uint32_t most = larger(larger(larger(halves.x, halves.y), larger(halves.z, halves.w)),
-                               larger(larger(larger(b0, b1), larger(m[0], m[1])), larger(m[2], m[3])));
+  const uint32_t most = larger(
+      larger(larger(halves.x, halves.y), larger(halves.z, halves.w)),
+      larger(larger(larger(b0.upper, b1.upper), larger(m[0].upper, m[1].upper)), larger(m[2].upper, m[3].upper)));
   const __half2 limit = __float2half2_rn(kLargest);
   return __all_sync(~0u, __hbgt2(limit, reinterpret_cast<const __half2&>(most)));
 }
