@@ -76,6 +76,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   if constexpr (kSuffix) {
     if (item.row.work == Work::kSummarize && threadIdx.x < 32) {
       const float decay = last_decay(activation, item);
+      __syncwarp();  // all have read the item
       if (threadIdx.x == 0) begin_suffix<kFusedChunk>(shared.suffix, shared.item, decay);
     }
     __syncthreads();  // cluster_begin hands on no data

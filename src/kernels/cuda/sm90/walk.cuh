@@ -81,10 +81,11 @@ __device__ __forceinline__ void emit_state(const WalkArgs& args, WalkShared<Stag
   }
 }
 
-// log2 of the decay of the weakest gate over the last chunk of a row, by the first warps of a CTA (GDN: one, KDA: four), as `prepare` left it.
+// log2 of the decay of the weakest gate over the last chunk of a row, as `prepare` left it; for thread 0. GDN: by it alone, KDA: a channel a thread.
 template <class Stage>
 __device__ __forceinline__ float weakest_decay(const WalkArgs& args, const Item& item, float (&of_warps)[4]) {
   using Record = typename Stage::Record;
+  if (Stage::kRawTiles && threadIdx.x > 0) return 0.0f;  // the item will change: nobody else may look at it
   const auto* decay = reinterpret_cast<const float*>(
       args.prepared + ((item.chunk + item.row.chunks - 1) * args.heads_v + item.head) * Record::kBytes +
       Record::kDecay);
