@@ -14,6 +14,11 @@
 
 namespace deltarelay::cuda {
 
+// log2 of a decay after which no number of M is left: 2^-149 is the least of fp32, and M begins with 1. The rest is for rounding.
+constexpr float kVanishedLog2 = -156.0f;
+// A summary by its suffix (suffix.cuh of either backend): that may be this part of a row.
+constexpr int kSuffixShare = 4;
+
 // Do these numbers of M keep it alive? NaN does. `bound` is 0 for an exact carry, the same in all threads: the second pass then costs a branch.
 template <int kCount>
 __device__ __forceinline__ bool keeps_alive(const float (&m)[kCount], float bound) {

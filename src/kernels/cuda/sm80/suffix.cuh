@@ -11,13 +11,9 @@
 #include "kernels/cuda/args.h"
 #include "kernels/cuda/sm80/record.h"
 #include "kernels/cuda/sm80/stage.cuh"
+#include "kernels/cuda/vanished.cuh"
 
 namespace deltarelay::cuda::sm80 {
-
-// log2 of a norm with which no number of M is left: 2^-149 is the least of fp32. The rest is for rounding of the bounds.
-constexpr float kVanishedLog2 = -156.0f;
-// A suffix may be this part of a row; looking for a longer one would cost more than it saves.
-constexpr int kSuffixShare = 4;
 
 // Of the last chunks of a row, as many as it takes for M to vanish; 0: more than a share of the row. By the lanes of one warp: chunks are looked
 // at 32 at a time, the last first. Bounds are summed in one order, so every CTA finds the same. NaN is never enough.

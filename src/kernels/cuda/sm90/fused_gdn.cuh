@@ -84,16 +84,9 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   if constexpr (kCtas > 1) cluster_begin();
   const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
   const bool emits = kCtas == 1 || item.row.work == Work::kEmit;
-  // Of a summary: its suffix, and the whole row where that does not stand. Twice the code and not a loop, whose count the compiler would take to
-  // differ between lanes: no operand would stay in uniform registers. Shared memory and rank are found anew, or they and what follows from
-  // them would be kept from one walk to the next.
   auto summarize = [&](auto&& walk) {
-    if constexpr (!kSuffix) return walk(shared, cluster_rank(), [](auto&&) { return true; });
-    auto& here = *reinterpret_cast<Shared<kCtas>*>(dynamic_shared_memory());
-    const int own_rank = cluster_rank();
-    return walk(here, own_rank, [&](auto&& lives) {
-      return summary_stands<kFusedChunk>(here, own_rank, lives, [&] { init_barriers(here, own_rank, true); });
-    });
+    walk_by_suffix<kSuffix, kFusedChunk>(
+        shared, [](auto& here, int own_rank) { init_barriers(here, own_rank, true); }, walk);
   };
   if (group < 2) {
     raise_registers<kFusedStateRegisters>();
@@ -111,7 +104,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
             [&](float(&state)[64]) { summarize_chunks<Element>(args, here.item, here, own_rank, group == 0, state); },
             stands);
       };
-      if (!summarize(walk)) summarize(walk);
+      summarize(walk);
     }
   } else {
     lower_registers<kFusedOtherRegisters>();
@@ -122,7 +115,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
         make_chunks<Element, kCtas, false>(maps, activation, here.item, here, group - 2, own_rank);
         return stands([] { return false; });
       };
-      if (!summarize(walk)) summarize(walk);
+      summarize(walk);
     }
   }
   if constexpr (kCtas > 1) cluster_end();  // the other CTA copies into this one's memory and arrives at its barriers

@@ -11,18 +11,14 @@
 #include "kernels/cuda/ptx/barrier.cuh"
 #include "kernels/cuda/ptx/bulk.cuh"
 #include "kernels/cuda/sm90/stage.cuh"
+#include "kernels/cuda/vanished.cuh"
 
 namespace deltarelay::cuda::sm90 {
 
-// log2 of a decay after which no number of M is left: 2^-149 is the least of fp32, and M begins with 1.
-constexpr float kVanishedLog2 = 156.0f;
-// A suffix that was walked in vain costs at most this part of the row.
-constexpr int kSuffixShare = 4;
-
 // Chunks that a row of `chunks` chunks has to end with so that M vanishes, when each decays as the last one does, by log2 `decay`; 0: too many.
 __device__ __forceinline__ int suffix_chunks(float decay, int chunks) {
-  if (!(decay * static_cast<float>(chunks) <= -kSuffixShare * kVanishedLog2)) return 0;  // also NaN
-  const int needed = static_cast<int>(kVanishedLog2 / -decay) + 2;
+  if (!(decay * static_cast<float>(chunks) <= kSuffixShare * kVanishedLog2)) return 0;  // also NaN
+  const int needed = static_cast<int>(kVanishedLog2 / decay) + 2;
   return needed * kSuffixShare <= chunks ? needed : 0;
 }
 
@@ -63,6 +59,25 @@ __device__ __forceinline__ bool summary_stands(Shared& shared, int rank, Lives&&
   }
   cluster_meet();
   return false;
+}
+
+// A role's part in a summary: walk(shared, rank, stands) walks the item, and hands on what stands(lives) says. With `kSuffix` its suffix, and the
+// whole row where that does not stand. Twice the code and not a loop, whose count the compiler would take to differ between lanes: no
+// operand would stay in uniform registers. Shared memory and rank are found anew, or they and what follows from them would be kept from one
+// walk to the next. `init(shared, rank)` makes barriers anew.
+template <bool kSuffix, int kChunk, class Shared, class Init, class Walk>
+__device__ __forceinline__ void walk_by_suffix(Shared& shared, Init&& init, Walk&& walk) {
+  if constexpr (!kSuffix) {
+    walk(shared, cluster_rank(), [](auto&&) { return true; });
+  } else {
+    auto once = [&] {
+      auto& here = *reinterpret_cast<Shared*>(dynamic_shared_memory());
+      const int rank = cluster_rank();
+      return walk(here, rank,
+                  [&](auto&& lives) { return summary_stands<kChunk>(here, rank, lives, [&] { init(here, rank); }); });
+    };
+    if (!once()) once();
+  }
 }
 
 }  // namespace deltarelay::cuda::sm90

@@ -150,21 +150,15 @@ __global__ void __launch_bounds__(kWalkThreads, 1)
     if (threadIdx.x == 0) begin_suffix<Stage::Record::kChunk>(shared.suffix, shared.item, decay);
     __syncthreads();
   }
-  // Of a summary: its suffix, and the whole row where that does not stand. Twice the code and not a loop, whose count the compiler would take to
-  // differ between lanes: no operand would stay in uniform registers. Shared memory is found anew, or what follows from its address would be
-  // kept from one walk to the next.
   auto summarize = [&](auto&& walk) {
-    if constexpr (!kSuffix) return walk(shared, [](auto&&) { return true; });
-    auto& here = *reinterpret_cast<WalkShared<Stage>*>(dynamic_shared_memory());
-    return walk(here, [&](auto&& lives) {
-      return summary_stands<Stage::Record::kChunk>(here, cluster_rank(), lives, [&] {
-        for (uint64_t* barriers : {here.full, here.done, here.free}) {
-          for (int i = 0; i < WalkShared<Stage>::kStages; ++i) invalidate_barrier(&barriers[i]);
-        }
-        init_done<Stage, kTiles>(here);
-        init_shared(here);
-      });
-    });
+    auto init = [](auto& here, int) {
+      for (uint64_t* barriers : {here.full, here.done, here.free}) {
+        for (int i = 0; i < WalkShared<Stage>::kStages; ++i) invalidate_barrier(&barriers[i]);
+      }
+      init_done<Stage, kTiles>(here);
+      init_shared(here);
+    };
+    walk_by_suffix<kSuffix, Stage::Record::kChunk>(shared, init, walk);
   };
   if (group < 2) {
     raise_registers<kStateRegisters>();
@@ -172,12 +166,12 @@ __global__ void __launch_bounds__(kWalkThreads, 1)
     if (emits) {
       if (kTiles == 1 || group == 0) emit_state<Stage, Element, kTiles, kCheckpoints>(args, shared, group);
     } else if constexpr (kTiles == 2) {
-      auto walk = [&](auto& here, auto&& stands) {
+      auto walk = [&](auto& here, int, auto&& stands) {
         return summarize_row(
             args, here.item, here.item.value_half, group == 0,
             [&](float(&state)[64]) { summarize_chunks<Stage, Element>(args, here, group == 0, state); }, stands);
       };
-      if (!summarize(walk)) summarize(walk);
+      summarize(walk);
     }
   } else {
     lower_registers<kProducerRegisters>();
@@ -186,11 +180,11 @@ __global__ void __launch_bounds__(kWalkThreads, 1)
     if (emits) {
       if (active) produce<Stage, Element, kTiles, true>(maps, args, shared, cluster);
     } else if constexpr (kTiles == 2) {
-      auto walk = [&](auto& here, auto&& stands) {
+      auto walk = [&](auto& here, int, auto&& stands) {
         if (active) produce<Stage, Element, kTiles, false>(maps, args, here, cluster);
         return stands([] { return false; });
       };
-      if (!summarize(walk)) summarize(walk);
+      summarize(walk);
     }
   }
   if (cluster_size() > 1) cluster_end();
