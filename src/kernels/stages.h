@@ -185,6 +185,8 @@ struct Backend {
   // once, each CTA a work item.
   int32_t (*value_tiles)(const Problem&) = nullptr;
   CtaTiling (*cta_tiling)(const Problem&, int64_t unit_shared_bytes) = nullptr;
+  // May summaries turn out short, since gates mostly forget a segment and the kernels find out? nullptr: they never do.
+  bool (*short_summaries)(const Problem&) = nullptr;
 };
 
 extern const Backend kReferenceBackend;

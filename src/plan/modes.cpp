@@ -123,10 +123,8 @@ plan::Costs costs_of(const Problem& problem, const Options& options, const Backe
     c.item = clamp_cost(scaled(stated.item_ns, 1, tiles), 0);
     if (tiles == 1) c.first_extra = clamp_cost(local_ns(local), 0);
   }
-  // Where gates forget, a summary is a few chunks long, and a first segment would be all of phase 1. One gate a head mostly forgets a segment; of
-  // 128 gates there is mostly one that does not, and the portable kernels have summaries by their suffix for GDN alone.
-  const bool by_suffix = &backend == &kCudaSm90Backend || &backend == &kCudaSm80Backend;
-  if (by_suffix && problem.op == Op::kGdn) c.short_first = kShortFirst;
+  // Where gates forget, a summary is a few chunks long, and a first segment would be all of phase 1.
+  if (backend.short_summaries != nullptr && backend.short_summaries(problem)) c.short_first = kShortFirst;
   c.emit_bytes = clamp_cost(scaled(stated.emit_bytes, bytes.emit * chunk, nominal.emit * stated_chunk * tiles), 0);
   c.summarize_bytes =
       clamp_cost(scaled(stated.summarize_bytes, bytes.summarize * chunk, nominal.summarize * stated_chunk * tiles), 0);

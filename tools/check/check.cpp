@@ -60,7 +60,8 @@ double Outcome::worst_error() const {
   return worst;
 }
 
-Trial::Trial(const cases::Case& c, const CheckOptions& options) : options_(options), tensors_(runnable(c)) {
+Trial::Trial(const cases::Case& c, const CheckOptions& options)
+    : options_(options), tensors_(runnable(c), options.alignment) {
   if (!c.on_gpu()) return;
   int64_t bytes = 0;
   for (const TensorSet::Memory& memory : tensors_.memory()) bytes += memory.bytes;

@@ -52,7 +52,8 @@ StateTensor TensorSet::allocate(GuardedBuffer& buffer, Index& index, const cases
   return pool;
 }
 
-TensorSet::TensorSet(const cases::Case& c) : case_(c), request_(c), offsets_(c.offsets()) {
+TensorSet::TensorSet(const cases::Case& c, int64_t alignment)
+    : case_(c), request_(c), alignment_(alignment), offsets_(c.offsets()) {
   if (request_.problem.alignment_bytes != 0) alignment_ = request_.problem.alignment_bytes;
   const cases::TensorStrides strides = cases::tensor_strides(c);
   if (c.strides == cases::Strides::kPacked) {

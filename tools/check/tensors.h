@@ -54,7 +54,8 @@ struct StateTensor {
 // last offset, gaps between rows, slots that no sequence reads, states whose mask is off.
 class TensorSet {
  public:
-  explicit TensorSet(const cases::Case& c);  // throws cases::CaseError, std::bad_alloc
+  // `alignment`: of tensors, where the case does not say (align=), and no more than that. Throws cases::CaseError, std::bad_alloc.
+  explicit TensorSet(const cases::Case& c, int64_t alignment = kLeastAlignment);
   TensorSet(const TensorSet&) = delete;
   TensorSet& operator=(const TensorSet&) = delete;
 
@@ -114,7 +115,7 @@ class TensorSet {
 
   cases::Case case_;
   cases::Request request_;
-  int64_t alignment_ = 16;
+  int64_t alignment_;
   std::vector<int64_t> offsets_;
   GuardedBuffer memory_qkv_, memory_q_, memory_k_, memory_v_, memory_g_, memory_beta_, memory_a_log_, memory_dt_bias_;
   GuardedBuffer memory_o_, memory_initial_, memory_final_, memory_checkpoint_;

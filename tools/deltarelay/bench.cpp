@@ -100,6 +100,7 @@ BenchRow measure(const cases::Case& c, const Settings& settings, const std::func
   show(0, "checking ");
   check::CheckOptions options;
   options.full_columns = settings.full_columns;
+  options.alignment = check::kAllocatorAlignment;
   check::Trial trial(c, options);
   const check::Outcome outcome = require_passed(trial.judge(c));
   // The call it is held against is held to the same.

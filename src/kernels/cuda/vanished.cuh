@@ -19,6 +19,13 @@ constexpr float kVanishedLog2 = -156.0f;
 // A summary by its suffix (suffix.cuh of either backend): that may be this part of a row.
 constexpr int kSuffixShare = 4;
 
+// Chunks that a row has to end with so that M vanishes, when each decays as the last one does, by log2 `decay`; 0: more than `most`.
+__device__ __forceinline__ int suffix_chunks(float decay, int most) {
+  if (!(decay * static_cast<float>(most) <= kVanishedLog2)) return 0;  // also NaN
+  const int needed = static_cast<int>(kVanishedLog2 / decay) + 2;
+  return needed <= most ? needed : 0;
+}
+
 // Do these numbers of M keep it alive? NaN does. `bound` is 0 for an exact carry, the same in all threads: the second pass then costs a branch.
 template <int kCount>
 __device__ __forceinline__ bool keeps_alive(const float (&m)[kCount], float bound) {

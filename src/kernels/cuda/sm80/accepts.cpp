@@ -85,9 +85,16 @@ CtaTiling cta_tiling(const Problem& p, int64_t unit_shared_bytes) {
           .by_shared_memory = unit_shared_bytes > 0 ? ctas_in(unit_shared_bytes, walk.shared_bytes) : walk.together};
 }
 
+bool short_summaries(const Problem& p) { return p.op == Op::kGdn || walks_both(shape_of(p)); }
+
 Shape shape_of(const Problem& p, int32_t way) {
   const bool mid_frame = p.op == Op::kKda && p.least_gate() >= kMidFrameGate;
-  return {.op = p.op, .dtype = p.dtype, .dk = p.dk, .dv = p.dv, .mid_frame = mid_frame, .tf32 = way == kTf32};
+  return {.op = p.op,
+          .dtype = p.dtype,
+          .dk = p.dk,
+          .dv = p.dv,
+          .mid_frame = mid_frame,
+          .tf32 = way == kTf32 && p.dk >= kPlainChannels};
 }
 
 int32_t shape_number(const Problem& p) {

@@ -21,6 +21,17 @@ struct alignas(16) Output {
   int tokens, columns;
   DType dtype;
 
+  // What a lane takes of a passage: pieces of some tokens, or of half as many where numbers are larger than the values were.
+  template <int kSize>
+  struct Pieces {
+    static constexpr int kTokens = kSize > Stage::kElement ? kChunk / 2 : kChunk;
+    static constexpr int kAcross = kColumns * kSize / 16, kTogether = 32 / kAcross;  // of a token; tokens
+    static constexpr int kCount = kTokens / kTogether;
+    uint4 piece[kCount];
+    static __device__ __forceinline__ int token(int lane) { return lane % kTogether; }
+    static __device__ __forceinline__ int at(int lane) { return lane / kTogether * 16; }
+  };
+
   Output() = default;
   __device__ __forceinline__ Output(const TensorView& o, const Item& item, const Extent& extent) {
     const int element = o.dtype == DType::kFp32 ? 4 : 2, first = item.tile * Stage::kColumns;
@@ -50,29 +61,44 @@ struct alignas(16) Output {
           store_word(passage + place<4>(8 * n + 2 * q + j % 2, (16 * r + g + j / 2 * 8) * 4),
                      __float_as_uint(out[r][part * kChunk / 8 / kParts + n][j]));
         }
-        __syncwarp();
-        copy<4>(chunk, part * kChunk / kParts, column, passage, lane);
+        send(fetch<4>(passage, lane), chunk, part * kChunk / kParts, column, passage, lane);
         __syncwarp();
       }
     } else {
-      uint32_t pair[kRowTiles][kChunk / 8][2];  // now rows are tokens. All at once, before lanes part
-#pragma unroll
-      for (int i = 0; i < kRowTiles * kChunk / 4; ++i) {
-        const float(&sum)[4] = out[i % kRowTiles][i / kRowTiles / 2];
-        const int j = i / kRowTiles % 2;
-        pair[i % kRowTiles][i / kRowTiles / 2][j] = transpose_block(pack_pair(sum[2 * j], sum[2 * j + 1], dtype));
-      }
-#pragma unroll
-      for (int i = 0; i < kRowTiles * kChunk / 4; ++i) {
-        const int r = i % kRowTiles, n = i / kRowTiles / 2, j = i / kRowTiles % 2;
-        store_word(passage + place<2>(8 * n + g, 32 * r + 16 * j + 4 * q), pair[r][n][j]);
-      }
+      if (dtype == DType::kBf16)
+        lay_down<__nv_bfloat16>(out, passage, lane);
+      else
+        lay_down<__half>(out, passage, lane);
     }
   }
   __device__ __forceinline__ void finish(int chunk, int column, uint32_t passage, int lane) const {
-    if (dtype == DType::kFp32) return;
-    __syncwarp();
-    copy<2>(chunk, 0, column, passage, lane);
+    if (dtype != DType::kFp32) send(fetch<2>(passage, lane), chunk, 0, column, passage, lane);
+  }
+
+  // Blocks of 8 value columns and 8 tokens, transposed: rows are tokens now. Block `number` is one of kAcross beside each other.
+  template <class To>
+  static __device__ __forceinline__ void lay_down(const float (&out)[kRowTiles][kChunk / 8][4], uint32_t passage,
+                                                  int lane) {
+    constexpr int kAcross = 2 * kRowTiles;
+    auto place_of = [&](int number, int row) {
+      return passage + (number / kAcross * 8 + row) * Stage::kValueRowBytes + number % kAcross * 16;
+    };
+#pragma unroll
+    for (int first = 0; first < kAcross * kChunk / 8; first += 4) {
+      Fragment blocks;
+#pragma unroll
+      for (int b = 0; b < 4; ++b) {
+        const float(&sum)[4] = out[(first + b) % kAcross / 2][(first + b) / kAcross];
+        blocks.reg[b] = Pair<To>::pack(sum[b % 2 * 2], sum[b % 2 * 2 + 1]);
+      }
+#if __CUDA_ARCH__ >= 900
+      store_matrix_transposed(place_of(first + lane / 8, lane % 8), blocks);
+#else
+#pragma unroll
+      for (int b = 0; b < 4; ++b)
+        store_word(place_of(first + b, lane / 4) + lane % 4 * 4, transpose_block(blocks.reg[b]));
+#endif
+    }
   }
 
   // Of numbers of kSize bytes, byte `at` of a token. Where they are larger than the values were, a token takes two rows.
@@ -84,26 +110,37 @@ struct alignas(16) Output {
       return token * Stage::kValueRowBytes + at;
   }
 
-  // From the passage, whose first token is token `from` of the chunk.
+  // All, before the first is stored: a store waits for the load before it.
   template <int kSize>
-  __device__ __forceinline__ void copy(int chunk, int from, int column, uint32_t passage, int lane) const {
-    constexpr int kTokens = kSize > Stage::kElement ? kChunk / 2 : kChunk;
+  static __device__ __forceinline__ Pieces<kSize> fetch(uint32_t passage, int lane) {
+    using Of = Pieces<kSize>;
+    Of pieces;
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < Of::kCount; ++i)
+      pieces.piece[i] = load_four(passage + place<kSize>(i * Of::kTogether + Of::token(lane), Of::at(lane)));
+    return pieces;
+  }
+
+  // The first token of the passage is token `from` of the chunk.
+  template <int kSize>
+  __device__ __forceinline__ void send(const Pieces<kSize>& pieces, int chunk, int from, int column, uint32_t passage,
+                                       int lane) const {
+    using Of = Pieces<kSize>;
     const int64_t first = static_cast<int64_t>(chunk) * kChunk + from;
     uint8_t* to = data + first * stride + column * kSize;
     if (chunk < whole_chunks && column + kColumns <= columns) {
-      constexpr int kPieces = kColumns * kSize / 16, kTogether = 32 / kPieces;  // of a token; tokens
-      const int token = lane % kTogether, at = lane / kTogether * 16;
-      to += token * stride + at;
+      to += Of::token(lane) * stride + Of::at(lane);
 #pragma unroll
-      for (int t = 0; t < kTokens; t += kTogether) {
-        *reinterpret_cast<uint4*>(to) = load_four(passage + place<kSize>(t + token, at));
-        to += kTogether * stride;
+      for (int i = 0; i < Of::kCount; ++i) {
+        *reinterpret_cast<uint4*>(to) = pieces.piece[i];
+        to += Of::kTogether * stride;
       }
       return;
     }
     const int left = tokens - static_cast<int>(first);
 #pragma unroll 1
-    for (int i = lane; i < kTokens * kColumns; i += 32) {  // rare, so in few instructions
+    for (int i = lane; i < Of::kTokens * kColumns; i += 32) {  // rare, so in few instructions
       const int token = i / kColumns, at = i % kColumns;
       if (token >= left || column + at >= columns) continue;
       const uint32_t word = __float_as_uint(load_float(passage + place<kSize>(token, at * kSize / 4 * 4)));

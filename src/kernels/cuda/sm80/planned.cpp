@@ -25,6 +25,7 @@ const Backend kCudaSm80Backend{.name = "cuda-sm80",
                                .way_names = cuda::sm80::kWayNames,
                                .takes_way = cuda::sm80::takes_way,
                                .value_tiles = cuda::sm80::value_tiles,
-                               .cta_tiling = cuda::sm80::cta_tiling};
+                               .cta_tiling = cuda::sm80::cta_tiling,
+                               .short_summaries = cuda::sm80::short_summaries};
 
 }  // namespace deltarelay

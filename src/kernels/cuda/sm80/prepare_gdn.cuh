@@ -39,7 +39,7 @@ struct GdnPrepareShared {
   float norm[2][kChunk];             // scale / |q|, 1 / |k|
   // Of tokens, for each warp's head: G, and the decay between the token and the chunk's middle.
   GateSum<Arithmetic<Number>::kExactSums> sum[kWarps][kChunk];
-  float half[kWarps][kChunk];
+  float half[kWarps][kChunk];  // at first its own log2 decay
   float beta[kWarps][kChunk];
 };
 
@@ -88,22 +88,35 @@ __device__ __forceinline__ void form_products(GdnPrepareShared<Number, kWidth>& 
   }
 }
 
+// Log2 decays and strengths of the CTA's heads, by all threads: neighbours take neighbouring heads of a token, which mostly lie side by side.
+template <class Number, int kWidth>
+__device__ __forceinline__ void load_scalars(GdnPrepareShared<Number, kWidth>& shared, const Activation& activation,
+                                             const ChunkPlace& place, int first_head, int heads) {
+  static_assert(kHeadsTogether * kChunk == kThreads);
+  const int of_cta = static_cast<int>(threadIdx.x % kHeadsTogether);
+  const int row = static_cast<int>(threadIdx.x / kHeadsTogether);
+  if (of_cta >= heads) return;
+  const int head = first_head + of_cta;
+  const TensorView &g = activation.g, &b = activation.beta;
+  const bool exists = row < place.valid;
+  const int64_t token = place.token + (exists ? row : 0);
+  const uint32_t gate = load_bits(g.data, g.dtype, place.sequence_at * g.sequence + token * g.token + head * g.head);
+  const uint32_t strength =
+      load_bits(b.data, b.dtype, place.sequence_at * b.sequence + token * b.token + head * b.head);
+  // Tokens past the end: no decay, no update.
+  shared.half[of_cta][row] = exists ? log2_decay(number_of(gate, g.dtype), gate_params(activation, head, 0, 1)) : 0.0f;
+  shared.beta[of_cta][row] = exists ? write_strength(number_of(strength, b.dtype), activation.beta_form) : 0.0f;
+}
+
 // One value head by one warp.
 template <class Number, int kWidth>
-__device__ __forceinline__ void prepare_head(GdnPrepareShared<Number, kWidth>& shared, const Activation& activation,
-                                             const ChunkPlace& place, int head, uint8_t* record, int warp) {
+__device__ __forceinline__ void prepare_head(GdnPrepareShared<Number, kWidth>& shared, const ChunkPlace& place,
+                                             uint8_t* record, int warp) {
   constexpr RecordPlaces kRecord = record_places(Op::kGdn, sizeof(Number), kWidth, kIsFine<Number>);
   using Sum = GateSum<Arithmetic<Number>::kExactSums>;
   const int lane = static_cast<int>(threadIdx.x % 32);
-  const TensorView &g = activation.g, &b = activation.beta;
   const bool exists = lane < place.valid;
-  const int64_t token = place.token + (exists ? lane : 0);
-  const float raw_g = load_number(g.data, g.dtype, place.sequence_at * g.sequence + token * g.token + head * g.head);
-  const float raw_b = load_number(b.data, b.dtype, place.sequence_at * b.sequence + token * b.token + head * b.head);
-  // Tokens past the end: no decay, no update.
-  const float decay = exists ? log2_decay(raw_g, gate_params(activation, head, 0, 1)) : 0.0f;
-  const float beta = exists ? write_strength(raw_b, activation.beta_form) : 0.0f;
-
+  const float decay = shared.half[warp][lane], beta = shared.beta[warp][lane];
   Sum sum = Sum::of(decay);  // inclusive, over lanes
 #pragma unroll
   for (int step = 1; step < 32; step *= 2) {
@@ -137,7 +150,6 @@ __device__ __forceinline__ void prepare_head(GdnPrepareShared<Number, kWidth>& s
 
   shared.sum[warp][lane] = sum;
   shared.half[warp][lane] = exp2_approx(lane < kChunk / 2 ? middle - sum : sum - middle);
-  shared.beta[warp][lane] = beta;
   __syncwarp();
   const int row = lane / 4, column = lane % 4 * 2;  // of this lane's numbers in a part
   float2 decays[kParts];  // right of the diagonal the exponent may be anything: whoever takes a pair selects
@@ -194,18 +206,18 @@ __global__ void __launch_bounds__(kThreads)
   load(args.q, 0);
   load(args.k, 1);
   close_copies();
+  const int group = args.heads_v / args.heads_qk, first_of_group = share * kHeadsTogether;
+  load_scalars(shared, args.activation, place, key_head * group + first_of_group, group - first_of_group);
   wait_for_copies<0>();
   __syncthreads();
   form_products(shared, args.activation);
   __syncthreads();
 
-  const int warp = static_cast<int>(threadIdx.x / 32);
-  const int group = args.heads_v / args.heads_qk, of_group = share * kHeadsTogether + warp;
+  const int warp = static_cast<int>(threadIdx.x / 32), of_group = first_of_group + warp;
   if (of_group >= group) return;
   const int head = key_head * group + of_group;
   constexpr int kBytes = record_places(Op::kGdn, sizeof(Number), kWidth, kIsFine<Number>).bytes;
-  prepare_head(shared, args.activation, place, head,
-               args.prepared + (static_cast<int64_t>(chunk) * args.heads_v + head) * kBytes, warp);
+  prepare_head(shared, place, args.prepared + (static_cast<int64_t>(chunk) * args.heads_v + head) * kBytes, warp);
 }
 
 }  // namespace deltarelay::cuda::sm80

@@ -112,7 +112,7 @@ struct Shape {
   DType dtype;  // of q, k, v
   int32_t dk, dv;
   bool mid_frame;  // KDA: gates are bounded by -5 a token; taken by bf16 only, others do without
-  bool tf32;       // fp32: one product of 11-bit operands instead of three
+  bool tf32;       // fp32: one product of 11-bit operands instead of three; narrow keys (kPlainChannels) keep three
 };
 
 constexpr int64_t record_bytes(const Shape& shape) { return record_bytes(shape.op, shape.dtype, shape.dk); }

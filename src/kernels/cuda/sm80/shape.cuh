@@ -70,22 +70,23 @@ inline int32_t multiprocessors() {
   return count;
 }
 
+inline bool summarizes(const WalkArgs& args) { return args.phase == 1 && args.slot_transition != nullptr; }
+
 // CTAs of the walk with tiles of so many columns. The tiles of M^T are among those of a phase that summarizes.
 struct WalkGrid {
   int32_t tiles;
   int64_t blocks;
-  WalkGrid(const WalkArgs& args, const Shape& shape, int32_t columns) {
-    const bool summarizes = args.phase == 1 && args.slot_transition != nullptr;
-    tiles = tiles_of(shape.dv, columns) + (summarizes ? tiles_of(shape.dk, columns) : 0);
+  WalkGrid(const WalkArgs& args, const Shape& shape, int32_t columns, bool both = false) {
+    tiles = both ? 1 : tiles_of(shape.dv, columns) + (summarizes(args) ? tiles_of(shape.dk, columns) : 0);
     blocks = int64_t{args.row_bound} * args.heads_v * tiles;
   }
 };
 
-template <Op kOp, class Number, int kWidth, int kColumns>
+template <Op kOp, class Number, int kWidth, int kColumns, bool kBoth = false>
 cudaError_t launch_walk_tiles(const WalkInputs& inputs, const WalkArgs& args, const Shape& shape, cudaStream_t stream) {
-  using Stage = sm80::Stage<kOp, Number, kWidth, kColumns>;
-  const WalkGrid grid(args, shape, kColumns);
-  return launch_dependent(walk_kernel<kOp, Number, kWidth, kColumns>, static_cast<unsigned>(grid.blocks),
+  using Stage = sm80::Stage<kOp, Number, kWidth, kColumns, kBoth>;
+  const WalkGrid grid(args, shape, kColumns, kBoth);
+  return launch_dependent(walk_kernel<kOp, Number, kWidth, kColumns, kBoth>, static_cast<unsigned>(grid.blocks),
                           Stage::kAllThreads, Stage::kSharedBytes, stream, inputs, args, Extent{shape.dk, shape.dv},
                           grid.tiles);
 }
@@ -100,6 +101,10 @@ cudaError_t ShapeKernels<kOp, kType, kWidth>::walk(const WalkInputs& inputs, con
   if constexpr (kHasFine<kType, kWidth>) {
     if (is_fine(sizeof(Number), shape.dk))
       return launch_walk_tiles<kOp, Fine<Number>, kWidth, kTileValues>(inputs, args, shape, stream);
+  }
+  if constexpr (walks_both(kOp, sizeof(Number), kWidth)) {
+    if (summarizes(args) && walks_both(shape))
+      return launch_walk_tiles<kOp, Number, kWidth, kWideTile, true>(inputs, args, shape, stream);
   }
   if constexpr (has_wide_tiles(sizeof(Number), kWidth)) {
     // Wide tiles read less. Where narrow ones find a multiprocessor each, they are faster. No number depends on it.
@@ -128,14 +133,16 @@ cudaError_t ShapeKernels<kOp, kType, kWidth>::load(const Shape&) {
   load_prepare(Number{});
   if constexpr (kHasFine<kType, kWidth>) {
     load_prepare(Fine<Number>{});
-    load(walk_kernel<kOp, Fine<Number>, kWidth, kTileValues>,
+    load(walk_kernel<kOp, Fine<Number>, kWidth, kTileValues, false>,
          Stage<kOp, Fine<Number>, kWidth, kTileValues>::kSharedBytes);
   }
   if constexpr (kType == DType::kFp32)
-    load(walk_kernel<kOp, Tf32, kWidth, kTileValues>, Stage<kOp, Tf32, kWidth, kTileValues>::kSharedBytes);
+    load(walk_kernel<kOp, Tf32, kWidth, kTileValues, false>, Stage<kOp, Tf32, kWidth, kTileValues>::kSharedBytes);
   if constexpr (has_wide_tiles(sizeof(Number), kWidth))
-    load(walk_kernel<kOp, Number, kWidth, kWideTile>, Stage<kOp, Number, kWidth, kWideTile>::kSharedBytes);
-  load(walk_kernel<kOp, Number, kWidth, kTileValues>, Stage<kOp, Number, kWidth, kTileValues>::kSharedBytes);
+    load(walk_kernel<kOp, Number, kWidth, kWideTile, false>, Stage<kOp, Number, kWidth, kWideTile>::kSharedBytes);
+  if constexpr (walks_both(kOp, sizeof(Number), kWidth))
+    load(walk_kernel<kOp, Number, kWidth, kWideTile, true>, Stage<kOp, Number, kWidth, kWideTile, true>::kSharedBytes);
+  load(walk_kernel<kOp, Number, kWidth, kTileValues, false>, Stage<kOp, Number, kWidth, kTileValues>::kSharedBytes);
   return status;
 }
 

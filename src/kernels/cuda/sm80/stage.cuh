@@ -14,16 +14,19 @@
 namespace deltarelay::cuda::sm80 {
 
 // Places in a stage, and the sizes of a CTA (tiling.h) as the kernels name them.
-template <Op kOp, class Number, int kWidth, int kTileColumns>
+template <Op kOp, class Number, int kKeyWidth, int kTileColumns, bool kWalksBoth = false>
 struct Stage {
-  static constexpr WalkTiling kTiling = walk_tiling(kOp, sizeof(Number), kWidth, kTileColumns, kIsFine<Number>);
+  static constexpr WalkTiling kTiling =
+      walk_tiling(kOp, sizeof(Number), kKeyWidth, kTileColumns, kIsFine<Number>, kWalksBoth);
+  static constexpr int kWidth = kKeyWidth;
+  static constexpr bool kBoth = kWalksBoth;  // the second half of the columns is of M^T, when a row is summarized
   static constexpr bool kScalarGate = kOp == Op::kGdn;  // factors per token, raw tiles; else factors are in the tiles
   static constexpr int kColumns = kTileColumns, kRowTiles = kTiling.row_tiles;
   static constexpr int kAllThreads = kTiling.threads, kWarps = kAllThreads / 32;
   static constexpr int kElement = sizeof(Number);
   static constexpr RecordPlaces kRecord = record_places(kOp, kElement, kWidth, kIsFine<Number>);
   static constexpr int kRowBytes = kTiling.row_bytes, kRowPieces = kWidth * kElement / 16;
-  static constexpr int kValueRowBytes = kTiling.value_row_bytes, kValuePieces = kColumns * kElement / 16;
+  static constexpr int kValueRowBytes = kTiling.value_row_bytes, kValuePieces = kTiling.value_columns * kElement / 16;
 
   // First value column of a warp in the tile; they are rows of the state.
   static __device__ constexpr int first_row(int warp) { return warp * 16 * kRowTiles; }
@@ -60,7 +63,7 @@ template <class Stage>
 __device__ __forceinline__ bool find_item(const WalkArgs& args, const Extent& extent, int tiles, Item& item) {
   const bool third = args.phase == 3;
   const int count = args.tables.counts()[third ? 2 : 0];
-  const int value_tiles = tiles_of(extent.dv, Stage::kColumns);
+  const int value_tiles = Stage::kBoth ? tiles : tiles_of(extent.dv, Stage::kColumns);
   const int64_t values = int64_t{args.row_bound} * args.heads_v * value_tiles;
   item.transition = blockIdx.x >= values;
   const uint32_t number = blockIdx.x - (item.transition ? static_cast<uint32_t>(values) : 0u);
@@ -187,6 +190,7 @@ template <class Stage, bool kEmit, bool kNarrow = Stage::kNarrow>
 struct Copies {
   __device__ __forceinline__ Copies(uint32_t, int, bool, int) {}
   __device__ __forceinline__ bool next(int, uint32_t, bool, int) { return false; }
+  __device__ __forceinline__ void go_on() {}
 };
 template <class Stage, bool kEmit>
 struct Copies<Stage, kEmit, true> {
@@ -205,23 +209,29 @@ struct Copies<Stage, kEmit, true> {
   using Key = Part<Stage::kRowPieces>;
   using Value = Part<Stage::kValuePieces>;
   struct Rows {
-    const uint8_t* at;
-    int64_t down;  // bytes from one of its rows to the next; from the last row of a chunk to the first of the next, too
+    const uint8_t* before;  // the row ahead of the first
+    uint32_t
+        down;  // bytes from one of its rows to the next; from the last row of a chunk to the first of the next, too
 
+    // Each address in registers of its own, and the place moves on later: what a copy reads its address from is not free until the copy has left.
     template <class Part>
     __device__ __forceinline__ void copy(uint32_t to, int row_bytes) {
+      constexpr uint32_t kCount = kChunk / Part::kDown;
 #pragma unroll
-      for (int row = 0; row < kChunk; row += Part::kDown) {
-        copy_piece(to + row * row_bytes, at);
-        at += down;
-      }
+      for (uint32_t i = 0; i < kCount; ++i)
+        copy_piece(to + i * Part::kDown * row_bytes, before + static_cast<uint64_t>(down) * (i + 1));
+    }
+    template <class Part>
+    __device__ __forceinline__ void go_on() {
+      before += static_cast<uint64_t>(down) * (kChunk / Part::kDown);
     }
   };
+  static constexpr int64_t kMostDown = 0xffffffff;
 
   int whole;  // chunks that are, of all tensors
   const uint8_t* record;
   int64_t record_step;
-  Rows query, read, values;  // the first two of GDN
+  Rows query{}, read{}, values{};  // the first two of GDN
 
   __device__ __forceinline__ Copies(uint32_t source, int chunk, bool with_values, int thread) {
     const auto from =
@@ -231,9 +241,10 @@ struct Copies<Stage, kEmit, true> {
     whole = 0x7fffffff;
     auto rows_of = [&]<int kPieces>(int which, Part<kPieces>) {
       const auto tile = load_object<TileSource>(source + which * static_cast<int>(sizeof(TileSource)));
-      whole = min(whole, tile.whole_chunks);
-      return Rows{tile.data + chunk * tile.step + thread / kPieces * tile.stride + thread % kPieces * 16,
-                  Part<kPieces>::kDown * tile.stride};
+      const int64_t down = Part<kPieces>::kDown * tile.stride;
+      whole = down <= kMostDown ? min(whole, tile.whole_chunks) : 0;
+      return Rows{tile.data + chunk * tile.step + thread / kPieces * tile.stride + thread % kPieces * 16 - down,
+                  static_cast<uint32_t>(down)};
     };
     if constexpr (kScalarGate) {
       if constexpr (kEmit) query = rows_of(Source::kQuery, Key{});
@@ -264,8 +275,16 @@ struct Copies<Stage, kEmit, true> {
                                   Stage::kValueRowBytes);
     load_record_bytes<Stage::kRecord.bytes - kFrom, kThreads>(stage + Stage::at(kFrom), record + kFrom - thread * 16,
                                                               thread);
-    record += record_step;
     return true;
+  }
+  // To the next chunk. Some time behind next().
+  __device__ __forceinline__ void go_on() {
+    if constexpr (kScalarGate) {
+      if constexpr (kEmit) query.template go_on<Key>();
+      read.template go_on<Key>();
+    }
+    values.template go_on<Value>();
+    record += record_step;
   }
 };
 

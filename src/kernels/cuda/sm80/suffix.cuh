@@ -4,7 +4,8 @@
 // the row and head know it by themselves, from the same numbers. Those of B walk the last chunks, those of M none.
 //
 // KDA has no such bound. A token's norm is its largest decay, but that of a chunk is not the largest of its channels: keys hand on from channel to
-// channel, and what moves to the one that is about to be kept is never forgotten.
+// channel, and what moves to the one that is about to be kept is never forgotten. Where a CTA walks both B and M, though, it may walk the last
+// chunks first, as many as the last one's decays promise to be enough, and sees what has become of M; where it lives, the row is walked whole.
 #pragma once
 #include <cstdint>
 
@@ -18,7 +19,7 @@ namespace deltarelay::cuda::sm80 {
 // Of the last chunks of a row, as many as it takes for M to vanish; 0: more than a share of the row. By the lanes of one warp: chunks are looked
 // at 32 at a time, the last first. Bounds are summed in one order, so every CTA finds the same. NaN is never enough.
 template <class Stage>
-__device__ __forceinline__ int suffix_chunks(const WalkArgs& args, const Item& item) {
+__device__ __forceinline__ int bounded_chunks(const WalkArgs& args, const Item& item) {
   const int most = item.row.chunks / kSuffixShare, lane = static_cast<int>(threadIdx.x % 32);
   float sum = 0.0f;  // of the chunks behind
   for (int behind = 0; behind < most; behind += 32) {
@@ -43,13 +44,26 @@ __device__ __forceinline__ int suffix_chunks(const WalkArgs& args, const Item& i
 // Makes the item of a summary that of its suffix, where there is one. Of M, which is 0 then, no chunk is left.
 template <class Stage>
 __device__ __forceinline__ void keep_suffix(const WalkArgs& args, Item& item) {
-  const int chunks = suffix_chunks<Stage>(args, item);
+  const int chunks = bounded_chunks<Stage>(args, item);
   if (chunks == 0) return;
   const int skipped = item.row.chunks - chunks;
   item.token += static_cast<int64_t>(skipped) * kChunk;
   item.tokens -= skipped * kChunk;
   item.chunk += skipped;
   item.row.chunks = item.transition ? 0 : chunks;
+}
+
+// Of the last chunks of a row of KDA, as many as are worth a try; 0: none. By the lanes of one warp.
+template <class Stage>
+__device__ __forceinline__ int promising_chunks(const WalkArgs& args, const Item& item) {
+  const int64_t last = item.chunk + item.row.chunks - 1;
+  const float* decays = reinterpret_cast<const float*>(
+      args.prepared + (last * args.heads_v + item.head) * Stage::kRecord.bytes + Stage::kRecord.decay);
+  float most = 0.0f;
+  for (int i = static_cast<int>(threadIdx.x % 32); i < Stage::kWidth; i += 32) most = max_or_nan(most, decays[i]);
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) most = max_or_nan(most, __shfl_xor_sync(~0u, most, step));
+  return suffix_chunks(__log2f(most), item.row.chunks / kSuffixShare);
 }
 
 }  // namespace deltarelay::cuda::sm80

@@ -25,8 +25,9 @@ constexpr int32_t ctas_together(int32_t element, int32_t width, int32_t columns)
 
 // Bytes and places in a stage of the ring. Tiles are padded by 16 bytes a row; P, T and the vectors lie as in the record.
 struct WalkTiling {
-  int32_t columns = 0;    // of values
-  int32_t row_tiles = 0;  // of 16 columns, that a warp has: they are rows of the state
+  int32_t columns = 0;        // that the CTA walks
+  int32_t value_columns = 0;  // that have values
+  int32_t row_tiles = 0;      // of 16 columns, that a warp has: they are rows of the state
   int32_t threads = 0;
   int32_t row_bytes = 0, value_row_bytes = 0;
   bool overlaid = false;  // three tiles that do not fit: k^ comes in over k+ once that has been read
@@ -39,7 +40,19 @@ struct WalkTiling {
   int32_t shared_bytes = 0;
 };
 
-constexpr WalkTiling walk_tiling(Op op, int32_t element, int32_t width, int32_t columns, bool fine) {
+// May a CTA have B and M^T of a row, a tile of 64 columns each? Both then read a record once, and the CTA knows when M has vanished: for KDA, whose
+// records are large and say nothing of M (suffix.cuh). Registers hold it at 64 key channels.
+constexpr bool walks_both(Op op, int32_t element, int32_t width) {
+  return op == Op::kKda && element == 2 && width == kTileValues;
+}
+
+constexpr bool walks_both(const Shape& shape) {
+  const auto element = static_cast<int32_t>(size_of(shape.dtype));
+  return walks_both(shape.op, element, width_of(shape.dk)) && !is_fine(element, shape.dk) && shape.dv <= kTileValues;
+}
+
+// `both`: the columns are half of B's, half of M's.
+constexpr WalkTiling walk_tiling(Op op, int32_t element, int32_t width, int32_t columns, bool fine, bool both = false) {
   const RecordPlaces record = record_places(op, element, width, fine);
   const bool scalar_gate = op == Op::kGdn;  // factors per token, raw tiles, of which k is read and updated with
   WalkTiling t;
@@ -47,7 +60,8 @@ constexpr WalkTiling walk_tiling(Op op, int32_t element, int32_t width, int32_t 
   t.row_tiles = row_tiles(element, width, columns);
   t.threads = columns / (16 * t.row_tiles) * 32;
   t.row_bytes = width * element + 16;
-  t.value_row_bytes = columns * element + 16;
+  t.value_columns = both ? columns / 2 : columns;
+  t.value_row_bytes = t.value_columns * element + 16;
   const int32_t tile = kChunk * t.row_bytes, value_tile = kChunk * t.value_row_bytes, rest = record.bytes - record.p;
   t.overlaid = !scalar_gate && 3 * tile + rest + value_tile > kMostShared - kPlanBytes;
   t.read = tile;

@@ -11,8 +11,8 @@
 // a chunk says both that a stage has arrived and that the one before it may be filled again. Where there is room for one stage only, its parts
 // are filled again as soon as they have been read.
 //
-// A transition that has vanished (vanished.cuh) is not walked on. Where the last chunks of a row are known to forget all that came before, they alone
-// are summarized (suffix.cuh).
+// A transition that has vanished (vanished.cuh) is not walked on. Where the last chunks of a row forget all that came before, they alone are
+// summarized (suffix.cuh). A CTA may walk B and M^T of a row side by side, each by half of its warps (tiling.h).
 #pragma once
 #include <cstdint>
 
@@ -36,6 +36,7 @@ struct alignas(16) Plan {
   Source<Stage> source;
   Output<Stage> output;
   Item item;
+  int promising;                    // chunks at the end of a row that is summarized, to try first
   SequenceCheckpoints checkpoints;  // of the item's sequence, where states inside it are wanted
   RowCheckpoints due;               // those of the item's row
   unsigned long long checkpoint_rows;
@@ -60,9 +61,9 @@ __device__ __forceinline__ void for_each_batch(Load load, Use use) {
 }
 
 // One CTA, one item.
-template <Op kOp, class Number, int kWidth, int kTileColumns>
+template <Op kOp, class Number, int kWidth, int kTileColumns, bool kBoth>
 struct Walk {
-  using Stage = sm80::Stage<kOp, Number, kWidth, kTileColumns>;
+  using Stage = sm80::Stage<kOp, Number, kWidth, kTileColumns, kBoth>;
   using Numbers = Arithmetic<Number>;
   using Left = typename Numbers::Left;
   static constexpr int kElement = Stage::kElement, kRowBytes = Stage::kRowBytes, kRowTiles = Stage::kRowTiles;
@@ -75,6 +76,8 @@ struct Walk {
   static constexpr RecordPlaces kRecord = Stage::kRecord;
   static constexpr bool kScalarGate = Stage::kScalarGate, kOneStage = Stage::kStages == 1;
   static constexpr bool kAhead = Numbers::kLoadsAhead && kWidth <= 128;  // of right operands
+  // With two stages ahead, copies are asked for behind the products with the state: what they wait for is hidden there. No warp idles then.
+  static constexpr bool kLoadsLate = Stage::kNarrow && Stage::kStages > 2 && !kBoth;
   static constexpr int kFirstLook = 2;             // chunks, before which strong gates have left nothing
   static constexpr int kLookEvery = 128 / kChunk;  // chunks between looks at all numbers of M
 
@@ -190,12 +193,12 @@ struct Walk {
         });
   }
 
-  // A barrier; false when the CTA's tile of M^T has vanished.
-  static __device__ __forceinline__ bool transition_lives(const State& state, float vanish_bound) {
+  // A barrier; false when the CTA's rows of M^T have vanished. `of_m`: those of this warp are some.
+  static __device__ __forceinline__ bool transition_lives(const State& state, bool of_m, float vanish_bound) {
     bool alive = false;
 #pragma unroll
     for (int r = 0; r < kRowTiles; ++r) alive = keeps_alive(state[r], vanish_bound) || alive;
-    return __syncthreads_or(static_cast<int>(alive)) != 0;
+    return __syncthreads_or(static_cast<int>(alive && of_m)) != 0;
   }
 
   // All of a chunk: tiles by a warp each, the rest by all.
@@ -214,10 +217,11 @@ struct Walk {
     Source::template load_rest<kEmit>(source, chunk, stage, thread);
   }
 
-  // Chunks `first` .. `last` - 1 of the item. `values`: V is there (it is not for M). `idle`: no column of this warp exists, it only helps to copy.
+  // Chunks `first` .. `last` - 1 of the item. `values`: the CTA has V, which M does without. `of_m`: the rows of this warp are of M^T. `idle`: none
+  // of its columns exists, it only helps to copy.
   template <bool kEmit>
   static __device__ __forceinline__ void run(const WalkArgs& args, State& state, uint32_t ring, int first, int last,
-                                             bool values, bool idle) {
+                                             bool values, bool of_m, bool idle) {
     constexpr int kStages = Stage::kStages, kStagesAhead = kStages == 1 ? 1 : kStages - 1;
     const uint32_t source = ring + kStages * Stage::kBytes, this_thread = opaque(threadIdx.x);
     Copies<Stage, kEmit> copies(source, first, values, static_cast<int>(threadIdx.x));
@@ -229,15 +233,26 @@ struct Walk {
     for (int i = 0; i < kStagesAhead; ++i) {
       if (first + i < last) load(first + i, i, static_cast<int>(threadIdx.x));
       close_copies();
+      copies.go_on();
     }
+    const uint32_t output = source + static_cast<int>(sizeof(Source<Stage>));
+    Output<Stage> to;
+    if constexpr (kEmit && Stage::kNarrow) to = load_object<Output<Stage>>(output);
+    bool transition = kBoth || !values;             // M is walked, by this warp or by another
     int filled = kStagesAhead % kStages, used = 0;  // stages: the next to fill, the one of this chunk
 #pragma unroll 1
     for (int chunk = first; chunk < last; ++chunk) {
       wait_for_copies<kStagesAhead - 1>();
-      if (!kEmit && !values && (chunk == kFirstLook || chunk % kLookEvery == kLookEvery - 1)) {
-        if (!transition_lives(state, args.vanish_bound)) {
-          wait_for_copies<0>();
-          return;
+      const int walked = chunk - first;
+      if (!kEmit && transition && (walked == kFirstLook || walked % kLookEvery == kLookEvery - 1)) {
+        if (!transition_lives(state, of_m, args.vanish_bound)) {
+          if constexpr (kBoth) {  // B is walked on
+            transition = false;
+            idle = idle || of_m;
+          } else {
+            wait_for_copies<0>();
+            return;
+          }
         }
       } else {
         __syncthreads();
@@ -250,13 +265,18 @@ struct Walk {
       const int warp = thread / 32, lane = thread % 32;
       const uint32_t stage = opaque(ring + used * Stage::kBytes);
       used = used + 1 == kStages ? 0 : used + 1;
-      if constexpr (!kOneStage) {
+      auto load_ahead = [&] {
         if (chunk + kStagesAhead < last) load(chunk + kStagesAhead, filled, thread);
         close_copies();
         filled = filled + 1 == kStages ? 0 : filled + 1;
-        if (idle) continue;
+      };
+      if constexpr (!kOneStage && !kLoadsLate) {
+        load_ahead();
+        if (idle) {
+          copies.go_on();
+          continue;
+        }
       }
-      const uint32_t output = source + static_cast<int>(sizeof(Source<Stage>));
       const int column = Stage::first_row(warp);
       const uint32_t passage = stage + Stage::kV + column * kElement;  // of the warp's outputs
       auto load_tile = [&](int which, int of_chunk) {
@@ -266,6 +286,7 @@ struct Walk {
       Sums error = {}, out = {};
       const uint32_t place = Numbers::rows_place(lane, kRowBytes);
       read_state<kEmit>(error, out, state, stage + Stage::kRead + place, stage + Stage::kQuery + place);
+      if constexpr (kLoadsLate) load_ahead();
       if constexpr (kOneStage) {  // q and, of KDA, k+ have been read by all
         __syncthreads();
         if constexpr (Stage::kOverlaid) load_tile(Source<Stage>::kUpdate, chunk);
@@ -276,12 +297,12 @@ struct Walk {
         close_copies();
       }
 
-      correct(error, stage, values, warp, lane);
+      correct(error, stage, !of_m, warp, lane);
       Lefts u;
       left_of(u, error);
       if constexpr (kEmit) {
         finish_output(out, error, u, stage, lane);
-        const auto to = load_object<Output<Stage>>(output);
+        if constexpr (!Stage::kNarrow) to = load_object<Output<Stage>>(output);
         to.begin(out, chunk, column, passage, lane);
         if constexpr (!Stage::kNarrow) to.finish(chunk, column, passage, lane);
       }
@@ -299,7 +320,8 @@ struct Walk {
         left_of(u, error);
       }
       update(state, u, stage, stage + Stage::kUpdate, lane);
-      if constexpr (kEmit && Stage::kNarrow) load_object<Output<Stage>>(output).finish(chunk, column, passage, lane);
+      if constexpr (kEmit && Stage::kNarrow) to.finish(chunk, column, passage, lane);
+      copies.go_on();
       if constexpr (kOneStage) {
         __syncthreads();
         if (chunk + 1 < last) {
@@ -325,14 +347,16 @@ struct Walk {
     if (stops)
       checkpoints =
           find_checkpoints<Stage::kAllThreads>(args.tables, args.checkpoints, found.row.sequence, plan.checkpoint_rows);
-    if constexpr (kScalarGate) {
-      if (found.row.work == Work::kSummarize && args.vanish_bound == 0.0f && threadIdx.x < 32)
-        keep_suffix<Stage>(args, found);  // for the thread that makes the plan
+    int promising = 0;
+    if (found.row.work == Work::kSummarize && args.vanish_bound == 0.0f && threadIdx.x < 32) {
+      if constexpr (kScalarGate) keep_suffix<Stage>(args, found);  // for the thread that makes the plan
+      if constexpr (kBoth) promising = promising_chunks<Stage>(args, found);
     }
     if (threadIdx.x == 0) {  // each by itself: others may still read the count of checkpoints
       plan.source = Source<Stage>(inputs, args, extent, found);
       plan.output = Output<Stage>(args.o, found, extent);
       plan.item = found;
+      plan.promising = promising;
       plan.checkpoints = checkpoints;
       if (stops) plan.due = RowCheckpoints(args.checkpoints, plan.checkpoints, found.row, kChunk);
     }
@@ -340,11 +364,13 @@ struct Walk {
     const Item& item = plan.item;
     const Row& row = item.row;
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-    const int first_row = item.tile * Stage::kColumns + Stage::first_row(warp);
+    const bool of_m = kBoth ? row.work == Work::kSummarize && warp >= Stage::kWarps / 2 : item.transition;
+    const int first_row =
+        item.tile * Stage::kColumns + Stage::first_row(warp) - (kBoth && of_m ? Stage::kColumns / 2 : 0);
     auto place = [&](int r) { return Place{first_row + 16 * r + lane / 4, lane % 4 * 2}; };
-    const bool idle = first_row >= (item.transition ? extent.dk : extent.dv);
+    const bool idle = first_row >= (of_m ? extent.dk : extent.dv);
     // Slots have whole tiles of 64 rows: of a wider tile, some warps may have none.
-    const bool in_slot = first_row < whole_tiles(item.transition ? extent.dk : extent.dv) * kTileValues;
+    const bool in_slot = first_row < whole_tiles(of_m ? extent.dk : extent.dv) * kTileValues;
     auto slot_state = [&](int slot) {
       const int64_t floats = static_cast<int64_t>(whole_tiles(extent.dv)) * kTileValues * kWidth;
       return args.slot_state + (static_cast<int64_t>(slot) * args.heads_v + item.head) * floats;
@@ -367,18 +393,24 @@ struct Walk {
       for (int r = 0; r < kRowTiles; ++r) store_state(state[r], pool, slot, item.head, place(r), extent);
     };
     if (row.work == Work::kSummarize) {
+      bool lives = false;
+      int first = kBoth && plan.promising > 0 ? row.chunks - plan.promising : 0;
+#pragma unroll 1
+      for (;; first = 0) {
 #pragma unroll
-      for (int i = 0; i < kRowTiles * kWidth / 2; ++i) {
-        const int r = i / (kWidth / 2), j = i % (kWidth / 2);
-        const int value = place(r).row + j / 2 % 2 * 8, key = place(r).column + j / 4 * 8 + j % 2;
-        // Channels that do not exist stay 0: they would never vanish. No chunk is left of what has vanished already.
-        const bool from_one = item.transition && (!kScalarGate || row.chunks > 0);
-        state[r][j] = from_one && value == key && value < extent.dk ? 1.0f : 0.0f;
+        for (int i = 0; i < kRowTiles * kWidth / 2; ++i) {
+          const int r = i / (kWidth / 2), j = i % (kWidth / 2);
+          const int value = place(r).row + j / 2 % 2 * 8, key = place(r).column + j / 4 * 8 + j % 2;
+          // Channels that do not exist stay 0: they would never vanish. No chunk is left of what has vanished already.
+          const bool from_one = of_m && (!kScalarGate || row.chunks > 0);
+          state[r][j] = from_one && value == key && value < extent.dk ? 1.0f : 0.0f;
+        }
+        run<false>(args, state, ring, first, row.chunks, kBoth || !of_m, of_m, idle);
+        if (kBoth || of_m) lives = transition_lives(state, of_m, args.vanish_bound);
+        if (first == 0 || !lives) break;
       }
-      run<false>(args, state, ring, 0, row.chunks, !item.transition, idle);
       const int64_t slot_head = static_cast<int64_t>(row.slot_out) * args.heads_v + item.head;
-      if (item.transition) {
-        const bool lives = transition_lives(state, args.vanish_bound);
+      if (of_m) {
         if (in_slot && first_row % kTileValues == 0 && lane == 0)  // one for every 64 rows, whatever the tile
           row_lives(args.slot_lives, slot_head)[first_row / kTileValues] = lives ? 1 : 0;
         if (args.vanish_bound > 0.0f && !lives) {
@@ -407,7 +439,7 @@ struct Walk {
     // From pause to pause, where states inside the sequence are wanted.
     for (int done = 0;;) {
       const int next = stops ? min(plan.due.chunk(), row.chunks) : row.chunks;
-      if (next > done) run<true>(args, state, ring, done, next, true, idle);
+      if (next > done) run<true>(args, state, ring, done, next, true, false, idle);
       done = next;
       if (done == row.chunks) {
         if (row.slot_out >= 0) to_slot(slot_state(row.slot_out));
@@ -426,14 +458,14 @@ struct Walk {
   }
 };
 
-template <Op kOp, class Number, int kWidth, int kTileColumns>
-__global__ void __launch_bounds__(Stage<kOp, Number, kWidth, kTileColumns>::kAllThreads,
-                                  Stage<kOp, Number, kWidth, kTileColumns>::kTogether)
+template <Op kOp, class Number, int kWidth, int kTileColumns, bool kBoth>
+__global__ void __launch_bounds__(Stage<kOp, Number, kWidth, kTileColumns, kBoth>::kAllThreads,
+                                  Stage<kOp, Number, kWidth, kTileColumns, kBoth>::kTogether)
     walk_kernel(const __grid_constant__ WalkInputs inputs, const __grid_constant__ WalkArgs args, Extent extent,
                 int tiles) {
   wait_for_previous_grid();
   allow_next_grid();
-  Walk<kOp, Number, kWidth, kTileColumns>::walk(inputs, args, extent, tiles, dynamic_shared_memory());
+  Walk<kOp, Number, kWidth, kTileColumns, kBoth>::walk(inputs, args, extent, tiles, dynamic_shared_memory());
 }
 
 }  // namespace deltarelay::cuda::sm80

@@ -101,4 +101,6 @@ Sizes sizes(const Problem& p, int32_t way, const Tiling&) {
   return sizes;
 }
 
+bool short_summaries(const Problem& p) { return p.op == Op::kGdn; }
+
 }  // namespace deltarelay::cuda::sm90

@@ -18,5 +18,7 @@ bool takes_way(const Problem& problem, int32_t way);
 int32_t chunk(const Problem& problem, int32_t way);
 int32_t panel_columns(const Problem& problem, int32_t way);
 Sizes sizes(const Problem& problem, int32_t way, const Tiling& tiling);
+// One gate a head mostly forgets a segment; of 128 gates there is mostly one that does not.
+bool short_summaries(const Problem& problem);
 
 }  // namespace deltarelay::cuda::sm90

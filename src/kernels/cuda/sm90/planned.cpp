@@ -22,6 +22,7 @@ const Backend kCudaSm90Backend{.name = "cuda-sm90",
                                .finish = nullptr,
                                .num_ways = cuda::sm90::kNumWays,
                                .way_names = cuda::sm90::kWayNames,
-                               .takes_way = cuda::sm90::takes_way};
+                               .takes_way = cuda::sm90::takes_way,
+                               .short_summaries = cuda::sm90::short_summaries};
 
 }  // namespace deltarelay

@@ -15,17 +15,10 @@
 
 namespace deltarelay::cuda::sm90 {
 
-// Chunks that a row of `chunks` chunks has to end with so that M vanishes, when each decays as the last one does, by log2 `decay`; 0: too many.
-__device__ __forceinline__ int suffix_chunks(float decay, int chunks) {
-  if (!(decay * static_cast<float>(chunks) <= kSuffixShare * kVanishedLog2)) return 0;  // also NaN
-  const int needed = static_cast<int>(kVanishedLog2 / decay) + 2;
-  return needed * kSuffixShare <= chunks ? needed : 0;
-}
-
 // By one thread, ahead of all others: makes the item that of its suffix.
 template <int kChunk>
 __device__ __forceinline__ void begin_suffix(Suffix& suffix, Item& item, float decay) {
-  const int chunks = suffix_chunks(decay, item.row.chunks);
+  const int chunks = suffix_chunks(decay, item.row.chunks / kSuffixShare);
   if (chunks == 0) return;
   suffix = {.skipped = item.row.chunks - chunks, .lives = 0};
   item.token += suffix.skipped * kChunk;
