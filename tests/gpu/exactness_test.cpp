@@ -83,6 +83,7 @@ INSTANTIATE_TEST_SUITE_P(Walks, InVain, testing::ValuesIn(cases_in(R"(
   gdn-fused:      gdn bf16 g=fp32 hv=1 seqs=24576 init final gate=log:-0.1,0 l2norm segments=len:8192 isa=fused
   gdn-prepared:   gdn bf16 g=fp32 hv=1 seqs=24576 init final gate=log:-0.1,0 l2norm segments=len:8192 isa=prepared
   gdn-portable:   gdn bf16 g=fp32 hv=1 seqs=24576 init final gate=log:-0.1,0 l2norm segments=len:8192 backend=cuda-sm80
+  kda-both:       kda bf16 hv=2 dk=64 dv=64 seqs=24576 init final gate=log:-0.1,0 l2norm segments=len:8192 backend=cuda-sm80
 )")),
                          name_of);
 

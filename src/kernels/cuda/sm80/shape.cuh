@@ -78,7 +78,7 @@ struct WalkGrid {
   int64_t blocks;
   WalkGrid(const WalkArgs& args, const Shape& shape, int32_t columns, bool both = false) {
     tiles = both ? 1 : tiles_of(shape.dv, columns) + (summarizes(args) ? tiles_of(shape.dk, columns) : 0);
-    blocks = int64_t{args.row_bound} * args.heads_v * tiles;
+    blocks = int64_t{args.row_bound} * args.heads_v * tiles * (both ? 2 : 1);
   }
 };
 

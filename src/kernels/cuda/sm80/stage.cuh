@@ -39,7 +39,8 @@ struct Stage {
   // Place of what the record has at `offset`, not a tile.
   static constexpr int at(int offset) { return kTiling.behind + offset - kRecord.p; }
 
-  static constexpr int kTogether = kTiling.together;  // CTAs a multiprocessor, by registers
+  static constexpr int kMostOfM = kBoth ? kColumns / 2 : kColumns;  // rows of M^T that a CTA has
+  static constexpr int kTogether = kTiling.together;                // CTAs a multiprocessor, by registers
   static constexpr int kStages = kTiling.stages;
   static constexpr int kSharedBytes = kTiling.shared_bytes;
   static_assert(kSharedBytes <= kMostShared && kBytes % 16 == 0);
@@ -47,11 +48,14 @@ struct Stage {
 
 // Items are numbered (row, head, tile), the last innermost: rows come longest first, and so do the CTAs. The tiles of a row to emit are
 // those of the value columns; of one to summarize those of B, and after those of all rows those of M^T: where gates forget, most of them end
-// early, and would have had the others wait.
+// early, and would have had the others wait. Where a CTA has both, rows that promise to end early come after the others for that reason; which
+// ones those are the kernel finds out, so there are two CTAs for each, and one of them returns at once.
 struct Item {
   Row row;
   int head, tile;
   bool transition;  // a tile of M^T
+  bool
+      promising;  // B and M side by side: this CTA is for the row if its last chunks promise to be enough, another one if they do not
   int sequence_at;  // batched: the sequence, else 0
   int64_t token;    // first token of the row: of a packed tensor, or of the sequence
   int tokens;
@@ -65,8 +69,10 @@ __device__ __forceinline__ bool find_item(const WalkArgs& args, const Extent& ex
   const int count = args.tables.counts()[third ? 2 : 0];
   const int value_tiles = Stage::kBoth ? tiles : tiles_of(extent.dv, Stage::kColumns);
   const int64_t values = int64_t{args.row_bound} * args.heads_v * value_tiles;
-  item.transition = blockIdx.x >= values;
-  const uint32_t number = blockIdx.x - (item.transition ? static_cast<uint32_t>(values) : 0u);
+  const bool later = blockIdx.x >= values;
+  item.transition = later && !Stage::kBoth;
+  item.promising = later && Stage::kBoth;
+  const uint32_t number = blockIdx.x - (later ? static_cast<uint32_t>(values) : 0u);
   const uint32_t each = static_cast<uint32_t>(item.transition ? tiles - value_tiles : value_tiles);
   const uint32_t line = number / each;
   const int index = static_cast<int>(line / static_cast<uint32_t>(args.heads_v));
@@ -210,8 +216,7 @@ struct Copies<Stage, kEmit, true> {
   using Value = Part<Stage::kValuePieces>;
   struct Rows {
     const uint8_t* before;  // the row ahead of the first
-    uint32_t
-        down;  // bytes from one of its rows to the next; from the last row of a chunk to the first of the next, too
+    uint32_t down;          // bytes from one of its rows to the next, in the next chunk too
 
     // Each address in registers of its own, and the place moves on later: what a copy reads its address from is not free until the copy has left.
     template <class Part>
@@ -260,15 +265,10 @@ struct Copies<Stage, kEmit, true> {
     if constexpr (kScalarGate) {
       if constexpr (kEmit) query.template copy<Key>(key + Stage::kQuery, Stage::kRowBytes);
       read.template copy<Key>(key + Stage::kRead, Stage::kRowBytes);
-    } else {  // rows lie side by side in the record
-      auto copy = [&](int place, int offset) {
-#pragma unroll
-        for (int row = 0; row < kChunk; row += Key::kDown)
-          copy_piece(key + place + row * Stage::kRowBytes, record + offset + row * Stage::kRowPieces * 16);
-      };
-      if constexpr (kEmit) copy(Stage::kQuery, Stage::kRecord.query);
-      copy(Stage::kRead, Stage::kRecord.read);
-      copy(Stage::kUpdate, Stage::kRecord.update);
+    } else {
+      if constexpr (kEmit) copy_tile(key + Stage::kQuery, record + Stage::kRecord.query);
+      copy_tile(key + Stage::kRead, record + Stage::kRecord.read);
+      copy_tile(key + Stage::kUpdate, record + Stage::kRecord.update);
     }
     if (with_values)
       values.template copy<Value>(stage + Stage::kV + Value::place(thread, Stage::kValueRowBytes),
@@ -277,7 +277,25 @@ struct Copies<Stage, kEmit, true> {
                                                               thread);
     return true;
   }
-  // To the next chunk. Some time behind next().
+  // KDA, by halves: what a chunk reads first, q+ and k+ of the chunk `ahead` of the next one; and all else of the next one, `chunk`.
+  __device__ __forceinline__ void first_half(int ahead, uint32_t stage, int thread) {
+    const uint8_t* from = record + ahead * record_step;
+    const uint32_t key = stage + Key::place(thread, Stage::kRowBytes);
+    copy_tile(key + Stage::kQuery, from + Stage::kRecord.query);
+    copy_tile(key + Stage::kRead, from + Stage::kRecord.read);
+  }
+  __device__ __forceinline__ void second_half(int chunk, uint32_t source, uint32_t stage, int thread) {
+    copy_tile(stage + Key::place(thread, Stage::kRowBytes) + Stage::kUpdate, record + Stage::kRecord.update);
+    constexpr int kFrom = Stage::kRecord.p;
+    load_record_bytes<Stage::kRecord.bytes - kFrom, kThreads>(stage + Stage::at(kFrom), record + kFrom - thread * 16,
+                                                              thread);
+    if (chunk < whole)
+      values.template copy<Value>(stage + Stage::kV + Value::place(thread, Stage::kValueRowBytes),
+                                  Stage::kValueRowBytes);
+    else
+      Source::template load_tile<kThreads>(source, Source::kValues, chunk, stage, thread);
+  }
+  // To the next chunk. Some time behind the copies.
   __device__ __forceinline__ void go_on() {
     if constexpr (kScalarGate) {
       if constexpr (kEmit) query.template go_on<Key>();
@@ -285,6 +303,14 @@ struct Copies<Stage, kEmit, true> {
     }
     values.template go_on<Value>();
     record += record_step;
+  }
+
+ private:
+  // Rows lie side by side in the record.
+  static __device__ __forceinline__ void copy_tile(uint32_t to, const uint8_t* from) {
+#pragma unroll
+    for (int row = 0; row < kChunk; row += Key::kDown)
+      copy_piece(to + row * Stage::kRowBytes, from + row * Stage::kRowPieces * 16);
   }
 };
 

@@ -16,7 +16,7 @@
 
 namespace deltarelay::cuda::sm80 {
 
-// Of the last chunks of a row, as many as it takes for M to vanish; 0: more than a share of the row. By the lanes of one warp: chunks are looked
+// Of the last chunks of a row, as many as it takes for M to vanish; 0: more than a share of the row. By every warp: chunks are looked
 // at 32 at a time, the last first. Bounds are summed in one order, so every CTA finds the same. NaN is never enough.
 template <class Stage>
 __device__ __forceinline__ int bounded_chunks(const WalkArgs& args, const Item& item) {
@@ -41,19 +41,26 @@ __device__ __forceinline__ int bounded_chunks(const WalkArgs& args, const Item& 
   return 0;
 }
 
-// Makes the item of a summary that of its suffix, where there is one. Of M, which is 0 then, no chunk is left.
+// Makes the item of a summary that of its suffix, where there is one: M is 0 then. By every warp.
 template <class Stage>
-__device__ __forceinline__ void keep_suffix(const WalkArgs& args, Item& item) {
+__device__ __forceinline__ bool keep_suffix(const WalkArgs& args, Item& item) {
   const int chunks = bounded_chunks<Stage>(args, item);
-  if (chunks == 0) return;
+  if (chunks == 0) return false;
   const int skipped = item.row.chunks - chunks;
   item.token += static_cast<int64_t>(skipped) * kChunk;
   item.tokens -= skipped * kChunk;
   item.chunk += skipped;
-  item.row.chunks = item.transition ? 0 : chunks;
+  item.row.chunks = chunks;
+  return true;
 }
 
-// Of the last chunks of a row of KDA, as many as are worth a try; 0: none. By the lanes of one warp.
+// All that is left of a transition known to be 0: the word that it is, for the rows of the CTA's tile (state.cuh).
+__device__ __forceinline__ void leave_no_transition(const WalkArgs& args, const Item& item, int dk) {
+  const int64_t slot_head = static_cast<int64_t>(item.row.slot_out) * args.heads_v + item.head;
+  if (static_cast<int>(threadIdx.x) < whole_tiles(dk)) row_lives(args.slot_lives, slot_head)[threadIdx.x] = 0;
+}
+
+// Of the last chunks of a row of KDA, as many as are worth a try; 0: none. By every warp.
 template <class Stage>
 __device__ __forceinline__ int promising_chunks(const WalkArgs& args, const Item& item) {
   const int64_t last = item.chunk + item.row.chunks - 1;

@@ -229,11 +229,25 @@ struct Walk {
       const uint32_t stage = ring + to * Stage::kBytes;
       if (!copies.next(chunk, stage, values, thread)) load_all<kEmit>(source, chunk, stage, values, thread);
     };
-#pragma unroll
-    for (int i = 0; i < kStagesAhead; ++i) {
-      if (first + i < last) load(first + i, i, static_cast<int>(threadIdx.x));
+    // With one stage ahead, chunks of KDA come by halves: what is read first has been read long before a chunk is done, and its place is filled
+    // again at once with that of the chunk after the next. So copies are one and a half chunks ahead, for one more barrier a chunk.
+    constexpr bool kByHalves = kEmit && Stage::kNarrow && !kScalarGate && kStages == 2;
+    if constexpr (kByHalves) {
+      const int thread = static_cast<int>(threadIdx.x);
+      copies.first_half(0, ring, thread);
+      close_copies();
+      copies.second_half(first, source, ring, thread);
+      close_copies();
+      if (first + 1 < last) copies.first_half(1, ring + Stage::kBytes, thread);
       close_copies();
       copies.go_on();
+    } else {
+#pragma unroll
+      for (int i = 0; i < kStagesAhead; ++i) {
+        if (first + i < last) load(first + i, i, static_cast<int>(threadIdx.x));
+        close_copies();
+        copies.go_on();
+      }
     }
     const uint32_t output = source + static_cast<int>(sizeof(Source<Stage>));
     Output<Stage> to;
@@ -242,7 +256,7 @@ struct Walk {
     int filled = kStagesAhead % kStages, used = 0;  // stages: the next to fill, the one of this chunk
 #pragma unroll 1
     for (int chunk = first; chunk < last; ++chunk) {
-      wait_for_copies<kStagesAhead - 1>();
+      wait_for_copies<kByHalves ? 2 : kStagesAhead - 1>();
       const int walked = chunk - first;
       if (!kEmit && transition && (walked == kFirstLook || walked % kLookEvery == kLookEvery - 1)) {
         if (!transition_lives(state, of_m, args.vanish_bound)) {
@@ -270,7 +284,11 @@ struct Walk {
         close_copies();
         filled = filled + 1 == kStages ? 0 : filled + 1;
       };
-      if constexpr (!kOneStage && !kLoadsLate) {
+      if constexpr (kByHalves) {
+        if (chunk + 1 < last) copies.second_half(chunk + 1, source, ring + filled * Stage::kBytes, thread);
+        close_copies();
+        filled = 1 - filled;
+      } else if constexpr (!kOneStage && !kLoadsLate) {
         load_ahead();
         if (idle) {
           copies.go_on();
@@ -287,6 +305,12 @@ struct Walk {
       const uint32_t place = Numbers::rows_place(lane, kRowBytes);
       read_state<kEmit>(error, out, state, stage + Stage::kRead + place, stage + Stage::kQuery + place);
       if constexpr (kLoadsLate) load_ahead();
+      if constexpr (kByHalves) {
+        wait_for_copies<2>();  // the second half of this chunk is there, and its first half has been read by all
+        __syncthreads();
+        if (chunk + 2 < last) copies.first_half(1, stage, thread);
+        close_copies();
+      }
       if constexpr (kOneStage) {  // q and, of KDA, k+ have been read by all
         __syncthreads();
         if constexpr (Stage::kOverlaid) load_tile(Source<Stage>::kUpdate, chunk);
@@ -348,9 +372,17 @@ struct Walk {
       checkpoints =
           find_checkpoints<Stage::kAllThreads>(args.tables, args.checkpoints, found.row.sequence, plan.checkpoint_rows);
     int promising = 0;
-    if (found.row.work == Work::kSummarize && args.vanish_bound == 0.0f && threadIdx.x < 32) {
-      if constexpr (kScalarGate) keep_suffix<Stage>(args, found);  // for the thread that makes the plan
+    if (found.row.work == Work::kSummarize && args.vanish_bound == 0.0f) {
+      if constexpr (kScalarGate) {
+        if (keep_suffix<Stage>(args, found) && found.transition) {
+          leave_no_transition(args, found, extent.dk);
+          return;
+        }
+      }
       if constexpr (kBoth) promising = promising_chunks<Stage>(args, found);
+    }
+    if constexpr (kBoth) {
+      if ((promising > 0) != found.promising) return;  // that is for another CTA
     }
     if (threadIdx.x == 0) {  // each by itself: others may still read the count of checkpoints
       plan.source = Source<Stage>(inputs, args, extent, found);
@@ -398,12 +430,15 @@ struct Walk {
 #pragma unroll 1
       for (;; first = 0) {
 #pragma unroll
-        for (int i = 0; i < kRowTiles * kWidth / 2; ++i) {
-          const int r = i / (kWidth / 2), j = i % (kWidth / 2);
-          const int value = place(r).row + j / 2 % 2 * 8, key = place(r).column + j / 4 * 8 + j % 2;
-          // Channels that do not exist stay 0: they would never vanish. No chunk is left of what has vanished already.
-          const bool from_one = of_m && (!kScalarGate || row.chunks > 0);
-          state[r][j] = from_one && value == key && value < extent.dk ? 1.0f : 0.0f;
+        for (int i = 0; i < kRowTiles * kWidth / 2; ++i) state[i % kRowTiles][i / kRowTiles] = 0.0f;
+        if (of_m) {
+#pragma unroll
+          for (int i = 0; i < kRowTiles * kWidth / 2; ++i) {
+            const int r = i / (kWidth / 2), j = i % (kWidth / 2);
+            const int value = place(r).row + j / 2 % 2 * 8, key = place(r).column + j / 4 * 8 + j % 2;
+            // Channels that do not exist stay 0: they would never vanish.
+            if (value == key && value < extent.dk) state[r][j] = 1.0f;
+          }
         }
         run<false>(args, state, ring, first, row.chunks, kBoth || !of_m, of_m, idle);
         if (kBoth || of_m) lives = transition_lives(state, of_m, args.vanish_bound);
@@ -417,7 +452,9 @@ struct Walk {
 #pragma unroll
           for (int r = 0; r < kRowTiles; ++r) drop(state[r], args.report);
         }
-        to_slot(args.slot_transition + slot_head * slot_transition_floats(kWidth));
+        // Of what has vanished altogether nothing is stored: the carry does not read it.
+        if (lives || extent.dk > Stage::kMostOfM)
+          to_slot(args.slot_transition + slot_head * slot_transition_floats(kWidth));
       } else {
 #pragma unroll
         for (int i = 0; i < kRowTiles * kWidth / 2; ++i)
