@@ -27,6 +27,11 @@ struct Carry {
   static constexpr int kAllThreads = kColumnGroups * kChannelGroups * 32;
   static constexpr int kRow = kWidth + 8;  // floats: 8 bytes a lane touch every bank once
   static constexpr int kFours = kCarryRows * kWidth / 4, kFoursEach = (kFours + kAllThreads - 1) / kAllThreads;
+  static constexpr int kRowFours = kWidth / 4,
+                       kRowsDown = kAllThreads / kRowFours;  // from one of a thread's fours to its next
+  static_assert(kAllThreads % kRowFours == 0);
+  // Steps by which M and B come before they are needed. With 512 threads registers hold one, and less than a step's M at wider heads.
+  static constexpr int kAhead = kWidth < 128 ? 2 : 1;
   using Numbers = FloatArithmetic<3>;
 
   struct Shared {
@@ -34,16 +39,41 @@ struct Carry {
     float part[kChannelGroups][kCarryRows][kRow];  // of S Mt
   };
 
-  // Steps of a fold, or 0 when none of its transitions has a number but 0: B in its slot is the state already. By all threads of the CTA.
-  static __device__ __forceinline__ int live_steps(const CarryArgs& args, const Fold& fold, int head, int dk) {
-    bool lives = false;
-    for (int step = static_cast<int>(threadIdx.x); step < fold.count; step += kAllThreads) {
-      const uint8_t* rows =
-          row_lives(args.slot_lives, (fold.slot + 1 + step) * static_cast<int64_t>(args.heads_v) + head);
-      for (int i = 0; i < whole_tiles(dk); ++i) lives = lives || rows[i] != 0;
+  // Which transitions live, in order of steps. Every warp asks for itself, a lane for every 32nd step, so that none waits for another: all find the
+  // same, for nobody writes it here.
+  struct Lives {
+    const uint32_t* first;  // of step 0; a word has the bytes of all tiles
+    uint32_t tiles;         // those bytes that exist
+    int count, lane;
+    uint32_t next, mask = 0;  // this lane's word of the 32 steps that come, bits of those that go
+
+    __device__ __forceinline__ Lives(const CarryArgs& args, const Fold& fold, int head, int dk)
+        : first(args.slot_lives + 2 * ((fold.slot + 1) * static_cast<int64_t>(args.heads_v) + head)),
+          tiles(~0u >> (32 - 8 * whole_tiles(dk))),
+          count(fold.count),
+          lane(static_cast<int>(threadIdx.x) % 32),
+          next(word(args, 0)) {}
+    __device__ __forceinline__ uint32_t word(const CarryArgs& args, int step0) const {
+      const int step = step0 + lane;
+      return step < count ? first[2 * args.heads_v * static_cast<int64_t>(step)] & tiles : 0;
     }
-    return __syncthreads_or(static_cast<int>(lives)) != 0 ? fold.count : 0;
-  }
+    // Steps up to the last that lives: of those behind it, or of all, B in its slot is the state already. Before the first `take`.
+    __device__ __forceinline__ int steps(const CarryArgs& args) const {
+      int steps = next != 0 ? lane + 1 : 0;
+      for (int step0 = 32; step0 < count; step0 += 32) {
+        if (word(args, step0) != 0) steps = step0 + lane + 1;
+      }
+      return __reduce_max_sync(~0u, steps);
+    }
+    // Of one step after the other, from 0 on; false beyond the last.
+    __device__ __forceinline__ bool take(const CarryArgs& args, int step) {
+      if (step % 32 == 0) {
+        mask = __ballot_sync(~0u, next != 0);
+        next = word(args, step + 32);
+      }
+      return (mask >> step % 32 & 1) != 0;
+    }
+  };
 
   // Numbers of Mt that a lane has: rows 2 (lane % 4) and the next of every 8 channels, columns 4 (lane / 4) and the next three, one for each of
   // four products. So column c of product b is column 4 c + b of the group.
@@ -52,6 +82,10 @@ struct Carry {
     __device__ __forceinline__ void load(const float* transition, int step) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) row[step][i] = *reinterpret_cast<const float4*>(transition + (8 * step + i) * kWidth);
+    }
+    __device__ __forceinline__ void load(const float* transition) {
+#pragma unroll
+      for (int step = 0; step < Numbers::kSteps; ++step) load(transition, step);
     }
   };
   static __device__ __forceinline__ float get(const float4& four, int i) {
@@ -99,88 +133,148 @@ struct Carry {
                               (static_cast<int64_t>(fold.slot + 1) * args.heads_v + head) * kTransition +
                               (channel_group * kSlabs * 32 + lane % 4 * 2) * kWidth + column_group * 32 + lane / 4 * 4;
     float* const rows = args.slot_state + fold.slot * state_step + head * state_floats + value_row0 * kWidth;
-    const int steps = live_steps(args, fold, head, extent.dk);
 
-    Slab slab;
-    if (steps > 0) {
+    // All that the first steps need is asked for before any of it is waited for. Slots have a place for every M, so those of steps that turn out to
+    // be dead can be read too.
+    Lives lives(args, fold, head, extent.dk);
+    Slab slab[kAhead];
+    float4* result = reinterpret_cast<float4*>(rows + state_step) + thread;
+    float4 entering[kAhead][kFoursEach];  // B
+    auto load_first = [&](int a) {
+      if (a >= fold.count) return;
+      slab[a].load(transition + a * transition_step);
 #pragma unroll
-      for (int step = 0; step < Numbers::kSteps; ++step) slab.load(transition, step);
-    }
-    enter(args, fold, head, value_row0, extent, rows, shared);
+      for (int i = 0; i < kFoursEach; ++i) {
+        if (exists(i)) entering[a][i] = result[a * (state_step / 4) + i * kAllThreads];
+      }
+    };
+    load_first(0);
+    Entering state(args, fold, head, value_row0, extent, rows);
+#pragma unroll
+    for (int a = 1; a < kAhead; ++a) load_first(a);
+    const int steps = lives.steps(args);
+    bool live[kAhead];
+#pragma unroll
+    for (int a = 0; a < kAhead; ++a) live[a] = lives.take(args, a);
+    state.store(fold.from_initial, live[0], rows, shared);
 
-    float4* result[kFoursEach];
-    int row[kFoursEach], column[kFoursEach];
-    float4 entering[kFoursEach];  // B
-#pragma unroll
-    for (int i = 0; i < kFoursEach; ++i) {
-      const int four = i * kAllThreads + thread;
-      row[i] = four / (kWidth / 4), column[i] = four % (kWidth / 4) * 4;
-      result[i] = reinterpret_cast<float4*>(rows + state_step) + four;
-      if (steps > 0 && exists(i)) entering[i] = *result[i];
-    }
     const uint32_t take =
         shared_address(shared.state) + Numbers::left_place(lane, kRow * 4) + channel_group * kSlabs * 128;
+    const int first_row = thread / kRowFours, column = thread % kRowFours * 4;
     float* const put = &shared.part[channel_group][lane / 4][column_group * 32 + lane % 4 * 8];
-    for (int step = 0; step < steps; ++step) {
-      __syncthreads();  // S of this step is written
-      float sums[4][4] = {};
+    // S' = B where M has vanished: B is in its slot already, and there may be anything in that of M. Such a step needs no barrier. It writes what the
+    // same thread writes of S in other steps, and who read S has passed the second barrier of the step before (`state` writes nothing ahead
+    // of a dead step).
+    auto fold_step = [&](int step, Slab& slab, float4(&entering)[kFoursEach], bool& live) {
+      const bool more = lives.take(args, step + kAhead);
+      const float* const next = transition + kAhead * transition_step;
+      if (live) {
+        __syncthreads();  // S of this step is written
+        float sums[4][4] = {};
 #pragma unroll
-      for (int i = 0; i < kSlabs; ++i) {
-        const bool last = i + 1 == kSlabs;
-        multiply(sums, take + i * 128, slab, transition + (last ? transition_step : (i + 1) * 32 * kWidth),
-                 !last || step + 1 < steps);
+        for (int i = 0; i < kSlabs; ++i) {
+          const bool last = i + 1 == kSlabs;
+          multiply(sums, take + i * 128, slab, last ? next : transition + (i + 1) * 32 * kWidth, !last || more);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          *reinterpret_cast<float4*>(put + i / 2 * 8 * kRow + i % 2 * 4) =
+              make_float4(sums[0][i], sums[1][i], sums[2][i], sums[3][i]);
+        __syncthreads();
+      } else if (more) {
+        slab.load(next);
       }
       transition += transition_step;
 #pragma unroll
-      for (int i = 0; i < 4; ++i)
-        *reinterpret_cast<float4*>(put + i / 2 * 8 * kRow + i % 2 * 4) =
-            make_float4(sums[0][i], sums[1][i], sums[2][i], sums[3][i]);
-      __syncthreads();
-#pragma unroll
       for (int i = 0; i < kFoursEach; ++i) {
         if (!exists(i)) continue;
-        float4 sum = *reinterpret_cast<const float4*>(&shared.part[0][row[i]][column[i]]);
+        const int row = first_row + i * kRowsDown;
+        float4 sum = entering[i];
+        if (live) {
+          sum = *reinterpret_cast<const float4*>(&shared.part[0][row][column]);
 #pragma unroll
-        for (int group = 1; group < kChannelGroups; ++group)
-          add(sum, *reinterpret_cast<const float4*>(&shared.part[group][row[i]][column[i]]));
-        add(sum, entering[i]);
-        *reinterpret_cast<float4*>(&shared.state[row[i]][column[i]]) = sum;
-        *result[i] = sum;
-        result[i] += state_step / 4;
-        if (step + 1 < steps) entering[i] = *result[i];
+          for (int group = 1; group < kChannelGroups; ++group)
+            add(sum, *reinterpret_cast<const float4*>(&shared.part[group][row][column]));
+          add(sum, entering[i]);
+          result[i * kAllThreads] = sum;
+        }
+        *reinterpret_cast<float4*>(&shared.state[row][column]) = sum;
+        if (step + kAhead < steps) entering[i] = result[kAhead * (state_step / 4) + i * kAllThreads];
+      }
+      result += state_step / 4;
+      live = more;
+    };
+    for (int step = 0; step < steps; step += kAhead) {
+#pragma unroll
+      for (int a = 0; a < kAhead; ++a) {
+        if (a == 0 || step + a < steps) fold_step(step + a, slab[a], entering[a], live[a]);
       }
     }
   }
 
  private:
-  static __device__ __forceinline__ bool exists(int i) {
-    return kFours % kAllThreads == 0 || i * kAllThreads + static_cast<int>(threadIdx.x) < kFours;
-  }
+  // Fours of a state that a thread has.
+  static __device__ __forceinline__ int place(int i) { return i * kAllThreads + static_cast<int>(threadIdx.x); }
+  static __device__ __forceinline__ bool exists(int i) { return kFours % kAllThreads == 0 || place(i) < kFours; }
   static __device__ __forceinline__ void add(float4& sum, const float4& x) {
     sum = make_float4(sum.x + x.x, sum.y + x.y, sum.z + x.z, sum.w + x.w);
   }
 
-  // The state that enters the fold, into shared memory; one of the caller's also into its slot, where emit reads it.
-  static __device__ __forceinline__ void enter(const CarryArgs& args, const Fold& fold, int head, int value_row0,
-                                               const Extent& extent, float* rows, Shared& shared) {
-    const int thread = static_cast<int>(threadIdx.x);
-    if (!fold.from_initial) {
-      for (int i = thread; i < kCarryRows * kWidth; i += kAllThreads) shared.state[i / kWidth][i % kWidth] = rows[i];
-      return;
+  // The state that enters the fold, on its way into shared memory; one of the caller's also into its slot, where emit reads it. Bits as they lie in
+  // memory: what they mean is asked when they have come.
+  struct Entering {
+    uint32_t bits[kFoursEach * 4];
+    DType dtype = DType::kFp32;
+    bool value_major = true;
+
+    __device__ __forceinline__ Entering(const CarryArgs& args, const Fold& fold, int head, int value_row0,
+                                        const Extent& extent, const float* rows) {
+      if (!fold.from_initial) {
+#pragma unroll
+        for (int i = 0; i < kFoursEach; ++i) {
+          if (!exists(i)) continue;
+          const uint4 four = reinterpret_cast<const uint4*>(rows)[place(i)];
+          bits[4 * i] = four.x, bits[4 * i + 1] = four.y, bits[4 * i + 2] = four.z, bits[4 * i + 3] = four.w;
+        }
+        return;
+      }
+      const int64_t slot = initial_slot(args.initial, args.has_initial, fold.sequence);
+      const PoolMatrix matrix = slot < 0 ? PoolMatrix{} : pool_matrix(args.initial, slot, head, extent);
+      dtype = matrix.dtype;
+      value_major = matrix.key_step == 1;
+#pragma unroll
+      for (int i = 0; i < kFoursEach * 4; ++i) {
+        const int v = value_row0 + row(i), k = column(i);
+        bits[i] = 0;
+        if (slot >= 0 && row(i) < kCarryRows && v < extent.dv && k < extent.dk)
+          bits[i] = load_bits(matrix.data, dtype, v * matrix.value_step + k * matrix.key_step);
+      }
     }
-    const int64_t slot = initial_slot(args.initial, args.has_initial, fold.sequence);
-    const PoolMatrix matrix = slot < 0 ? PoolMatrix{} : pool_matrix(args.initial, slot, head, extent);
-    const bool value_major = matrix.key_step == 1;
-    for (int i = thread; i < kCarryRows * kWidth; i += kAllThreads) {  // neighbouring threads take neighbouring numbers
-      const int row = value_major ? i / kWidth : i % kCarryRows, k = value_major ? i % kWidth : i / kCarryRows;
-      const int v = value_row0 + row;
-      float number = 0.0f;
-      if (slot >= 0 && v < extent.dv && k < extent.dk)
-        number = load_number(matrix.data, matrix.dtype, v * matrix.value_step + k * matrix.key_step);
-      shared.state[row][k] = number;
-      rows[row * kWidth + k] = number;
+    // Of the caller's state neighbouring threads take neighbouring numbers.
+    __device__ __forceinline__ int row(int i) const { return value_major ? place(i) / kWidth : place(i) % kCarryRows; }
+    __device__ __forceinline__ int column(int i) const {
+      return value_major ? place(i) % kWidth : place(i) / kCarryRows;
     }
-  }
+    // `needed`: by the first step, in shared memory.
+    __device__ __forceinline__ void store(bool from_initial, bool needed, float* rows, Shared& shared) const {
+      if (!from_initial) {
+#pragma unroll
+        for (int i = 0; i < kFoursEach; ++i) {
+          if (needed && exists(i))
+            *reinterpret_cast<uint4*>(&shared.state[place(i) / kRowFours][place(i) % kRowFours * 4]) =
+                make_uint4(bits[4 * i], bits[4 * i + 1], bits[4 * i + 2], bits[4 * i + 3]);
+        }
+        return;
+      }
+#pragma unroll
+      for (int i = 0; i < kFoursEach * 4; ++i) {
+        if (place(i) >= kCarryRows * kWidth) continue;
+        const float number = number_of(bits[i], dtype);
+        if (needed) shared.state[row(i)][column(i)] = number;
+        rows[row(i) * kWidth + column(i)] = number;
+      }
+    }
+  };
 };
 
 // CTAs are numbered (fold, head, 16 value rows), the last innermost.
@@ -188,14 +282,21 @@ template <int kWidth>
 __global__ void __launch_bounds__(Carry<kWidth>::kAllThreads)
     carry_kernel(const __grid_constant__ CarryArgs args, Extent extent) {
   using Carry = sm80::Carry<kWidth>;
-  wait_for_previous_grid();
-  allow_next_grid();
   const uint32_t slices = static_cast<uint32_t>(whole_tiles(extent.dv) * kTileValues / kCarryRows);
   const uint32_t item = blockIdx.x / slices, heads = static_cast<uint32_t>(args.heads_v);
   const int index = static_cast<int>(item / heads);
-  if (index >= args.tables.counts()[1]) return;
-  Carry::run(args, args.tables.folds()[index], static_cast<int>(item % heads),
-             static_cast<int>(blockIdx.x % slices) * kCarryRows, extent,
+  Fold fold;
+  int used;
+  auto look = [&](const uint8_t* table) {
+    fold = reinterpret_cast<const Fold*>(table + args.tables.at_folds)[index];  // in bounds, though perhaps not in use
+    used = reinterpret_cast<const int32_t*>(table + args.tables.at_counts)[1];
+  };
+  if (args.tables.memory == nullptr) look(args.tables.image);  // came with the launch: constants, there before the wait
+  wait_for_previous_grid();
+  allow_next_grid();
+  if (args.tables.memory != nullptr) look(args.tables.memory);
+  if (index >= used) return;
+  Carry::run(args, fold, static_cast<int>(item % heads), static_cast<int>(blockIdx.x % slices) * kCarryRows, extent,
              *reinterpret_cast<typename Carry::Shared*>(dynamic_shared_memory()));
 }
 
