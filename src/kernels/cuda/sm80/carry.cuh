@@ -3,9 +3,9 @@
 //     S'[v][k] = B[v][k] + sum over c of S[v][c] Mt[c][k]           Mt: row c holds M e_c
 //
 // The chain over steps is serial; rows of the state fold independently. A CTA owns 16 of them and all steps. A warp has 32 key columns k and
-// every 32 channels c, or a part of them: its numbers of Mt, which do not wait for the chain, come straight into registers while the step before
-// is at work. Sums over channels meet in shared memory. Products are 3xTF32, and no more than 32 channels are summed by tensor cores, which
-// truncate.
+// every 32 channels c, or a part of them: its numbers of Mt, which do not wait for the chain, come to the lane that needs them while one or two
+// steps before are at work. A transition that has vanished (vanished.cuh) is never used, for its memory holds anything: S' = B. Sums over
+// channels meet in shared memory. Products are 3xTF32, and no more than 32 channels are summed by tensor cores, which truncate.
 #pragma once
 #include <cstdint>
 
@@ -27,39 +27,110 @@ struct Carry {
   static constexpr int kAllThreads = kColumnGroups * kChannelGroups * 32;
   static constexpr int kRow = kWidth + 8;  // floats: 8 bytes a lane touch every bank once
   static constexpr int kFours = kCarryRows * kWidth / 4, kFoursEach = (kFours + kAllThreads - 1) / kAllThreads;
+  static constexpr int kRowFours = kWidth / 4;
+  static constexpr int kRowsDown = kAllThreads / kRowFours;  // from one of a thread's fours to its next
+  static_assert(kAllThreads % kRowFours == 0);
+  // Steps by which M and B come before they are needed: two where shared memory has room.
+  static constexpr int kAhead = kWidth < 128 ? 2 : 1;
   using Numbers = FloatArithmetic<3>;
+  static constexpr int kPieces = 2 * Numbers::kSteps;  // of 16 bytes, that a lane has of 32 channels of M
 
   struct Shared {
     float state[kCarryRows][kRow];
     float part[kChannelGroups][kCarryRows][kRow];  // of S Mt
+    // M and B of every other step, where there are two ahead: 16 bytes a thread, which it alone writes and reads.
+    float4 ahead[kAhead == 2 ? kPieces + kFoursEach : 1][kAhead == 2 ? kAllThreads : 1];
   };
 
-  // Steps of a fold, or 0 when none of its transitions has a number but 0: B in its slot is the state already. By all threads of the CTA.
-  static __device__ __forceinline__ int live_steps(const CarryArgs& args, const Fold& fold, int head, int dk) {
-    bool lives = false;
-    for (int step = static_cast<int>(threadIdx.x); step < fold.count; step += kAllThreads) {
-      const uint8_t* rows =
-          row_lives(args.slot_lives, (fold.slot + 1 + step) * static_cast<int64_t>(args.heads_v) + head);
-      for (int i = 0; i < whole_tiles(dk); ++i) lives = lives || rows[i] != 0;
+  // Which transitions live, in order of steps. Every warp asks for itself, a lane for every 32nd step, so that none waits for another: all find the
+  // same, for nobody writes it here.
+  struct Lives {
+    const uint32_t* first;  // of step 0; a word has the bytes of all tiles
+    uint32_t tiles;         // those bytes that exist
+    int count, lane;
+    uint32_t next, mask = 0;  // this lane's word of the 32 steps that come, bits of those that go
+
+    __device__ __forceinline__ Lives(const CarryArgs& args, const Fold& fold, int head, int dk)
+        : first(args.slot_lives + 2 * ((fold.slot + 1) * static_cast<int64_t>(args.heads_v) + head)),
+          tiles(~0u >> (32 - 8 * whole_tiles(dk))),
+          count(fold.count),
+          lane(static_cast<int>(threadIdx.x) % 32),
+          next(word(args, 0)) {}
+    __device__ __forceinline__ uint32_t word(const CarryArgs& args, int step0) const {
+      const int step = step0 + lane;
+      return step < count ? first[2 * args.heads_v * static_cast<int64_t>(step)] : 0;
     }
-    return __syncthreads_or(static_cast<int>(lives)) != 0 ? fold.count : 0;
-  }
+    // Steps up to the last that lives: of those behind it, or of all, B in its slot is the state already. Before the first `take`.
+    __device__ __forceinline__ int steps(const CarryArgs& args) const {
+      int steps = (next & tiles) != 0 ? lane + 1 : 0;
+      for (int step0 = 32; step0 < count; step0 += 32) {
+        if ((word(args, step0) & tiles) != 0) steps = step0 + lane + 1;
+      }
+      return __reduce_max_sync(~0u, steps);
+    }
+    // Of one step after the other, from 0 on; false beyond the last.
+    __device__ __forceinline__ bool take(const CarryArgs& args, int step) {
+      if (step % 32 == 0) {
+        mask = __ballot_sync(~0u, (next & tiles) != 0);
+        next = word(args, step + 32);
+      }
+      return (mask >> step % 32 & 1) != 0;
+    }
+  };
 
   // Numbers of Mt that a lane has: rows 2 (lane % 4) and the next of every 8 channels, columns 4 (lane / 4) and the next three, one for each of
-  // four products. So column c of product b is column 4 c + b of the group.
-  struct Slab {
-    float4 row[Numbers::kSteps][2];
-    __device__ __forceinline__ void load(const float* transition, int step) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) row[step][i] = *reinterpret_cast<const float4*>(transition + (8 * step + i) * kWidth);
+  // four products. So column c of product b is column 4 c + b of the group. And B of the same step.
+  //
+  // Steps take turns between registers and shared memory where there are two ahead. Loads into registers that are under way when a loop begins
+  // anew have one scoreboard for all of them: with both in registers, the older would wait for the younger.
+  struct InRegisters {
+    float4 m[kPieces], b[kFoursEach];
+    bool live;
+    __device__ __forceinline__ void load(int piece, const float* from) {
+      m[piece] = *reinterpret_cast<const float4*>(from);
+    }
+    __device__ __forceinline__ void load_entering(int i, const float4* from) { b[i] = *from; }
+    __device__ __forceinline__ void close() {}
+    __device__ __forceinline__ void wait() {}
+    __device__ __forceinline__ float4 row(int piece) const { return m[piece]; }
+    __device__ __forceinline__ float4 entering(int i) const { return b[i]; }
+  };
+  struct InShared {
+    uint32_t at;  // of this thread in Shared::ahead
+    bool live;
+    __device__ __forceinline__ void load(int piece, const float* from) { copy_piece(place(piece), from); }
+    __device__ __forceinline__ void load_entering(int i, const float4* from) { copy_piece(place(kPieces + i), from); }
+    __device__ __forceinline__ void close() { close_copies(); }
+    __device__ __forceinline__ void wait() { wait_for_copies<0>(); }
+    __device__ __forceinline__ float4 row(int piece) const { return load_numbers(place(piece)); }
+    __device__ __forceinline__ float4 entering(int i) const { return load_numbers(place(kPieces + i)); }
+
+   private:
+    __device__ __forceinline__ uint32_t place(int piece) const { return at + piece * kAllThreads * 16; }
+    static __device__ __forceinline__ float4 load_numbers(uint32_t address) {
+      const uint4 four = load_four(address);
+      return make_float4(__uint_as_float(four.x), __uint_as_float(four.y), __uint_as_float(four.z),
+                         __uint_as_float(four.w));
     }
   };
+  // Of 8 channels, or of all 32.
+  template <class Turn>
+  static __device__ __forceinline__ void load(Turn& turn, const float* transition, int step) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) turn.load(2 * step + i, transition + (8 * step + i) * kWidth);
+  }
+  template <class Turn>
+  static __device__ __forceinline__ void load(Turn& turn, const float* transition) {
+#pragma unroll
+    for (int step = 0; step < Numbers::kSteps; ++step) load(turn, transition, step);
+  }
   static __device__ __forceinline__ float get(const float4& four, int i) {
     return i == 0 ? four.x : i == 1 ? four.y : i == 2 ? four.z : four.w;
   }
 
   // Adds S Mt of 32 channels, as Numbers::multiply does but with four products taking turns. What has been used is loaded anew from `next`.
-  static __device__ __forceinline__ void multiply(float (&sums)[4][4], uint32_t state, Slab& slab, const float* next,
+  template <class Turn>
+  static __device__ __forceinline__ void multiply(float (&sums)[4][4], uint32_t state, Turn& turn, const float* next,
                                                   bool more) {
     float upper[2][4][4] = {}, cross[4][4] = {};
 #pragma unroll
@@ -71,16 +142,17 @@ struct Carry {
         Numbers::split(pair.x, left_high[r], left_low[r]);
         Numbers::split(pair.y, left_high[r + 2], left_low[r + 2]);
       }
+      const float4 right[2] = {turn.row(2 * step), turn.row(2 * step + 1)};
 #pragma unroll
       for (int b = 0; b < 4; ++b) {
         uint32_t high[2], low[2];
 #pragma unroll
-        for (int i = 0; i < 2; ++i) Numbers::split(get(slab.row[step][i], b), high[i], low[i]);
+        for (int i = 0; i < 2; ++i) Numbers::split(get(right[i], b), high[i], low[i]);
         mma_tf32(upper[step / 2][b], left_high, high[0], high[1]);
         mma_tf32(cross[b], left_low, high[0], high[1]);
         mma_tf32(cross[b], left_high, low[0], low[1]);
       }
-      if (more) slab.load(next, step);
+      if (more) load(turn, next, step);
     }
 #pragma unroll
     for (int i = 0; i < 16; ++i)
@@ -99,88 +171,152 @@ struct Carry {
                               (static_cast<int64_t>(fold.slot + 1) * args.heads_v + head) * kTransition +
                               (channel_group * kSlabs * 32 + lane % 4 * 2) * kWidth + column_group * 32 + lane / 4 * 4;
     float* const rows = args.slot_state + fold.slot * state_step + head * state_floats + value_row0 * kWidth;
-    const int steps = live_steps(args, fold, head, extent.dk);
 
-    Slab slab;
-    if (steps > 0) {
+    // All that the first steps need is asked for before any of it is waited for. Slots have a place for every M, so those of steps that turn out to
+    // be dead can be read too.
+    Lives lives(args, fold, head, extent.dk);
+    InRegisters even;
+    InShared odd{shared_address(&shared.ahead[0][kAhead == 2 ? thread : 0]), false};
+    float4* result = reinterpret_cast<float4*>(rows + state_step) + thread;
+    auto load_first = [&](auto& turn, int step) {
+      if (step < fold.count) {
+        load(turn, transition + step * transition_step);
 #pragma unroll
-      for (int step = 0; step < Numbers::kSteps; ++step) slab.load(transition, step);
-    }
-    enter(args, fold, head, value_row0, extent, rows, shared);
+        for (int i = 0; i < kFoursEach; ++i) {
+          if (exists(i)) turn.load_entering(i, result + step * (state_step / 4) + i * kAllThreads);
+        }
+      }
+      turn.close();
+    };
+    load_first(even, 0);
+    if constexpr (kAhead == 2) load_first(odd, 1);
+    Entering state(args, fold, head, value_row0, extent, rows);
+    const int steps = lives.steps(args);
+    even.live = lives.take(args, 0);
+    if constexpr (kAhead == 2) odd.live = lives.take(args, 1);
+    state.store(fold.from_initial, even.live, rows, shared);
 
-    float4* result[kFoursEach];
-    int row[kFoursEach], column[kFoursEach];
-    float4 entering[kFoursEach];  // B
-#pragma unroll
-    for (int i = 0; i < kFoursEach; ++i) {
-      const int four = i * kAllThreads + thread;
-      row[i] = four / (kWidth / 4), column[i] = four % (kWidth / 4) * 4;
-      result[i] = reinterpret_cast<float4*>(rows + state_step) + four;
-      if (steps > 0 && exists(i)) entering[i] = *result[i];
-    }
     const uint32_t take =
         shared_address(shared.state) + Numbers::left_place(lane, kRow * 4) + channel_group * kSlabs * 128;
+    const int first_row = thread / kRowFours, column = thread % kRowFours * 4;
     float* const put = &shared.part[channel_group][lane / 4][column_group * 32 + lane % 4 * 8];
-    for (int step = 0; step < steps; ++step) {
-      __syncthreads();  // S of this step is written
-      float sums[4][4] = {};
+    // S' = B where M has vanished: B is in its slot already, and there may be anything in that of M. Such a step needs no barrier. It writes what the
+    // same thread writes of S in other steps, and who read S has passed the second barrier of the step before (`state` writes nothing ahead
+    // of a dead step).
+    auto fold_step = [&](int step, auto& turn) {
+      const bool live = turn.live, more = lives.take(args, step + kAhead);
+      const float* const next = transition + kAhead * transition_step;
+      turn.wait();
+      if (live) {
+        __syncthreads();  // S of this step is written
+        float sums[4][4] = {};
 #pragma unroll
-      for (int i = 0; i < kSlabs; ++i) {
-        const bool last = i + 1 == kSlabs;
-        multiply(sums, take + i * 128, slab, transition + (last ? transition_step : (i + 1) * 32 * kWidth),
-                 !last || step + 1 < steps);
+        for (int i = 0; i < kSlabs; ++i) {
+          const bool last = i + 1 == kSlabs;
+          multiply(sums, take + i * 128, turn, last ? next : transition + (i + 1) * 32 * kWidth, !last || more);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          *reinterpret_cast<float4*>(put + i / 2 * 8 * kRow + i % 2 * 4) =
+              make_float4(sums[0][i], sums[1][i], sums[2][i], sums[3][i]);
+        __syncthreads();
+      } else if (more) {
+        load(turn, next);
       }
       transition += transition_step;
 #pragma unroll
-      for (int i = 0; i < 4; ++i)
-        *reinterpret_cast<float4*>(put + i / 2 * 8 * kRow + i % 2 * 4) =
-            make_float4(sums[0][i], sums[1][i], sums[2][i], sums[3][i]);
-      __syncthreads();
-#pragma unroll
       for (int i = 0; i < kFoursEach; ++i) {
         if (!exists(i)) continue;
-        float4 sum = *reinterpret_cast<const float4*>(&shared.part[0][row[i]][column[i]]);
+        const int row = first_row + i * kRowsDown;
+        const float4 entering = turn.entering(i);
+        float4 sum = entering;
+        if (live) {
+          sum = *reinterpret_cast<const float4*>(&shared.part[0][row][column]);
 #pragma unroll
-        for (int group = 1; group < kChannelGroups; ++group)
-          add(sum, *reinterpret_cast<const float4*>(&shared.part[group][row[i]][column[i]]));
-        add(sum, entering[i]);
-        *reinterpret_cast<float4*>(&shared.state[row[i]][column[i]]) = sum;
-        *result[i] = sum;
-        result[i] += state_step / 4;
-        if (step + 1 < steps) entering[i] = *result[i];
+          for (int group = 1; group < kChannelGroups; ++group)
+            add(sum, *reinterpret_cast<const float4*>(&shared.part[group][row][column]));
+          add(sum, entering);
+          result[i * kAllThreads] = sum;
+        }
+        *reinterpret_cast<float4*>(&shared.state[row][column]) = sum;
+        if (step + kAhead < steps) turn.load_entering(i, result + kAhead * (state_step / 4) + i * kAllThreads);
+      }
+      turn.close();
+      result += state_step / 4;
+      turn.live = more;
+    };
+    for (int step = 0; step < steps; step += kAhead) {
+      fold_step(step, even);
+      if constexpr (kAhead == 2) {
+        if (step + 1 < steps) fold_step(step + 1, odd);
       }
     }
+    if constexpr (kAhead == 2) odd.wait();  // where no step was left that needed it
   }
 
  private:
-  static __device__ __forceinline__ bool exists(int i) {
-    return kFours % kAllThreads == 0 || i * kAllThreads + static_cast<int>(threadIdx.x) < kFours;
-  }
+  // Fours of a state that a thread has.
+  static __device__ __forceinline__ int place(int i) { return i * kAllThreads + static_cast<int>(threadIdx.x); }
+  static __device__ __forceinline__ bool exists(int i) { return kFours % kAllThreads == 0 || place(i) < kFours; }
   static __device__ __forceinline__ void add(float4& sum, const float4& x) {
     sum = make_float4(sum.x + x.x, sum.y + x.y, sum.z + x.z, sum.w + x.w);
   }
 
-  // The state that enters the fold, into shared memory; one of the caller's also into its slot, where emit reads it.
-  static __device__ __forceinline__ void enter(const CarryArgs& args, const Fold& fold, int head, int value_row0,
-                                               const Extent& extent, float* rows, Shared& shared) {
-    const int thread = static_cast<int>(threadIdx.x);
-    if (!fold.from_initial) {
-      for (int i = thread; i < kCarryRows * kWidth; i += kAllThreads) shared.state[i / kWidth][i % kWidth] = rows[i];
-      return;
+  // The state that enters the fold, on its way into shared memory; one of the caller's also into its slot, where emit reads it. Bits as they lie in
+  // memory: what they mean is asked when they have come.
+  struct Entering {
+    uint32_t bits[kFoursEach * 4];
+    DType dtype = DType::kFp32;
+    bool value_major = true;
+
+    __device__ __forceinline__ Entering(const CarryArgs& args, const Fold& fold, int head, int value_row0,
+                                        const Extent& extent, const float* rows) {
+      if (!fold.from_initial) {
+#pragma unroll
+        for (int i = 0; i < kFoursEach; ++i) {
+          if (!exists(i)) continue;
+          const uint4 four = reinterpret_cast<const uint4*>(rows)[place(i)];
+          bits[4 * i] = four.x, bits[4 * i + 1] = four.y, bits[4 * i + 2] = four.z, bits[4 * i + 3] = four.w;
+        }
+        return;
+      }
+      const int64_t slot = initial_slot(args.initial, args.has_initial, fold.sequence);
+      const PoolMatrix matrix = slot < 0 ? PoolMatrix{} : pool_matrix(args.initial, slot, head, extent);
+      dtype = matrix.dtype;
+      value_major = matrix.key_step == 1;
+#pragma unroll
+      for (int i = 0; i < kFoursEach * 4; ++i) {
+        const int v = value_row0 + row(i), k = column(i);
+        bits[i] = 0;
+        if (slot >= 0 && row(i) < kCarryRows && v < extent.dv && k < extent.dk)
+          bits[i] = load_bits(matrix.data, dtype, v * matrix.value_step + k * matrix.key_step);
+      }
     }
-    const int64_t slot = initial_slot(args.initial, args.has_initial, fold.sequence);
-    const PoolMatrix matrix = slot < 0 ? PoolMatrix{} : pool_matrix(args.initial, slot, head, extent);
-    const bool value_major = matrix.key_step == 1;
-    for (int i = thread; i < kCarryRows * kWidth; i += kAllThreads) {  // neighbouring threads take neighbouring numbers
-      const int row = value_major ? i / kWidth : i % kCarryRows, k = value_major ? i % kWidth : i / kCarryRows;
-      const int v = value_row0 + row;
-      float number = 0.0f;
-      if (slot >= 0 && v < extent.dv && k < extent.dk)
-        number = load_number(matrix.data, matrix.dtype, v * matrix.value_step + k * matrix.key_step);
-      shared.state[row][k] = number;
-      rows[row * kWidth + k] = number;
+    // Of the caller's state neighbouring threads take neighbouring numbers.
+    __device__ __forceinline__ int row(int i) const { return value_major ? place(i) / kWidth : place(i) % kCarryRows; }
+    __device__ __forceinline__ int column(int i) const {
+      return value_major ? place(i) % kWidth : place(i) / kCarryRows;
     }
-  }
+    // `needed`: by the first step, in shared memory.
+    __device__ __forceinline__ void store(bool from_initial, bool needed, float* rows, Shared& shared) const {
+      if (!from_initial) {
+#pragma unroll
+        for (int i = 0; i < kFoursEach; ++i) {
+          if (needed && exists(i))
+            *reinterpret_cast<uint4*>(&shared.state[place(i) / kRowFours][place(i) % kRowFours * 4]) =
+                make_uint4(bits[4 * i], bits[4 * i + 1], bits[4 * i + 2], bits[4 * i + 3]);
+        }
+        return;
+      }
+#pragma unroll
+      for (int i = 0; i < kFoursEach * 4; ++i) {
+        if (place(i) >= kCarryRows * kWidth) continue;
+        const float number = number_of(bits[i], dtype);
+        if (needed) shared.state[row(i)][column(i)] = number;
+        rows[row(i) * kWidth + column(i)] = number;
+      }
+    }
+  };
 };
 
 // CTAs are numbered (fold, head, 16 value rows), the last innermost.
@@ -188,14 +324,21 @@ template <int kWidth>
 __global__ void __launch_bounds__(Carry<kWidth>::kAllThreads)
     carry_kernel(const __grid_constant__ CarryArgs args, Extent extent) {
   using Carry = sm80::Carry<kWidth>;
-  wait_for_previous_grid();
-  allow_next_grid();
   const uint32_t slices = static_cast<uint32_t>(whole_tiles(extent.dv) * kTileValues / kCarryRows);
   const uint32_t item = blockIdx.x / slices, heads = static_cast<uint32_t>(args.heads_v);
   const int index = static_cast<int>(item / heads);
-  if (index >= args.tables.counts()[1]) return;
-  Carry::run(args, args.tables.folds()[index], static_cast<int>(item % heads),
-             static_cast<int>(blockIdx.x % slices) * kCarryRows, extent,
+  Fold fold;
+  int used;
+  auto look = [&](const uint8_t* table) {
+    fold = reinterpret_cast<const Fold*>(table + args.tables.at_folds)[index];  // in bounds, though perhaps not in use
+    used = reinterpret_cast<const int32_t*>(table + args.tables.at_counts)[1];
+  };
+  if (args.tables.memory == nullptr) look(args.tables.image);  // came with the launch: constants, there before the wait
+  wait_for_previous_grid();
+  allow_next_grid();
+  if (args.tables.memory != nullptr) look(args.tables.memory);
+  if (index >= used) return;
+  Carry::run(args, fold, static_cast<int>(item % heads), static_cast<int>(blockIdx.x % slices) * kCarryRows, extent,
              *reinterpret_cast<typename Carry::Shared*>(dynamic_shared_memory()));
 }
 
