@@ -22,20 +22,15 @@ namespace deltarelay::cuda::sm80 {
 constexpr int kWarps = kThreads / 32;
 constexpr int kHeadsTogether = kWarps;  // value heads of a CTA
 
-// Scores of all pairs of tokens. Rows padded to 40: the 4 rows of pairs that half a warp reads together fall into different banks.
-struct Products {
-  float row[kChunk][40];
-};
-
 template <class Number, int kWidth>
 struct GdnPrepareShared {
   static constexpr int kElement = sizeof(Number), kRowBytes = kWidth * kElement + 16;
   static constexpr int kTile = kChunk * kRowBytes;
   union {
     alignas(16) uint8_t tiles[2 * kTile];  // q, k
-    Triangle lower[kWarps];                // once the products are formed
+    SwizzledSquare lower[kWarps];          // once the products are formed
   };
-  alignas(16) Products products[2];  // scale Q K^T, K K^T, of normalised rows
+  SwizzledSquare products[2];  // scale Q K^T, K K^T, of normalised rows
   float norm[2][kChunk];             // scale / |q|, 1 / |k|
   // Of tokens, for each warp's head: G, and the decay between the token and the chunk's middle.
   GateSum<Arithmetic<Number>::kExactSums> sum[kWarps][kChunk];
@@ -75,14 +70,14 @@ __device__ __forceinline__ void form_products(GdnPrepareShared<Number, kWidth>& 
     }
   }
   __syncthreads();
+  const uint32_t place = shared.products[matrix].place(first_row + g, 2 * q);
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const int row = first_row + g + 8 * r;
-    const float norm = shared.norm[matrix][row];
+    const float norm = shared.norm[matrix][first_row + g + 8 * r];
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
       const int column = 8 * n + 2 * q;
-      *reinterpret_cast<float2*>(&shared.products[matrix].row[row][column]) = make_float2(
+      SwizzledSquare::beyond<float2>(place, 8 * r, 8 * n) = make_float2(
           sums[n][2 * r] * (norm * shared.norm[1][column]), sums[n][2 * r + 1] * (norm * shared.norm[1][column + 1]));
     }
   }
@@ -128,12 +123,12 @@ __device__ __forceinline__ void prepare_head(GdnPrepareShared<Number, kWidth>& s
   const float from_start = exp2_approx(sum.rounded());
   auto put = [&](int vector, float x) { reinterpret_cast<float*>(record + vector)[vector_place(lane)] = x; };
   put(kRecord.beta, beta);
-  put(kRecord.diagonal, shared.products[0].row[lane][lane]);
+  put(kRecord.diagonal, SwizzledSquare::beyond(shared.products[0].place(lane, lane), 0, 0));
   put(kRecord.read_factor, beta * from_start * norm_k);
   put(kRecord.query_factor, from_start * norm_q);
   put(kRecord.update_factor, exp2_approx(last - sum) * norm_k);
   // A token's map of the state, e^g (I - beta k k^T), has the norm e^g max(1, |1 - beta |k|^2|). Selects, so that a NaN passes.
-  const float along_key = fabsf(1.0f - beta * shared.products[1].row[lane][lane]);
+  const float along_key = fabsf(1.0f - beta * SwizzledSquare::beyond(shared.products[1].place(lane, lane), 0, 0));
   float bound = last.rounded();
   if (__any_sync(~0u, !(along_key <= 1.0f))) {
     float growth = along_key <= 1.0f ? 0.0f : log2f(along_key);
@@ -164,16 +159,19 @@ __device__ __forceinline__ void prepare_head(GdnPrepareShared<Number, kWidth>& s
       pair = make_float2(late * shared.half[warp][from], late * shared.half[warp][from + 1]);
     }
   });
+  const uint32_t product_at = shared.products[0].place(row, column);
   auto scores = [&](int matrix, int i, int j) {
-    const float2 product = *reinterpret_cast<const float2*>(&shared.products[matrix].row[i + row][j + column]);
+    const float2 product =
+        SwizzledSquare::beyond<float2>(product_at + matrix * static_cast<uint32_t>(sizeof(SwizzledSquare)), i, j);
     const float2& pair = decays[part_number(i, j)];
     return make_float2(product.x * pair.x, product.y * pair.y);
   };
-  Triangle& lower = shared.lower[warp];
+  SwizzledSquare& lower = shared.lower[warp];
+  const uint32_t lower_at = lower.place(row, column);
   for_each_part([&](int i, int j) {
     const float2 pair = below_diagonal(scores(1, i, j), i, j, lane);
     const float strength = shared.beta[warp][i + row];
-    *reinterpret_cast<float2*>(&lower.row[i + row][j + column]) = make_float2(strength * pair.x, strength * pair.y);
+    SwizzledSquare::beyond<float2>(lower_at, i, j) = make_float2(strength * pair.x, strength * pair.y);
   });
   store_square<Number>(record + kRecord.p, lane, [&](int i, int j) { return scores(0, i, j); });
   __syncwarp();

@@ -57,7 +57,7 @@ struct KdaPrepare {
 
   struct Shared {
     alignas(16) uint8_t tiles[3 * kTile];  // operands of scores: rows of q, rows of k, columns of k
-    Triangle lower;                        // L
+    SwizzledSquare lower;                  // L
     alignas(16) Sum total[kTeams][kSlab];  // of 4 tokens
     float norm[2][kChunk];                 // scale / |q|, 1 / |k|: their powers of two,
     float rest[2][kChunk];                 // and the rest (record.h)
@@ -492,9 +492,10 @@ struct KdaPrepare {
       if (of_q) {
         store_block<Number>(p, warp / 2, warp % 2, block[0], block[1], warp_lane);
       } else {
+        const uint32_t lower_at = shared.lower.place(row, column);
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-          *reinterpret_cast<float2*>(&shared.lower.row[row_of(i % 2 * 2)][column_of(i / 2, 0)]) =
+          SwizzledSquare::beyond<float2>(lower_at, i % 2 * 8, i / 2 * 8) =
               make_float2(block[i / 2][i % 2 * 2], block[i / 2][i % 2 * 2 + 1]);
       }
     }
