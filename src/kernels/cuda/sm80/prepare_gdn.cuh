@@ -32,10 +32,12 @@ struct GdnPrepareShared {
   };
   SwizzledSquare products[2];  // scale Q K^T, K K^T, of normalised rows
   float norm[2][kChunk];             // scale / |q|, 1 / |k|
-  // Of tokens, for each warp's head: G, and the decay between the token and the chunk's middle.
-  GateSum<Arithmetic<Number>::kExactSums> sum[kWarps][kChunk];
-  float half[kWarps][kChunk];  // at first its own log2 decay
-  float beta[kWarps][kChunk];
+  // Of tokens, for each warp's head: G, and the decay between the token and the chunk's middle. Rows are padded: load_scalars has lanes in 4 of
+  // them, at 8 tokens.
+  static constexpr int kScalars = kChunk + 8;
+  alignas(16) GateSum<Arithmetic<Number>::kExactSums> sum[kWarps][kChunk];
+  float half[kWarps][kScalars];  // at first its own log2 decay
+  float beta[kWarps][kScalars];
 };
 
 // Warps 0, 1: rows of Q K^T, warps 2, 3: rows of K K^T, 16 each. Squares of the norms are the diagonals of Q Q^T and K K^T.
@@ -71,15 +73,16 @@ __device__ __forceinline__ void form_products(GdnPrepareShared<Number, kWidth>& 
   }
   __syncthreads();
   const uint32_t place = shared.products[matrix].place(first_row + g, 2 * q);
+  float2 norm_k[4];  // before anything is stored: the compiler would load them again
+#pragma unroll
+  for (int n = 0; n < 4; ++n) norm_k[n] = *reinterpret_cast<const float2*>(&shared.norm[1][8 * n + 2 * q]);
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const float norm = shared.norm[matrix][first_row + g + 8 * r];
 #pragma unroll
-    for (int n = 0; n < 4; ++n) {
-      const int column = 8 * n + 2 * q;
-      SwizzledSquare::beyond<float2>(place, 8 * r, 8 * n) = make_float2(
-          sums[n][2 * r] * (norm * shared.norm[1][column]), sums[n][2 * r + 1] * (norm * shared.norm[1][column + 1]));
-    }
+    for (int n = 0; n < 4; ++n)
+      SwizzledSquare::beyond<float2>(place, 8 * r, 8 * n) =
+          make_float2(sums[n][2 * r] * (norm * norm_k[n].x), sums[n][2 * r + 1] * (norm * norm_k[n].y));
   }
 }
 
@@ -137,8 +140,8 @@ __device__ __forceinline__ void prepare_head(GdnPrepareShared<Number, kWidth>& s
     bound += growth;
   }
   // With zeros up to the end, so that a copy of the record reads nothing unwritten.
-  static_assert(kRecord.bound == kRecord.decay + 4);
-  if (lane < 4)
+  static_assert(kRecord.bound == kRecord.decay + 4 && kRecord.bytes == kRecord.decay + 32);
+  if (lane < 8)
     reinterpret_cast<float*>(record + kRecord.decay)[lane] = lane == 0   ? exp2_approx(last.rounded())
                                                              : lane == 1 ? bound
                                                                          : 0.0f;
@@ -168,11 +171,18 @@ __device__ __forceinline__ void prepare_head(GdnPrepareShared<Number, kWidth>& s
   };
   SwizzledSquare& lower = shared.lower[warp];
   const uint32_t lower_at = lower.place(row, column);
-  for_each_part([&](int i, int j) {
-    const float2 pair = below_diagonal(scores(1, i, j), i, j, lane);
+#pragma unroll
+  for (int i = 0; i < kChunk; i += 8) {
     const float strength = shared.beta[warp][i + row];
-    SwizzledSquare::beyond<float2>(lower_at, i, j) = make_float2(strength * pair.x, strength * pair.y);
-  });
+    float2 entries[kChunk / 8];  // a row of parts before the first is stored: no load passes a store
+#pragma unroll
+    for (int j = 0; j <= i; j += 8) {
+      const float2 pair = below_diagonal(scores(1, i, j), i, j, lane);
+      entries[j / 8] = make_float2(strength * pair.x, strength * pair.y);
+    }
+#pragma unroll
+    for (int j = 0; j <= i; j += 8) SwizzledSquare::beyond<float2>(lower_at, i, j) = entries[j / 8];
+  }
   store_square<Number>(record + kRecord.p, lane, [&](int i, int j) { return scores(0, i, j); });
   __syncwarp();
   store_inverse<Number>(lower, record + kRecord.t, lane);
