@@ -276,9 +276,18 @@ struct KdaPrepare {
     }
   }
 
-  // Records are numbered as CTAs are. Found anew where it is needed, so that no register keeps it.
+  // Heads are along x, chunks along y, and z counts the times that y is full: no quotient is needed, and neighbours in the grid are neighbours in
+  // memory. The grid may have up to kMostY - 1 chunks more than it was given.
+  static constexpr uint32_t kMostY = 32768;
+  static dim3 grid(const PrepareArgs& args) {
+    const uint32_t chunks = static_cast<uint32_t>(args.chunks);
+    return {static_cast<uint32_t>(args.heads_v), chunks < kMostY ? chunks : kMostY, (chunks + kMostY - 1) / kMostY};
+  }
+  static __device__ __forceinline__ uint32_t chunk() { return opaque(blockIdx.z) * kMostY + opaque(blockIdx.y); }
+  // Found anew where it is needed, so that no register keeps it.
   static __device__ __forceinline__ uint8_t* record_of(const PrepareArgs& args) {
-    return args.prepared + static_cast<int64_t>(opaque(blockIdx.x)) * kRecord.bytes;
+    const uint32_t record = chunk() * static_cast<uint32_t>(args.heads_v) + opaque(blockIdx.x);
+    return args.prepared + static_cast<int64_t>(record) * kRecord.bytes;
   }
 
   static __device__ __forceinline__ void prepare(const PrepareArgs& args, const ChunkPlace& place, int head,
@@ -381,7 +390,7 @@ struct KdaPrepare {
         params[c] = common;
         params[c].bias = bias[c];
       }
-      activate_gates(gates, activation, params, rows);
+      activate_gates<kMidFrame>(gates, activation, params, rows);
       if constexpr (kSlabs > 1) {
         const float dot = sum_dots(slab.q, slab.k, lane);
         if (lane < kRows) token_dot = s == 0 ? dot : token_dot + dot;
@@ -504,7 +513,6 @@ struct KdaPrepare {
   }
 };
 
-// CTAs are numbered (chunk, head), the last innermost: neighbours in the grid are neighbours in memory.
 template <class Number, int kWidth, bool kMidFrame>
 __global__ void __launch_bounds__(KdaPrepare<Number, kWidth, kMidFrame>::kThreads,
                                   KdaPrepare<Number, kWidth, kMidFrame>::kCtas)
@@ -513,10 +521,10 @@ __global__ void __launch_bounds__(KdaPrepare<Number, kWidth, kMidFrame>::kThread
   wait_for_previous_grid();
   allow_next_grid();
   const uint32_t heads_v = static_cast<uint32_t>(args.heads_v), heads_qk = static_cast<uint32_t>(args.heads_qk);
-  const uint32_t head = blockIdx.x % heads_v, chunk = blockIdx.x / heads_v;
+  const uint32_t head = blockIdx.x;
   const uint32_t key_head = heads_v == heads_qk ? head : head / (heads_v / heads_qk);  // divisions take 20 instructions
   ChunkPlace place;
-  if (!find_chunk(args.tables, static_cast<int>(chunk), kChunk, place)) return;
+  if (!find_chunk(args.tables, static_cast<int>(Prepare::chunk()), kChunk, place)) return;
   Prepare::prepare(args, place, static_cast<int>(head), static_cast<int>(key_head), dk,
                    *reinterpret_cast<typename Prepare::Shared*>(dynamic_shared_memory()));
 }

@@ -36,9 +36,7 @@ cudaError_t launch_prepare_of(const PrepareArgs& args, const Shape& shape, cudaS
     auto launch = [&](auto mid_frame) {
       constexpr bool kMidFrame = decltype(mid_frame)::value;
       using Prepare = KdaPrepare<Number, kWidth, kMidFrame>;
-      return launch_dependent(prepare_kda_kernel<Number, kWidth, kMidFrame>,
-                              static_cast<unsigned>(args.chunks) * static_cast<unsigned>(args.heads_v),
-                              Prepare::kThreads, sizeof(typename Prepare::Shared), stream, args, shape.dk);
+      return launch_dependent(prepare_kda_kernel<Number, kWidth, kMidFrame>, Prepare::grid(args), Prepare::kThreads, sizeof(typename Prepare::Shared), stream, args, shape.dk);
     };
     if constexpr (kTakesMidFrame<kType>) {
       if (shape.mid_frame) return launch(std::true_type{});
