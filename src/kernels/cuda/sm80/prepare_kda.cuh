@@ -58,9 +58,10 @@ struct KdaPrepare {
   struct Shared {
     alignas(16) uint8_t tiles[3 * kTile];  // operands of scores: rows of q, rows of k, columns of k
     SwizzledSquare lower;                  // L
-    alignas(16) Sum total[kTeams][kSlab];  // of 4 tokens
-    float norm[2][kChunk];                 // scale / |q|, 1 / |k|: their powers of two,
-    float rest[2][kChunk];                 // and the rest (record.h)
+    // Of 4 tokens. Mid frame: then of all tokens before those, and at the end of all.
+    alignas(16) Sum total[kTeams + (kMidFrame ? 1 : 0)][kSlab];
+    alignas(16) float norm[kChunk][2];     // scale / |q|, 1 / |k|: their powers of two,
+    float rest[kChunk][2];                 // and the rest (record.h)
     float dot[kChunk];                     // q.k
     float beta[kChunk];
     float pair_q[8][kPairsQ], pair_k[8][kPairsK];  // levels: [block of 4 tokens][pair]
@@ -175,14 +176,14 @@ struct KdaPrepare {
 #pragma unroll
     for (int t = 0; t < kRows; ++t) {
       const int token = team * kRows + t;
-      const float scale_q = shared.norm[0][token], scale_k = shared.norm[1][token];
+      const float2 scale = *reinterpret_cast<const float2*>(shared.norm[token]);
       float rows_q[kChannels], rows_k[kChannels], columns_k[kChannels], query[kChannels], read[kChannels],
           update[kChannels];
 #pragma unroll
       for (int c = 0; c < kChannels; ++c) {
         const float later = slab.sum[t][c].rounded(), from = exp2_approx(later), to = exp2_approx(-later);
-        const float k = slab.k[t].get(c) * scale_k;
-        rows_q[c] = slab.q[t].get(c) * scale_q * from;
+        const float k = slab.k[t].get(c) * scale.y;
+        rows_q[c] = slab.q[t].get(c) * scale.x * from;
         rows_k[c] = k * from;
         columns_k[c] = k * to;
         query[c] = rows_q[c] * early[c];
@@ -205,12 +206,12 @@ struct KdaPrepare {
 #pragma unroll
     for (int t = 0; t < kRows; ++t) {
       const int token = team * kRows + t;
-      const float scale_q = shared.norm[0][token], scale_k = shared.norm[1][token];
+      const float2 scale = *reinterpret_cast<const float2*>(shared.norm[token]);
       float query[kChannels], read[kChannels], update[kChannels], rows_q[kChannels], rows_k[kChannels],
           columns_k[kChannels];
 #pragma unroll
       for (int c = 0; c < kChannels; ++c) {
-        const float q = slab.q[t].get(c) * scale_q, k = slab.k[t].get(c) * scale_k;
+        const float q = slab.q[t].get(c) * scale.x, k = slab.k[t].get(c) * scale.y;
         // Factors to the middle and to this half's outer end.
         const float middle = exp2_approx(kLate ? slab.sum[t][c] - slab.middle[c] : slab.middle[c] - slab.sum[t][c]);
         const float edge = exp2_approx(kLate ? slab.end[c] - slab.sum[t][c] : slab.sum[t][c].rounded());
@@ -236,13 +237,13 @@ struct KdaPrepare {
     sum_totals(boundary, shared, team / (2 * kSide) * 2 * kSide + kSide, lane);
 #pragma unroll
     for (int t = 0; t < kRows; ++t) {
-      const float scale_q = shared.norm[0][team * kRows + t], scale_k = shared.norm[1][team * kRows + t];
+      const float2 scale = *reinterpret_cast<const float2*>(shared.norm[team * kRows + t]);
       float rows_q[kChannels], rows_k[kChannels], columns_k[kChannels];
 #pragma unroll
       for (int c = 0; c < kChannels; ++c) {
         const float factor = exp2_approx(is_row ? slab.sum[t][c] - boundary[c] : boundary[c] - slab.sum[t][c]);
-        const float k = slab.k[t].get(c) * (scale_k * factor);
-        rows_q[c] = is_row ? slab.q[t].get(c) * (scale_q * factor) : 0.0f;
+        const float k = slab.k[t].get(c) * (scale.y * factor);
+        rows_q[c] = is_row ? slab.q[t].get(c) * (scale.x * factor) : 0.0f;
         rows_k[c] = is_row ? k : 0.0f;
         columns_k[c] = is_row ? 0.0f : k;
       }
@@ -250,14 +251,17 @@ struct KdaPrepare {
     }
   }
 
+  // The matrix whose rows are a warp's first share, q (0) or k (1). Of 4 warps each has both: what follows from that the compiler shall know.
+  static __device__ __forceinline__ int first_matrix(int warp) { return kShares == 2 ? 0 : warp / 4; }
+
   // Adds [q; k] (64 rows) times k^T (32 columns) from the tiles: a warp has 16 rows, of q or k or each, and 16 columns. Those right of the
   // diagonal have none.
   static __device__ __forceinline__ void add_scores(float (&scores)[kShares][2][4], const Shared& shared, int groups,
                                                     int warp, int lane) {
     if (warp % 2 > warp / 2 % 2) return;
     const uint32_t tiles = shared_address(shared.tiles);
-    const uint32_t rows =
-        tiles + warp / 4 * kTile + warp / 2 % 2 * 16 * kRowBytes + Numbers::left_place(lane, kRowBytes);
+    const uint32_t rows = tiles + first_matrix(warp) * kTile + warp / 2 % 2 * 16 * kRowBytes +
+                          Numbers::left_place(lane, kRowBytes);
     const uint32_t columns = tiles + 2 * kTile + warp % 2 * 16 * kRowBytes + Numbers::rows_place(lane, kRowBytes);
 #pragma unroll
     for (int group = 0; group < kSlab / 32; ++group) {
@@ -365,8 +369,8 @@ struct KdaPrepare {
     if (lane < 2 * kRows) {
       const int token = team * kRows + lane % kRows;
       const PowerAndRest parts = power_and_rest(norm);
-      shared.norm[lane / kRows][token] = parts.power;
-      shared.rest[lane / kRows][token] = parts.rest;
+      shared.norm[token][lane / kRows] = parts.power;
+      shared.rest[token][lane / kRows] = parts.rest;
     }
 
     GateParams common = gate_params(activation, gate_slope(activation, head), 0.0f);
@@ -406,14 +410,36 @@ struct KdaPrepare {
       }
       __syncthreads();  // also: all are done with the tiles of the slab before
       Sum before[kChannels] = {};
+      if constexpr (kMidFrame) {
+        // One thread a channel: every team for itself would spend more on selecting its own sum than on the sums.
+        static_assert(kThreads >= kSlab);
+        if (threadIdx.x < kSlab) {
+          Sum total[kTeams], sum;
 #pragma unroll
-      for (int block = 0; block < kTeams; ++block) {
+          for (int block = 0; block < kTeams; ++block) total[block] = shared.total[block][threadIdx.x];
+#pragma unroll
+          for (int block = 0; block <= kTeams; ++block) {
+            shared.total[block][threadIdx.x] = sum;
+            if (block < kTeams) sum = block == 0 ? total[0] : sum + total[block];
+          }
+        }
+        __syncthreads();
 #pragma unroll
         for (int c = 0; c < kChannels; ++c) {
-          if (block > 0 && block == team) before[c] = slab.end[c];
-          if (block == kTeams / 2) slab.middle[c] = slab.end[c];
-          const Sum total = shared.total[block][channel0 + c];
-          slab.end[c] = block == 0 ? total : slab.end[c] + total;
+          before[c] = shared.total[team][channel0 + c];
+          slab.middle[c] = shared.total[kTeams / 2][channel0 + c];
+          slab.end[c] = shared.total[kTeams][channel0 + c];
+        }
+      } else {
+#pragma unroll
+        for (int block = 0; block < kTeams; ++block) {
+#pragma unroll
+          for (int c = 0; c < kChannels; ++c) {
+            if (block > 0 && block == team) before[c] = slab.end[c];
+            if (block == kTeams / 2) slab.middle[c] = slab.end[c];
+            const Sum total = shared.total[block][channel0 + c];
+            slab.end[c] = block == 0 ? total : slab.end[c] + total;
+          }
         }
       }
 #pragma unroll
@@ -462,11 +488,11 @@ struct KdaPrepare {
     uint8_t* const record = record_of(args);
     if (spare) {
       const int token = warp_lane;
-      const float rest_q = shared.rest[0][token], rest_k = shared.rest[1][token], beta = shared.beta[token] * rest_k;
+      const float rest_q = shared.rest[token][0], rest_k = shared.rest[token][1], beta = shared.beta[token] * rest_k;
       auto put_factor = [&](int vector, float x) {
         reinterpret_cast<float*>(record + vector)[vector_place(token)] = x;
       };
-      put_factor(kRecord.diagonal, shared.dot[token] * shared.norm[0][token] * shared.norm[1][token] * rest_q);
+      put_factor(kRecord.diagonal, shared.dot[token] * shared.norm[token][0] * shared.norm[token][1] * rest_q);
       put_factor(kRecord.beta, beta);
       put_factor(kRecord.read_factor, beta * rest_k);
       put_factor(kRecord.query_factor, rest_q);
@@ -481,22 +507,30 @@ struct KdaPrepare {
     uint8_t* const p = record + kRecord.p;
 #pragma unroll
     for (int share = 0; share < kShares; ++share) {
-      const bool of_q = warp / 4 + share == 0;
+      const bool of_q = first_matrix(warp) + share == 0;
       if (warp % 2 > warp / 2 % 2) {
         if (of_q) store_zero_block<Number>(p, 0, 1, warp_lane);
         continue;
       }
       float(&block)[2][4] = scores[share];
+      float factor[2];  // of rows
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int r = row_of(2 * i);
+        factor[i] = of_q ? shared.rest[r][0] : shared.beta[r] * shared.rest[r][1] * shared.rest[r][1];
+      }
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         const int r = row_of(i % 4), c = column_of(i / 4, i);
         float score = block[i / 4][i % 4];
         if (!kMidFrame && (r ^ c) < 4 && c < r)
           score = of_q
-                      ? shared.pair_q[r / 4][pair_with_diagonal(r % 4, c % 4)] * shared.norm[0][r] * shared.norm[1][c]
-                      : shared.pair_k[r / 4][pair_below_diagonal(r % 4, c % 4)] * shared.norm[1][r] * shared.norm[1][c];
-        score *= of_q ? shared.rest[0][r] : shared.beta[r] * shared.rest[1][r] * shared.rest[1][r];
-        block[i / 4][i % 4] = c < r ? score : 0.0f;  // above the diagonal anything may stand: select
+                      ? shared.pair_q[r / 4][pair_with_diagonal(r % 4, c % 4)] * shared.norm[r][0] * shared.norm[c][1]
+                      : shared.pair_k[r / 4][pair_below_diagonal(r % 4, c % 4)] * shared.norm[r][1] * shared.norm[c][1];
+        score *= factor[i % 4 / 2];
+        // Above the diagonal anything may stand: select. Only a difference is compared, so that few comparisons serve all.
+        const int below = row - column;
+        block[i / 4][i % 4] = below > 8 * (i / 4) + i % 2 - i % 4 / 2 * 8 ? score : 0.0f;
       }
       if (of_q) {
         store_block<Number>(p, warp / 2, warp % 2, block[0], block[1], warp_lane);
