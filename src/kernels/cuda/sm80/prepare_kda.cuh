@@ -95,15 +95,22 @@ struct KdaPrepare {
       put_pair<Element>(to, numbers[0], numbers[1]);
   }
 
-  // q.k of token lane % 4 of this team, over the channels of the slab.
-  static __device__ __forceinline__ float sum_dots(const Cell (&q)[kRows], const Cell (&k)[kRows], int lane) {
-    float dots[kRows] = {};
+  // Adds to q.k, q.q and k.k of this team's tokens what this lane's channels give. Together, so that each number is unpacked once.
+  template <bool kDots, bool kSquares>
+  static __device__ __forceinline__ void add_products(float (&dots)[kRows], float (&squares)[2 * kRows],
+                                                      const Cell (&q)[kRows], const Cell (&k)[kRows]) {
 #pragma unroll
     for (int t = 0; t < kRows; ++t) {
 #pragma unroll
-      for (int c = 0; c < kChannels; ++c) dots[t] = fmaf(q[t].get(c), k[t].get(c), dots[t]);
+      for (int c = 0; c < kChannels; ++c) {
+        const float of_q = q[t].get(c), of_k = k[t].get(c);
+        if constexpr (kDots) dots[t] = fmaf(of_q, of_k, dots[t]);
+        if constexpr (kSquares) {
+          squares[t] = fmaf(of_q, of_q, squares[t]);
+          squares[kRows + t] = fmaf(of_k, of_k, squares[kRows + t]);
+        }
+      }
     }
-    return sum_over_lanes<kRows, kLanes>(dots, lane);
   }
 
   // Scores of the 4 x 4 diagonal block of this team's tokens, pair by pair, before norms: pair lane % 16.
@@ -344,26 +351,22 @@ struct KdaPrepare {
     }
     float norm = 1.0f;  // lanes 0-3: of q, 4-7: of k
     float& token_dot = shared.dot[team * kRows + lane % kRows];
+    float dots[kRows] = {}, squares[2 * kRows] = {};
     if constexpr (kSlabs == 1) {
-      const float dot = sum_dots(slab.q, slab.k, lane);
+      if (activation.l2norm)
+        add_products<true, true>(dots, squares, slab.q, slab.k);
+      else
+        add_products<true, false>(dots, squares, slab.q, slab.k);
+      const float dot = sum_over_lanes<kRows, kLanes>(dots, lane);
       if (lane < kRows) token_dot = dot;
-    }
-    if (activation.l2norm) {
-      float squares[2 * kRows] = {};
+    } else if (activation.l2norm) {
 #pragma unroll 1
       for (int s = 0; s < kSlabs; ++s) {
-        if constexpr (kSlabs > 1) load_keys(s);
-#pragma unroll
-        for (int t = 0; t < kRows; ++t) {
-#pragma unroll
-          for (int c = 0; c < kChannels; ++c) {
-            squares[t] = fmaf(slab.q[t].get(c), slab.q[t].get(c), squares[t]);
-            squares[kRows + t] = fmaf(slab.k[t].get(c), slab.k[t].get(c), squares[kRows + t]);
-          }
-        }
+        load_keys(s);
+        add_products<false, true>(dots, squares, slab.q, slab.k);
       }
-      norm = rsqrtf(sum_over_lanes<2 * kRows, kLanes>(squares, lane) + kL2NormEpsilon);
     }
+    if (activation.l2norm) norm = rsqrtf(sum_over_lanes<2 * kRows, kLanes>(squares, lane) + kL2NormEpsilon);
     if constexpr (kSlabs == 1) slab.stay_packed();
     if (lane % (2 * kRows) < kRows) norm *= activation.scale;
     if (lane < 2 * kRows) {
@@ -396,7 +399,9 @@ struct KdaPrepare {
       }
       activate_gates<kMidFrame>(gates, activation, params, rows);
       if constexpr (kSlabs > 1) {
-        const float dot = sum_dots(slab.q, slab.k, lane);
+        float of_slab[kRows] = {};
+        add_products<true, false>(of_slab, squares, slab.q, slab.k);
+        const float dot = sum_over_lanes<kRows, kLanes>(of_slab, lane);
         if (lane < kRows) token_dot = s == 0 ? dot : token_dot + dot;
       }
       if constexpr (!kMidFrame) pair_sum += sum_pairs(slab.q, slab.k, gates, lane);
