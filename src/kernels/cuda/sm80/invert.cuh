@@ -100,8 +100,7 @@ __device__ __forceinline__ void store_inverse(SwizzledSquare& lower, uint8_t* t,
       uint32_t a_high[4], a_low[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        FloatArithmetic<3>::split(number(left_at, 16 + i % 2 * 8, left + 8 * step + i / 2 * 4), a_high[i],
-                                  a_low[i]);
+        FloatArithmetic<3>::split(number(left_at, 16 + i % 2 * 8, left + 8 * step + i / 2 * 4), a_high[i], a_low[i]);
 #pragma unroll
       for (int n = 0; n < 2; ++n) {
         uint32_t b_high[2], b_low[2];

@@ -12,6 +12,7 @@
 #include "kernels/cuda/find_sequence.cuh"
 #include "kernels/cuda/ptx/barrier.cuh"
 #include "kernels/cuda/sm80/arithmetic.cuh"
+#include "kernels/cuda/sm80/chunk_grid.cuh"
 #include "kernels/cuda/sm80/gate_sum.cuh"
 #include "kernels/cuda/sm80/invert.cuh"
 #include "kernels/cuda/sm80/record.h"
@@ -31,7 +32,7 @@ struct GdnPrepareShared {
     SwizzledSquare lower[kWarps];          // once the products are formed
   };
   SwizzledSquare products[2];  // scale Q K^T, K K^T, of normalised rows
-  float norm[2][kChunk];             // scale / |q|, 1 / |k|
+  float norm[2][kChunk];       // scale / |q|, 1 / |k|
   // Of tokens, for each warp's head: G, and the decay between the token and the chunk's middle. Rows are padded: load_scalars has lanes in 4 of
   // them, at 8 tokens.
   static constexpr int kScalars = kChunk + 8;
@@ -188,7 +189,7 @@ __device__ __forceinline__ void prepare_head(GdnPrepareShared<Number, kWidth>& s
   store_inverse<Number>(lower, record + kRecord.t, lane);
 }
 
-// CTAs are numbered (chunk, q/k head, share of its value heads), the last innermost.
+// The grid is ChunkGrid::of(chunks, heads_qk * shares): x is (q/k head, share of its value heads), the last innermost.
 template <class Number, int kWidth>
 __global__ void __launch_bounds__(kThreads)
     prepare_gdn_kernel(const __grid_constant__ PrepareArgs args, int dk, int shares) {
@@ -196,12 +197,11 @@ __global__ void __launch_bounds__(kThreads)
   Shared& shared = *reinterpret_cast<Shared*>(dynamic_shared_memory());
   wait_for_previous_grid();
   allow_next_grid();
-  const uint32_t line = blockIdx.x / static_cast<uint32_t>(shares);
-  const int share = static_cast<int>(blockIdx.x % static_cast<uint32_t>(shares));
-  const int key_head = static_cast<int>(line % static_cast<uint32_t>(args.heads_qk));
-  const int chunk = static_cast<int>(line / static_cast<uint32_t>(args.heads_qk));
+  const uint32_t all_shares = static_cast<uint32_t>(shares), chunk = ChunkGrid::chunk();
+  const int key_head = static_cast<int>(all_shares == 1 ? blockIdx.x : blockIdx.x / all_shares);  // a division takes 20
+  const int share = static_cast<int>(blockIdx.x) - key_head * shares;
   ChunkPlace place;
-  if (!find_chunk(args.tables, chunk, kChunk, place)) return;
+  if (!find_chunk(args.tables, static_cast<int>(chunk), kChunk, place)) return;
 
   auto load = [&](const TensorView& tensor, int tile) {
     const uint8_t* from =

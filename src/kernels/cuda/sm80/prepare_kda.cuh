@@ -20,6 +20,7 @@
 #include "kernels/cuda/find_sequence.cuh"
 #include "kernels/cuda/ptx/barrier.cuh"
 #include "kernels/cuda/sm80/arithmetic.cuh"
+#include "kernels/cuda/sm80/chunk_grid.cuh"
 #include "kernels/cuda/sm80/gate_sum.cuh"
 #include "kernels/cuda/sm80/invert.cuh"
 #include "kernels/cuda/sm80/record.h"
@@ -60,9 +61,9 @@ struct KdaPrepare {
     SwizzledSquare lower;                  // L
     // Of 4 tokens. Mid frame: then of all tokens before those, and at the end of all.
     alignas(16) Sum total[kTeams + (kMidFrame ? 1 : 0)][kSlab];
-    alignas(16) float norm[kChunk][2];     // scale / |q|, 1 / |k|: their powers of two,
-    float rest[kChunk][2];                 // and the rest (record.h)
-    float dot[kChunk];                     // q.k
+    alignas(16) float norm[kChunk][2];  // scale / |q|, 1 / |k|: their powers of two,
+    float rest[kChunk][2];              // and the rest (record.h)
+    float dot[kChunk];                  // q.k
     float beta[kChunk];
     float pair_q[8][kPairsQ], pair_k[8][kPairsK];  // levels: [block of 4 tokens][pair]
   };
@@ -267,8 +268,8 @@ struct KdaPrepare {
                                                     int warp, int lane) {
     if (warp % 2 > warp / 2 % 2) return;
     const uint32_t tiles = shared_address(shared.tiles);
-    const uint32_t rows = tiles + first_matrix(warp) * kTile + warp / 2 % 2 * 16 * kRowBytes +
-                          Numbers::left_place(lane, kRowBytes);
+    const uint32_t rows =
+        tiles + first_matrix(warp) * kTile + warp / 2 % 2 * 16 * kRowBytes + Numbers::left_place(lane, kRowBytes);
     const uint32_t columns = tiles + 2 * kTile + warp % 2 * 16 * kRowBytes + Numbers::rows_place(lane, kRowBytes);
 #pragma unroll
     for (int group = 0; group < kSlab / 32; ++group) {
@@ -287,17 +288,9 @@ struct KdaPrepare {
     }
   }
 
-  // Heads are along x, chunks along y, and z counts the times that y is full: no quotient is needed, and neighbours in the grid are neighbours in
-  // memory. The grid may have up to kMostY - 1 chunks more than it was given.
-  static constexpr uint32_t kMostY = 32768;
-  static dim3 grid(const PrepareArgs& args) {
-    const uint32_t chunks = static_cast<uint32_t>(args.chunks);
-    return {static_cast<uint32_t>(args.heads_v), chunks < kMostY ? chunks : kMostY, (chunks + kMostY - 1) / kMostY};
-  }
-  static __device__ __forceinline__ uint32_t chunk() { return opaque(blockIdx.z) * kMostY + opaque(blockIdx.y); }
   // Found anew where it is needed, so that no register keeps it.
   static __device__ __forceinline__ uint8_t* record_of(const PrepareArgs& args) {
-    const uint32_t record = chunk() * static_cast<uint32_t>(args.heads_v) + opaque(blockIdx.x);
+    const uint32_t record = ChunkGrid::chunk() * static_cast<uint32_t>(args.heads_v) + opaque(blockIdx.x);
     return args.prepared + static_cast<int64_t>(record) * kRecord.bytes;
   }
 
@@ -552,6 +545,7 @@ struct KdaPrepare {
   }
 };
 
+// The grid is ChunkGrid::of(chunks, heads_v).
 template <class Number, int kWidth, bool kMidFrame>
 __global__ void __launch_bounds__(KdaPrepare<Number, kWidth, kMidFrame>::kThreads,
                                   KdaPrepare<Number, kWidth, kMidFrame>::kCtas)
@@ -563,7 +557,7 @@ __global__ void __launch_bounds__(KdaPrepare<Number, kWidth, kMidFrame>::kThread
   const uint32_t head = blockIdx.x;
   const uint32_t key_head = heads_v == heads_qk ? head : head / (heads_v / heads_qk);  // divisions take 20 instructions
   ChunkPlace place;
-  if (!find_chunk(args.tables, static_cast<int>(Prepare::chunk()), kChunk, place)) return;
+  if (!find_chunk(args.tables, static_cast<int>(ChunkGrid::chunk()), kChunk, place)) return;
   Prepare::prepare(args, place, static_cast<int>(head), static_cast<int>(key_head), dk,
                    *reinterpret_cast<typename Prepare::Shared*>(dynamic_shared_memory()));
 }
