@@ -90,20 +90,20 @@ __device__ __forceinline__ void form_products(GdnPrepareShared<Number, kWidth>& 
 // Log2 decays and strengths of the CTA's heads, by all threads: neighbours take neighbouring heads of a token, which mostly lie side by side.
 template <class Number, int kWidth>
 __device__ __forceinline__ void load_scalars(GdnPrepareShared<Number, kWidth>& shared, const Activation& activation,
-                                             const ChunkPlace& place, int first_head, int heads) {
+                                             const ChunkPlace& place, uint32_t first_head, uint32_t heads) {
   static_assert(kHeadsTogether * kChunk == kThreads);
-  const int of_cta = static_cast<int>(threadIdx.x % kHeadsTogether);
+  const uint32_t of_cta = threadIdx.x % kHeadsTogether, head = first_head + of_cta;
   const int row = static_cast<int>(threadIdx.x / kHeadsTogether);
   if (of_cta >= heads) return;
-  const int head = first_head + of_cta;
+  const uint32_t sequence = static_cast<uint32_t>(place.sequence_at);
   const TensorView &g = activation.g, &b = activation.beta;
   const bool exists = row < place.valid;
   const int64_t token = place.token + (exists ? row : 0);
-  const uint32_t gate = load_bits(g.data, g.dtype, place.sequence_at * g.sequence + token * g.token + head * g.head);
-  const uint32_t strength =
-      load_bits(b.data, b.dtype, place.sequence_at * b.sequence + token * b.token + head * b.head);
+  const uint32_t gate = load_bits(g.data, g.dtype, sequence * g.sequence + token * g.token + head * g.head);
+  const uint32_t strength = load_bits(b.data, b.dtype, sequence * b.sequence + token * b.token + head * b.head);
   // Tokens past the end: no decay, no update.
-  shared.half[of_cta][row] = exists ? log2_decay(number_of(gate, g.dtype), gate_params(activation, head, 0, 1)) : 0.0f;
+  shared.half[of_cta][row] =
+      exists ? log2_decay(number_of(gate, g.dtype), gate_params(activation, static_cast<int>(head), 0, 1)) : 0.0f;
   shared.beta[of_cta][row] = exists ? write_strength(number_of(strength, b.dtype), activation.beta_form) : 0.0f;
 }
 
@@ -189,24 +189,29 @@ __device__ __forceinline__ void prepare_head(GdnPrepareShared<Number, kWidth>& s
   store_inverse<Number>(lower, record + kRecord.t, lane);
 }
 
-// The grid is ChunkGrid::of(chunks, heads_qk * shares): x is (q/k head, share of its value heads), the last innermost.
+// CTAs that share the value heads of a q/k head.
+constexpr uint32_t shares_of(uint32_t group) { return (group + kHeadsTogether - 1) / kHeadsTogether; }
+
+// `group`: value heads of a q/k head. The grid is ChunkGrid::of(chunks, heads_qk * shares): x is (q/k head, share), the last innermost.
 template <class Number, int kWidth>
 __global__ void __launch_bounds__(kThreads)
-    prepare_gdn_kernel(const __grid_constant__ PrepareArgs args, int dk, int shares) {
+    prepare_gdn_kernel(const __grid_constant__ PrepareArgs args, int dk, uint32_t group) {
   using Shared = GdnPrepareShared<Number, kWidth>;
   Shared& shared = *reinterpret_cast<Shared*>(dynamic_shared_memory());
   wait_for_previous_grid();
   allow_next_grid();
-  const uint32_t all_shares = static_cast<uint32_t>(shares), chunk = ChunkGrid::chunk();
-  const int key_head = static_cast<int>(all_shares == 1 ? blockIdx.x : blockIdx.x / all_shares);  // a division takes 20
-  const int share = static_cast<int>(blockIdx.x) - key_head * shares;
+  const uint32_t shares = shares_of(group), chunk = ChunkGrid::chunk();
+  const uint32_t key_head = shares == 1 ? blockIdx.x : blockIdx.x / shares;  // a division takes 20 instructions
+  const uint32_t first_of_group = (blockIdx.x - key_head * shares) * kHeadsTogether;
   ChunkPlace place;
   if (!find_chunk(args.tables, static_cast<int>(chunk), kChunk, place)) return;
 
+  // Factors of strides are unsigned: a signed one would be extended first.
   auto load = [&](const TensorView& tensor, int tile) {
     const uint8_t* from =
-        static_cast<const uint8_t*>(tensor.data) +
-        (place.sequence_at * tensor.sequence + place.token * tensor.token + key_head * tensor.head) * Shared::kElement;
+        static_cast<const uint8_t*>(tensor.data) + (static_cast<uint32_t>(place.sequence_at) * tensor.sequence +
+                                                    place.token * tensor.token + key_head * tensor.head) *
+                                                       Shared::kElement;
     TileCopy<kChunk, kWidth * Shared::kElement / 16, Shared::kRowBytes>::load(
         shared_address(shared.tiles) + tile * Shared::kTile, from, tensor.token * Shared::kElement, place.valid,
         dk * Shared::kElement, access_of(tensor, Shared::kElement), static_cast<int>(threadIdx.x));
@@ -214,18 +219,18 @@ __global__ void __launch_bounds__(kThreads)
   load(args.q, 0);
   load(args.k, 1);
   close_copies();
-  const int group = args.heads_v / args.heads_qk, first_of_group = share * kHeadsTogether;
   load_scalars(shared, args.activation, place, key_head * group + first_of_group, group - first_of_group);
   wait_for_copies<0>();
   __syncthreads();
   form_products(shared, args.activation);
   __syncthreads();
 
-  const int warp = static_cast<int>(threadIdx.x / 32), of_group = first_of_group + warp;
+  const uint32_t warp = threadIdx.x / 32, of_group = first_of_group + warp;
   if (of_group >= group) return;
-  const int head = key_head * group + of_group;
   constexpr int kBytes = record_places(Op::kGdn, sizeof(Number), kWidth, kIsFine<Number>).bytes;
-  prepare_head(shared, place, args.prepared + (static_cast<int64_t>(chunk) * args.heads_v + head) * kBytes, warp);
+  // A call has fewer records than 2^31 (accepts.cpp).
+  const uint32_t record = chunk * static_cast<uint32_t>(args.heads_v) + key_head * group + of_group;
+  prepare_head(shared, place, args.prepared + static_cast<int64_t>(record) * kBytes, static_cast<int>(warp));
 }
 
 }  // namespace deltarelay::cuda::sm80

@@ -28,10 +28,10 @@ constexpr bool kHasFine = is_fine(sizeof(NumberOf<kType>), kWidth - 1);
 template <Op kOp, DType kType, class Number, int kWidth>
 cudaError_t launch_prepare_of(const PrepareArgs& args, const Shape& shape, cudaStream_t stream) {
   if constexpr (kOp == Op::kGdn) {
-    const int group = args.heads_v / args.heads_qk, shares = (group + kHeadsTogether - 1) / kHeadsTogether;
-    const dim3 grid = ChunkGrid::of(args.chunks, static_cast<uint32_t>(args.heads_qk) * static_cast<uint32_t>(shares));
+    const uint32_t group = static_cast<uint32_t>(args.heads_v / args.heads_qk);
+    const dim3 grid = ChunkGrid::of(args.chunks, static_cast<uint32_t>(args.heads_qk) * shares_of(group));
     return launch_dependent(prepare_gdn_kernel<Number, kWidth>, grid, kThreads,
-                            sizeof(GdnPrepareShared<Number, kWidth>), stream, args, shape.dk, shares);
+                            sizeof(GdnPrepareShared<Number, kWidth>), stream, args, shape.dk, group);
   } else {
     auto launch = [&](auto mid_frame) {
       constexpr bool kMidFrame = decltype(mid_frame)::value;
