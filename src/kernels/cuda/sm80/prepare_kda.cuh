@@ -375,6 +375,13 @@ struct KdaPrepare {
     auto row_of = [&](int i) { return row + i / 2 * 8; };
     auto column_of = [&](int n, int i) { return 8 * n + column + i % 2; };
 
+    auto put_pairs = [&] {
+      if (lane < kPairsQ)
+        shared.pair_q[team][lane] = pair_sum;
+      else if (lane < 16)
+        shared.pair_k[team][lane - kPairsQ] = pair_sum;
+    };
+
 #pragma unroll 1
     for (int s = 0; s < kSlabs; ++s) {
       if constexpr (kSlabs > 1) {
@@ -398,6 +405,7 @@ struct KdaPrepare {
         if (lane < kRows) token_dot = s == 0 ? dot : token_dot + dot;
       }
       if constexpr (!kMidFrame) pair_sum += sum_pairs(slab.q, slab.k, gates, lane);
+      if constexpr (!kMidFrame && kSlabs == 1) put_pairs();  // at once: no register keeps it
       if constexpr (!kMidFrame || kSlabs > 1) slab.stay_packed();
 #pragma unroll
       for (int c = 0; c < kChannels; ++c) {
@@ -495,11 +503,8 @@ struct KdaPrepare {
       put_factor(kRecord.read_factor, beta * rest_k);
       put_factor(kRecord.query_factor, rest_q);
     }
-    if constexpr (!kMidFrame) {
-      if (lane < kPairsQ)
-        shared.pair_q[team][lane] = pair_sum;
-      else if (lane < 16)
-        shared.pair_k[team][lane - kPairsQ] = pair_sum;
+    if constexpr (!kMidFrame && kSlabs > 1) {
+      put_pairs();
       __syncthreads();
     }
     uint8_t* const p = record + kRecord.p;
