@@ -16,19 +16,19 @@ struct SwizzledSquare {
   static constexpr int kRowBytes = kChunk * 4;
   alignas(kRowBytes) float number[kChunk * kChunk];
 
-  static __device__ __forceinline__ constexpr int swizzle(int row) { return row % 4 * 8 + row / 4 % 2 * 4; }
+  static __device__ __forceinline__ constexpr uint32_t swizzle(uint32_t row) { return row % 4 * 8 + row / 4 % 2 * 4; }
   __device__ __forceinline__ uint32_t place(uint32_t row, uint32_t column) const {
-    return shared_address(number) + row * kRowBytes + (column ^ (row % 4 * 8 + row / 4 % 2 * 4)) * 4;
+    return shared_address(number) + row * kRowBytes + (column ^ swizzle(row)) * 4;
   }
   // From there `rows` down, a multiple of 4 that the row had no part of, and `columns` on, likewise.
   template <class Numbers = float>
-  static __device__ __forceinline__ Numbers& beyond(uint32_t place, int rows, int columns) {
-    const uint32_t there = place ^ static_cast<uint32_t>((columns ^ swizzle(rows)) * 4);
+  static __device__ __forceinline__ Numbers& beyond(uint32_t place, uint32_t rows, uint32_t columns) {
+    const uint32_t there = place ^ (columns ^ swizzle(rows)) * 4;
     return *static_cast<Numbers*>(__cvta_shared_to_generic(there + rows * kRowBytes));
   }
 
   // As Triangle has them. Of `base`, 0 or 16, there are two places: which one is known where r is.
-  __device__ __forceinline__ float4 four_of_block(int base, int r, int c) const {
+  __device__ __forceinline__ float4 four_of_block(uint32_t base, uint32_t r, uint32_t c) const {
     return *reinterpret_cast<const float4*>(
         &number[base * kChunk + (base ^ (swizzle(r) & 16)) + r * kChunk + (c ^ (swizzle(r) & 15))]);
   }
