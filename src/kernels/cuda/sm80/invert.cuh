@@ -7,6 +7,38 @@
 
 namespace deltarelay::cuda::sm80 {
 
+// Numbers of all pairs of tokens in fp32, 32 x 32, in shared memory. Rows have no padding: their fours are permuted instead, so that no pattern
+// in use meets a bank twice. Those are pairs at (row g, column 2 q) by lane 4 g + q, as sums hold them; single ones at (g, q) and (q, g), as
+// products take them; fours of 8 rows at one column, and fours of one row.
+//
+// A lane finds its place by address once. All others follow from it by one XOR and a constant.
+struct SwizzledSquare {
+  static constexpr int kRowBytes = kChunk * 4;
+  alignas(kRowBytes) float number[kChunk * kChunk];
+
+  static __device__ __forceinline__ constexpr uint32_t swizzle(uint32_t row) { return row % 4 * 8 + row / 4 % 2 * 4; }
+  __device__ __forceinline__ uint32_t place(uint32_t row, uint32_t column) const {
+    return shared_address(number) + row * kRowBytes + (column ^ swizzle(row)) * 4;
+  }
+  // From there `rows` down, a multiple of 4 that the row had no part of, and `columns` on, likewise.
+  template <class Numbers = float>
+  static __device__ __forceinline__ Numbers& beyond(uint32_t place, uint32_t rows, uint32_t columns) {
+    const uint32_t there = place ^ (columns ^ swizzle(rows)) * 4;
+    return *static_cast<Numbers*>(__cvta_shared_to_generic(there + rows * kRowBytes));
+  }
+
+  // As Triangle has them. Of `base`, 0 or 16, there are two places: which one is known where r is.
+  __device__ __forceinline__ float4 four_of_block(uint32_t base, uint32_t r, uint32_t c) const {
+    return *reinterpret_cast<const float4*>(
+        &number[base * kChunk + (base ^ (swizzle(r) & 16)) + r * kChunk + (c ^ (swizzle(r) & 15))]);
+  }
+  __device__ __forceinline__ void put_row(int r, int base, const float (&x)[16]) {
+    const uint32_t first = place(r, base);
+#pragma unroll
+    for (int j = 0; j < 16; j += 4) beyond<float4>(first, 0, j) = make_float4(x[j], x[j + 1], x[j + 2], x[j + 3]);
+  }
+};
+
 // Calls body(row, column) for the parts of 8 x 8 of a square of 32 tokens that are not right of the diagonal, by the place of their first
 // numbers: it is known when the loops are unrolled.
 template <class Body>
@@ -51,10 +83,16 @@ __device__ __forceinline__ void store_square(uint8_t* square, int lane, PairAt p
 // Stores T = (I + L)^-1 - I to a record. With X0, X1 the inverses of the diagonal blocks, the block below them is -X1 (L10 X0), two products
 // of 16 x 16 matrices. L is overwritten.
 template <class Number>
-__device__ __forceinline__ void store_inverse(Triangle& lower, uint8_t* t, int lane) {
+__device__ __forceinline__ void store_inverse(SwizzledSquare& lower, uint8_t* t, int lane) {
   float x[16];
   invert_diagonal_blocks(lower, x, lane);
-  const int g = lane / 4, q = lane % 4;
+  const uint32_t g = lane / 4, q = lane % 4;
+  const uint32_t left_at = lower.place(g, q), right_at = lower.place(q, g), pair_at = lower.place(g, 2 * q);
+  auto number = [](uint32_t place, int rows, int columns) { return SwizzledSquare::beyond(place, rows, columns); };
+  auto pair = [&](int rows, int columns) -> float2& { return SwizzledSquare::beyond<float2>(pair_at, rows, columns); };
+  auto pair_of = [](const float(&product)[2][4], int row, int column) {
+    return make_float2(product[column][2 * row], product[column][2 * row + 1]);
+  };
   // Rows 16 .. 31 from column `left` on, times rows from `right` on, columns 0 .. 15.
   auto multiply = [&](int left, int right, float(&product)[2][4]) {
 #pragma unroll
@@ -62,38 +100,31 @@ __device__ __forceinline__ void store_inverse(Triangle& lower, uint8_t* t, int l
       uint32_t a_high[4], a_low[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        FloatArithmetic<3>::split(lower.row[16 + g + i % 2 * 8][left + 8 * step + q + i / 2 * 4], a_high[i], a_low[i]);
+        FloatArithmetic<3>::split(number(left_at, 16 + i % 2 * 8, left + 8 * step + i / 2 * 4), a_high[i], a_low[i]);
 #pragma unroll
       for (int n = 0; n < 2; ++n) {
         uint32_t b_high[2], b_low[2];
 #pragma unroll
         for (int i = 0; i < 2; ++i)
-          FloatArithmetic<3>::split(lower.row[right + 8 * step + q + 4 * i][8 * n + g], b_high[i], b_low[i]);
+          FloatArithmetic<3>::split(number(right_at, right + 8 * step + 4 * i, 8 * n), b_high[i], b_low[i]);
         mma_tf32(product[n], a_low, b_high[0], b_high[1]);
         mma_tf32(product[n], a_high, b_low[0], b_low[1]);
         mma_tf32(product[n], a_high, b_high[0], b_high[1]);
       }
     }
   };
-  auto put = [&](const float(&product)[2][4], float sign) {
-    __syncwarp();
-#pragma unroll
-    for (int n = 0; n < 2; ++n) {
-      *reinterpret_cast<float2*>(&lower.row[16 + g][8 * n + 2 * q]) =
-          make_float2(sign * product[n][0], sign * product[n][1]);
-      *reinterpret_cast<float2*>(&lower.row[24 + g][8 * n + 2 * q]) =
-          make_float2(sign * product[n][2], sign * product[n][3]);
-    }
-    __syncwarp();
-  };
   float middle[2][4] = {}, corner[2][4] = {};
   multiply(0, 0, middle);  // L10 X0
-  put(middle, 1.0f);
+  __syncwarp();
+#pragma unroll
+  for (int i = 0; i < 4; ++i) pair(16 + i % 2 * 8, i / 2 * 8) = pair_of(middle, i % 2, i / 2);
+  __syncwarp();
   multiply(16, 16, corner);  // X1 (L10 X0): its right factor stands in rows 16 .. 31, columns 0 .. 15
-  put(corner, -1.0f);
 
   store_square<Number>(t, lane, [&](int row, int column) {
-    return *reinterpret_cast<const float2*>(&lower.row[row + g][column + 2 * q]);
+    if (row < 16 || column >= 16) return pair(row, column);
+    const float2 product = pair_of(corner, row % 16 / 8, column / 8);
+    return make_float2(-1.0f * product.x, -1.0f * product.y);
   });
 }
 

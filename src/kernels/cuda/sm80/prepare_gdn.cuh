@@ -12,6 +12,7 @@
 #include "kernels/cuda/find_sequence.cuh"
 #include "kernels/cuda/ptx/barrier.cuh"
 #include "kernels/cuda/sm80/arithmetic.cuh"
+#include "kernels/cuda/sm80/chunk_grid.cuh"
 #include "kernels/cuda/sm80/gate_sum.cuh"
 #include "kernels/cuda/sm80/invert.cuh"
 #include "kernels/cuda/sm80/record.h"
@@ -22,25 +23,22 @@ namespace deltarelay::cuda::sm80 {
 constexpr int kWarps = kThreads / 32;
 constexpr int kHeadsTogether = kWarps;  // value heads of a CTA
 
-// Scores of all pairs of tokens. Rows padded to 40: the 4 rows of pairs that half a warp reads together fall into different banks.
-struct Products {
-  float row[kChunk][40];
-};
-
 template <class Number, int kWidth>
 struct GdnPrepareShared {
   static constexpr int kElement = sizeof(Number), kRowBytes = kWidth * kElement + 16;
   static constexpr int kTile = kChunk * kRowBytes;
   union {
     alignas(16) uint8_t tiles[2 * kTile];  // q, k
-    Triangle lower[kWarps];                // once the products are formed
+    SwizzledSquare lower[kWarps];          // once the products are formed
   };
-  alignas(16) Products products[2];  // scale Q K^T, K K^T, of normalised rows
-  float norm[2][kChunk];             // scale / |q|, 1 / |k|
-  // Of tokens, for each warp's head: G, and the decay between the token and the chunk's middle.
-  GateSum<Arithmetic<Number>::kExactSums> sum[kWarps][kChunk];
-  float half[kWarps][kChunk];  // at first its own log2 decay
-  float beta[kWarps][kChunk];
+  SwizzledSquare products[2];  // scale Q K^T, K K^T, of normalised rows
+  float norm[2][kChunk];       // scale / |q|, 1 / |k|
+  // Of tokens, for each warp's head: G, and the decay between the token and the chunk's middle. Rows are padded: load_scalars has lanes in 4 of
+  // them, at 8 tokens.
+  static constexpr int kScalars = kChunk + 8;
+  alignas(16) GateSum<Arithmetic<Number>::kExactSums> sum[kWarps][kChunk];
+  float half[kWarps][kScalars];  // at first its own log2 decay
+  float beta[kWarps][kScalars];
 };
 
 // Warps 0, 1: rows of Q K^T, warps 2, 3: rows of K K^T, 16 each. Squares of the norms are the diagonals of Q Q^T and K K^T.
@@ -75,36 +73,37 @@ __device__ __forceinline__ void form_products(GdnPrepareShared<Number, kWidth>& 
     }
   }
   __syncthreads();
+  const uint32_t place = shared.products[matrix].place(first_row + g, 2 * q);
+  float2 norm_k[4];  // before anything is stored: the compiler would load them again
+#pragma unroll
+  for (int n = 0; n < 4; ++n) norm_k[n] = *reinterpret_cast<const float2*>(&shared.norm[1][8 * n + 2 * q]);
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const int row = first_row + g + 8 * r;
-    const float norm = shared.norm[matrix][row];
+    const float norm = shared.norm[matrix][first_row + g + 8 * r];
 #pragma unroll
-    for (int n = 0; n < 4; ++n) {
-      const int column = 8 * n + 2 * q;
-      *reinterpret_cast<float2*>(&shared.products[matrix].row[row][column]) = make_float2(
-          sums[n][2 * r] * (norm * shared.norm[1][column]), sums[n][2 * r + 1] * (norm * shared.norm[1][column + 1]));
-    }
+    for (int n = 0; n < 4; ++n)
+      SwizzledSquare::beyond<float2>(place, 8 * r, 8 * n) =
+          make_float2(sums[n][2 * r] * (norm * norm_k[n].x), sums[n][2 * r + 1] * (norm * norm_k[n].y));
   }
 }
 
 // Log2 decays and strengths of the CTA's heads, by all threads: neighbours take neighbouring heads of a token, which mostly lie side by side.
 template <class Number, int kWidth>
 __device__ __forceinline__ void load_scalars(GdnPrepareShared<Number, kWidth>& shared, const Activation& activation,
-                                             const ChunkPlace& place, int first_head, int heads) {
+                                             const ChunkPlace& place, uint32_t first_head, uint32_t heads) {
   static_assert(kHeadsTogether * kChunk == kThreads);
-  const int of_cta = static_cast<int>(threadIdx.x % kHeadsTogether);
+  const uint32_t of_cta = threadIdx.x % kHeadsTogether, head = first_head + of_cta;
   const int row = static_cast<int>(threadIdx.x / kHeadsTogether);
   if (of_cta >= heads) return;
-  const int head = first_head + of_cta;
+  const uint32_t sequence = static_cast<uint32_t>(place.sequence_at);
   const TensorView &g = activation.g, &b = activation.beta;
   const bool exists = row < place.valid;
   const int64_t token = place.token + (exists ? row : 0);
-  const uint32_t gate = load_bits(g.data, g.dtype, place.sequence_at * g.sequence + token * g.token + head * g.head);
-  const uint32_t strength =
-      load_bits(b.data, b.dtype, place.sequence_at * b.sequence + token * b.token + head * b.head);
+  const uint32_t gate = load_bits(g.data, g.dtype, sequence * g.sequence + token * g.token + head * g.head);
+  const uint32_t strength = load_bits(b.data, b.dtype, sequence * b.sequence + token * b.token + head * b.head);
   // Tokens past the end: no decay, no update.
-  shared.half[of_cta][row] = exists ? log2_decay(number_of(gate, g.dtype), gate_params(activation, head, 0, 1)) : 0.0f;
+  shared.half[of_cta][row] =
+      exists ? log2_decay(number_of(gate, g.dtype), gate_params(activation, static_cast<int>(head), 0, 1)) : 0.0f;
   shared.beta[of_cta][row] = exists ? write_strength(number_of(strength, b.dtype), activation.beta_form) : 0.0f;
 }
 
@@ -128,12 +127,12 @@ __device__ __forceinline__ void prepare_head(GdnPrepareShared<Number, kWidth>& s
   const float from_start = exp2_approx(sum.rounded());
   auto put = [&](int vector, float x) { reinterpret_cast<float*>(record + vector)[vector_place(lane)] = x; };
   put(kRecord.beta, beta);
-  put(kRecord.diagonal, shared.products[0].row[lane][lane]);
+  put(kRecord.diagonal, SwizzledSquare::beyond(shared.products[0].place(lane, lane), 0, 0));
   put(kRecord.read_factor, beta * from_start * norm_k);
   put(kRecord.query_factor, from_start * norm_q);
   put(kRecord.update_factor, exp2_approx(last - sum) * norm_k);
   // A token's map of the state, e^g (I - beta k k^T), has the norm e^g max(1, |1 - beta |k|^2|). Selects, so that a NaN passes.
-  const float along_key = fabsf(1.0f - beta * shared.products[1].row[lane][lane]);
+  const float along_key = fabsf(1.0f - beta * SwizzledSquare::beyond(shared.products[1].place(lane, lane), 0, 0));
   float bound = last.rounded();
   if (__any_sync(~0u, !(along_key <= 1.0f))) {
     float growth = along_key <= 1.0f ? 0.0f : log2f(along_key);
@@ -142,8 +141,8 @@ __device__ __forceinline__ void prepare_head(GdnPrepareShared<Number, kWidth>& s
     bound += growth;
   }
   // With zeros up to the end, so that a copy of the record reads nothing unwritten.
-  static_assert(kRecord.bound == kRecord.decay + 4);
-  if (lane < 4)
+  static_assert(kRecord.bound == kRecord.decay + 4 && kRecord.bytes == kRecord.decay + 32);
+  if (lane < 8)
     reinterpret_cast<float*>(record + kRecord.decay)[lane] = lane == 0   ? exp2_approx(last.rounded())
                                                              : lane == 1 ? bound
                                                                          : 0.0f;
@@ -164,41 +163,55 @@ __device__ __forceinline__ void prepare_head(GdnPrepareShared<Number, kWidth>& s
       pair = make_float2(late * shared.half[warp][from], late * shared.half[warp][from + 1]);
     }
   });
+  const uint32_t product_at = shared.products[0].place(row, column);
   auto scores = [&](int matrix, int i, int j) {
-    const float2 product = *reinterpret_cast<const float2*>(&shared.products[matrix].row[i + row][j + column]);
+    const float2 product =
+        SwizzledSquare::beyond<float2>(product_at + matrix * static_cast<uint32_t>(sizeof(SwizzledSquare)), i, j);
     const float2& pair = decays[part_number(i, j)];
     return make_float2(product.x * pair.x, product.y * pair.y);
   };
-  Triangle& lower = shared.lower[warp];
-  for_each_part([&](int i, int j) {
-    const float2 pair = below_diagonal(scores(1, i, j), i, j, lane);
+  SwizzledSquare& lower = shared.lower[warp];
+  const uint32_t lower_at = lower.place(row, column);
+#pragma unroll
+  for (int i = 0; i < kChunk; i += 8) {
     const float strength = shared.beta[warp][i + row];
-    *reinterpret_cast<float2*>(&lower.row[i + row][j + column]) = make_float2(strength * pair.x, strength * pair.y);
-  });
+    float2 entries[kChunk / 8];  // a row of parts before the first is stored: no load passes a store
+#pragma unroll
+    for (int j = 0; j <= i; j += 8) {
+      const float2 pair = below_diagonal(scores(1, i, j), i, j, lane);
+      entries[j / 8] = make_float2(strength * pair.x, strength * pair.y);
+    }
+#pragma unroll
+    for (int j = 0; j <= i; j += 8) SwizzledSquare::beyond<float2>(lower_at, i, j) = entries[j / 8];
+  }
   store_square<Number>(record + kRecord.p, lane, [&](int i, int j) { return scores(0, i, j); });
   __syncwarp();
   store_inverse<Number>(lower, record + kRecord.t, lane);
 }
 
-// CTAs are numbered (chunk, q/k head, share of its value heads), the last innermost.
+// CTAs that share the value heads of a q/k head.
+constexpr uint32_t shares_of(uint32_t group) { return (group + kHeadsTogether - 1) / kHeadsTogether; }
+
+// `group`: value heads of a q/k head. The grid is ChunkGrid::of(chunks, heads_qk * shares): x is (q/k head, share), the last innermost.
 template <class Number, int kWidth>
 __global__ void __launch_bounds__(kThreads)
-    prepare_gdn_kernel(const __grid_constant__ PrepareArgs args, int dk, int shares) {
+    prepare_gdn_kernel(const __grid_constant__ PrepareArgs args, int dk, uint32_t group) {
   using Shared = GdnPrepareShared<Number, kWidth>;
   Shared& shared = *reinterpret_cast<Shared*>(dynamic_shared_memory());
   wait_for_previous_grid();
   allow_next_grid();
-  const uint32_t line = blockIdx.x / static_cast<uint32_t>(shares);
-  const int share = static_cast<int>(blockIdx.x % static_cast<uint32_t>(shares));
-  const int key_head = static_cast<int>(line % static_cast<uint32_t>(args.heads_qk));
-  const int chunk = static_cast<int>(line / static_cast<uint32_t>(args.heads_qk));
+  const uint32_t shares = shares_of(group), chunk = ChunkGrid::chunk();
+  const uint32_t key_head = shares == 1 ? blockIdx.x : blockIdx.x / shares;  // a division takes 20 instructions
+  const uint32_t first_of_group = (blockIdx.x - key_head * shares) * kHeadsTogether;
   ChunkPlace place;
-  if (!find_chunk(args.tables, chunk, kChunk, place)) return;
+  if (!find_chunk(args.tables, static_cast<int>(chunk), kChunk, place)) return;
 
+  // Factors of strides are unsigned: a signed one would be extended first.
   auto load = [&](const TensorView& tensor, int tile) {
     const uint8_t* from =
-        static_cast<const uint8_t*>(tensor.data) +
-        (place.sequence_at * tensor.sequence + place.token * tensor.token + key_head * tensor.head) * Shared::kElement;
+        static_cast<const uint8_t*>(tensor.data) + (static_cast<uint32_t>(place.sequence_at) * tensor.sequence +
+                                                    place.token * tensor.token + key_head * tensor.head) *
+                                                       Shared::kElement;
     TileCopy<kChunk, kWidth * Shared::kElement / 16, Shared::kRowBytes>::load(
         shared_address(shared.tiles) + tile * Shared::kTile, from, tensor.token * Shared::kElement, place.valid,
         dk * Shared::kElement, access_of(tensor, Shared::kElement), static_cast<int>(threadIdx.x));
@@ -206,18 +219,18 @@ __global__ void __launch_bounds__(kThreads)
   load(args.q, 0);
   load(args.k, 1);
   close_copies();
-  const int group = args.heads_v / args.heads_qk, first_of_group = share * kHeadsTogether;
   load_scalars(shared, args.activation, place, key_head * group + first_of_group, group - first_of_group);
   wait_for_copies<0>();
   __syncthreads();
   form_products(shared, args.activation);
   __syncthreads();
 
-  const int warp = static_cast<int>(threadIdx.x / 32), of_group = first_of_group + warp;
+  const uint32_t warp = threadIdx.x / 32, of_group = first_of_group + warp;
   if (of_group >= group) return;
-  const int head = key_head * group + of_group;
   constexpr int kBytes = record_places(Op::kGdn, sizeof(Number), kWidth, kIsFine<Number>).bytes;
-  prepare_head(shared, place, args.prepared + (static_cast<int64_t>(chunk) * args.heads_v + head) * kBytes, warp);
+  // A call has fewer records than 2^31 (accepts.cpp).
+  const uint32_t record = chunk * static_cast<uint32_t>(args.heads_v) + key_head * group + of_group;
+  prepare_head(shared, place, args.prepared + static_cast<int64_t>(record) * kBytes, static_cast<int>(warp));
 }
 
 }  // namespace deltarelay::cuda::sm80

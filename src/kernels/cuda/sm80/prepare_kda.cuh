@@ -20,6 +20,7 @@
 #include "kernels/cuda/find_sequence.cuh"
 #include "kernels/cuda/ptx/barrier.cuh"
 #include "kernels/cuda/sm80/arithmetic.cuh"
+#include "kernels/cuda/sm80/chunk_grid.cuh"
 #include "kernels/cuda/sm80/gate_sum.cuh"
 #include "kernels/cuda/sm80/invert.cuh"
 #include "kernels/cuda/sm80/record.h"
@@ -57,11 +58,12 @@ struct KdaPrepare {
 
   struct Shared {
     alignas(16) uint8_t tiles[3 * kTile];  // operands of scores: rows of q, rows of k, columns of k
-    Triangle lower;                        // L
-    alignas(16) Sum total[kTeams][kSlab];  // of 4 tokens
-    float norm[2][kChunk];                 // scale / |q|, 1 / |k|: their powers of two,
-    float rest[2][kChunk];                 // and the rest (record.h)
-    float dot[kChunk];                     // q.k
+    SwizzledSquare lower;                  // L
+    // Of 4 tokens. Mid frame: then of all tokens before those, and at the end of all.
+    alignas(16) Sum total[kTeams + (kMidFrame ? 1 : 0)][kSlab];
+    alignas(16) float norm[kChunk][2];  // scale / |q|, 1 / |k|: their powers of two,
+    float rest[kChunk][2];              // and the rest (record.h)
+    float dot[kChunk];                  // q.k
     float beta[kChunk];
     float pair_q[8][kPairsQ], pair_k[8][kPairsK];  // levels: [block of 4 tokens][pair]
   };
@@ -94,15 +96,22 @@ struct KdaPrepare {
       put_pair<Element>(to, numbers[0], numbers[1]);
   }
 
-  // q.k of token lane % 4 of this team, over the channels of the slab.
-  static __device__ __forceinline__ float sum_dots(const Cell (&q)[kRows], const Cell (&k)[kRows], int lane) {
-    float dots[kRows] = {};
+  // Adds to q.k, q.q and k.k of this team's tokens what this lane's channels give. Together, so that each number is unpacked once.
+  template <bool kDots, bool kSquares>
+  static __device__ __forceinline__ void add_products(float (&dots)[kRows], float (&squares)[2 * kRows],
+                                                      const Cell (&q)[kRows], const Cell (&k)[kRows]) {
 #pragma unroll
     for (int t = 0; t < kRows; ++t) {
 #pragma unroll
-      for (int c = 0; c < kChannels; ++c) dots[t] = fmaf(q[t].get(c), k[t].get(c), dots[t]);
+      for (int c = 0; c < kChannels; ++c) {
+        const float of_q = q[t].get(c), of_k = k[t].get(c);
+        if constexpr (kDots) dots[t] = fmaf(of_q, of_k, dots[t]);
+        if constexpr (kSquares) {
+          squares[t] = fmaf(of_q, of_q, squares[t]);
+          squares[kRows + t] = fmaf(of_k, of_k, squares[kRows + t]);
+        }
+      }
     }
-    return sum_over_lanes<kRows, kLanes>(dots, lane);
   }
 
   // Scores of the 4 x 4 diagonal block of this team's tokens, pair by pair, before norms: pair lane % 16.
@@ -175,14 +184,14 @@ struct KdaPrepare {
 #pragma unroll
     for (int t = 0; t < kRows; ++t) {
       const int token = team * kRows + t;
-      const float scale_q = shared.norm[0][token], scale_k = shared.norm[1][token];
+      const float2 scale = *reinterpret_cast<const float2*>(shared.norm[token]);
       float rows_q[kChannels], rows_k[kChannels], columns_k[kChannels], query[kChannels], read[kChannels],
           update[kChannels];
 #pragma unroll
       for (int c = 0; c < kChannels; ++c) {
         const float later = slab.sum[t][c].rounded(), from = exp2_approx(later), to = exp2_approx(-later);
-        const float k = slab.k[t].get(c) * scale_k;
-        rows_q[c] = slab.q[t].get(c) * scale_q * from;
+        const float k = slab.k[t].get(c) * scale.y;
+        rows_q[c] = slab.q[t].get(c) * scale.x * from;
         rows_k[c] = k * from;
         columns_k[c] = k * to;
         query[c] = rows_q[c] * early[c];
@@ -205,12 +214,12 @@ struct KdaPrepare {
 #pragma unroll
     for (int t = 0; t < kRows; ++t) {
       const int token = team * kRows + t;
-      const float scale_q = shared.norm[0][token], scale_k = shared.norm[1][token];
+      const float2 scale = *reinterpret_cast<const float2*>(shared.norm[token]);
       float query[kChannels], read[kChannels], update[kChannels], rows_q[kChannels], rows_k[kChannels],
           columns_k[kChannels];
 #pragma unroll
       for (int c = 0; c < kChannels; ++c) {
-        const float q = slab.q[t].get(c) * scale_q, k = slab.k[t].get(c) * scale_k;
+        const float q = slab.q[t].get(c) * scale.x, k = slab.k[t].get(c) * scale.y;
         // Factors to the middle and to this half's outer end.
         const float middle = exp2_approx(kLate ? slab.sum[t][c] - slab.middle[c] : slab.middle[c] - slab.sum[t][c]);
         const float edge = exp2_approx(kLate ? slab.end[c] - slab.sum[t][c] : slab.sum[t][c].rounded());
@@ -236,19 +245,22 @@ struct KdaPrepare {
     sum_totals(boundary, shared, team / (2 * kSide) * 2 * kSide + kSide, lane);
 #pragma unroll
     for (int t = 0; t < kRows; ++t) {
-      const float scale_q = shared.norm[0][team * kRows + t], scale_k = shared.norm[1][team * kRows + t];
+      const float2 scale = *reinterpret_cast<const float2*>(shared.norm[team * kRows + t]);
       float rows_q[kChannels], rows_k[kChannels], columns_k[kChannels];
 #pragma unroll
       for (int c = 0; c < kChannels; ++c) {
         const float factor = exp2_approx(is_row ? slab.sum[t][c] - boundary[c] : boundary[c] - slab.sum[t][c]);
-        const float k = slab.k[t].get(c) * (scale_k * factor);
-        rows_q[c] = is_row ? slab.q[t].get(c) * (scale_q * factor) : 0.0f;
+        const float k = slab.k[t].get(c) * (scale.y * factor);
+        rows_q[c] = is_row ? slab.q[t].get(c) * (scale.x * factor) : 0.0f;
         rows_k[c] = is_row ? k : 0.0f;
         columns_k[c] = is_row ? 0.0f : k;
       }
       put_scores(shared, team * kRows + t, lane, rows_q, rows_k, columns_k);
     }
   }
+
+  // The matrix whose rows are a warp's first share, q (0) or k (1). Of 4 warps each has both: what follows from that the compiler shall know.
+  static __device__ __forceinline__ int first_matrix(int warp) { return kShares == 2 ? 0 : warp / 4; }
 
   // Adds [q; k] (64 rows) times k^T (32 columns) from the tiles: a warp has 16 rows, of q or k or each, and 16 columns. Those right of the
   // diagonal have none.
@@ -257,7 +269,7 @@ struct KdaPrepare {
     if (warp % 2 > warp / 2 % 2) return;
     const uint32_t tiles = shared_address(shared.tiles);
     const uint32_t rows =
-        tiles + warp / 4 * kTile + warp / 2 % 2 * 16 * kRowBytes + Numbers::left_place(lane, kRowBytes);
+        tiles + first_matrix(warp) * kTile + warp / 2 % 2 * 16 * kRowBytes + Numbers::left_place(lane, kRowBytes);
     const uint32_t columns = tiles + 2 * kTile + warp % 2 * 16 * kRowBytes + Numbers::rows_place(lane, kRowBytes);
 #pragma unroll
     for (int group = 0; group < kSlab / 32; ++group) {
@@ -276,9 +288,10 @@ struct KdaPrepare {
     }
   }
 
-  // Records are numbered as CTAs are. Found anew where it is needed, so that no register keeps it.
+  // Found anew where it is needed, so that no register keeps it.
   static __device__ __forceinline__ uint8_t* record_of(const PrepareArgs& args) {
-    return args.prepared + static_cast<int64_t>(opaque(blockIdx.x)) * kRecord.bytes;
+    const uint32_t record = ChunkGrid::chunk() * static_cast<uint32_t>(args.heads_v) + opaque(blockIdx.x);
+    return args.prepared + static_cast<int64_t>(record) * kRecord.bytes;
   }
 
   static __device__ __forceinline__ void prepare(const PrepareArgs& args, const ChunkPlace& place, int head,
@@ -331,33 +344,29 @@ struct KdaPrepare {
     }
     float norm = 1.0f;  // lanes 0-3: of q, 4-7: of k
     float& token_dot = shared.dot[team * kRows + lane % kRows];
+    float dots[kRows] = {}, squares[2 * kRows] = {};
     if constexpr (kSlabs == 1) {
-      const float dot = sum_dots(slab.q, slab.k, lane);
+      if (activation.l2norm)
+        add_products<true, true>(dots, squares, slab.q, slab.k);
+      else
+        add_products<true, false>(dots, squares, slab.q, slab.k);
+      const float dot = sum_over_lanes<kRows, kLanes>(dots, lane);
       if (lane < kRows) token_dot = dot;
-    }
-    if (activation.l2norm) {
-      float squares[2 * kRows] = {};
+    } else if (activation.l2norm) {
 #pragma unroll 1
       for (int s = 0; s < kSlabs; ++s) {
-        if constexpr (kSlabs > 1) load_keys(s);
-#pragma unroll
-        for (int t = 0; t < kRows; ++t) {
-#pragma unroll
-          for (int c = 0; c < kChannels; ++c) {
-            squares[t] = fmaf(slab.q[t].get(c), slab.q[t].get(c), squares[t]);
-            squares[kRows + t] = fmaf(slab.k[t].get(c), slab.k[t].get(c), squares[kRows + t]);
-          }
-        }
+        load_keys(s);
+        add_products<false, true>(dots, squares, slab.q, slab.k);
       }
-      norm = rsqrtf(sum_over_lanes<2 * kRows, kLanes>(squares, lane) + kL2NormEpsilon);
     }
+    if (activation.l2norm) norm = rsqrtf(sum_over_lanes<2 * kRows, kLanes>(squares, lane) + kL2NormEpsilon);
     if constexpr (kSlabs == 1) slab.stay_packed();
     if (lane % (2 * kRows) < kRows) norm *= activation.scale;
     if (lane < 2 * kRows) {
       const int token = team * kRows + lane % kRows;
       const PowerAndRest parts = power_and_rest(norm);
-      shared.norm[lane / kRows][token] = parts.power;
-      shared.rest[lane / kRows][token] = parts.rest;
+      shared.norm[token][lane / kRows] = parts.power;
+      shared.rest[token][lane / kRows] = parts.rest;
     }
 
     GateParams common = gate_params(activation, gate_slope(activation, head), 0.0f);
@@ -365,6 +374,13 @@ struct KdaPrepare {
     const int row = warp / 2 % 2 * 16 + warp_lane / 4, column = warp % 2 * 16 + warp_lane % 4 * 2;
     auto row_of = [&](int i) { return row + i / 2 * 8; };
     auto column_of = [&](int n, int i) { return 8 * n + column + i % 2; };
+
+    auto put_pairs = [&] {
+      if (lane < kPairsQ)
+        shared.pair_q[team][lane] = pair_sum;
+      else if (lane < 16)
+        shared.pair_k[team][lane - kPairsQ] = pair_sum;
+    };
 
 #pragma unroll 1
     for (int s = 0; s < kSlabs; ++s) {
@@ -381,12 +397,15 @@ struct KdaPrepare {
         params[c] = common;
         params[c].bias = bias[c];
       }
-      activate_gates(gates, activation, params, rows);
+      activate_gates<kMidFrame>(gates, activation, params, rows);
       if constexpr (kSlabs > 1) {
-        const float dot = sum_dots(slab.q, slab.k, lane);
+        float of_slab[kRows] = {};
+        add_products<true, false>(of_slab, squares, slab.q, slab.k);
+        const float dot = sum_over_lanes<kRows, kLanes>(of_slab, lane);
         if (lane < kRows) token_dot = s == 0 ? dot : token_dot + dot;
       }
       if constexpr (!kMidFrame) pair_sum += sum_pairs(slab.q, slab.k, gates, lane);
+      if constexpr (!kMidFrame && kSlabs == 1) put_pairs();  // at once: no register keeps it
       if constexpr (!kMidFrame || kSlabs > 1) slab.stay_packed();
 #pragma unroll
       for (int c = 0; c < kChannels; ++c) {
@@ -397,14 +416,36 @@ struct KdaPrepare {
       }
       __syncthreads();  // also: all are done with the tiles of the slab before
       Sum before[kChannels] = {};
+      if constexpr (kMidFrame) {
+        // One thread a channel: every team for itself would spend more on selecting its own sum than on the sums.
+        static_assert(kThreads >= kSlab);
+        if (threadIdx.x < kSlab) {
+          Sum total[kTeams], sum;
 #pragma unroll
-      for (int block = 0; block < kTeams; ++block) {
+          for (int block = 0; block < kTeams; ++block) total[block] = shared.total[block][threadIdx.x];
+#pragma unroll
+          for (int block = 0; block <= kTeams; ++block) {
+            shared.total[block][threadIdx.x] = sum;
+            if (block < kTeams) sum = block == 0 ? total[0] : sum + total[block];
+          }
+        }
+        __syncthreads();
 #pragma unroll
         for (int c = 0; c < kChannels; ++c) {
-          if (block > 0 && block == team) before[c] = slab.end[c];
-          if (block == kTeams / 2) slab.middle[c] = slab.end[c];
-          const Sum total = shared.total[block][channel0 + c];
-          slab.end[c] = block == 0 ? total : slab.end[c] + total;
+          before[c] = shared.total[team][channel0 + c];
+          slab.middle[c] = shared.total[kTeams / 2][channel0 + c];
+          slab.end[c] = shared.total[kTeams][channel0 + c];
+        }
+      } else {
+#pragma unroll
+        for (int block = 0; block < kTeams; ++block) {
+#pragma unroll
+          for (int c = 0; c < kChannels; ++c) {
+            if (block > 0 && block == team) before[c] = slab.end[c];
+            if (block == kTeams / 2) slab.middle[c] = slab.end[c];
+            const Sum total = shared.total[block][channel0 + c];
+            slab.end[c] = block == 0 ? total : slab.end[c] + total;
+          }
         }
       }
 #pragma unroll
@@ -453,48 +494,54 @@ struct KdaPrepare {
     uint8_t* const record = record_of(args);
     if (spare) {
       const int token = warp_lane;
-      const float rest_q = shared.rest[0][token], rest_k = shared.rest[1][token], beta = shared.beta[token] * rest_k;
+      const float rest_q = shared.rest[token][0], rest_k = shared.rest[token][1], beta = shared.beta[token] * rest_k;
       auto put_factor = [&](int vector, float x) {
         reinterpret_cast<float*>(record + vector)[vector_place(token)] = x;
       };
-      put_factor(kRecord.diagonal, shared.dot[token] * shared.norm[0][token] * shared.norm[1][token] * rest_q);
+      put_factor(kRecord.diagonal, shared.dot[token] * shared.norm[token][0] * shared.norm[token][1] * rest_q);
       put_factor(kRecord.beta, beta);
       put_factor(kRecord.read_factor, beta * rest_k);
       put_factor(kRecord.query_factor, rest_q);
     }
-    if constexpr (!kMidFrame) {
-      if (lane < kPairsQ)
-        shared.pair_q[team][lane] = pair_sum;
-      else if (lane < 16)
-        shared.pair_k[team][lane - kPairsQ] = pair_sum;
+    if constexpr (!kMidFrame && kSlabs > 1) {
+      put_pairs();
       __syncthreads();
     }
     uint8_t* const p = record + kRecord.p;
 #pragma unroll
     for (int share = 0; share < kShares; ++share) {
-      const bool of_q = warp / 4 + share == 0;
+      const bool of_q = first_matrix(warp) + share == 0;
       if (warp % 2 > warp / 2 % 2) {
         if (of_q) store_zero_block<Number>(p, 0, 1, warp_lane);
         continue;
       }
       float(&block)[2][4] = scores[share];
+      float factor[2];  // of rows
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int r = row_of(2 * i);
+        factor[i] = of_q ? shared.rest[r][0] : shared.beta[r] * shared.rest[r][1] * shared.rest[r][1];
+      }
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         const int r = row_of(i % 4), c = column_of(i / 4, i);
         float score = block[i / 4][i % 4];
         if (!kMidFrame && (r ^ c) < 4 && c < r)
           score = of_q
-                      ? shared.pair_q[r / 4][pair_with_diagonal(r % 4, c % 4)] * shared.norm[0][r] * shared.norm[1][c]
-                      : shared.pair_k[r / 4][pair_below_diagonal(r % 4, c % 4)] * shared.norm[1][r] * shared.norm[1][c];
-        score *= of_q ? shared.rest[0][r] : shared.beta[r] * shared.rest[1][r] * shared.rest[1][r];
-        block[i / 4][i % 4] = c < r ? score : 0.0f;  // above the diagonal anything may stand: select
+                      ? shared.pair_q[r / 4][pair_with_diagonal(r % 4, c % 4)] * shared.norm[r][0] * shared.norm[c][1]
+                      : shared.pair_k[r / 4][pair_below_diagonal(r % 4, c % 4)] * shared.norm[r][1] * shared.norm[c][1];
+        score *= factor[i % 4 / 2];
+        // Above the diagonal anything may stand: select. Only a difference is compared, so that few comparisons serve all.
+        const int below = row - column;
+        block[i / 4][i % 4] = below > 8 * (i / 4) + i % 2 - i % 4 / 2 * 8 ? score : 0.0f;
       }
       if (of_q) {
         store_block<Number>(p, warp / 2, warp % 2, block[0], block[1], warp_lane);
       } else {
+        const uint32_t lower_at = shared.lower.place(row, column);
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-          *reinterpret_cast<float2*>(&shared.lower.row[row_of(i % 2 * 2)][column_of(i / 2, 0)]) =
+          SwizzledSquare::beyond<float2>(lower_at, i % 2 * 8, i / 2 * 8) =
               make_float2(block[i / 2][i % 2 * 2], block[i / 2][i % 2 * 2 + 1]);
       }
     }
@@ -503,7 +550,7 @@ struct KdaPrepare {
   }
 };
 
-// CTAs are numbered (chunk, head), the last innermost: neighbours in the grid are neighbours in memory.
+// The grid is ChunkGrid::of(chunks, heads_v).
 template <class Number, int kWidth, bool kMidFrame>
 __global__ void __launch_bounds__(KdaPrepare<Number, kWidth, kMidFrame>::kThreads,
                                   KdaPrepare<Number, kWidth, kMidFrame>::kCtas)
@@ -512,10 +559,10 @@ __global__ void __launch_bounds__(KdaPrepare<Number, kWidth, kMidFrame>::kThread
   wait_for_previous_grid();
   allow_next_grid();
   const uint32_t heads_v = static_cast<uint32_t>(args.heads_v), heads_qk = static_cast<uint32_t>(args.heads_qk);
-  const uint32_t head = blockIdx.x % heads_v, chunk = blockIdx.x / heads_v;
+  const uint32_t head = blockIdx.x;
   const uint32_t key_head = heads_v == heads_qk ? head : head / (heads_v / heads_qk);  // divisions take 20 instructions
   ChunkPlace place;
-  if (!find_chunk(args.tables, static_cast<int>(chunk), kChunk, place)) return;
+  if (!find_chunk(args.tables, static_cast<int>(ChunkGrid::chunk()), kChunk, place)) return;
   Prepare::prepare(args, place, static_cast<int>(head), static_cast<int>(key_head), dk,
                    *reinterpret_cast<typename Prepare::Shared*>(dynamic_shared_memory()));
 }

@@ -95,7 +95,8 @@ constexpr RecordPlaces record_places(Op op, int32_t element, int32_t width, bool
   places.read_factor = take(tokens);
   places.query_factor = take(tokens);
   if (op == Op::kGdn) places.update_factor = take(tokens);
-  places.decay = take(op == Op::kKda ? width * 4 : 16);
+  // GDN: to a multiple of 32 bytes, so that records begin where sectors do.
+  places.decay = take(op == Op::kKda ? width * 4 : 32);
   if (op == Op::kGdn) places.bound = places.decay + 4;
   places.bytes = at;
   return places;

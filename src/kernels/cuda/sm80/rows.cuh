@@ -130,31 +130,35 @@ __device__ __forceinline__ void load_gates(float (&raw)[kRows][kChannels], const
   }
 }
 
-template <GateForm kForm, int kChannels>
+template <GateForm kForm, bool kClamped, int kChannels>
 __device__ __forceinline__ void activate_as(float (&gates)[kRows][kChannels], const GateParams (&params)[kChannels]) {
 #pragma unroll
   for (int t = 0; t < kRows; ++t) {
 #pragma unroll
-    for (int c = 0; c < kChannels; ++c) gates[t][c] = clamp_decay(log2_decay<kForm>(gates[t][c], params[c]), params[c]);
+    for (int c = 0; c < kChannels; ++c) {
+      const float decay = log2_decay<kForm>(gates[t][c], params[c]);
+      gates[t][c] = kClamped ? clamp_decay(decay, params[c]) : decay;
+    }
   }
 }
 
-// From raw gates to log2 decays; 0 for tokens past the end and channels past DK.
-template <int kChannels>
+// From raw gates to log2 decays; 0 for tokens past the end and channels past DK. `kMidFrame`: a bound is not under kMidFrameGate, so that bounded
+// gates stay far from the clamp. Other forms have their floor from it.
+template <bool kMidFrame, int kChannels>
 __device__ __forceinline__ void activate_gates(float (&gates)[kRows][kChannels], const Activation& activation,
                                                const GateParams (&params)[kChannels], const Rows& rows) {
   switch (activation.gate_form) {
     case GateForm::kLog:
-      activate_as<GateForm::kLog>(gates, params);
+      activate_as<GateForm::kLog, true>(gates, params);
       break;
     case GateForm::kLinear:
-      activate_as<GateForm::kLinear>(gates, params);
+      activate_as<GateForm::kLinear, true>(gates, params);
       break;
     case GateForm::kRawSoftplus:
-      activate_as<GateForm::kRawSoftplus>(gates, params);
+      activate_as<GateForm::kRawSoftplus, true>(gates, params);
       break;
     case GateForm::kRawBounded:
-      activate_as<GateForm::kRawBounded>(gates, params);
+      activate_as<GateForm::kRawBounded, !kMidFrame>(gates, params);
       break;
   }
   if (rows.all(kChannels)) return;

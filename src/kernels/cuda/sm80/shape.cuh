@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/sm80/chunk_grid.cuh"
 #include "kernels/cuda/sm80/prepare_gdn.cuh"
 #include "kernels/cuda/sm80/prepare_kda.cuh"
 #include "kernels/cuda/sm80/shape.h"
@@ -27,18 +28,17 @@ constexpr bool kHasFine = is_fine(sizeof(NumberOf<kType>), kWidth - 1);
 template <Op kOp, DType kType, class Number, int kWidth>
 cudaError_t launch_prepare_of(const PrepareArgs& args, const Shape& shape, cudaStream_t stream) {
   if constexpr (kOp == Op::kGdn) {
-    const int group = args.heads_v / args.heads_qk, shares = (group + kHeadsTogether - 1) / kHeadsTogether;
-    const unsigned grid =
-        static_cast<unsigned>(args.chunks) * static_cast<unsigned>(args.heads_qk) * static_cast<unsigned>(shares);
+    const uint32_t group = static_cast<uint32_t>(args.heads_v / args.heads_qk);
+    const dim3 grid = ChunkGrid::of(args.chunks, static_cast<uint32_t>(args.heads_qk) * shares_of(group));
     return launch_dependent(prepare_gdn_kernel<Number, kWidth>, grid, kThreads,
-                            sizeof(GdnPrepareShared<Number, kWidth>), stream, args, shape.dk, shares);
+                            sizeof(GdnPrepareShared<Number, kWidth>), stream, args, shape.dk, group);
   } else {
     auto launch = [&](auto mid_frame) {
       constexpr bool kMidFrame = decltype(mid_frame)::value;
       using Prepare = KdaPrepare<Number, kWidth, kMidFrame>;
       return launch_dependent(prepare_kda_kernel<Number, kWidth, kMidFrame>,
-                              static_cast<unsigned>(args.chunks) * static_cast<unsigned>(args.heads_v),
-                              Prepare::kThreads, sizeof(typename Prepare::Shared), stream, args, shape.dk);
+                              ChunkGrid::of(args.chunks, static_cast<uint32_t>(args.heads_v)), Prepare::kThreads,
+                              sizeof(typename Prepare::Shared), stream, args, shape.dk);
     };
     if constexpr (kTakesMidFrame<kType>) {
       if (shape.mid_frame) return launch(std::true_type{});
