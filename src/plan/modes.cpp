@@ -13,7 +13,7 @@ constexpr int64_t kReferenceSlowdown = 7;
 // On an H200 at 128: 4.2 and 4.4 times the time of bf16 (KDA, GDN), 3.3 and 3.1 with one product.
 constexpr int64_t kPortableFp32Slowdown = 4, kPortableTf32Slowdown = 3;
 
-constexpr int32_t kShortFirst = 256 / 8;
+constexpr int32_t kShortFirst = 256 / 16;
 
 int32_t clamp_cost(int64_t value, int32_t least) {
   return static_cast<int32_t>(std::clamp<int64_t>(value, least, std::numeric_limits<int32_t>::max()));

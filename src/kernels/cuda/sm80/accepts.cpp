@@ -14,7 +14,7 @@ namespace deltarelay::cuda::sm80 {
 namespace {
 
 constexpr int32_t kLeastCapability = 80;
-// Blocks of a grid, which has one axis here.
+// Blocks along the axis of the walk's grid.
 constexpr int64_t kMostBlocks = std::numeric_limits<int32_t>::max();
 constexpr int32_t kWidths[] = {64, 96, 128, 192, 256};
 constexpr int32_t kNumWidths = 5;

@@ -45,8 +45,8 @@ struct alignas(16) Output {
   }
 
   // O^T of a warp: rows are value columns from `column` on, columns are tokens of chunk `chunk`. `passage`: the warp's columns in a tile of
-  // values in shared memory, which it has read. They leave it in finish(), before which the warp may do something else, so as not to wait for
-  // what it has just written. fp32 numbers, which do not all fit the passage of 16-bit ones, leave at once.
+  // values in shared memory, which it has read. They leave it by fetch() and finish(), around which the warp may do something else, so as not
+  // to wait for what it has just written or asked for. fp32 numbers, which do not all fit the passage of 16-bit ones, leave at once.
   __device__ __forceinline__ void begin(const float (&out)[kRowTiles][kChunk / 8][4], int chunk, int column,
                                         uint32_t passage, int lane) const {
     const int g = lane / 4, q = lane % 4;
@@ -71,8 +71,9 @@ struct alignas(16) Output {
         lay_down<__half>(out, passage, lane);
     }
   }
-  __device__ __forceinline__ void finish(int chunk, int column, uint32_t passage, int lane) const {
-    if (dtype != DType::kFp32) send(fetch<2>(passage, lane), chunk, 0, column, passage, lane);
+  __device__ __forceinline__ void finish(const Pieces<2>& pieces, int chunk, int column, uint32_t passage,
+                                         int lane) const {
+    if (dtype != DType::kFp32) send(pieces, chunk, 0, column, passage, lane);
   }
 
   // Blocks of 8 value columns and 8 tokens, transposed: rows are tokens now. Block `number` is one of kAcross beside each other.
@@ -133,7 +134,10 @@ struct alignas(16) Output {
       to += Of::token(lane) * stride + Of::at(lane);
 #pragma unroll
       for (int i = 0; i < Of::kCount; ++i) {
-        *reinterpret_cast<uint4*>(to) = pieces.piece[i];
+        if constexpr (Stage::kStreams)
+          __stcs(reinterpret_cast<uint4*>(to), pieces.piece[i]);
+        else
+          *reinterpret_cast<uint4*>(to) = pieces.piece[i];
         to += Of::kTogether * stride;
       }
       return;

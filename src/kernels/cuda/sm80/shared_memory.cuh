@@ -16,6 +16,16 @@ __device__ __forceinline__ void copy_piece(uint32_t to, const void* from, int by
 __device__ __forceinline__ void copy_piece(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
+// What is read once more by nobody: it leaves the second-level cache before all else.
+__device__ __forceinline__ uint64_t policy_of_last_reads() {
+  uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+__device__ __forceinline__ void copy_piece(uint32_t to, const void* from, uint64_t policy) {
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "l"(policy)
+               : "memory");
+}
 __device__ __forceinline__ void copy_word(uint32_t to, const void* from, int bytes) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
@@ -61,13 +71,6 @@ __device__ __forceinline__ void store_short(uint32_t address, uint16_t bits) {
 }
 __device__ __forceinline__ void store_word(uint32_t address, uint32_t bits) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(bits) : "memory");
-}
-
-// An 8 x 8 block of 16-bit numbers across a warp: lane l has row l / 4, columns 2 (l % 4) and the next; returns those of the transposed.
-__device__ __forceinline__ uint32_t transpose_block(uint32_t pair) {
-  uint32_t result;
-  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(pair));
-  return result;
 }
 
 }  // namespace deltarelay::cuda::sm80

@@ -34,6 +34,9 @@ struct Stage {
   static constexpr bool kOverlaid = kTiling.overlaid;
   // The state of narrow heads leaves registers free: for where a thread copies from, and for outputs that wait for the end of a chunk.
   static constexpr bool kNarrow = kElement == 2 && kWidth == 64;
+  // Emit of narrow heads of KDA is bound by memory. It is the last to read records and values: as a stream that leaves the cache before all else, it
+  // pushes out none of those that summaries have left there, which it comes to last. Of GDN q and k are read by all heads of a key.
+  static constexpr bool kStreams = kNarrow && !kScalarGate;
   static constexpr int kQuery = kTiling.query, kRead = kTiling.read, kUpdate = kTiling.update, kV = kTiling.values;
   static constexpr int kBytes = kTiling.stage_bytes;
   // Place of what the record has at `offset`, not a tile.
@@ -219,12 +222,12 @@ struct Copies<Stage, kEmit, true> {
     uint32_t down;          // bytes from one of its rows to the next, in the next chunk too
 
     // Each address in registers of its own, and the place moves on later: what a copy reads its address from is not free until the copy has left.
-    template <class Part>
-    __device__ __forceinline__ void copy(uint32_t to, int row_bytes) {
+    template <class Part, class Copy>
+    __device__ __forceinline__ void copy(uint32_t to, int row_bytes, Copy copy_one) const {
       constexpr uint32_t kCount = kChunk / Part::kDown;
 #pragma unroll
       for (uint32_t i = 0; i < kCount; ++i)
-        copy_piece(to + i * Part::kDown * row_bytes, before + static_cast<uint64_t>(down) * (i + 1));
+        copy_one(to + i * Part::kDown * row_bytes, before + static_cast<uint64_t>(down) * (i + 1));
     }
     template <class Part>
     __device__ __forceinline__ void go_on() {
@@ -232,6 +235,15 @@ struct Copies<Stage, kEmit, true> {
     }
   };
   static constexpr int64_t kMostDown = 0xffffffff;
+
+  // Of a stream: all that comes from records, and values.
+  uint64_t policy = kEmit && Stage::kStreams ? policy_of_last_reads() : 0;
+  __device__ __forceinline__ void copy_once(uint32_t to, const uint8_t* from) const {
+    if constexpr (kEmit && Stage::kStreams)
+      copy_piece(to, from, policy);
+    else
+      copy_piece(to, from);
+  }
 
   int whole;  // chunks that are, of all tensors
   const uint8_t* record;
@@ -262,9 +274,10 @@ struct Copies<Stage, kEmit, true> {
     if (chunk >= whole) return false;
     constexpr int kFrom = kEmit ? Stage::kRecord.p : Stage::kRecord.t;
     const uint32_t key = stage + Key::place(thread, Stage::kRowBytes);
+    auto once = [this](uint32_t to, const uint8_t* from) { copy_once(to, from); };
     if constexpr (kScalarGate) {
-      if constexpr (kEmit) query.template copy<Key>(key + Stage::kQuery, Stage::kRowBytes);
-      read.template copy<Key>(key + Stage::kRead, Stage::kRowBytes);
+      if constexpr (kEmit) query.template copy<Key>(key + Stage::kQuery, Stage::kRowBytes, once);
+      read.template copy<Key>(key + Stage::kRead, Stage::kRowBytes, once);
     } else {
       if constexpr (kEmit) copy_tile(key + Stage::kQuery, record + Stage::kRecord.query);
       copy_tile(key + Stage::kRead, record + Stage::kRecord.read);
@@ -272,28 +285,14 @@ struct Copies<Stage, kEmit, true> {
     }
     if (with_values)
       values.template copy<Value>(stage + Stage::kV + Value::place(thread, Stage::kValueRowBytes),
-                                  Stage::kValueRowBytes);
-    load_record_bytes<Stage::kRecord.bytes - kFrom, kThreads>(stage + Stage::at(kFrom), record + kFrom - thread * 16,
-                                                              thread);
+                                  Stage::kValueRowBytes, once);
+    constexpr int kRest = Stage::kRecord.bytes - kFrom, kStep = kThreads * 16;
+#pragma unroll
+    for (int at = 0; at < kRest; at += kStep) {
+      if (at + kStep <= kRest || thread * 16 < kRest - at)
+        copy_once(stage + Stage::at(kFrom) + thread * 16 + at, record + kFrom + at);
+    }
     return true;
-  }
-  // KDA, by halves: what a chunk reads first, q+ and k+ of the chunk `ahead` of the next one; and all else of the next one, `chunk`.
-  __device__ __forceinline__ void first_half(int ahead, uint32_t stage, int thread) {
-    const uint8_t* from = record + ahead * record_step;
-    const uint32_t key = stage + Key::place(thread, Stage::kRowBytes);
-    copy_tile(key + Stage::kQuery, from + Stage::kRecord.query);
-    copy_tile(key + Stage::kRead, from + Stage::kRecord.read);
-  }
-  __device__ __forceinline__ void second_half(int chunk, uint32_t source, uint32_t stage, int thread) {
-    copy_tile(stage + Key::place(thread, Stage::kRowBytes) + Stage::kUpdate, record + Stage::kRecord.update);
-    constexpr int kFrom = Stage::kRecord.p;
-    load_record_bytes<Stage::kRecord.bytes - kFrom, kThreads>(stage + Stage::at(kFrom), record + kFrom - thread * 16,
-                                                              thread);
-    if (chunk < whole)
-      values.template copy<Value>(stage + Stage::kV + Value::place(thread, Stage::kValueRowBytes),
-                                  Stage::kValueRowBytes);
-    else
-      Source::template load_tile<kThreads>(source, Source::kValues, chunk, stage, thread);
   }
   // To the next chunk. Some time behind the copies.
   __device__ __forceinline__ void go_on() {
@@ -307,10 +306,10 @@ struct Copies<Stage, kEmit, true> {
 
  private:
   // Rows lie side by side in the record.
-  static __device__ __forceinline__ void copy_tile(uint32_t to, const uint8_t* from) {
+  __device__ __forceinline__ void copy_tile(uint32_t to, const uint8_t* from) const {
 #pragma unroll
     for (int row = 0; row < kChunk; row += Key::kDown)
-      copy_piece(to + row * Stage::kRowBytes, from + row * Stage::kRowPieces * 16);
+      copy_once(to + row * Stage::kRowBytes, from + row * Stage::kRowPieces * 16);
   }
 };
 

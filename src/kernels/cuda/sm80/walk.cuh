@@ -76,7 +76,7 @@ struct Walk {
   static constexpr RecordPlaces kRecord = Stage::kRecord;
   static constexpr bool kScalarGate = Stage::kScalarGate, kOneStage = Stage::kStages == 1;
   static constexpr bool kAhead = Numbers::kLoadsAhead && kWidth <= 128;  // of right operands
-  // With two stages ahead, copies are asked for behind the products with the state: what they wait for is hidden there. No warp idles then.
+  // With two stages ahead, copies are asked for among the products with the state: what they wait for is hidden there. No warp idles then.
   static constexpr bool kLoadsLate = Stage::kNarrow && Stage::kStages > 2 && !kBoth;
   static constexpr int kFirstLook = 2;             // chunks, before which strong gates have left nothing
   static constexpr int kLookEvery = 128 / kChunk;  // chunks between looks at all numbers of M
@@ -97,10 +97,10 @@ struct Walk {
     for (int r = 0; r < kRowTiles; ++r) left[r] = sm80::left_of<Numbers>(sums[r]);
   }
 
-  // -(K S)^T before its factors in `error`, (Q S)^T in `out`, both taking turns.
-  template <bool kEmit>
+  // -(K S)^T before its factors in `error`, (Q S)^T in `out`, both taking turns. `halfway` is called when half of the products are under way.
+  template <bool kEmit, class Halfway>
   static __device__ __forceinline__ void read_state(Sums& error, Sums& out, const State& state, uint32_t keys,
-                                                    uint32_t queries) {
+                                                    uint32_t queries, Halfway halfway) {
     constexpr int kMatrices = kEmit ? 2 : 1, kParts = kSums / kBatch * kMatrices;
     Lefts s;
     for_each_batch<Batch, kAhead, kWidth / 32 * kParts>(
@@ -112,6 +112,7 @@ struct Walk {
                                           (i % kParts / kMatrices * kBatch + n) * 8 * kRowBytes);
         },
         [&](int i, const Batch& batch) {
+          if (i == kWidth / 32 * kParts / 2) halfway();
 #pragma unroll
           for (int r = 0; r < kRowTiles; ++r) {
             if (i % kParts == 0) s[r] = Numbers::left(state[r], i / kParts);
@@ -165,8 +166,11 @@ struct Walk {
     Numbers::multiply_square(out, u, stage + Stage::at(kRecord.p), lane);
   }
 
-  // S <- decay S + K^^T U. The products of a chunk are summed apart from the state: tensor cores truncate when they add.
-  static __device__ __forceinline__ void update(State& state, const Lefts& u, uint32_t stage, uint32_t tile, int lane) {
+  // S <- decay S + K^^T U. The products of a chunk are summed apart from the state: tensor cores truncate when they add. `halfway`
+  // is called when half of them are under way.
+  template <class Halfway>
+  static __device__ __forceinline__ void update(State& state, const Lefts& u, uint32_t stage, uint32_t tile, int lane,
+                                                Halfway halfway) {
     const uint32_t keys = tile + Numbers::columns_place(lane, kRowBytes);
     const float whole = kScalarGate ? load_float(stage + Stage::at(kRecord.decay)) : 1.0f;
     for_each_batch<Batch, kAhead, kWidth / 8 / kBatch>(
@@ -176,6 +180,7 @@ struct Walk {
             batch[n] = Numbers::load_columns(keys + (i * kBatch + n) * 8 * kElement, kRowBytes);
         },
         [&](int i, const Batch& batch) {
+          if (i == kWidth / 8 / kBatch / 2) halfway();
           float sums[kRowTiles][kBatch][4] = {};
 #pragma unroll
           for (int r = 0; r < kRowTiles; ++r) Numbers::multiply_batch(sums[r], 0, u[r], batch);
@@ -229,25 +234,11 @@ struct Walk {
       const uint32_t stage = ring + to * Stage::kBytes;
       if (!copies.next(chunk, stage, values, thread)) load_all<kEmit>(source, chunk, stage, values, thread);
     };
-    // With one stage ahead, chunks of KDA come by halves: what is read first has been read long before a chunk is done, and its place is filled
-    // again at once with that of the chunk after the next. So copies are one and a half chunks ahead, for one more barrier a chunk.
-    constexpr bool kByHalves = kEmit && Stage::kNarrow && !kScalarGate && kStages == 2;
-    if constexpr (kByHalves) {
-      const int thread = static_cast<int>(threadIdx.x);
-      copies.first_half(0, ring, thread);
-      close_copies();
-      copies.second_half(first, source, ring, thread);
-      close_copies();
-      if (first + 1 < last) copies.first_half(1, ring + Stage::kBytes, thread);
+#pragma unroll
+    for (int i = 0; i < kStagesAhead; ++i) {
+      if (first + i < last) load(first + i, i, static_cast<int>(threadIdx.x));
       close_copies();
       copies.go_on();
-    } else {
-#pragma unroll
-      for (int i = 0; i < kStagesAhead; ++i) {
-        if (first + i < last) load(first + i, i, static_cast<int>(threadIdx.x));
-        close_copies();
-        copies.go_on();
-      }
     }
     const uint32_t output = source + static_cast<int>(sizeof(Source<Stage>));
     Output<Stage> to;
@@ -256,7 +247,7 @@ struct Walk {
     int filled = kStagesAhead % kStages, used = 0;  // stages: the next to fill, the one of this chunk
 #pragma unroll 1
     for (int chunk = first; chunk < last; ++chunk) {
-      wait_for_copies<kByHalves ? 2 : kStagesAhead - 1>();
+      wait_for_copies<kStagesAhead - 1>();
       const int walked = chunk - first;
       if (!kEmit && transition && (walked == kFirstLook || walked % kLookEvery == kLookEvery - 1)) {
         if (!transition_lives(state, of_m, args.vanish_bound)) {
@@ -284,11 +275,7 @@ struct Walk {
         close_copies();
         filled = filled + 1 == kStages ? 0 : filled + 1;
       };
-      if constexpr (kByHalves) {
-        if (chunk + 1 < last) copies.second_half(chunk + 1, source, ring + filled * Stage::kBytes, thread);
-        close_copies();
-        filled = 1 - filled;
-      } else if constexpr (!kOneStage && !kLoadsLate) {
+      if constexpr (!kOneStage && !kLoadsLate) {
         load_ahead();
         if (idle) {
           copies.go_on();
@@ -303,14 +290,9 @@ struct Walk {
 
       Sums error = {}, out = {};
       const uint32_t place = Numbers::rows_place(lane, kRowBytes);
-      read_state<kEmit>(error, out, state, stage + Stage::kRead + place, stage + Stage::kQuery + place);
-      if constexpr (kLoadsLate) load_ahead();
-      if constexpr (kByHalves) {
-        wait_for_copies<2>();  // the second half of this chunk is there, and its first half has been read by all
-        __syncthreads();
-        if (chunk + 2 < last) copies.first_half(1, stage, thread);
-        close_copies();
-      }
+      read_state<kEmit>(error, out, state, stage + Stage::kRead + place, stage + Stage::kQuery + place, [&] {
+        if constexpr (kLoadsLate) load_ahead();
+      });
       if constexpr (kOneStage) {  // q and, of KDA, k+ have been read by all
         __syncthreads();
         if constexpr (Stage::kOverlaid) load_tile(Source<Stage>::kUpdate, chunk);
@@ -328,7 +310,7 @@ struct Walk {
         finish_output(out, error, u, stage, lane);
         if constexpr (!Stage::kNarrow) to = load_object<Output<Stage>>(output);
         to.begin(out, chunk, column, passage, lane);
-        if constexpr (!Stage::kNarrow) to.finish(chunk, column, passage, lane);
+        if constexpr (!Stage::kNarrow) to.finish(to.template fetch<2>(passage, lane), chunk, column, passage, lane);
       }
       if constexpr (Stage::kOverlaid) {
         wait_for_copies<0>();
@@ -343,8 +325,13 @@ struct Walk {
         }
         left_of(u, error);
       }
-      update(state, u, stage, stage + Stage::kUpdate, lane);
-      if constexpr (kEmit && Stage::kNarrow) to.finish(chunk, column, passage, lane);
+      if constexpr (kEmit && Stage::kNarrow) {
+        // Outputs leave while the state is updated: neither loads nor stores of them are waited for at once (2.7 % of KDA's emit).
+        const auto pieces = to.template fetch<2>(passage, lane);
+        update(state, u, stage, stage + Stage::kUpdate, lane, [&] { to.finish(pieces, chunk, column, passage, lane); });
+      } else {
+        update(state, u, stage, stage + Stage::kUpdate, lane, [] {});
+      }
       copies.go_on();
       if constexpr (kOneStage) {
         __syncthreads();
