@@ -160,6 +160,13 @@ class ResultFiles(Tree):
         self.results = copy.deepcopy(GPU_RESULTS)
         self.write("bench/targets.json", json.dumps(TARGETS))
 
+    def test_a_few_rows_beside_the_best_elsewhere(self):
+        self.write("bench/targets.json", json.dumps(TARGETS))
+        made = results_table.some_table(self.results)
+        self.assertIn("| KDA, 8,192 tokens, 64 heads | **0.40** | 2 | 0.50 | 1.20 FlashKDA (measured) |", made)
+        self.assertIn("1 cases of 1 are reached (commit 0123456789ab)", made)
+        self.assertEqual(results_table.elsewhere_words("3.5 m A; ~1.8 B; 2 p100 C"), (1.8, "1.80 B (extrapolated), 2.00 C (published, H100), 3.50 A (measured)"))
+
     def check(self) -> list[str]:
         return check_results.check_file(self.write("bench/results/h200.json", json.dumps(self.results)))
 

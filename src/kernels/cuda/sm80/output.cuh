@@ -134,10 +134,7 @@ struct alignas(16) Output {
       to += Of::token(lane) * stride + Of::at(lane);
 #pragma unroll
       for (int i = 0; i < Of::kCount; ++i) {
-        if constexpr (Stage::kStreams)
-          __stcs(reinterpret_cast<uint4*>(to), pieces.piece[i]);
-        else
-          *reinterpret_cast<uint4*>(to) = pieces.piece[i];
+        *reinterpret_cast<uint4*>(to) = pieces.piece[i];
         to += Of::kTogether * stride;
       }
       return;

@@ -34,9 +34,6 @@ struct Stage {
   static constexpr bool kOverlaid = kTiling.overlaid;
   // The state of narrow heads leaves registers free: for where a thread copies from, and for outputs that wait for the end of a chunk.
   static constexpr bool kNarrow = kElement == 2 && kWidth == 64;
-  // Emit of narrow heads of KDA is bound by memory. It is the last to read records and values: as a stream that leaves the cache before all else, it
-  // pushes out none of those that summaries have left there, which it comes to last. Of GDN q and k are read by all heads of a key.
-  static constexpr bool kStreams = kNarrow && !kScalarGate;
   static constexpr int kQuery = kTiling.query, kRead = kTiling.read, kUpdate = kTiling.update, kV = kTiling.values;
   static constexpr int kBytes = kTiling.stage_bytes;
   // Place of what the record has at `offset`, not a tile.
@@ -222,12 +219,12 @@ struct Copies<Stage, kEmit, true> {
     uint32_t down;          // bytes from one of its rows to the next, in the next chunk too
 
     // Each address in registers of its own, and the place moves on later: what a copy reads its address from is not free until the copy has left.
-    template <class Part, class Copy>
-    __device__ __forceinline__ void copy(uint32_t to, int row_bytes, Copy copy_one) const {
+    template <class Part>
+    __device__ __forceinline__ void copy(uint32_t to, int row_bytes) const {
       constexpr uint32_t kCount = kChunk / Part::kDown;
 #pragma unroll
       for (uint32_t i = 0; i < kCount; ++i)
-        copy_one(to + i * Part::kDown * row_bytes, before + static_cast<uint64_t>(down) * (i + 1));
+        copy_piece(to + i * Part::kDown * row_bytes, before + static_cast<uint64_t>(down) * (i + 1));
     }
     template <class Part>
     __device__ __forceinline__ void go_on() {
@@ -235,15 +232,6 @@ struct Copies<Stage, kEmit, true> {
     }
   };
   static constexpr int64_t kMostDown = 0xffffffff;
-
-  // Of a stream: all that comes from records, and values.
-  uint64_t policy = kEmit && Stage::kStreams ? policy_of_last_reads() : 0;
-  __device__ __forceinline__ void copy_once(uint32_t to, const uint8_t* from) const {
-    if constexpr (kEmit && Stage::kStreams)
-      copy_piece(to, from, policy);
-    else
-      copy_piece(to, from);
-  }
 
   int whole;  // chunks that are, of all tensors
   const uint8_t* record;
@@ -274,10 +262,9 @@ struct Copies<Stage, kEmit, true> {
     if (chunk >= whole) return false;
     constexpr int kFrom = kEmit ? Stage::kRecord.p : Stage::kRecord.t;
     const uint32_t key = stage + Key::place(thread, Stage::kRowBytes);
-    auto once = [this](uint32_t to, const uint8_t* from) { copy_once(to, from); };
     if constexpr (kScalarGate) {
-      if constexpr (kEmit) query.template copy<Key>(key + Stage::kQuery, Stage::kRowBytes, once);
-      read.template copy<Key>(key + Stage::kRead, Stage::kRowBytes, once);
+      if constexpr (kEmit) query.template copy<Key>(key + Stage::kQuery, Stage::kRowBytes);
+      read.template copy<Key>(key + Stage::kRead, Stage::kRowBytes);
     } else {
       if constexpr (kEmit) copy_tile(key + Stage::kQuery, record + Stage::kRecord.query);
       copy_tile(key + Stage::kRead, record + Stage::kRecord.read);
@@ -285,12 +272,12 @@ struct Copies<Stage, kEmit, true> {
     }
     if (with_values)
       values.template copy<Value>(stage + Stage::kV + Value::place(thread, Stage::kValueRowBytes),
-                                  Stage::kValueRowBytes, once);
+                                  Stage::kValueRowBytes);
     constexpr int kRest = Stage::kRecord.bytes - kFrom, kStep = kThreads * 16;
 #pragma unroll
     for (int at = 0; at < kRest; at += kStep) {
       if (at + kStep <= kRest || thread * 16 < kRest - at)
-        copy_once(stage + Stage::at(kFrom) + thread * 16 + at, record + kFrom + at);
+        copy_piece(stage + Stage::at(kFrom) + thread * 16 + at, record + kFrom + at);
     }
     return true;
   }
@@ -306,10 +293,10 @@ struct Copies<Stage, kEmit, true> {
 
  private:
   // Rows lie side by side in the record.
-  __device__ __forceinline__ void copy_tile(uint32_t to, const uint8_t* from) const {
+  static __device__ __forceinline__ void copy_tile(uint32_t to, const uint8_t* from) {
 #pragma unroll
     for (int row = 0; row < kChunk; row += Key::kDown)
-      copy_once(to + row * Stage::kRowBytes, from + row * Stage::kRowPieces * 16);
+      copy_piece(to + row * Stage::kRowBytes, from + row * Stage::kRowPieces * 16);
   }
 };
 

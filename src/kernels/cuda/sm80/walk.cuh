@@ -76,7 +76,7 @@ struct Walk {
   static constexpr RecordPlaces kRecord = Stage::kRecord;
   static constexpr bool kScalarGate = Stage::kScalarGate, kOneStage = Stage::kStages == 1;
   static constexpr bool kAhead = Numbers::kLoadsAhead && kWidth <= 128;  // of right operands
-  // With two stages ahead, copies are asked for among the products with the state: what they wait for is hidden there. No warp idles then.
+  // With two stages ahead, copies are asked for behind the products with the state: what they wait for is hidden there. No warp idles then.
   static constexpr bool kLoadsLate = Stage::kNarrow && Stage::kStages > 2 && !kBoth;
   static constexpr int kFirstLook = 2;             // chunks, before which strong gates have left nothing
   static constexpr int kLookEvery = 128 / kChunk;  // chunks between looks at all numbers of M
@@ -97,10 +97,10 @@ struct Walk {
     for (int r = 0; r < kRowTiles; ++r) left[r] = sm80::left_of<Numbers>(sums[r]);
   }
 
-  // -(K S)^T before its factors in `error`, (Q S)^T in `out`, both taking turns. `halfway` is called when half of the products are under way.
-  template <bool kEmit, class Halfway>
+  // -(K S)^T before its factors in `error`, (Q S)^T in `out`, both taking turns.
+  template <bool kEmit>
   static __device__ __forceinline__ void read_state(Sums& error, Sums& out, const State& state, uint32_t keys,
-                                                    uint32_t queries, Halfway halfway) {
+                                                    uint32_t queries) {
     constexpr int kMatrices = kEmit ? 2 : 1, kParts = kSums / kBatch * kMatrices;
     Lefts s;
     for_each_batch<Batch, kAhead, kWidth / 32 * kParts>(
@@ -112,7 +112,6 @@ struct Walk {
                                           (i % kParts / kMatrices * kBatch + n) * 8 * kRowBytes);
         },
         [&](int i, const Batch& batch) {
-          if (i == kWidth / 32 * kParts / 2) halfway();
 #pragma unroll
           for (int r = 0; r < kRowTiles; ++r) {
             if (i % kParts == 0) s[r] = Numbers::left(state[r], i / kParts);
@@ -290,9 +289,8 @@ struct Walk {
 
       Sums error = {}, out = {};
       const uint32_t place = Numbers::rows_place(lane, kRowBytes);
-      read_state<kEmit>(error, out, state, stage + Stage::kRead + place, stage + Stage::kQuery + place, [&] {
-        if constexpr (kLoadsLate) load_ahead();
-      });
+      read_state<kEmit>(error, out, state, stage + Stage::kRead + place, stage + Stage::kQuery + place);
+      if constexpr (kLoadsLate) load_ahead();
       if constexpr (kOneStage) {  // q and, of KDA, k+ have been read by all
         __syncthreads();
         if constexpr (Stage::kOverlaid) load_tile(Source<Stage>::kUpdate, chunk);
