@@ -187,6 +187,8 @@ struct Backend {
   CtaTiling (*cta_tiling)(const Problem&, int64_t unit_shared_bytes) = nullptr;
   // May summaries turn out short, since gates mostly forget a segment and the kernels find out? nullptr: they never do.
   bool (*short_summaries)(const Problem&) = nullptr;
+  // Do summaries of such a call walk the last chunks of a row first? `units`: multiprocessors; `exact`: the carry is. nullptr: never.
+  bool (*tries_suffixes)(const Problem&, const CallBounds&, int32_t units, bool exact) = nullptr;
 };
 
 extern const Backend kReferenceBackend;

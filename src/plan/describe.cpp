@@ -237,6 +237,11 @@ std::string describe_text(const Plan& plan) {
     text += "  cut at execution: at most " + counted(plan.capacity.rows1, "row") + " in phase 1, " +
             counted(plan.capacity.rows3, "row") + " in phase 3, " + counted(plan.capacity.slots, "slot") + "\n";
   }
+  if (tries_suffixes(plan)) {
+    text +=
+        "  summaries try the last chunks of a segment first: they are enough where gates forget what came before "
+        "(not in the prediction)\n";
+  }
   if (plan.options.carry == CarryMode::kTruncated) {
     const bool drops = plan.options.device.kind == DR_DEVICE_CUDA;
     text += "carry " + carry_text(plan.options) +

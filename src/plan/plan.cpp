@@ -328,6 +328,21 @@ bool fits(const Plan& plan, int32_t way) {
 
 }  // namespace
 
+CallBounds bounds_of(const Plan& plan) {
+  return {.rows1 = plan.capacity.rows1,
+          .folds = plan.capacity.folds,
+          .rows3 = plan.capacity.rows3,
+          .chunks = plan.num_chunks,
+          .slots = plan.capacity.slots,
+          .checkpoints = plan.checkpoints};
+}
+
+bool tries_suffixes(const Plan& plan) {
+  const auto tries = plan.backend->tries_suffixes;
+  return tries != nullptr &&
+         tries(plan.problem, bounds_of(plan), plan.options.device.units, vanish_bound_of(plan) == 0.0f);
+}
+
 float vanish_bound_of(const Plan& plan) {
   if (plan.options.carry == CarryMode::kExact) return 0.0f;
   const double bound = std::exp(static_cast<double>(plan.options.carry_log_decay)) / plan.problem.dk;

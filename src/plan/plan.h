@@ -145,6 +145,10 @@ inline constexpr const char* kBufferLives = "live transitions";      // [slot, H
 // [checkpoints, HV, DV, DK] fp32, on a GPU: on their way to a pool of 16 bits, where some may be due inside a chunk.
 inline constexpr const char* kBufferCheckpoints = "checkpoints";
 
+// What an execution on a GPU has at most.
+CallBounds bounds_of(const Plan& plan);
+bool tries_suffixes(const Plan& plan);  // Backend::tries_suffixes
+
 // A transition of this plan none of whose numbers is above it has vanished (kernels/cuda/vanished.cuh); 0 for an exact carry. The norm of DK x DK
 // numbers of at most x is at most DK x.
 float vanish_bound_of(const Plan& plan);

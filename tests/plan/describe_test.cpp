@@ -119,6 +119,30 @@ TEST(Describe, TextNamesChoiceRejectedCandidatesAndDeclines) {
   EXPECT_THAT(text, HasSubstr(describe_signature(*plan)));
 }
 
+TEST(Describe, SaysWhetherSummariesTryTheEndOfASegmentFirst) {
+  const Options h200 = test::options_on(test::device_of("h200"));
+  Options whole = h200;
+  whole.segments = DR_SEGMENTS_OFF;
+  struct Tries {
+    Op op;
+    int64_t tokens;
+    int32_t heads, width;
+    bool cut, tries;
+  };
+  for (const Tries& t : {Tries{Op::kGdn, 32768, 8, 128, true, true}, Tries{Op::kGdn, 32768, 8, 128, false, false},
+                         Tries{Op::kGdn, 32768, 8, 96, true, true}, Tries{Op::kKda, 131072, 4, 128, true, true},
+                         // Every summary runs at once there, so short ones would gain nothing.
+                         Tries{Op::kKda, 16384, 4, 128, true, false}, Tries{Op::kKda, 32768, 8, 96, true, false},
+                         Tries{Op::kKda, 32768, 8, 64, true, true}}) {
+    Problem problem = test::problem_of(t.op, {t.tokens}, t.heads, t.width, t.width);
+    problem.dtype = DType::kBf16;
+    const auto plan = make_plan(problem, t.cut ? h200 : whole);
+    const std::string text = describe_text(*plan);
+    EXPECT_EQ(text.find("summaries try the last chunks") != std::string::npos, t.tries) << text;
+    EXPECT_EQ(parsed(*plan)["tries_suffixes"].get<bool>(), t.tries) << text;
+  }
+}
+
 TEST(Describe, OneCandidateIsChosenAndOthersCostWhatTheySay) {
   test::Random random(42);
   for (int32_t round = 0; round < 100; ++round) {

@@ -87,6 +87,10 @@ CtaTiling cta_tiling(const Problem& p, int64_t unit_shared_bytes) {
 
 bool short_summaries(const Problem& p) { return p.op == Op::kGdn || walks_both(shape_of(p)); }
 
+bool tries_suffixes(const Problem& p, const CallBounds& bounds, int32_t, bool exact) {
+  return bounds.folds > 0 && exact && short_summaries(p);
+}
+
 Shape shape_of(const Problem& p, int32_t way) {
   const bool mid_frame = p.op == Op::kKda && p.least_gate() >= kMidFrameGate;
   return {.op = p.op,

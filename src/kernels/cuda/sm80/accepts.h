@@ -24,6 +24,7 @@ int32_t value_tiles(const Problem& problem);
 CtaTiling cta_tiling(const Problem& problem, int64_t unit_shared_bytes);
 // Where a suffix may stand for its row (suffix.cuh).
 bool short_summaries(const Problem& problem);
+bool tries_suffixes(const Problem& problem, const CallBounds& bounds, int32_t units, bool exact);
 
 // Is there code for GPUs of this capability in a library that was built for these architectures? The list is CMake's, with commas: "80-real,90,120-virtual".
 bool has_code_for(int32_t compute_capability, const std::string& architectures);

@@ -26,6 +26,7 @@ const Backend kCudaSm80Backend{.name = "cuda-sm80",
                                .takes_way = cuda::sm80::takes_way,
                                .value_tiles = cuda::sm80::value_tiles,
                                .cta_tiling = cuda::sm80::cta_tiling,
-                               .short_summaries = cuda::sm80::short_summaries};
+                               .short_summaries = cuda::sm80::short_summaries,
+                               .tries_suffixes = cuda::sm80::tries_suffixes};
 
 }  // namespace deltarelay

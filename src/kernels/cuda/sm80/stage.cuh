@@ -54,8 +54,7 @@ struct Item {
   Row row;
   int head, tile;
   bool transition;  // a tile of M^T
-  bool
-      promising;  // B and M side by side: this CTA is for the row if its last chunks promise to be enough, another one if they do not
+  bool promising;   // B and M side by side: the row is this CTA's if its last chunks promise to be enough
   int sequence_at;  // batched: the sequence, else 0
   int64_t token;    // first token of the row: of a packed tensor, or of the sequence
   int tokens;

@@ -54,7 +54,7 @@ __device__ __forceinline__ bool keep_suffix(const WalkArgs& args, Item& item) {
   return true;
 }
 
-// All that is left of a transition known to be 0: the word that it is, for the rows of the CTA's tile (state.cuh).
+// All that is left of a transition known to be 0: the word that it is, for all its rows (state.cuh). Each of its CTAs says the same.
 __device__ __forceinline__ void leave_no_transition(const WalkArgs& args, const Item& item, int dk) {
   const int64_t slot_head = static_cast<int64_t>(item.row.slot_out) * args.heads_v + item.head;
   if (static_cast<int>(threadIdx.x) < whole_tiles(dk)) row_lives(args.slot_lives, slot_head)[threadIdx.x] = 0;

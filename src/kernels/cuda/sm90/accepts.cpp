@@ -103,4 +103,12 @@ Sizes sizes(const Problem& p, int32_t way, const Tiling&) {
 
 bool short_summaries(const Problem& p) { return p.op == Op::kGdn; }
 
+bool tries_suffixes(const Problem& p, const CallBounds& bounds, int32_t units, bool) {
+  constexpr int64_t kLeastChunks = 8, kLeastChunksKda = 32;
+  if (bounds.folds == 0) return false;
+  const int64_t chunks = bounds.chunks / bounds.rows1;
+  if (p.op == Op::kGdn) return chunks >= kLeastChunks;
+  return chunks >= kLeastChunksKda && 2 * bounds.rows1 * p.heads_v > units;
+}
+
 }  // namespace deltarelay::cuda::sm90

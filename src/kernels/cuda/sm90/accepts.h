@@ -20,5 +20,8 @@ int32_t panel_columns(const Problem& problem, int32_t way);
 Sizes sizes(const Problem& problem, int32_t way, const Tiling& tiling);
 // One gate a head mostly forgets a segment; of 128 gates there is mostly one that does not.
 bool short_summaries(const Problem& problem);
+// Where rows are long enough for a suffix (suffix.cuh). Some summaries of KDA will be short, not all, and phase 1 ends earlier by that only when they take
+// turns on the multiprocessors.
+bool tries_suffixes(const Problem& problem, const CallBounds& bounds, int32_t units, bool exact);
 
 }  // namespace deltarelay::cuda::sm90

@@ -105,18 +105,8 @@ class Chain {
   }
 
   WalkShape shape_of(int32_t phase, int32_t value_tiles) const {
-    return {.dtype = problem_.dtype, .value_tiles = value_tiles, .suffix = phase == 1 && tries_suffixes()};
-  }
-
-  // Where rows are long enough for one. Of 128 channels there is mostly one that does not forget: some summaries of KDA will be short, not all, and
-  // phase 1 ends earlier by that only when they take turns.
-  bool tries_suffixes() const {
-    constexpr int64_t kLeastChunks = 8, kLeastChunksKda = 32;
-    const CallBounds& bounds = call_.bounds;
-    if (bounds.folds == 0) return false;
-    const int64_t chunks = bounds.chunks / bounds.rows1;
-    if (gdn()) return chunks >= kLeastChunks;
-    return chunks >= kLeastChunksKda && 2 * bounds.rows1 * problem_.heads_v > call_.units;
+    const bool suffix = phase == 1 && tries_suffixes(problem_, call_.bounds, call_.units, call_.vanish_bound == 0.0f);
+    return {.dtype = problem_.dtype, .value_tiles = value_tiles, .suffix = suffix};
   }
 
   void carry() const { check(launch_carry(of_.carry_args(), call_.units, of_.stream()), "launch of carry"); }
@@ -161,6 +151,7 @@ const Backend kCudaSm90Backend{.name = "cuda-sm90",
                                .num_ways = cuda::sm90::kNumWays,
                                .way_names = cuda::sm90::kWayNames,
                                .takes_way = cuda::sm90::takes_way,
-                               .short_summaries = cuda::sm90::short_summaries};
+                               .short_summaries = cuda::sm90::short_summaries,
+                               .tries_suffixes = cuda::sm90::tries_suffixes};
 
 }  // namespace deltarelay

@@ -23,6 +23,7 @@ const Backend kCudaSm90Backend{.name = "cuda-sm90",
                                .num_ways = cuda::sm90::kNumWays,
                                .way_names = cuda::sm90::kWayNames,
                                .takes_way = cuda::sm90::takes_way,
-                               .short_summaries = cuda::sm90::short_summaries};
+                               .short_summaries = cuda::sm90::short_summaries,
+                               .tries_suffixes = cuda::sm90::tries_suffixes};
 
 }  // namespace deltarelay
