@@ -13,6 +13,7 @@ constexpr int64_t kReferenceSlowdown = 7;
 // On an H200 at 128: 4.2 and 4.4 times the time of bf16 (KDA, GDN), 3.3 and 3.1 with one product.
 constexpr int64_t kPortableFp32Slowdown = 4, kPortableTf32Slowdown = 3;
 
+// Costs::short_first. An eighth was measured before it and is 2 to 4 % slower where gates forget (docs/planner.md).
 constexpr int32_t kShortFirst = 256 / 16;
 
 int32_t clamp_cost(int64_t value, int32_t least) {

@@ -14,7 +14,7 @@ constexpr uint16_t kCanary = 0xffa5;  // NaN in all three too, and told apart fr
 constexpr int64_t kGuardBytes = 512;  // on each side
 
 // Of tensors: what the library asks for when nothing is promised, so that it is checked with no more; and what allocators of GPU memory give at
-// least, for timings. On an H200 rows that begin in the middle of a 32-byte sector cost 2 to 10 %.
+// least, for timings. On an H200 rows that begin in the middle of a 32-byte sector cost 2 to 11 %.
 constexpr int64_t kLeastAlignment = 16, kAllocatorAlignment = 256;
 
 // Where a buffer lies in its block: aligned to `alignment` and to no more than that, with a guard before and behind.

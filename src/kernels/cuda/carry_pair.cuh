@@ -15,6 +15,7 @@
 
 #include "kernels/cuda/args.h"
 #include "kernels/cuda/carry_step.cuh"
+#include "kernels/cuda/find_fold.cuh"
 #include "kernels/cuda/ptx/barrier.cuh"
 
 namespace deltarelay::cuda {
@@ -280,18 +281,11 @@ __device__ __forceinline__ void run_pair(const CarryArgs& args) {
   allow_next_grid();
   const int block = static_cast<int>(blockIdx.x % (2 * Of::kSlices));
   const uint32_t item = blockIdx.x / (2 * Of::kSlices);
-  const uint32_t index = item / static_cast<uint32_t>(args.heads_v);
   Fold fold;
-  int used;
-  auto look = [&](const uint8_t* table) {
-    fold = reinterpret_cast<const Fold*>(table + args.tables.at_folds)[index];  // in bounds, though perhaps not in use
-    used = reinterpret_cast<const int32_t*>(table + args.tables.at_counts)[1];
-  };
-  if (args.tables.memory == nullptr) look(args.tables.image);  // came with the launch: constants, there before the wait
-  wait_for_previous_grid();
-  if (args.tables.memory != nullptr) look(args.tables.memory);
+  const bool found =
+      find_fold(args.tables, item / static_cast<uint32_t>(args.heads_v), fold, [] { wait_for_previous_grid(); });
   ptx::barrier_cluster_wait(ptx::sem_acquire);
-  if (static_cast<int>(index) >= used) return;  // both blocks
+  if (!found) return;  // both blocks
   const PairPlace place{static_cast<int>(item % static_cast<uint32_t>(args.heads_v)), block / 2 * kRows, block % 2};
   fold.count = live_steps(args, fold, place.head);  // the same for both blocks
   if (fold.count == 0 && !fold.from_initial) return;

@@ -324,7 +324,7 @@ struct Walk {
         left_of(u, error);
       }
       if constexpr (kEmit && Stage::kNarrow) {
-        // Outputs leave while the state is updated: neither loads nor stores of them are waited for at once (2.7 % of KDA's emit).
+        // Outputs leave while the state is updated: neither loads nor stores of them are waited for at once.
         const auto pieces = to.template fetch<2>(passage, lane);
         update(state, u, stage, stage + Stage::kUpdate, lane, [&] { to.finish(pieces, chunk, column, passage, lane); });
       } else {
