@@ -188,7 +188,7 @@ TEST(CudaSm80, TilingFollowsFromTypeWidthsAndSharedMemory) {
   for (const Expected& e : {Expected{Op::kKda, DType::kBf16, 128, 128, 1, 128, 2, 2, 1},
                             Expected{Op::kGdn, DType::kBf16, 128, 128, 1, 128, 2, 2, 1},
                             Expected{Op::kGdn, DType::kFp16, 100, 192, 2, 128, 2, 2, 1},
-                            Expected{Op::kKda, DType::kBf16, 60, 100, 2, 64, 4, 3, 1},
+                            Expected{Op::kKda, DType::kBf16, 60, 100, 2, 64, 4, 3, 2},
                             Expected{Op::kKda, DType::kFp16, 64, 64, 1, 64, 4, 3, 2},
                             Expected{Op::kGdn, DType::kFp32, 128, 192, 3, 64, 2, 2, 1},
                             Expected{Op::kKda, DType::kFp32, 64, 65, 2, 64, 2, 1, 1},

@@ -69,6 +69,23 @@ __device__ __forceinline__ void mma<__half>(float (&d)[4], const Fragment& a, ui
                : "r"(a.reg[0]), "r"(a.reg[1]), "r"(a.reg[2]), "r"(a.reg[3]), "r"(b0), "r"(b1));
 }
 
+// d[16 x 8] += (columns 0-7 of a) b[8 x 8].
+template <class Element>
+__device__ __forceinline__ void mma_half(float (&d)[4], const Fragment& a, uint32_t b);
+
+template <>
+__device__ __forceinline__ void mma_half<__nv_bfloat16>(float (&d)[4], const Fragment& a, uint32_t b) {
+  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+               : "r"(a.reg[0]), "r"(a.reg[1]), "r"(b));
+}
+template <>
+__device__ __forceinline__ void mma_half<__half>(float (&d)[4], const Fragment& a, uint32_t b) {
+  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+               : "r"(a.reg[0]), "r"(a.reg[1]), "r"(b));
+}
+
 // fp32 rounded to the 11 bits of tf32.
 __device__ __forceinline__ uint32_t as_tf32(float x) {
   uint32_t bits;

@@ -55,6 +55,7 @@ struct HalfArithmetic {
   static __device__ __forceinline__ Left left(const float (&sums)[kCount], int group) {
     return {pack_block<Element>(sums, 2 * group), pack_block<Element>(sums, 2 * group + 1)};
   }
+  static __device__ __forceinline__ uint32_t pack(float2 two) { return Pair<Element>::pack(two.x, two.y); }
   static __device__ __forceinline__ void multiply(float (&sum)[4], const Left& a, const Right& b) {
     mma<Element>(sum, a.half[0], b.reg[0], b.reg[1]);
     mma<Element>(sum, a.half[1], b.reg[2], b.reg[3]);
@@ -75,17 +76,22 @@ struct HalfArithmetic {
   template <int kRowTiles>
   static __device__ __forceinline__ void multiply_square(float (&sums)[kRowTiles][4][4], const Left (&a)[kRowTiles],
                                                          uint32_t square, int lane) {
-    uint4 block[3];  // (0, 0), (1, 0), (1, 1)
+    const uint4 lower = load_four(square + SquarePlaces::kLower + lane * 16);
+    const uint4 between = load_four(square + SquarePlaces::kBetween + lane * 16);
+    const uint2 upper = load_two(square + SquarePlaces::kUpper + lane * 8);
 #pragma unroll
-    for (int i = 0; i < 3; ++i) block[i] = load_four(square + i * kBlockBytes + lane * 16);
+    for (int r = 0; r < kRowTiles; ++r) {
+      const Fragment(&left)[2] = a[r].half;
+      mma_half<Element>(sums[r][0], left[0], upper.x);
+      mma<Element>(sums[r][1], left[0], lower.x, lower.y);
+      mma<Element>(sums[r][2], left[0], between.x, between.y);
+      mma<Element>(sums[r][3], left[0], between.z, between.w);
+    }
 #pragma unroll
-    for (int i = 0; i < 3; ++i) {
-#pragma unroll
-      for (int r = 0; r < kRowTiles; ++r) {
-        const Fragment& left = a[r].half[i / 2];
-        mma<Element>(sums[r][(i + 1) / 2 * 2], left, block[i].x, block[i].y);
-        mma<Element>(sums[r][(i + 1) / 2 * 2 + 1], left, block[i].z, block[i].w);
-      }
+    for (int r = 0; r < kRowTiles; ++r) {
+      const Fragment(&left)[2] = a[r].half;
+      mma_half<Element>(sums[r][2], left[1], upper.y);
+      mma<Element>(sums[r][3], left[1], lower.z, lower.w);
     }
   }
 
@@ -153,7 +159,7 @@ struct FineArithmetic : HalfArithmetic<Element> {
     typename Whole::Left high[kRowTiles], low[kRowTiles];
 #pragma unroll
     for (int r = 0; r < kRowTiles; ++r) high[r] = a[r].high, low[r] = a[r].low;
-    Whole::multiply_square(sums, high, square + 3 * kBlockBytes, lane);
+    Whole::multiply_square(sums, high, square + SquarePlaces::kBytes, lane);
     Whole::multiply_square(sums, low, square, lane);
     Whole::multiply_square(sums, high, square, lane);
   }
@@ -343,11 +349,17 @@ __device__ __forceinline__ void store_block(uint8_t* square, int i, int j, const
     }
     using Element = typename ElementOf<Number>::Type;
     store_block<Element>(square, i, j, left, right, lane);
-    store_block<Element>(square + 3 * kBlockBytes, i, j, rest[0], rest[1], lane);
+    store_block<Element>(square + SquarePlaces::kBytes, i, j, rest[0], rest[1], lane);
   } else if constexpr (sizeof(Number) == 2) {
-    *reinterpret_cast<uint4*>(square + (i * (i + 1) / 2 + j) * kBlockBytes + lane * 16) =
-        make_uint4(Pair<Number>::pack(left[0], left[1]), Pair<Number>::pack(right[0], right[1]),
-                   Pair<Number>::pack(left[2], left[3]), Pair<Number>::pack(right[2], right[3]));
+    const uint32_t part[2][2] = {{Pair<Number>::pack(left[0], left[1]), Pair<Number>::pack(right[0], right[1])},
+                                 {Pair<Number>::pack(left[2], left[3]), Pair<Number>::pack(right[2], right[3])}};
+    if (i == j) {  // part[0][1] is above the diagonal
+      *reinterpret_cast<uint32_t*>(square + SquarePlaces::kUpper + lane * 8 + i * 4) = part[0][0];
+      *reinterpret_cast<uint2*>(square + SquarePlaces::kLower + lane * 16 + i * 8) = make_uint2(part[1][0], part[1][1]);
+    } else {
+      *reinterpret_cast<uint4*>(square + SquarePlaces::kBetween + lane * 16) =
+          make_uint4(part[0][0], part[0][1], part[1][0], part[1][1]);
+    }
   } else {
     uint8_t* at = square + (16 * i + lane / 4) * kSquareRowBytes + (16 * j + lane % 4 * 2) * 4;
 #pragma unroll

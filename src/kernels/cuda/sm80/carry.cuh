@@ -326,11 +326,9 @@ __global__ void __launch_bounds__(Carry<kWidth>::kAllThreads)
   using Carry = sm80::Carry<kWidth>;
   const uint32_t slices = static_cast<uint32_t>(whole_tiles(extent.dv) * kTileValues / kCarryRows);
   const uint32_t item = blockIdx.x / slices, heads = static_cast<uint32_t>(args.heads_v);
+  allow_next_grid();
   Fold fold;
-  const bool found = find_fold(args.tables, item / heads, fold, [] {
-    wait_for_previous_grid();
-    allow_next_grid();
-  });
+  const bool found = find_fold(args.tables, item / heads, fold, [] { wait_for_previous_grid(); });
   if (!found) return;
   Carry::run(args, fold, static_cast<int>(item % heads), static_cast<int>(blockIdx.x % slices) * kCarryRows, extent,
              *reinterpret_cast<typename Carry::Shared*>(dynamic_shared_memory()));

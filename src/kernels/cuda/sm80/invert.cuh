@@ -1,7 +1,11 @@
 // The inverse of a unit lower triangular 32 x 32 matrix by one warp.
 #pragma once
-#include <cstdint>
+#include <cuda_bf16.h>
 
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/cuda/invert_by_halves.cuh"
 #include "kernels/cuda/sm80/arithmetic.cuh"
 #include "kernels/cuda/triangle.cuh"
 
@@ -61,29 +65,93 @@ __device__ __forceinline__ float2 below_diagonal(float2 pair, int row, int colum
   return make_float2(right_of < 0 ? pair.x : 0.0f, right_of + 1 < 0 ? pair.y : 0.0f);
 }
 
+// Stores P or T in 16-bit numbers: part(i, j) has a lane's two of part (i, j), packed (SquarePlaces).
+template <class PartAt>
+__device__ __forceinline__ void store_parts(uint8_t* square, int lane, PartAt part) {
+  *reinterpret_cast<uint4*>(square + SquarePlaces::kLower + lane * 16) =
+      make_uint4(part(1, 0), part(1, 1), part(3, 2), part(3, 3));
+  *reinterpret_cast<uint4*>(square + SquarePlaces::kBetween + lane * 16) =
+      make_uint4(part(2, 0), part(2, 1), part(3, 0), part(3, 1));
+  *reinterpret_cast<uint2*>(square + SquarePlaces::kUpper + lane * 8) = make_uint2(part(0, 0), part(2, 2));
+}
+
 // Stores P or T of 32 tokens: pair(row, column) has a lane's numbers of that part, below the diagonal.
 template <class Number, class PairAt>
 __device__ __forceinline__ void store_square(uint8_t* square, int lane, PairAt pair) {
+  float2 parts[kParts];
+  for_each_part([&](int row, int column) {
+    parts[part_number(row, column)] = below_diagonal(pair(row, column), row, column, lane);
+  });
+  if constexpr (sizeof(Number) == 2) {
+    using Numbers = Arithmetic<Number>;
+    auto part = [&](int i, int j) { return Numbers::pack(parts[part_number(8 * i, 8 * j)]); };
+    store_parts(square, lane, part);
+    if constexpr (kIsFine<Number>) {
 #pragma unroll
-  for (int block = 0; block < 3; ++block) {
-    const int i = (block + 1) / 2, j = block / 2;
-    float number[2][4];
-#pragma unroll
-    for (int part = 0; part < 4; ++part) {
-      const int row = 16 * i + part % 2 * 8, column = 16 * j + part / 2 * 8;
-      const float2 two = column > row ? make_float2(0.0f, 0.0f) : below_diagonal(pair(row, column), row, column, lane);
-      number[part / 2][part % 2 * 2] = two.x;
-      number[part / 2][part % 2 * 2 + 1] = two.y;
+      for (float2& two : parts) two = make_float2(Numbers::rest_of(two.x), Numbers::rest_of(two.y));
+      store_parts(square + SquarePlaces::kBytes, lane, part);
     }
-    store_block<Number>(square, i, j, number[0], number[1], lane);
+  } else {
+#pragma unroll
+    for (int row = 0; row < kChunk; row += 8) {
+#pragma unroll
+      for (int column = 0; column < kChunk; column += 8)
+        *reinterpret_cast<float2*>(square + (row + lane / 4) * kSquareRowBytes + (column + lane % 4 * 2) * 4) =
+            column > row ? make_float2(0.0f, 0.0f) : parts[part_number(row, column)];
+    }
   }
-  store_zero_block<Number>(square, 0, 1, lane);
 }
+
+// Where invert_by_halves finds N = -L and leaves T, of bf16 data. What passes lies right of the diagonal of L.
+struct RecordSquares {
+  uint8_t* t;
+  int lane;
+  uint32_t block_at, pair_at, passage_at[2];  // in L
+  uint32_t below[2];                          // of T, packed as sums are
+
+  __device__ __forceinline__ RecordSquares(const SwizzledSquare& lower, uint8_t* to, int of_lane)
+      : t(to), lane(of_lane) {
+    const uint32_t l = static_cast<uint32_t>(lane);
+    block_at = lower.place(l / 8 * 8, l / 8 * 8);
+    pair_at = lower.place(l / 4, l % 4 * 2);
+    for (uint32_t i = 0; i < 2; ++i) passage_at[i] = lower.place(l % 16, 16 + i * 8 + l / 16 * 4);
+  }
+  __device__ __forceinline__ float4 four(int i, int j) const {
+    const float4 l = SwizzledSquare::beyond<float4>(block_at, i, j);
+    return make_float4(-l.x, -l.y, -l.z, -l.w);
+  }
+  __device__ __forceinline__ float2 pair(int i, int j) const {
+    const float2 l = SwizzledSquare::beyond<float2>(pair_at, 8 * i, 8 * j);
+    return make_float2(-l.x, -l.y);
+  }
+  __device__ __forceinline__ uint4& passage(int half) { return SwizzledSquare::beyond<uint4>(passage_at[half], 0, 0); }
+
+  __device__ __forceinline__ void put_rows(const float (&y)[8]) {
+    using Two = Pair<__nv_bfloat16>;
+    passage(1) = make_uint4(Two::pack(y[0], y[1]), Two::pack(y[2], y[3]), Two::pack(y[4], y[5]), Two::pack(y[6], y[7]));
+  }
+  __device__ __forceinline__ void put_below(const float (&x)[4]) {
+    below[0] = Pair<__nv_bfloat16>::pack(x[0], x[1]);
+    below[1] = Pair<__nv_bfloat16>::pack(x[2], x[3]);
+  }
+  __device__ __forceinline__ void put_corner(const float (&x)[2][4]) {
+    const Fragment diagonal = load_matrix(passage_at[1]);
+    store_parts(t, lane, [&](int i, int j) {
+      if (i == j) return diagonal.reg[i];
+      if (i % 2 == 1 && j == i - 1) return below[i / 2];
+      return Pair<__nv_bfloat16>::pack(x[j][i % 2 * 2], x[j][i % 2 * 2 + 1]);
+    });
+  }
+};
 
 // Stores T = (I + L)^-1 - I to a record. With X0, X1 the inverses of the diagonal blocks, the block below them is -X1 (L10 X0), two products
 // of 16 x 16 matrices. L is overwritten.
 template <class Number>
 __device__ __forceinline__ void store_inverse(SwizzledSquare& lower, uint8_t* t, int lane) {
+  if constexpr (std::is_same_v<Number, __nv_bfloat16>) {
+    if (invert_by_halves<Number>(RecordSquares(lower, t, lane), lane)) return;
+    __syncwarp();
+  }
   float x[16];
   invert_diagonal_blocks(lower, x, lane);
   const uint32_t g = lane / 4, q = lane % 4;

@@ -57,13 +57,20 @@ struct RecordPlaces {
 // May CTAs of the walk have 128 value columns? At 128 key channels the state of two row tiles takes half of a lane's registers.
 constexpr bool has_wide_tiles(int32_t element, int32_t width) { return element == 2 && width <= 128; }
 
-// P or T. 16-bit numbers: blocks of 16 x 16 on and below the diagonal, block (i, j) is number i (i + 1) / 2 + j; a block has 16 bytes for each
-// lane of a warp, which are its right operands of two products (Fragment in ptx/matrix.cuh, for the transposed). fp32: rows padded to 40
-// numbers, so that reads of 8 rows touch every bank once. Either way a flat copy brings it into shared memory.
-constexpr int32_t kBlockBytes = 512;
+// P or T. 16-bit numbers: those of 8 x 8 parts on and below the diagonal, as right operands of a warp's products (for the transposed). fp32: rows
+// padded to 40 numbers, so that reads of 8 rows touch every bank once. Either way a flat copy brings it into shared memory.
 constexpr int32_t kSquareRowBytes = 160;
+
+// Places of the 16-bit numbers; part (i, j) is the one of rows 8 i and columns 8 j on, a lane has 4 bytes of each. Parts stand beside each other
+// for a lane as its loads take them: two that are one operand of 16 columns, or alone.
+struct SquarePlaces {
+  static constexpr int32_t kLower = 0;            // 16 bytes a lane: (1, 0) (1, 1), (3, 2) (3, 3)
+  static constexpr int32_t kBetween = 32 * 16;    // 16 bytes: (2, 0) (2, 1), (3, 0) (3, 1)
+  static constexpr int32_t kUpper = 2 * 32 * 16;  // 8 bytes: (0, 0), (2, 2)
+  static constexpr int32_t kBytes = kUpper + 32 * 8;
+};
 constexpr int32_t square_bytes(int32_t element, bool fine) {
-  return element == 2 ? (fine ? 6 : 3) * kBlockBytes : kChunk * kSquareRowBytes;
+  return element == 2 ? (fine ? 2 : 1) * SquarePlaces::kBytes : kChunk * kSquareRowBytes;
 }
 
 // 16-bit data with fewer key channels than this: the 32 keys of a chunk lie close to each other, or depend on each other, and what is rounded

@@ -16,6 +16,13 @@
 
 namespace deltarelay::cuda::sm80 {
 
+// GDN: a suffix may be this part of a row.
+constexpr int kSuffixShare = 4;
+// KDA: what is tried may be this part of a row, and is so many times what so many of the last chunks say. A row whose suffix is not enough is
+// walked whole behind it, and phase 1 waits for it; each row that is not tried is as long (docs/kernels/sm80.md).
+constexpr int kTriedShare = 4, kSampledChunks = 4;
+constexpr float kTriedSlack = 1.0f;
+
 // Of the last chunks of a row, as many as it takes for M to vanish; 0: more than a share of the row. By every warp: chunks are looked
 // at 32 at a time, the last first. Bounds are summed in one order, so every CTA finds the same. NaN is never enough.
 template <class Stage>
@@ -63,14 +70,22 @@ __device__ __forceinline__ void leave_no_transition(const WalkArgs& args, const 
 // Of the last chunks of a row of KDA, as many as are worth a try; 0: none. By every warp.
 template <class Stage>
 __device__ __forceinline__ int promising_chunks(const WalkArgs& args, const Item& item) {
-  const int64_t last = item.chunk + item.row.chunks - 1;
-  const float* decays = reinterpret_cast<const float*>(
-      args.prepared + (last * args.heads_v + item.head) * Stage::kRecord.bytes + Stage::kRecord.decay);
-  float most = 0.0f;
-  for (int i = static_cast<int>(threadIdx.x % 32); i < Stage::kWidth; i += 32) most = max_or_nan(most, decays[i]);
+  constexpr int kEach = Stage::kWidth / 32;  // channels of a lane
+  const int sampled = min(item.row.chunks, kSampledChunks), lane = static_cast<int>(threadIdx.x % 32);
+  float sums[kEach] = {};
+  for (int i = 0; i < sampled; ++i) {
+    const int64_t chunk = item.chunk + item.row.chunks - 1 - i;
+    const float* decays = reinterpret_cast<const float*>(
+        args.prepared + (chunk * args.heads_v + item.head) * Stage::kRecord.bytes + Stage::kRecord.decay);
+#pragma unroll
+    for (int e = 0; e < kEach; ++e) sums[e] += __log2f(decays[e * 32 + lane]);
+  }
+  float most = sums[0];
+#pragma unroll
+  for (int e = 1; e < kEach; ++e) most = max_or_nan(most, sums[e]);
 #pragma unroll
   for (int step = 1; step < 32; step *= 2) most = max_or_nan(most, __shfl_xor_sync(~0u, most, step));
-  return suffix_chunks(__log2f(most), item.row.chunks / kSuffixShare);
+  return suffix_chunks(most / static_cast<float>(sampled), kTriedSlack, item.row.chunks / kTriedShare);
 }
 
 }  // namespace deltarelay::cuda::sm80

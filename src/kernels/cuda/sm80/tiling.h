@@ -71,7 +71,8 @@ constexpr WalkTiling walk_tiling(Op op, int32_t element, int32_t width, int32_t 
   t.stage_bytes = t.values + value_tile;
   t.together = ctas_together(element, width, columns);
   const bool large = element == 4 || width > 128;
-  const int32_t room = ((large ? kMostShared : shared_share(t.together)) - kPlanBytes) / t.stage_bytes;
+  int32_t room = (shared_share(t.together) - kPlanBytes) / t.stage_bytes;
+  if (large && room < 2) room = (kMostShared - kPlanBytes) / t.stage_bytes;
   t.stages = room < 1 ? 1 : room > 4 ? 4 : room;
   t.shared_bytes = t.stages * t.stage_bytes + kPlanBytes;
   return t;

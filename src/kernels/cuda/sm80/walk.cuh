@@ -60,6 +60,17 @@ __device__ __forceinline__ void for_each_batch(Load load, Use use) {
   }
 }
 
+// Waiting for the grid before. Phase 3 waits as late as it can, ahead of its states: inputs, tables and records were complete when phase 1 began,
+// and phase 3 starts behind phase 1 (or behind carry, which starts behind that) when all CTAs there have let it; those of phase 1 do so when they have
+// waited themselves. Every CTA waits, with an item or without: who waits for the end of this grid relies on the end of those before it.
+__device__ __forceinline__ void wait_first(const WalkArgs& args) {
+  if (args.phase != 3) wait_for_previous_grid();
+  allow_next_grid();
+}
+__device__ __forceinline__ void wait_late(const WalkArgs& args) {
+  if (args.phase == 3) wait_for_previous_grid();
+}
+
 // One CTA, one item.
 template <Op kOp, class Number, int kWidth, int kTileColumns, bool kBoth>
 struct Walk {
@@ -78,6 +89,8 @@ struct Walk {
   static constexpr bool kAhead = Numbers::kLoadsAhead && kWidth <= 128;  // of right operands
   // With two stages ahead, copies are asked for behind the products with the state: what they wait for is hidden there. No warp idles then.
   static constexpr bool kLoadsLate = Stage::kNarrow && Stage::kStages > 2 && !kBoth;
+  // Is the first state loaded behind the first copies? Wider heads then spill in their loop.
+  static constexpr bool kStartsLate = Stage::kNarrow;
   static constexpr int kFirstLook = 2;             // chunks, before which strong gates have left nothing
   static constexpr int kLookEvery = 128 / kChunk;  // chunks between looks at all numbers of M
 
@@ -222,10 +235,10 @@ struct Walk {
   }
 
   // Chunks `first` .. `last` - 1 of the item. `values`: the CTA has V, which M does without. `of_m`: the rows of this warp are of M^T. `idle`: none
-  // of its columns exists, it only helps to copy.
-  template <bool kEmit>
+  // of its columns exists, it only helps to copy. `start` is called when the first copies are under way.
+  template <bool kEmit, class Start>
   static __device__ __forceinline__ void run(const WalkArgs& args, State& state, uint32_t ring, int first, int last,
-                                             bool values, bool of_m, bool idle) {
+                                             bool values, bool of_m, bool idle, Start start) {
     constexpr int kStages = Stage::kStages, kStagesAhead = kStages == 1 ? 1 : kStages - 1;
     const uint32_t source = ring + kStages * Stage::kBytes, this_thread = opaque(threadIdx.x);
     Copies<Stage, kEmit> copies(source, first, values, static_cast<int>(threadIdx.x));
@@ -239,6 +252,7 @@ struct Walk {
       close_copies();
       copies.go_on();
     }
+    start();
     const uint32_t output = source + static_cast<int>(sizeof(Source<Stage>));
     Output<Stage> to;
     if constexpr (kEmit && Stage::kNarrow) to = load_object<Output<Stage>>(output);
@@ -347,7 +361,10 @@ struct Walk {
   static __device__ __forceinline__ void walk(const WalkInputs& inputs, const WalkArgs& args, const Extent& extent,
                                               int tiles, uint8_t* memory) {
     Item found;
-    if (!find_item<Stage>(args, extent, tiles, found)) return;
+    if (!find_item<Stage>(args, extent, tiles, found)) {
+      wait_late(args);
+      return;
+    }
     const uint32_t ring = shared_address(memory);
     auto& plan = *reinterpret_cast<Plan<Stage>*>(memory + Stage::kStages * Stage::kBytes);
     static_assert(sizeof(Plan<Stage>) <= kPlanBytes);
@@ -425,7 +442,7 @@ struct Walk {
             if (value == key && value < extent.dk) state[r][j] = 1.0f;
           }
         }
-        run<false>(args, state, ring, first, row.chunks, kBoth || !of_m, of_m, idle);
+        run<false>(args, state, ring, first, row.chunks, kBoth || !of_m, of_m, idle, [] {});
         if (kBoth || of_m) lives = transition_lives(state, of_m, args.vanish_bound);
         if (first == 0 || !lives) break;
       }
@@ -449,19 +466,28 @@ struct Walk {
       }
       return;
     }
-    if (row.slot_in >= 0) {
+    auto load_first = [&] {
+      wait_late(args);
+      if (row.slot_in >= 0) {
 #pragma unroll
-      for (int i = 0; i < kRowTiles * kWidth / 2; ++i) state[i % kRowTiles][i / kRowTiles] = 0.0f;
-      from_slot(slot_state(row.slot_in));
-    } else {
-      const int64_t slot = initial_slot(args.initial, args.has_initial, row.sequence, args.report);
+        for (int i = 0; i < kRowTiles * kWidth / 2; ++i) state[i % kRowTiles][i / kRowTiles] = 0.0f;
+        from_slot(slot_state(row.slot_in));
+      } else {
+        const int64_t slot = initial_slot(args.initial, args.has_initial, row.sequence, args.report);
 #pragma unroll
-      for (int r = 0; r < kRowTiles; ++r) load_state(state[r], args.initial, slot, item.head, place(r), extent);
-    }
+        for (int r = 0; r < kRowTiles; ++r) load_state(state[r], args.initial, slot, item.head, place(r), extent);
+      }
+    };
+    if constexpr (!kStartsLate) load_first();
     // From pause to pause, where states inside the sequence are wanted.
     for (int done = 0;;) {
       const int next = stops ? min(plan.due.chunk(), row.chunks) : row.chunks;
-      if (next > done) run<true>(args, state, ring, done, next, true, false, idle);
+      // Where a state is wanted ahead of the first token, none is walked at first; the state is then loaded twice.
+      if (next > done || (kStartsLate && done == 0)) {
+        run<true>(args, state, ring, done, next, true, false, idle, [&] {
+          if (kStartsLate && done == 0) load_first();
+        });
+      }
       done = next;
       if (done == row.chunks) {
         if (row.slot_out >= 0) to_slot(slot_state(row.slot_out));
@@ -485,8 +511,7 @@ __global__ void __launch_bounds__(Stage<kOp, Number, kWidth, kTileColumns, kBoth
                                   Stage<kOp, Number, kWidth, kTileColumns, kBoth>::kTogether)
     walk_kernel(const __grid_constant__ WalkInputs inputs, const __grid_constant__ WalkArgs args, Extent extent,
                 int tiles) {
-  wait_for_previous_grid();
-  allow_next_grid();
+  wait_first(args);
   Walk<kOp, Number, kWidth, kTileColumns, kBoth>::walk(inputs, args, extent, tiles, dynamic_shared_memory());
 }
 

@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
     if (item.row.work == Work::kSummarize && threadIdx.x < 32) {
       const float decay = last_decay(activation, item);
       __syncwarp();  // all have read the item
-      if (threadIdx.x == 0) begin_suffix<kFusedChunk>(shared.suffix, shared.item, decay);
+      if (threadIdx.x == 0) begin_suffix<kFusedChunk>(shared.suffix, shared.item, suffix_of(item, decay));
     }
     __syncthreads();  // cluster_begin hands on no data
   }

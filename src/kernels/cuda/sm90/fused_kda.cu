@@ -16,7 +16,8 @@ Kernel* kernel_of(GateForm form) {
 
 template <int kCtas, bool kSuffix>
 cudaError_t launch(const FusedMaps& maps, const WalkArgs& args, const Activation& activation, cudaStream_t stream) {
-  const unsigned grid = static_cast<unsigned>(args.row_bound) * static_cast<unsigned>(args.heads_v) * kCtas;
+  const unsigned grid =
+      static_cast<unsigned>(args.row_bound) * static_cast<unsigned>(args.heads_v) * kCtas * (kSuffix ? 2 : 1);
   const LaunchShape shape{
       .grid = dim3(grid), .block = kFusedThreads, .shared_bytes = sizeof(FusedShared<kCtas>), .cluster = kCtas};
   return launch_dependent(kernel_of<kCtas, kSuffix>(activation.gate_form), shape, stream, maps, args, activation);

@@ -81,19 +81,20 @@ struct Suffix {
 
 // Items are numbered (row, head, value half), the last innermost: rows come longest first, and so do the CTAs.
 template <int kGroups>
-__device__ __forceinline__ bool find_item(const WalkArgs& args, const uint8_t* table, int chunk_tokens, Item& item) {
+__device__ __forceinline__ bool find_item(const WalkArgs& args, const uint8_t* table, int chunk_tokens, Item& item,
+                                          uint32_t number) {
   const Tables& at = args.tables;
   const bool third = args.phase == 3;
   const int count = reinterpret_cast<const int32_t*>(table + at.at_counts)[third ? 2 : 0];
   constexpr int kHalves = 2 / kGroups;  // CTAs over the value rows of one head
-  const int line = static_cast<int>(blockIdx.x) / kHalves;
+  const int line = static_cast<int>(number) / kHalves;
   const int index = line / args.heads_v;
   const Row row = reinterpret_cast<const Row*>(
       table + (third ? at.at_rows3 : at.at_rows1))[index];  // in bounds, though perhaps not in use
   if (index >= count) return false;
   item.row = row;
   item.head = line % args.heads_v;
-  item.value_half = static_cast<int>(blockIdx.x) % kHalves;
+  item.value_half = static_cast<int>(number) % kHalves;
   const int n = item.row.sequence;
   const auto* token_begin = reinterpret_cast<const int64_t*>(table + at.at_token_begin);
   const auto* chunk_begin = reinterpret_cast<const int32_t*>(table + at.at_chunk_begin);
@@ -113,10 +114,11 @@ __device__ __forceinline__ bool find_item(const WalkArgs& args, const uint8_t* t
 __device__ __forceinline__ bool table_came(const WalkArgs& args) { return args.tables.memory == nullptr; }
 
 template <int kGroups>
-__device__ __forceinline__ bool find_item(const WalkArgs& args, int chunk_tokens, Item& item) {
+__device__ __forceinline__ bool find_item(const WalkArgs& args, int chunk_tokens, Item& item,
+                                          uint32_t number = blockIdx.x) {
   // Apart, so that the image is read as what it is: constants.
-  if (table_came(args)) return find_item<kGroups>(args, args.tables.image, chunk_tokens, item);
-  return find_item<kGroups>(args, args.tables.memory, chunk_tokens, item);
+  if (table_came(args)) return find_item<kGroups>(args, args.tables.image, chunk_tokens, item, number);
+  return find_item<kGroups>(args, args.tables.memory, chunk_tokens, item, number);
 }
 
 // Waiting for the grid before. A table that came with the launch is read ahead of that. In phase 3 only those wait who need a state: inputs

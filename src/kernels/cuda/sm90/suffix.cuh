@@ -15,10 +15,17 @@
 
 namespace deltarelay::cuda::sm90 {
 
-// By one thread, ahead of all others: makes the item that of its suffix.
+// A suffix may be this part of a row, and is so many times what the last chunk says: a row whose suffix is not enough is walked whole behind it,
+// and phase 1 waits for it (docs/kernels/sm90-fused.md).
+constexpr int kSuffixShare = 4;
+constexpr float kSuffixSlack = 1.5f;
+__device__ __forceinline__ int suffix_of(const Item& item, float decay) {
+  return suffix_chunks(decay, kSuffixSlack, item.row.chunks / kSuffixShare);
+}
+
+// By one thread, ahead of all others: makes the item that of its last `chunks`; 0: leaves it whole.
 template <int kChunk>
-__device__ __forceinline__ void begin_suffix(Suffix& suffix, Item& item, float decay) {
-  const int chunks = suffix_chunks(decay, item.row.chunks / kSuffixShare);
+__device__ __forceinline__ void begin_suffix(Suffix& suffix, Item& item, int chunks) {
   if (chunks == 0) return;
   suffix = {.skipped = item.row.chunks - chunks, .lives = 0};
   item.token += suffix.skipped * kChunk;

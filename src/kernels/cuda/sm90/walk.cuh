@@ -147,7 +147,8 @@ __global__ void __launch_bounds__(kWalkThreads, 1)
   const bool emits = kTiles == 1 || shared.item.row.work == Work::kEmit;
   if (kSuffix && !emits) {
     const float decay = weakest_decay<Stage>(args, shared.item, shared.weakest);
-    if (threadIdx.x == 0) begin_suffix<Stage::Record::kChunk>(shared.suffix, shared.item, decay);
+    if (threadIdx.x == 0)
+      begin_suffix<Stage::Record::kChunk>(shared.suffix, shared.item, suffix_of(shared.item, decay));
     __syncthreads();
   }
   auto summarize = [&](auto&& walk) {

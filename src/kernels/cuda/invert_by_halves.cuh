@@ -1,0 +1,129 @@
+// T = (I - N)^-1 - I of a strictly lower triangular 32 x 32 matrix N by one warp, in few instructions: for 16-bit data.
+#pragma once
+#include <cuda_fp16.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/cuda/ptx/barrier.cuh"
+#include "kernels/cuda/ptx/matrix.cuh"
+#include "kernels/cuda/ptx/number.cuh"
+
+namespace deltarelay::cuda {
+
+// By halves: inverses of the 8 x 8 blocks on the diagonal by substitution in fp32, a row a lane; from them those of
+// 16 x 16 blocks, and T, by products of fp16. With Y0 and Y1 inverses (less I) and E what is below them, the block below is M + Y1 M, where
+// M = E + E Y0: what is added to E is not rounded. fp16 has the 11 bits of tf32, against the 8 of T in bf16, but not its range: false, and nothing
+// that counts, where a number above kLargest has come up. Numbers are within 2 where keys are normed, strengths are within 2 and norms of
+// raw keys in one chunk alike; N has the ratio of two norms in it. Below 6e-5 fp16 loses bits: so do rows of keys that are a thousand times their
+// neighbours, whose columns are above kLargest.
+// Of fp16 data T itself keeps 11 bits, and products of operands with 11 bits would cost as much as storing it: there operands have a lower half
+// too, and a product is three.
+//
+// `at`, by 8 x 8 parts (i, j) of rows 8 i and columns 8 j on:
+//     four(i, j)              numbers j to j + 3 of row i of N's part (lane / 8, lane / 8)
+//     pair(i, j)              the lane's two numbers of part (i, j) of N, as sums hold them (ptx/matrix.cuh)
+//     passage(half)           16 bytes of the lane in shared memory; half 1 of fp16 data only
+//     put_rows(y)             row lane % 8 of part (lane / 8, lane / 8) of T; ahead of a barrier of the warp
+//     put_below(x)            parts (1, 0) and (3, 2), as sums hold them
+//     put_corner(x)           parts (2, 0) and (3, 0), then (2, 1) and (3, 1); last
+template <class Element, class Squares>
+__device__ __forceinline__ bool invert_by_halves(Squares at, int lane) {
+  using Half = Pair<__half>;
+  constexpr float kLargest = 1024.0f;
+  float y[8];
+#pragma unroll
+  for (int j = 0; j < 8; j += 4) {
+    const float4 n = at.four(lane % 8, j);
+    y[j] = n.x, y[j + 1] = n.y, y[j + 2] = n.z, y[j + 3] = n.w;
+  }
+#pragma unroll
+  for (int m = 6; m >= 1; --m) {
+#pragma unroll
+    for (int j = 0; j < m; j += 4) {
+      const float4 n = at.four(m, j);
+      y[j] = fmaf(y[m], n.x, y[j]);
+      if (j + 1 < m) y[j + 1] = fmaf(y[m], n.y, y[j + 1]);
+      if (j + 2 < m) y[j + 2] = fmaf(y[m], n.z, y[j + 2]);
+      if (j + 3 < m) y[j + 3] = fmaf(y[m], n.w, y[j + 3]);
+    }
+  }
+  at.put_rows(y);
+  // Two numbers as operands: upper and lower halves.
+  struct Split {
+    uint32_t upper, lower;
+  };
+  constexpr bool kSplit = std::is_same_v<Element, __half>;
+  auto split = [](float x, float y) {
+    const uint32_t upper = Half::pack(x, y);
+    return Split{upper, kSplit ? Half::pack(x - Half::low(upper), y - Half::high(upper)) : 0};
+  };
+  auto transposed = [](const Split& x) {
+    return Split{transpose_block(x.upper), kSplit ? transpose_block(x.lower) : 0};
+  };
+  constexpr Split kZero = {0, 0};
+  auto multiply = [](float(&d)[4], const Split(&a)[4], const Split& b0, const Split& b1) {
+    const Fragment upper = {a[0].upper, a[1].upper, a[2].upper, a[3].upper};
+    mma<__half>(d, upper, b0.upper, b1.upper);
+    if constexpr (kSplit) {
+      mma<__half>(d, upper, b0.lower, b1.lower);
+      mma<__half>(d, {a[0].lower, a[1].lower, a[2].lower, a[3].lower}, b0.upper, b1.upper);
+    }
+  };
+  const Split own_inverse[4] = {split(y[0], y[1]), split(y[2], y[3]), split(y[4], y[5]), split(y[6], y[7])};
+  const uint4 halves = {own_inverse[0].upper, own_inverse[1].upper, own_inverse[2].upper, own_inverse[3].upper};
+  at.passage(0) = halves;
+  if constexpr (kSplit)
+    at.passage(1) = {own_inverse[0].lower, own_inverse[1].lower, own_inverse[2].lower, own_inverse[3].lower};
+  __syncwarp();
+  Split left[4], right[4];  // the inverses as A, as B operands
+#pragma unroll
+  for (int half = 0; half < (kSplit ? 2 : 1); ++half) {
+    const uint32_t inverses = shared_address(&at.passage(half));
+    const Fragment as_a = load_matrix(inverses), as_b = load_matrix_transposed(inverses);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      (half == 0 ? left[i].upper : left[i].lower) = as_a.reg[i];
+      (half == 0 ? right[i].upper : right[i].lower) = as_b.reg[i];
+    }
+  }
+
+  // 16 x 16: both blocks in one product, of a matrix that has them on its diagonal.
+  const float2 e0 = at.pair(1, 0), e1 = at.pair(3, 2);
+  float below[4] = {e0.x, e0.y, e1.x, e1.y};
+  multiply(below, {split(e0.x, e0.y), kZero, kZero, split(e1.x, e1.y)}, right[0], right[2]);
+  const Split m0 = split(below[0], below[1]), m1 = split(below[2], below[3]);
+  multiply(below, {left[1], kZero, kZero, left[3]}, transposed(m0), transposed(m1));
+  const Split b0 = split(below[0], below[1]), b1 = split(below[2], below[3]);
+  at.put_below(below);
+
+  // 32 x 32
+  float corner[2][4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 two = at.pair(2 + i % 2, i / 2);
+    corner[i / 2][2 * (i % 2)] = two.x, corner[i / 2][2 * (i % 2) + 1] = two.y;
+  }
+  auto packed = [&](int i) { return split(corner[i / 2][2 * (i % 2)], corner[i / 2][2 * (i % 2) + 1]); };
+  const Split n10[4] = {packed(0), packed(1), packed(2), packed(3)};
+  multiply(corner[0], n10, right[0], transposed(b0));
+  multiply(corner[1], n10, kZero, right[1]);
+  const Split m[4] = {packed(0), packed(1), packed(2), packed(3)};
+#pragma unroll
+  for (int n = 0; n < 2; ++n)
+    multiply(corner[n], {left[2], b1, kZero, left[3]}, transposed(m[2 * n]), transposed(m[2 * n + 1]));
+  at.put_corner(corner);
+
+  auto larger = [](uint32_t a, uint32_t b) {
+    const __half2 most =
+        __hmax2(__habs2(reinterpret_cast<const __half2&>(a)), __habs2(reinterpret_cast<const __half2&>(b)));
+    return reinterpret_cast<const uint32_t&>(most);
+  };
+  const uint32_t most = larger(
+      larger(larger(halves.x, halves.y), larger(halves.z, halves.w)),
+      larger(larger(larger(b0.upper, b1.upper), larger(m[0].upper, m[1].upper)), larger(m[2].upper, m[3].upper)));
+  const __half2 limit = __float2half2_rn(kLargest);
+  return __all_sync(~0u, __hbgt2(limit, reinterpret_cast<const __half2&>(most)));
+}
+
+}  // namespace deltarelay::cuda
