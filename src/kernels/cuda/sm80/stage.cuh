@@ -46,8 +46,9 @@ struct Stage {
   static_assert(kSharedBytes <= kMostShared && kBytes % 16 == 0);
 };
 
-// Items are numbered (row, head, tile), the last innermost: rows come longest first, and so do the CTAs. The tiles of a row to emit are
-// those of the value columns; of one to summarize those of B, and after those of all rows those of M^T: where gates forget, most of them end
+// Items are numbered (row, head, tile), the last innermost: rows come longest first, and so do the CTAs. A last tile of value columns that is not
+// full comes behind the full ones of all rows: side by side, with an even number of multiprocessors, some of them would have two full
+// ones and others two that idle. The tiles of a row to emit are those of the value columns; of one to summarize those of B, and after those of all rows those of M^T: where gates forget, most of them end
 // early, and would have had the others wait. Where a CTA has both, rows that promise to end early come after the others for that reason; which
 // ones those are the kernel finds out, so there are two CTAs for each, and one of them returns at once.
 struct Item {
@@ -72,13 +73,24 @@ __device__ __forceinline__ bool find_item(const WalkArgs& args, const Extent& ex
   item.transition = later && !Stage::kBoth;
   item.promising = later && Stage::kBoth;
   const uint32_t number = blockIdx.x - (later ? static_cast<uint32_t>(values) : 0u);
-  const uint32_t each = static_cast<uint32_t>(item.transition ? tiles - value_tiles : value_tiles);
-  const uint32_t line = number / each;
+  uint32_t line, tile;
+  if (item.transition) {
+    const uint32_t each = static_cast<uint32_t>(tiles - value_tiles);
+    line = number / each;
+    tile = number % each;
+  } else {
+    const uint32_t ragged = value_tiles > 1 && extent.dv % Stage::kColumns != 0 ? 1u : 0u;
+    const uint32_t whole = static_cast<uint32_t>(value_tiles) - ragged;
+    const uint32_t lines = static_cast<uint32_t>(args.row_bound) * static_cast<uint32_t>(args.heads_v);
+    const bool last = number >= lines * whole;
+    line = last ? number - lines * whole : number / whole;
+    tile = last ? whole : number % whole;
+  }
   const int index = static_cast<int>(line / static_cast<uint32_t>(args.heads_v));
   if (index >= count) return false;
   item.row = (third ? args.tables.rows3() : args.tables.rows1())[index];
   item.head = static_cast<int>(line % static_cast<uint32_t>(args.heads_v));
-  item.tile = static_cast<int>(number % each);
+  item.tile = static_cast<int>(tile);
   if (item.transition && item.row.work == Work::kEmit) return false;
   const int n = item.row.sequence;
   const int64_t begin = args.tables.token_begin()[n], length = args.tables.token_begin()[n + 1] - begin;

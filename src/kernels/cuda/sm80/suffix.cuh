@@ -16,12 +16,12 @@
 
 namespace deltarelay::cuda::sm80 {
 
-// GDN: a suffix may be this part of a row.
+// A suffix may be this part of a row.
 constexpr int kSuffixShare = 4;
-// KDA: what is tried may be this part of a row, and is so many times what so many of the last chunks say. A row whose suffix is not enough is
-// walked whole behind it, and phase 1 waits for it; each row that is not tried is as long (docs/kernels/sm80.md).
-constexpr int kTriedShare = 4, kSampledChunks = 4;
-constexpr float kTriedSlack = 1.0f;
+// KDA: so many of the last chunks say how many are tried. A row whose suffix is not enough is walked whole behind it, and phase 1 waits for it; each
+// row that is not tried is as long (docs/kernels/sm80.md).
+constexpr int kSampledChunks = 4;
+constexpr float kSuffixSlack = 1.0f;
 
 // Of the last chunks of a row, as many as it takes for M to vanish; 0: more than a share of the row. By every warp: chunks are looked
 // at 32 at a time, the last first. Bounds are summed in one order, so every CTA finds the same. NaN is never enough.
@@ -85,7 +85,7 @@ __device__ __forceinline__ int promising_chunks(const WalkArgs& args, const Item
   for (int e = 1; e < kEach; ++e) most = max_or_nan(most, sums[e]);
 #pragma unroll
   for (int step = 1; step < 32; step *= 2) most = max_or_nan(most, __shfl_xor_sync(~0u, most, step));
-  return suffix_chunks(most / static_cast<float>(sampled), kTriedSlack, item.row.chunks / kTriedShare);
+  return suffix_chunks(most / static_cast<float>(sampled), kSuffixSlack, item.row.chunks / kSuffixShare);
 }
 
 }  // namespace deltarelay::cuda::sm80

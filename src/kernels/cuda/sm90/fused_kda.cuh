@@ -87,8 +87,8 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
     for (const CUtensorMap* map : {&maps.q, &maps.k, &maps.g, &maps.v, &maps.o}) prefetch_tensor_map(map);
   }
   wait_to_find(args);
-  // Two pairs for every row: the later is for rows whose last chunks promise to be enough, the earlier for all others, so that no row that is
-  // walked whole begins behind a short one. Only the kernel knows which those are.
+  // Two pairs for every row: the later is for rows that are sure to end early, the earlier for all others, so that no row that is walked whole
+  // begins behind a short one. Only the kernel knows which those are.
   const bool later = kSuffix && blockIdx.x >= gridDim.x / 2;
   if (threadIdx.x == 0) {
     shared.found =
@@ -104,8 +104,8 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
     int chunks = 0;  // to try first
     if (item.row.work == Work::kSummarize)
       chunks = suffix_of(item, weakest_decay<kForm>(activation, item, shared.weakest));
-    if ((chunks > 0) != later) return;  // that is for another pair
-    __syncthreads();                    // all have read how many chunks the row has
+    if (is_sure(chunks, item.row.chunks) != later) return;  // that is for another pair
+    __syncthreads();                                        // all have read how many chunks the row has
     if (threadIdx.x == 0) begin_suffix<kFusedChunk>(shared.suffix, shared.item, chunks);
     __syncthreads();  // cluster_begin hands on no data
   }

@@ -18,9 +18,14 @@ namespace deltarelay::cuda::sm90 {
 // A suffix may be this part of a row, and is so many times what the last chunk says: a row whose suffix is not enough is walked whole behind it,
 // and phase 1 waits for it (docs/kernels/sm90-fused.md).
 constexpr int kSuffixShare = 4;
-constexpr float kSuffixSlack = 1.5f;
+constexpr float kSuffixSlack = 2.0f;
 __device__ __forceinline__ int suffix_of(const Item& item, float decay) {
   return suffix_chunks(decay, kSuffixSlack, item.row.chunks / kSuffixShare);
+}
+// Suffixes of so few chunks, or of such a part of the row, hold what they promise. The longer they are, the more what came of one chunk is off.
+constexpr int kSureChunks = 8, kSureShare = 16;
+__device__ __forceinline__ bool is_sure(int chunks, int of_row) {
+  return chunks > 0 && chunks <= max(kSureChunks, of_row / kSureShare);
 }
 
 // By one thread, ahead of all others: makes the item that of its last `chunks`; 0: leaves it whole.
