@@ -106,6 +106,8 @@ INSTANTIATE_TEST_SUITE_P(Gpu, Captured, testing::ValuesIn(cases_in(R"(
   kda-late:  kda bf16 hv=2 seqs=700,0,65 lengths=execute init final l2norm
   gdn-late:  gdn bf16 hv=2 seqs=700,0,65 lengths=execute init=slots final=slots:key l2norm
   portable:  kda fp32 hv=2 dk=60 dv=100 seqs=1024,700,0 init final gate=log:-0.02,0 l2norm segments=4 backend=cuda-sm80
+  portable-narrow: kda bf16 hv=2 dk=64 dv=64 seqs=1024,700 init final gate=bounded:-0.05 beta=logit l2norm segments=4 backend=cuda-sm80
+  portable-unaligned: gdn bf16 hqk=1 hv=2 dk=64 dv=64 seqs=1024,700 init final gate=log:-0.02,0 l2norm segments=4 align=2 backend=cuda-sm80
   portable-late: gdn bf16 hv=2 dk=64 seqs=700,0,65 lengths=execute init=slots final=slots:key l2norm backend=cuda-sm80
 )")),
                          name_of);
