@@ -48,7 +48,8 @@ struct Stage {
 
 // Items are numbered (row, head, tile), the last innermost: rows come longest first, and so do the CTAs. A last tile of value columns that is not
 // full comes behind the full ones of all rows: side by side, with an even number of multiprocessors, some of them would have two full
-// ones and others two that idle. The tiles of a row to emit are those of the value columns; of one to summarize those of B, and after those of all rows those of M^T: where gates forget, most of them end
+// ones and others two that idle. The tiles of a row to emit are those of the value columns; of one to summarize those of B, and after those of
+// all rows those of M^T: where gates forget, most of them end
 // early, and would have had the others wait. Where a CTA has both, rows that promise to end early come after the others for that reason; which
 // ones those are the kernel finds out, so there are two CTAs for each, and one of them returns at once.
 struct Item {

@@ -60,11 +60,19 @@ __device__ __forceinline__ void for_each_batch(Load load, Use use) {
   }
 }
 
-// Waiting for the grid before. Phase 3 waits as late as it can, ahead of its states: inputs, tables and records were complete when phase 1 began,
-// and phase 3 starts behind phase 1 (or behind carry, which starts behind that) when all CTAs there have let it; those of phase 1 do so when they have
-// waited themselves. Every CTA waits, with an item or without: who waits for the end of this grid relies on the end of those before it.
-__device__ __forceinline__ void wait_first(const WalkArgs& args) {
-  if (args.phase != 3) wait_for_previous_grid();
+// Waiting for the grid before. Phase 3 waits as late as it can, ahead of its states: inputs and records were complete when phase 1 began, and phase 3
+// starts behind phase 1 (or behind carry, which starts behind that) when all CTAs there have let it; those of phase 1 do so when they have waited
+// themselves. Every CTA waits, with an item or without: who waits for the end of this grid relies on the end of those before it.
+//
+// The first-level cache may still have lines of an earlier call until then. So only those start early who read past it: tables that came with
+// the launch, tensors that are copied in pieces (shared_memory.cuh), no checkpoints.
+template <class Stage>
+__device__ __forceinline__ void wait_first(const WalkInputs& inputs, const WalkArgs& args) {
+  auto in_pieces = [](const TensorView& tensor) { return access_of(tensor, Stage::kElement) == Access::kPieces; };
+  const bool starts_early = args.phase == 3 && args.tables.memory == nullptr &&
+                            args.checkpoints.kind == Checkpoints::kNone && in_pieces(inputs.v) &&
+                            (!Stage::kScalarGate || (in_pieces(inputs.q) && in_pieces(inputs.k)));
+  if (!starts_early) wait_for_previous_grid();
   allow_next_grid();
 }
 __device__ __forceinline__ void wait_late(const WalkArgs& args) {
@@ -511,8 +519,9 @@ __global__ void __launch_bounds__(Stage<kOp, Number, kWidth, kTileColumns, kBoth
                                   Stage<kOp, Number, kWidth, kTileColumns, kBoth>::kTogether)
     walk_kernel(const __grid_constant__ WalkInputs inputs, const __grid_constant__ WalkArgs args, Extent extent,
                 int tiles) {
-  wait_first(args);
-  Walk<kOp, Number, kWidth, kTileColumns, kBoth>::walk(inputs, args, extent, tiles, dynamic_shared_memory());
+  using Walk = sm80::Walk<kOp, Number, kWidth, kTileColumns, kBoth>;
+  wait_first<typename Walk::Stage>(inputs, args);
+  Walk::walk(inputs, args, extent, tiles, dynamic_shared_memory());
 }
 
 }  // namespace deltarelay::cuda::sm80
