@@ -16,8 +16,11 @@ namespace deltarelay::cuda {
 
 // log2 of a decay after which no number of M is left: 2^-149 is the least of fp32, and M begins with 1. The rest is for rounding.
 constexpr float kVanishedLog2 = -156.0f;
+// A summary by its suffix (suffix.cuh of either backend): that may be this part of a row.
+constexpr int kSuffixShare = 4;
+
 // Chunks that a row has to end with so that M vanishes, by a guess: some of the last ones decay by log2 `decay` each, and others may decay less,
-// so it is `slack` times as many. 0: more than `most`. (A summary by its suffix: suffix.cuh of either backend.)
+// so it is `slack` times as many. 0: more than `most`.
 __device__ __forceinline__ int suffix_chunks(float decay, float slack, int most) {
   const float enough = kVanishedLog2 * slack;
   if (!(decay * static_cast<float>(most) <= enough)) return 0;  // also NaN

@@ -16,8 +16,6 @@
 
 namespace deltarelay::cuda::sm80 {
 
-// A suffix may be this part of a row.
-constexpr int kSuffixShare = 4;
 // KDA: so many of the last chunks say how many are tried. A row whose suffix is not enough is walked whole behind it, and phase 1 waits for it; each
 // row that is not tried is as long (docs/kernels/sm80.md).
 constexpr int kSampledChunks = 4;

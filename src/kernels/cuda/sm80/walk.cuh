@@ -18,6 +18,7 @@
 
 #include "kernels/cuda/args.h"
 #include "kernels/cuda/checkpoint.cuh"
+#include "kernels/cuda/early_start.cuh"
 #include "kernels/cuda/ptx/barrier.cuh"
 #include "kernels/cuda/sm80/arithmetic.cuh"
 #include "kernels/cuda/sm80/launch.h"
@@ -69,14 +70,11 @@ __device__ __forceinline__ void for_each_batch(Load load, Use use) {
 template <class Stage>
 __device__ __forceinline__ void wait_first(const WalkInputs& inputs, const WalkArgs& args) {
   auto in_pieces = [](const TensorView& tensor) { return access_of(tensor, Stage::kElement) == Access::kPieces; };
-  const bool starts_early = args.phase == 3 && args.tables.memory == nullptr &&
-                            args.checkpoints.kind == Checkpoints::kNone && in_pieces(inputs.v) &&
+  const bool starts_early = args.phase == 3 && table_came(args) && args.checkpoints.kind == Checkpoints::kNone &&
+                            in_pieces(inputs.v) &&
                             (!Stage::kScalarGate || (in_pieces(inputs.q) && in_pieces(inputs.k)));
   if (!starts_early) wait_for_previous_grid();
   allow_next_grid();
-}
-__device__ __forceinline__ void wait_late(const WalkArgs& args) {
-  if (args.phase == 3) wait_for_previous_grid();
 }
 
 // One CTA, one item.
@@ -370,7 +368,7 @@ struct Walk {
                                               int tiles, uint8_t* memory) {
     Item found;
     if (!find_item<Stage>(args, extent, tiles, found)) {
-      wait_late(args);
+      wait_for_state(args);
       return;
     }
     const uint32_t ring = shared_address(memory);
@@ -475,7 +473,7 @@ struct Walk {
       return;
     }
     auto load_first = [&] {
-      wait_late(args);
+      wait_for_state(args);
       if (row.slot_in >= 0) {
 #pragma unroll
         for (int i = 0; i < kRowTiles * kWidth / 2; ++i) state[i % kRowTiles][i / kRowTiles] = 0.0f;

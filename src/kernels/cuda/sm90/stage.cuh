@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/args.h"
 #include "kernels/cuda/checkpoint.cuh"
+#include "kernels/cuda/early_start.cuh"
 #include "kernels/cuda/ptx/barrier.cuh"
 #include "kernels/cuda/ptx/wgmma.cuh"
 #include "kernels/cuda/sm90/record.h"
@@ -110,9 +111,6 @@ __device__ __forceinline__ bool find_item(const WalkArgs& args, const uint8_t* t
   return true;
 }
 
-// The table came with the launch.
-__device__ __forceinline__ bool table_came(const WalkArgs& args) { return args.tables.memory == nullptr; }
-
 template <int kGroups>
 __device__ __forceinline__ bool find_item(const WalkArgs& args, int chunk_tokens, Item& item,
                                           uint32_t number = blockIdx.x) {
@@ -135,11 +133,6 @@ __device__ __forceinline__ void wait_when_found(const WalkArgs& args, bool found
   if (args.phase == 1 || !found) wait_for_previous_grid();
   allow_next_grid();
 }
-// Ahead of a state that comes from the grid before.
-__device__ __forceinline__ void wait_for_state(const WalkArgs& args) {
-  if (args.phase == 3) wait_for_previous_grid();
-}
-
 // Shared memory of a CTA of the walk: a ring of stages, and the barriers of each.
 template <class Stage>
 struct WalkShared {

@@ -15,9 +15,8 @@
 
 namespace deltarelay::cuda::sm90 {
 
-// A suffix may be this part of a row, and is so many times what the last chunk says: a row whose suffix is not enough is walked whole behind it,
+// A suffix is so many times what the last chunk says: a row whose suffix is not enough is walked whole behind it,
 // and phase 1 waits for it (docs/kernels/sm90-fused.md).
-constexpr int kSuffixShare = 4;
 constexpr float kSuffixSlack = 2.0f;
 __device__ __forceinline__ int suffix_of(const Item& item, float decay) {
   return suffix_chunks(decay, kSuffixSlack, item.row.chunks / kSuffixShare);
