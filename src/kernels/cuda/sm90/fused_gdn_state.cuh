@@ -76,23 +76,47 @@ struct ChunkStep {
         update[n / 2].reg[2 * (n % 2) + r] = Pair<Element>::pack(u[4 * n + 2 * r] * f.x, u[4 * n + 2 * r + 1] * f.y);
     }
   }
+  // S <- S + k^T (e^{Glast-G} U). Not waited for. A group of products for each half of the channels: the first is packed while the second
+  // is at work.
   __device__ __forceinline__ void update_state(float (&state)[64], const Fragment (&update)[2]) const {
     const uint64_t keys = swizzled_operand(address + Stage::kK, Stage::kHalfBytes);
 #pragma unroll
-    for (int k = 0; k < 2; ++k) Product::add_transposed(state, update[k], keys + operand_step(k * 16 * kRowBytes));
-    wgmma_commit();
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int k = 0; k < 2; ++k)
+        Product::add_transposed(half_of(state, half), update[k],
+                                keys + operand_step(half * Stage::kHalfBytes + k * 16 * kRowBytes));
+      wgmma_commit();
+    }
   }
 };
+
+// Channels 16 `first` to 16 `last` of the state as an operand.
+template <class Element>
+__device__ __forceinline__ void pack_state(Fragment (&operand)[8], const float (&state)[64], int first, int last) {
+#pragma unroll
+  for (int k = first; k < last; ++k) operand[k] = pack_block<Element>(state, k);
+}
+// The same of all of it, when the update is done; `kLater` groups of products were issued behind it and are not waited for.
+template <class Element, int kLater>
+__device__ __forceinline__ void pack_updated(Fragment (&operand)[8], float (&state)[64]) {
+  wgmma_wait<kLater + 1>();
+  pin(half_of(state, 0));
+  pack_state<Element>(operand, state, 0, 4);
+  wgmma_wait<kLater>();
+  pin(half_of(state, 1));
+  pack_state<Element>(operand, state, 4, 8);
+}
 
 // Outputs of one half of the values.
 template <class Element, int kCtas>
 __device__ __forceinline__ void emit_chunks(const FusedMaps& maps, const WalkArgs& args, const Item& item,
                                             Shared<kCtas>& shared, int group, int rank, float (&state)[64]) {
   const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, warp = thread / 32;
-  const int column = 2 * (lane % 4), chunks = item.row.chunks, tokens = item.tokens, half = rank + group;
-  // This lane's row of its warp's 16 value columns, 16 tokens at a time, for transposing ldmatrix and stmatrix.
-  const uint32_t v_offset =
-      Stage::kV + group * Stage::kTileBytes + swizzled_offset(8 * (lane / 16) + lane % 8, 2 * warp + lane / 8 % 2);
+  const int column = lane_column_of(lane), chunks = item.row.chunks, tokens = item.tokens, half = rank + group;
+  // This lane's row of its warp's 16 value columns, 16 tokens at a time, for transposing ldmatrix and stmatrix. Opaque as the column is.
+  const uint32_t v_offset = opaque(Stage::kV + group * Stage::kTileBytes +
+                                   swizzled_offset(8 * (lane / 16) + lane % 8, 2 * warp + lane / 8 % 2));
   constexpr bool kSends = kCtas == 1;  // the outputs: a single CTA has no warp to spare for that
   float product[16];                   // K S, then R, then U
   float out[16];
@@ -108,13 +132,12 @@ __device__ __forceinline__ void emit_chunks(const FusedMaps& maps, const WalkArg
   };
   auto output_tile = [&](int stage_index) { return shared.ring[stage_index] + Stage::kV + group * Stage::kTileBytes; };
 
+  Fragment operand[8];
+  pack_state<Element>(operand, state, 0, 8);
 #pragma unroll 1
   for (int chunk = 0; chunk < chunks; ++chunk) {
     const int stage_index = position.stage, valid = tokens - chunk * kFusedChunk;
     const ChunkStep<Element> step(shared.ring[stage_index], column);
-    Fragment state_operand[8];
-#pragma unroll
-    for (int k = 0; k < 8; ++k) state_operand[k] = pack_block<Element>(state, k);
     wait_parity(&shared.loaded[stage_index], position.parity);
     if (valid < kFusedChunk)
       clear_keys(shared.ring[stage_index], &shared.made[stage_index], position.parity, valid, group, thread);
@@ -122,11 +145,11 @@ __device__ __forceinline__ void emit_chunks(const FusedMaps& maps, const WalkArg
 #pragma unroll
     for (int b = 0; b < 2; ++b) value[b] = load_matrix_transposed(step.address + v_offset + b * 16 * kRowBytes);
     wgmma_fence();
-    step.read_keys(product, state_operand);
+    step.read_keys(product, operand);
     // Behind K S: the output of the chunk before goes to shared memory, which frees its registers for Q S.
     if (chunk > 0) write_output(previous);
     wgmma_fence();
-    step.read_queries(out, state_operand);
+    step.read_queries(out, operand);
 
     wait_parity(&shared.made[stage_index], position.parity);
     float4 strength[4];
@@ -172,8 +195,8 @@ __device__ __forceinline__ void emit_chunks(const FusedMaps& maps, const WalkArg
       ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>{});
       release_stage<kCtas>(shared, previous, rank);
     }
+    pack_updated<Element, 1>(operand, state);
     wgmma_wait<0>();
-    pin(state);
     pin(out);
     previous = stage_index;
     position.advance();
@@ -189,16 +212,15 @@ template <class Element>
 __device__ __forceinline__ void summarize_chunks(const WalkArgs& args, const Item& item, Shared<2>& shared, int rank,
                                                  bool values, float (&state)[64]) {
   const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, warp = thread / 32;
-  const int column = 2 * (lane % 4), group = values ? 0 : 1, chunks = item.row.chunks, tokens = item.tokens;
-  const uint32_t v_offset = Stage::kV + swizzled_offset(8 * (lane / 16) + lane % 8, 2 * warp + lane / 8 % 2);
+  const int column = lane_column_of(lane), group = values ? 0 : 1, chunks = item.row.chunks, tokens = item.tokens;
+  const uint32_t v_offset = opaque(Stage::kV + swizzled_offset(8 * (lane / 16) + lane % 8, 2 * warp + lane / 8 % 2));
   RingPosition<Ring<2>::kStages> position;
   int previous = 0;  // stage of the chunk before
+  Fragment operand[8];
+  pack_state<Element>(operand, state, 0, 8);
   auto walk = [&](int chunk) {
     const int stage_index = position.stage, valid = tokens - chunk * kFusedChunk;
     const ChunkStep<Element> step(shared.ring[stage_index], column);
-    Fragment operand[8];
-#pragma unroll
-    for (int k = 0; k < 8; ++k) operand[k] = pack_block<Element>(state, k);
     wait_parity(&shared.loaded[stage_index], position.parity);
     if (valid < kFusedChunk)
       clear_keys(shared.ring[stage_index], &shared.made[stage_index], position.parity, valid, group, thread);
@@ -228,8 +250,7 @@ __device__ __forceinline__ void summarize_chunks(const WalkArgs& args, const Ite
     step.pack_update(update, product, TokenFactors(step.stage + Stage::kUpdate, column));
     wgmma_fence();
     step.update_state(state, update);
-    wgmma_wait<0>();
-    pin(state);
+    pack_updated<Element, 0>(operand, state);
     previous = stage_index;
     position.advance();
   };

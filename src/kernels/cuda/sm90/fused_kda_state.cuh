@@ -84,12 +84,6 @@ __device__ __forceinline__ void finish_update(float (&state)[64], const ChannelF
   late.scale(state, 4, 8);
 }
 
-// This lane's place in an 8-column block of an accumulator. Opaque, or the compiler reads the thread's number again in every chunk, and
-// waits for it.
-__device__ __forceinline__ int lane_column_of(int lane) {
-  return static_cast<int>(opaque(static_cast<uint32_t>(2 * (lane % 4))));
-}
-
 // Outputs of one half of the values.
 template <int kCtas>
 __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs& args, const Item& item,

@@ -4,6 +4,7 @@
 #include "kernels/cuda/ptx/barrier.cuh"
 #include "kernels/cuda/ptx/bulk.cuh"
 #include "kernels/cuda/ptx/matrix.cuh"
+#include "kernels/cuda/ptx/number.cuh"
 #include "kernels/cuda/ptx/wgmma.cuh"
 #include "kernels/cuda/sm90/record.h"
 #include "kernels/cuda/sm90/stage.cuh"
@@ -23,6 +24,12 @@ constexpr int kFusedOtherRegisters = 88;
 // Half of the channels of a state.
 __device__ __forceinline__ float (&half_of(float (&state)[64], int half))[32] {
   return reinterpret_cast<float(&)[32]>(state[32 * half]);
+}
+
+// This lane's place in an 8-column block of an accumulator. Opaque, or the compiler reads the thread's number again in every chunk, and
+// waits for it.
+__device__ __forceinline__ int lane_column_of(int lane) {
+  return static_cast<int>(opaque(static_cast<uint32_t>(2 * (lane % 4))));
 }
 
 // d += a P^T or a T^T; a has 32 columns.
