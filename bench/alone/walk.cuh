@@ -17,6 +17,7 @@
 
 #include "kernels/cuda/args.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/sm90/launch.h"
 #include "kernels/cuda/sm90/record.h"
 #include "kernels/cuda/sm90/walk_maps.h"
 
@@ -188,11 +189,15 @@ class Walk {
   }
   size_t per_token_head() const { return static_cast<size_t>(shape_.all_tokens()) * shape_.heads_v; }
 
-  // Prints the median and the least of five series of launches, the clock, and what the outputs come to.
+  // Prints the median and the least of five series of launches, the clock, and what the outputs come to. `most`: items that a single CTA can take.
   template <class Kernel, class... Args>
-  void time(Kernel* kernel, size_t shared_bytes, unsigned threads, unsigned ctas, const Args&... args) const {
+  void time(Kernel* kernel, size_t shared_bytes, unsigned threads, unsigned ctas, unsigned most,
+            const Args&... args) const {
     require(cuda::load_kernel(kernel, shared_bytes), "load_kernel");
-    const cuda::LaunchShape launch{.grid = dim3(static_cast<unsigned>(shape_.sequences * shape_.heads_v) * ctas),
+    int units = 0;
+    require(cudaDeviceGetAttribute(&units, cudaDevAttrMultiProcessorCount, 0), "cudaDeviceGetAttribute");
+    const auto items = static_cast<unsigned>(shape_.sequences * shape_.heads_v);
+    const cuda::LaunchShape launch{.grid = dim3(ctas == 1 ? cuda::sm90::single_ctas(items, most, units) : items * ctas),
                                    .block = threads,
                                    .shared_bytes = shared_bytes,
                                    .cluster = ctas};

@@ -7,8 +7,10 @@ namespace deltarelay::cuda::sm90 {
 namespace {
 
 template <class Element, int kCtas, bool kSuffix>
-cudaError_t launch(const FusedMaps& maps, const WalkArgs& args, const Activation& activation, cudaStream_t stream) {
-  const unsigned grid = static_cast<unsigned>(args.row_bound) * static_cast<unsigned>(args.heads_v) * kCtas;
+cudaError_t launch(const FusedMaps& maps, const WalkArgs& args, const Activation& activation, int32_t units,
+                   cudaStream_t stream) {
+  const unsigned items = static_cast<unsigned>(args.row_bound) * static_cast<unsigned>(args.heads_v);
+  const unsigned grid = kCtas == 1 ? single_ctas(items, fused_gdn::kMostItems, units) : items * kCtas;
   const LaunchShape shape{
       .grid = dim3(grid), .block = kFusedThreads, .shared_bytes = sizeof(fused_gdn::Shared<kCtas>), .cluster = kCtas};
   return launch_dependent(fused_gdn_kernel<Element, kCtas, kSuffix>, shape, stream, maps, args, activation);
@@ -17,9 +19,9 @@ cudaError_t launch(const FusedMaps& maps, const WalkArgs& args, const Activation
 template <class Element>
 cudaError_t launch_tiles(const FusedMaps& maps, const WalkArgs& args, const Activation& activation,
                          const WalkShape& shape, cudaStream_t stream) {
-  if (shape.value_tiles == 1) return launch<Element, 1, false>(maps, args, activation, stream);
-  return shape.suffix ? launch<Element, 2, true>(maps, args, activation, stream)
-                      : launch<Element, 2, false>(maps, args, activation, stream);
+  if (shape.value_tiles == 1) return launch<Element, 1, false>(maps, args, activation, shape.units, stream);
+  return shape.suffix ? launch<Element, 2, true>(maps, args, activation, shape.units, stream)
+                      : launch<Element, 2, false>(maps, args, activation, shape.units, stream);
 }
 
 template <class Element>

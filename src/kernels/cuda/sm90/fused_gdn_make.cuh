@@ -1,6 +1,8 @@
 // The making groups of the fused walk of GDN: loads, norms, gates, both score matrices in one product, P, L, and the inverse. Two groups
 // take the chunks of their CTA in turns, so that each has two chunks' time for one.
 #pragma once
+#include <climits>
+
 #include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/ptx/matrix.cuh"
 #include "kernels/cuda/ptx/wgmma.cuh"
@@ -16,33 +18,30 @@ template <int kCtas, bool kQueries>
 class Loader {
  public:
   __device__ __forceinline__ Loader(const FusedMaps& maps, Shared<kCtas>& shared, int group, int rank)
-      : maps_(maps),
-        shared_(shared),
-        rank_(rank),
-        chunks_(uniform(shared.item.row.chunks)),
-        chunk_(group * kCtas),
-        position_{group * kCtas} {}
+      : maps_(maps), shared_(shared), rank_(rank), cursor_(shared, group * kCtas), position_{group * kCtas} {}
 
-  // Everything up to chunk `needed`, waiting for stages; and what can be loaded now. When single CTAs, which run on every multiprocessor, fill
+  // Everything up to chunk `needed` (counted through all items), waiting for stages; and what can be loaded now. When single CTAs, which run on every multiprocessor, fill
   // their rings for the first time, two chunks more at most: a lane waits to issue a copy while those before it crowd the memory, and would
   // be late for the first chunk.
   __device__ __forceinline__ void load(int needed) {
-    const int limit = kCtas == 1 && chunk_ < kStages ? chunk_ + 2 : chunks_;
+    const int limit = kCtas == 1 && cursor_.number() < kStages ? cursor_.number() + 2 : kAll;
 #pragma unroll 1
-    while (chunk_ <= needed || chunk_ < limit) {
-      if (!load_next(chunk_ <= needed)) break;
+    while (cursor_.number() <= needed || cursor_.number() < limit) {
+      if (!load_next(cursor_.number() <= needed)) break;
     }
   }
+
+  static constexpr int kAll = INT_MAX;  // as `needed`: all that is left
 
  private:
   static constexpr int kStages = Ring<kCtas>::kStages, kHalves = Ring<kCtas>::kHalves;
 
   __device__ __forceinline__ bool load_next(bool wait) {
-    if (chunk_ >= chunks_) return false;
-    if (chunk_ >= kStages) {
+    if (cursor_.ends()) return false;
+    if (cursor_.number() >= kStages) {
 #pragma unroll
       for (int i = 0; i < kCtas; ++i) {
-        if (chunk_ + i >= chunks_) break;
+        if (kCtas > 1 && cursor_.chunk() + i >= cursor_.chunks()) break;
         uint64_t* free = &shared_.free[position_.stage + i];
         if (wait)
           wait_parity(free, position_.parity ^ 1);
@@ -53,11 +52,11 @@ class Loader {
     if (elect_lane()) {
 #pragma unroll
       for (int i = 0; i < kCtas; ++i) {
-        if (chunk_ + i < chunks_) load(chunk_ + i, position_.stage + i);
+        if (kCtas == 1 || cursor_.chunk() + i < cursor_.chunks()) load(cursor_.chunk() + i, position_.stage + i);
       }
     }
     __syncwarp();
-    chunk_ += 2 * kCtas;
+    cursor_.advance();
     position_.advance();
     return true;
   }
@@ -65,7 +64,7 @@ class Loader {
   __device__ __forceinline__ void load(int chunk, int stage_index) {
     uint8_t* stage = shared_.ring[stage_index];
     uint64_t* loaded = &shared_.loaded[stage_index];
-    const Item& item = shared_.item;  // read again for every chunk: registers are short here
+    const Item& item = cursor_.item();  // read again for every chunk: registers are short here
     const int token = static_cast<int>(item.token) + chunk * kFusedChunk;
     auto expect = [](uint64_t* barrier, uint32_t bytes) {
       ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, barrier, bytes);
@@ -78,8 +77,8 @@ class Loader {
     if (kCtas > 1 && stage_index % 2 != rank_) expect(&shared_.made[stage_index], Stage::kMadeBytes);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      copy(maps_.k, half, shared_.key_head, stage + half * Stage::kHalfBytes + Stage::kK);
-      if constexpr (kQueries) copy(maps_.q, half, shared_.key_head, stage + half * Stage::kHalfBytes + Stage::kQ);
+      copy(maps_.k, half, item.key_head, stage + half * Stage::kHalfBytes + Stage::kK);
+      if constexpr (kQueries) copy(maps_.q, half, item.key_head, stage + half * Stage::kHalfBytes + Stage::kQ);
     }
 #pragma unroll
     for (int half = 0; half < kHalves; ++half)
@@ -88,8 +87,8 @@ class Loader {
 
   const FusedMaps& maps_;
   Shared<kCtas>& shared_;
-  int rank_, chunks_;
-  int chunk_;
+  int rank_;
+  MakeCursor<kCtas> cursor_;
   MakePosition<kCtas> position_;  // both chunks of a round lie in neighbouring stages, for their number is even
 };
 
@@ -247,18 +246,22 @@ __device__ __forceinline__ void write_lower(FusedLower& lower, const float* scor
 
 // `kQueries`: q too, and P; a summary has neither.
 template <class Element, int kCtas, bool kQueries>
-__device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activation& activation, const Item& item,
-                                            Shared<kCtas>& shared, int group, int rank) {
+__device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activation& activation, Shared<kCtas>& shared,
+                                            int group, int rank) {
   const int warp = uniform(static_cast<int>(threadIdx.x) % kWarpgroup / 32);
-  const int chunks = uniform(item.row.chunks);
   FusedLower& lower = shared.lower[group];
   TokenGates& gates = shared.gates[group];
   Loader<kCtas, kQueries> loader(maps, shared, group, rank);
   if (warp == 0) loader.load(-1);
 
-  const GateParams gate = gate_params(activation, item.head, 0, 1);
   MakePosition<kCtas> position{group * kCtas + rank};
-  RawToken raw = fetch_token(activation, item, group * kCtas + rank, threadIdx.x % 32);
+  MakeCursor<kCtas> cursor(shared, group * kCtas + rank);
+  GateParams gate{};
+  RawToken raw{};
+  if (!cursor.ends()) {
+    gate = gate_params(activation, cursor.item().head, 0, 1);
+    raw = fetch_token(activation, cursor.item(), cursor.chunk(), threadIdx.x % 32);
+  }
   // The stages that this group makes.
   for (MakePosition<kCtas> own = position; own.parity == position.parity; own.advance()) {
     const int thread = threadIdx.x % kWarpgroup;
@@ -267,12 +270,12 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activat
   }
   int turn = 0;
 #pragma unroll 1
-  for (int chunk = group * kCtas + rank; chunk < chunks; chunk += 2 * kCtas) {
+  while (!cursor.ends()) {
     // Opaque, or the compiler keeps every address that follows from it in registers from chunk to chunk.
     const uint32_t thread = opaque(threadIdx.x) % kWarpgroup;
     const int lane = static_cast<int>(thread % 32), stage_index = position.stage;
     uint8_t* stage = shared.ring[stage_index];
-    const int valid = min(item.tokens - chunk * kFusedChunk, kFusedChunk);
+    const int valid = min(cursor.item().tokens - cursor.chunk() * kFusedChunk, kFusedChunk);
     wait_parity(&shared.loaded[stage_index], position.parity);
 
     // Rows 0-31 are those of q, rows 32-63 those of k; columns k, and before them q, of which only the squares are of use.
@@ -286,10 +289,15 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activat
       Wgmma<Element>::times(scores, rows + at, columns + at, step > 0);
     }
     wgmma_commit();
+    const int index = cursor.index();
+    cursor.advance();
     // By one warp: of four that all sum for themselves the other three would take issue slots from the state.
     if (warp == 1) {
       write_gates(stage, gates, sum_gates(activation, gate, raw, valid, lane), lane);
-      raw = fetch_token(activation, item, chunk + 2 * kCtas, lane);
+      if (!cursor.ends()) {
+        if (cursor.index() != index) gate = gate_params(activation, cursor.item().head, 0, 1);
+        raw = fetch_token(activation, cursor.item(), cursor.chunk(), lane);
+      }
     }
     named_barrier(kMakeBarrier + group, kWarpgroup);
     wgmma_wait<0>();
@@ -299,7 +307,7 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activat
     if (warp < 2) {
       if constexpr (kQueries) write_p<Element>(stage + Stage::kP, of_keys, gates.sum, factors, warp, lane);
       // What the next chunk of this group needs: its stages were left by the state three chunks ago, so nobody waits for what is made here.
-      if (warp == 0) loader.load(chunk + 2 * kCtas);
+      if (warp == 0) loader.load(cursor.number());
     } else {
       write_lower(lower, of_keys, gates.sum, factors, valid, warp, lane);
       named_barrier(kLowerBarrier + group, 64);
@@ -315,7 +323,7 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activat
     }
     position.advance();
   }
-  if (warp == 0) loader.load(chunks - 1);
+  if (warp == 0) loader.load(Loader<kCtas, kQueries>::kAll);
 }
 
 }  // namespace deltarelay::cuda::sm90::fused_gdn

@@ -108,10 +108,12 @@ __device__ __forceinline__ void pack_updated(Fragment (&operand)[8], float (&sta
   pack_state<Element>(operand, state, 4, 8);
 }
 
-// Outputs of one half of the values.
+// Outputs of one half of the values. `position`: place of the item's first chunk in the ring, then of the one behind its last. That one's stage
+// is not released.
 template <class Element, int kCtas>
 __device__ __forceinline__ void emit_chunks(const FusedMaps& maps, const WalkArgs& args, const Item& item,
-                                            Shared<kCtas>& shared, int group, int rank, float (&state)[64]) {
+                                            Shared<kCtas>& shared, int group, int rank,
+                                            RingPosition<Ring<kCtas>::kStages>& position, float (&state)[64]) {
   const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, warp = thread / 32;
   const int column = lane_column_of(lane), chunks = item.row.chunks, tokens = item.tokens, half = rank + group;
   // This lane's row of its warp's 16 value columns, 16 tokens at a time, for transposing ldmatrix and stmatrix. Opaque as the column is.
@@ -120,7 +122,6 @@ __device__ __forceinline__ void emit_chunks(const FusedMaps& maps, const WalkArg
   constexpr bool kSends = kCtas == 1;  // the outputs: a single CTA has no warp to spare for that
   float product[16];                   // K S, then R, then U
   float out[16];
-  RingPosition<Ring<kCtas>::kStages> position;
   int previous = 0;  // stage of the chunk before
 
   // O^T of a chunk into the v tile of its stage. A warp overwrites only what it has read.

@@ -29,7 +29,7 @@ __device__ __forceinline__ void produce(const WalkMaps& maps, const WalkArgs& ar
   constexpr int kChunk = Record::kChunk, kHalfBytes = kChunk * kRowBytes, kHalves = 2 / kTiles;
   const Item& item = shared.item;
   const int lane = threadIdx.x % 32, chunks = item.row.chunks;
-  const int key_head = item.head / (args.heads_v / args.heads_qk);
+  const int key_head = item.key_head;
   // The part of the record that this CTA brings in: of two one half each.
   constexpr int kFrom = kEmit ? 0 : Record::kSummary, kMiddle = kFrom + (Record::kBytes - kFrom) / 32 * 16;
   const int part = kTiles == 2 && cluster.rank == 1 ? kMiddle : kFrom;

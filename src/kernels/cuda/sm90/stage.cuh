@@ -65,7 +65,7 @@ static_assert(fits<GdnStage>() && fits<GdnSummaryStage>() && fits<KdaStage>() &&
 // What one CTA does.
 struct Item {
   Row row;
-  int head;
+  int head, key_head;
   int value_half;   // first 64-row block of this CTA: 0 or 1 (CTAs with one state group)
   int sequence_at;  // batched: the sequence, else 0: TMA coordinate
   int64_t token;    // first token of the row: TMA coordinate, or row in the sequence
@@ -95,6 +95,7 @@ __device__ __forceinline__ bool find_item(const WalkArgs& args, const uint8_t* t
   if (index >= count) return false;
   item.row = row;
   item.head = line % args.heads_v;
+  item.key_head = item.head / (args.heads_v / args.heads_qk);
   item.value_half = static_cast<int>(number) % kHalves;
   const int n = item.row.sequence;
   const auto* token_begin = reinterpret_cast<const int64_t*>(table + at.at_token_begin);
