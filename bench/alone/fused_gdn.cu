@@ -19,8 +19,7 @@ void time(const Shape& shape) {
   activation.scale = 0.08838835f;
   activation.l2norm = true;
   walk.time(cuda::sm90::fused_gdn_kernel<Element, kCtas, kSuffix>, sizeof(cuda::sm90::fused_gdn::Shared<kCtas>),
-            cuda::sm90::kFusedThreads, kCtas, cuda::sm90::fused_gdn::kMostItems, walk.maps(gates.data()),
-            walk.args(cuda::sm90::kFusedChunk), activation);
+            cuda::sm90::kFusedThreads, kCtas, walk.maps(gates.data()), walk.args(cuda::sm90::kFusedChunk), activation);
 }
 
 }  // namespace

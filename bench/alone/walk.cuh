@@ -17,8 +17,9 @@
 
 #include "kernels/cuda/args.h"
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/sm90/launch.h"
+#include "kernels/cuda/sm90/fused_row.cuh"
 #include "kernels/cuda/sm90/record.h"
+#include "kernels/cuda/sm90/single_ctas.h"
 #include "kernels/cuda/sm90/walk_maps.h"
 
 namespace deltarelay::alone {
@@ -189,15 +190,16 @@ class Walk {
   }
   size_t per_token_head() const { return static_cast<size_t>(shape_.all_tokens()) * shape_.heads_v; }
 
-  // Prints the median and the least of five series of launches, the clock, and what the outputs come to. `most`: items that a single CTA can take.
+  // Prints the median and the least of five series of launches, the clock, and what the outputs come to.
   template <class Kernel, class... Args>
-  void time(Kernel* kernel, size_t shared_bytes, unsigned threads, unsigned ctas, unsigned most,
-            const Args&... args) const {
+  void time(Kernel* kernel, size_t shared_bytes, unsigned threads, unsigned ctas, const cuda::sm90::FusedMaps& maps,
+            const cuda::WalkArgs& walk, const Args&... more) const {
     require(cuda::load_kernel(kernel, shared_bytes), "load_kernel");
     int units = 0;
     require(cudaDeviceGetAttribute(&units, cudaDevAttrMultiProcessorCount, 0), "cudaDeviceGetAttribute");
     const auto items = static_cast<unsigned>(shape_.sequences * shape_.heads_v);
-    const cuda::LaunchShape launch{.grid = dim3(ctas == 1 ? cuda::sm90::single_ctas(items, most, units) : items * ctas),
+    const unsigned single = cuda::sm90::single_ctas(walk, cuda::sm90::kMostItems, units);
+    const cuda::LaunchShape launch{.grid = dim3(ctas == 1 ? single : items * ctas),
                                    .block = threads,
                                    .shared_bytes = shared_bytes,
                                    .cluster = ctas};
@@ -209,7 +211,8 @@ class Walk {
     auto time_launches = [&] {
       float ms = 0.0f;
       require(cudaEventRecord(begin), "cudaEventRecord");
-      for (int i = 0; i < kLaunches; ++i) require(cuda::launch_dependent(kernel, launch, nullptr, args...), "launch");
+      for (int i = 0; i < kLaunches; ++i)
+        require(cuda::launch_dependent(kernel, launch, nullptr, maps, walk, more...), "launch");
       require(cudaEventRecord(end), "cudaEventRecord");
       require(cudaEventSynchronize(end), "the kernel");
       require(cudaEventElapsedTime(&ms, begin, end), "cudaEventElapsedTime");

@@ -18,20 +18,6 @@
 namespace deltarelay::cuda::sm90 {
 namespace fused_gdn {
 
-// Which items are this CTA's, by its first warp; of a pair the one that both have. Items come longest first: the order of CTAs turns from one
-// round of items to the next, so that all have about as much to do.
-template <int kCtas>
-__device__ __forceinline__ void find_items(const WalkArgs& args, Shared<kCtas>& shared) {
-  const uint32_t round = threadIdx.x, last = gridDim.x - 1;
-  const uint32_t number = round * gridDim.x + (round % 2 == 0 ? blockIdx.x : last - blockIdx.x);
-  const uint32_t items = static_cast<uint32_t>(args.row_bound) * static_cast<uint32_t>(args.heads_v) * kCtas;
-  const bool found =
-      round < (kCtas == 1 ? kMostItems : 1) && number < items &&
-      find_item<Ring<kCtas>::kHalves>(args, kFusedChunk, shared.item_at(static_cast<int>(round)), number);
-  const uint32_t all = __ballot_sync(~0u, found);
-  if (threadIdx.x == 0) shared.items = __popc(all);
-}
-
 // `again`: in place of others.
 template <int kCtas>
 __device__ __forceinline__ void init_barriers(Shared<kCtas>& shared, int rank, bool again) {
@@ -61,29 +47,6 @@ __device__ __forceinline__ float last_decay(const Activation& activation, const 
   return sum;
 }
 
-// All items of this CTA by one of its state groups.
-template <class Element, int kCtas>
-__device__ __forceinline__ void emit_items(const FusedMaps& maps, const WalkArgs& args, Shared<kCtas>& shared,
-                                           int group, int rank) {
-  RingPosition<Ring<kCtas>::kStages> position;
-  const int items = kCtas == 1 ? uniform(shared.items) : 1;
-#pragma unroll 1
-  for (int index = 0; index < items; ++index) {
-    const Item& item = shared.item_at(index);
-    emit_row(args, item, rank + group,
-             [&](float(&state)[64]) { emit_chunks<Element>(maps, args, item, shared, group, rank, position, state); });
-    // The item's last output has been read: by its copy, for which emit_row has waited, or by the threads of this group themselves, if the
-    // chunk was not whole.
-    if (kCtas == 1 && index + 1 < items && item.row.chunks > 0) {
-      named_barrier(kStateBarrier + group, kWarpgroup);
-      if (threadIdx.x % kWarpgroup == 0) {
-        ptx::fence_proxy_async(ptx::space_shared);
-        release_stage<kCtas>(shared, (position.stage + Ring<kCtas>::kStages - 1) % Ring<kCtas>::kStages, rank);
-      }
-    }
-  }
-}
-
 }  // namespace fused_gdn
 
 // `kSuffix`: summaries by their suffix, where that is enough; of pairs.
@@ -99,7 +62,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   }
   wait_to_find(args);
   if (threadIdx.x < 32) {
-    find_items(args, shared);
+    find_items<kCtas>(args, shared, blockIdx.x);
     __syncwarp();
     if (threadIdx.x == 0) {
       shared.suffix.skipped = 0;
@@ -130,7 +93,10 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
     wait_for_state(args);
     if (emits) {
       if (kCtas == 1 || group == 0)
-        emit_items<Element>(maps, args, shared, group, rank);
+        emit_items<kCtas, Ring<kCtas>::kStages>(
+            args, shared, group, rank, [&](const Item& own, auto& position, float(&state)[64]) {
+              emit_chunks<Element>(maps, args, own, shared, group, rank, position, state);
+            });
       else if (threadIdx.x % kWarpgroup < 32)
         send_outputs<Element, Ring<kCtas>::kStages>(maps, args, item, shared, Stage::kV, rank);
     } else if constexpr (kCtas > 1) {
@@ -145,10 +111,10 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   } else {
     lower_registers<kFusedOtherRegisters>();
     if (emits) {
-      make_chunks<Element, kCtas, true>(maps, activation, shared, group - 2, rank);
+      make_all<Element, kCtas, true>(maps, activation, shared, group - 2, rank);
     } else if constexpr (kCtas > 1) {
       auto walk = [&](auto& here, int own_rank, auto&& stands) {
-        make_chunks<Element, kCtas, false>(maps, activation, here, group - 2, own_rank);
+        make_all<Element, kCtas, false>(maps, activation, here, group - 2, own_rank);
         return stands([] { return false; });
       };
       summarize(walk);

@@ -1,8 +1,6 @@
 // The making groups of the fused walk of GDN: loads, norms, gates, both score matrices in one product, P, L, and the inverse. Two groups
 // take the chunks of their CTA in turns, so that each has two chunks' time for one.
 #pragma once
-#include <climits>
-
 #include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/ptx/matrix.cuh"
 #include "kernels/cuda/ptx/wgmma.cuh"
@@ -17,31 +15,38 @@ namespace deltarelay::cuda::sm90::fused_gdn {
 template <int kCtas, bool kQueries>
 class Loader {
  public:
-  __device__ __forceinline__ Loader(const FusedMaps& maps, Shared<kCtas>& shared, int group, int rank)
-      : maps_(maps), shared_(shared), rank_(rank), cursor_(shared, group * kCtas), position_{group * kCtas} {}
+  // From chunk `first` of the item on, whose place in the ring is `position`; in the items before it are `begin` chunks.
+  __device__ __forceinline__ Loader(const FusedMaps& maps, Shared<kCtas>& shared, const Item& item, int first,
+                                    int begin, int rank, MakePosition<kCtas>& position)
+      : maps_(maps),
+        shared_(shared),
+        item_(item),
+        rank_(rank),
+        chunks_(uniform(item.row.chunks)),
+        begin_(begin),
+        chunk_(first),
+        position_(position) {}
 
-  // Everything up to chunk `needed` (counted through all items), waiting for stages; and what can be loaded now. When single CTAs, which run on every multiprocessor, fill
+  // Everything up to chunk `needed`, waiting for stages; and what can be loaded now. When single CTAs, which run on every multiprocessor, fill
   // their rings for the first time, two chunks more at most: a lane waits to issue a copy while those before it crowd the memory, and would
   // be late for the first chunk.
   __device__ __forceinline__ void load(int needed) {
-    const int limit = kCtas == 1 && cursor_.number() < kStages ? cursor_.number() + 2 : kAll;
+    const int limit = kCtas == 1 && begin_ + chunk_ < kStages ? chunk_ + 2 : chunks_;
 #pragma unroll 1
-    while (cursor_.number() <= needed || cursor_.number() < limit) {
-      if (!load_next(cursor_.number() <= needed)) break;
+    while (chunk_ <= needed || chunk_ < limit) {
+      if (!load_next(chunk_ <= needed)) break;
     }
   }
-
-  static constexpr int kAll = INT_MAX;  // as `needed`: all that is left
 
  private:
   static constexpr int kStages = Ring<kCtas>::kStages, kHalves = Ring<kCtas>::kHalves;
 
   __device__ __forceinline__ bool load_next(bool wait) {
-    if (cursor_.ends()) return false;
-    if (cursor_.number() >= kStages) {
+    if (chunk_ >= chunks_) return false;
+    if (begin_ + chunk_ >= kStages) {
 #pragma unroll
       for (int i = 0; i < kCtas; ++i) {
-        if (kCtas > 1 && cursor_.chunk() + i >= cursor_.chunks()) break;
+        if (chunk_ + i >= chunks_) break;
         uint64_t* free = &shared_.free[position_.stage + i];
         if (wait)
           wait_parity(free, position_.parity ^ 1);
@@ -52,11 +57,11 @@ class Loader {
     if (elect_lane()) {
 #pragma unroll
       for (int i = 0; i < kCtas; ++i) {
-        if (kCtas == 1 || cursor_.chunk() + i < cursor_.chunks()) load(cursor_.chunk() + i, position_.stage + i);
+        if (chunk_ + i < chunks_) load(chunk_ + i, position_.stage + i);
       }
     }
     __syncwarp();
-    cursor_.advance();
+    chunk_ += 2 * kCtas;
     position_.advance();
     return true;
   }
@@ -64,7 +69,7 @@ class Loader {
   __device__ __forceinline__ void load(int chunk, int stage_index) {
     uint8_t* stage = shared_.ring[stage_index];
     uint64_t* loaded = &shared_.loaded[stage_index];
-    const Item& item = cursor_.item();  // read again for every chunk: registers are short here
+    const Item& item = item_;  // read again for every chunk: registers are short here
     const int token = static_cast<int>(item.token) + chunk * kFusedChunk;
     auto expect = [](uint64_t* barrier, uint32_t bytes) {
       ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, barrier, bytes);
@@ -87,9 +92,10 @@ class Loader {
 
   const FusedMaps& maps_;
   Shared<kCtas>& shared_;
-  int rank_;
-  MakeCursor<kCtas> cursor_;
-  MakePosition<kCtas> position_;  // both chunks of a round lie in neighbouring stages, for their number is even
+  const Item& item_;
+  int rank_, chunks_, begin_;
+  int chunk_;
+  MakePosition<kCtas>& position_;  // both chunks of a round lie in neighbouring stages, for their number is even
 };
 
 // Gate and write strength of the token of this lane, as they lie in memory: fetched a chunk before their use, so that nothing waits for them.
@@ -244,38 +250,43 @@ __device__ __forceinline__ void write_lower(FusedLower& lower, const float* scor
   }
 }
 
-// `kQueries`: q too, and P; a summary has neither.
+// Where a making group stands in the ring, with what it loads and with what it makes, and whose turn it is to make T.
+template <int kCtas>
+struct MakeState {
+  MakePosition<kCtas> loading, making;
+  int turn = 0;
+};
+
+// The chunks of one item that are this group's: every second, or of a pair every fourth; which are, the `begin` chunks before it tell.
 template <class Element, int kCtas, bool kQueries>
-__device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activation& activation, Shared<kCtas>& shared,
-                                            int group, int rank) {
+__device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activation& activation, const Item& item,
+                                            int begin, Shared<kCtas>& shared, int group, int rank,
+                                            MakeState<kCtas>& at) {
   const int warp = uniform(static_cast<int>(threadIdx.x) % kWarpgroup / 32);
+  const int chunks = uniform(item.row.chunks), first = kCtas == 1 ? (group + begin) % 2 : group * kCtas;
   FusedLower& lower = shared.lower[group];
   TokenGates& gates = shared.gates[group];
-  Loader<kCtas, kQueries> loader(maps, shared, group, rank);
-  if (warp == 0) loader.load(-1);
+  Loader<kCtas, kQueries> loader(maps, shared, item, first, begin, rank, at.loading);
+  if (warp == 0) loader.load(first);
 
-  MakePosition<kCtas> position{group * kCtas + rank};
-  MakeCursor<kCtas> cursor(shared, group * kCtas + rank);
-  GateParams gate{};
-  RawToken raw{};
-  if (!cursor.ends()) {
-    gate = gate_params(activation, cursor.item().head, 0, 1);
-    raw = fetch_token(activation, cursor.item(), cursor.chunk(), threadIdx.x % 32);
+  const GateParams gate = gate_params(activation, item.head, 0, 1);
+  MakePosition<kCtas>& position = at.making;
+  int& turn = at.turn;
+  RawToken raw = fetch_token(activation, item, first + rank, threadIdx.x % 32);
+  if (begin == 0) {  // the stages that this group makes, once, while the first copies are on their way
+    for (MakePosition<kCtas> own = position; own.parity == 0; own.advance()) {
+      const int thread = threadIdx.x % kWarpgroup;
+      uint8_t* stage = shared.ring[own.stage];
+      if (thread < kClearThreads) clear_above(stage + Stage::kP, stage + Stage::kT, thread);
+    }
   }
-  // The stages that this group makes.
-  for (MakePosition<kCtas> own = position; own.parity == position.parity; own.advance()) {
-    const int thread = threadIdx.x % kWarpgroup;
-    uint8_t* stage = shared.ring[own.stage];
-    if (thread < kClearThreads) clear_above(stage + Stage::kP, stage + Stage::kT, thread);
-  }
-  int turn = 0;
 #pragma unroll 1
-  while (!cursor.ends()) {
+  for (int chunk = first + rank; chunk < chunks; chunk += 2 * kCtas) {
     // Opaque, or the compiler keeps every address that follows from it in registers from chunk to chunk.
     const uint32_t thread = opaque(threadIdx.x) % kWarpgroup;
     const int lane = static_cast<int>(thread % 32), stage_index = position.stage;
     uint8_t* stage = shared.ring[stage_index];
-    const int valid = min(cursor.item().tokens - cursor.chunk() * kFusedChunk, kFusedChunk);
+    const int valid = min(item.tokens - chunk * kFusedChunk, kFusedChunk);
     wait_parity(&shared.loaded[stage_index], position.parity);
 
     // Rows 0-31 are those of q, rows 32-63 those of k; columns k, and before them q, of which only the squares are of use.
@@ -289,15 +300,10 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activat
       Wgmma<Element>::times(scores, rows + at, columns + at, step > 0);
     }
     wgmma_commit();
-    const int index = cursor.index();
-    cursor.advance();
     // By one warp: of four that all sum for themselves the other three would take issue slots from the state.
     if (warp == 1) {
       write_gates(stage, gates, sum_gates(activation, gate, raw, valid, lane), lane);
-      if (!cursor.ends()) {
-        if (cursor.index() != index) gate = gate_params(activation, cursor.item().head, 0, 1);
-        raw = fetch_token(activation, cursor.item(), cursor.chunk(), lane);
-      }
+      raw = fetch_token(activation, item, chunk + 2 * kCtas, lane);
     }
     named_barrier(kMakeBarrier + group, kWarpgroup);
     wgmma_wait<0>();
@@ -307,7 +313,7 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activat
     if (warp < 2) {
       if constexpr (kQueries) write_p<Element>(stage + Stage::kP, of_keys, gates.sum, factors, warp, lane);
       // What the next chunk of this group needs: its stages were left by the state three chunks ago, so nobody waits for what is made here.
-      if (warp == 0) loader.load(cursor.number());
+      if (warp == 0) loader.load(chunk + 2 * kCtas);
     } else {
       write_lower(lower, of_keys, gates.sum, factors, valid, warp, lane);
       named_barrier(kLowerBarrier + group, 64);
@@ -323,7 +329,17 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activat
     }
     position.advance();
   }
-  if (warp == 0) loader.load(Loader<kCtas, kQueries>::kAll);
+  if (warp == 0) loader.load(chunks - 1);
+}
+
+// `kQueries`: q too, and P; a summary has neither.
+template <class Element, int kCtas, bool kQueries>
+__device__ __forceinline__ void make_all(const FusedMaps& maps, const Activation& activation, Shared<kCtas>& shared,
+                                         int group, int rank) {
+  MakeState<kCtas> at{.loading = {group * kCtas}, .making = {group * kCtas + rank}};
+  make_items<kCtas>(shared, [&](const Item& item, int begin) {
+    make_chunks<Element, kCtas, kQueries>(maps, activation, item, begin, shared, group, rank, at);
+  });
 }
 
 }  // namespace deltarelay::cuda::sm90::fused_gdn

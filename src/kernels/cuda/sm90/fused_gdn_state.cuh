@@ -108,8 +108,7 @@ __device__ __forceinline__ void pack_updated(Fragment (&operand)[8], float (&sta
   pack_state<Element>(operand, state, 4, 8);
 }
 
-// Outputs of one half of the values. `position`: place of the item's first chunk in the ring, then of the one behind its last. That one's stage
-// is not released.
+// Outputs of one half of the values (emit_items).
 template <class Element, int kCtas>
 __device__ __forceinline__ void emit_chunks(const FusedMaps& maps, const WalkArgs& args, const Item& item,
                                             Shared<kCtas>& shared, int group, int rank,

@@ -2,6 +2,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/sm90/fused_kda.cuh"
 #include "kernels/cuda/sm90/launch.h"
+#include "kernels/cuda/sm90/single_ctas.h"
 
 namespace deltarelay::cuda::sm90 {
 namespace {
@@ -15,9 +16,10 @@ Kernel* kernel_of(GateForm form) {
 }
 
 template <int kCtas, bool kSuffix>
-cudaError_t launch(const FusedMaps& maps, const WalkArgs& args, const Activation& activation, cudaStream_t stream) {
-  const unsigned grid =
-      static_cast<unsigned>(args.row_bound) * static_cast<unsigned>(args.heads_v) * kCtas * (kSuffix ? 2 : 1);
+cudaError_t launch(const FusedMaps& maps, const WalkArgs& args, const Activation& activation, int32_t units,
+                   cudaStream_t stream) {
+  const unsigned items = static_cast<unsigned>(args.row_bound) * static_cast<unsigned>(args.heads_v);
+  const unsigned grid = kCtas == 1 ? single_ctas(args, kMostItems, units) : items * kCtas * (kSuffix ? 2 : 1);
   const LaunchShape shape{
       .grid = dim3(grid), .block = kFusedThreads, .shared_bytes = sizeof(FusedShared<kCtas>), .cluster = kCtas};
   return launch_dependent(kernel_of<kCtas, kSuffix>(activation.gate_form), shape, stream, maps, args, activation);
@@ -27,9 +29,9 @@ cudaError_t launch(const FusedMaps& maps, const WalkArgs& args, const Activation
 
 cudaError_t launch_fused_kda(const FusedMaps& maps, const WalkArgs& args, const Activation& activation,
                              const WalkShape& shape, cudaStream_t stream) {
-  if (shape.value_tiles == 1) return launch<1, false>(maps, args, activation, stream);
-  return shape.suffix ? launch<2, true>(maps, args, activation, stream)
-                      : launch<2, false>(maps, args, activation, stream);
+  if (shape.value_tiles == 1) return launch<1, false>(maps, args, activation, shape.units, stream);
+  return shape.suffix ? launch<2, true>(maps, args, activation, shape.units, stream)
+                      : launch<2, false>(maps, args, activation, shape.units, stream);
 }
 
 cudaError_t load_fused_kda() {

@@ -90,15 +90,17 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   // Two pairs for every row: the later is for rows that are sure to end early, the earlier for all others, so that no row that is walked whole
   // begins behind a short one. Only the kernel knows which those are.
   const bool later = kSuffix && blockIdx.x >= gridDim.x / 2;
-  if (threadIdx.x == 0) {
-    shared.found =
-        find_item<FusedRing<kCtas>::kHalves>(args, kFusedChunk, shared.item, blockIdx.x - (later ? gridDim.x / 2 : 0));
-    shared.suffix.skipped = 0;
-    if (shared.found) init_barriers(shared, rank, false);
+  if (threadIdx.x < 32) {
+    find_items<kCtas>(args, shared, blockIdx.x - (later ? gridDim.x / 2 : 0));
+    __syncwarp();
+    if (threadIdx.x == 0) {
+      shared.suffix.skipped = 0;
+      if (shared.items > 0) init_barriers(shared, rank, false);
+    }
   }
   __syncthreads();
-  wait_when_found(args, shared.found);
-  if (!shared.found) return;
+  wait_when_found(args, shared.items > 0);
+  if (shared.items == 0) return;
   const Item& item = shared.item;
   if constexpr (kSuffix) {
     int chunks = 0;  // to try first
@@ -121,8 +123,10 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
     wait_for_state(args);
     if (emits) {
       if (kCtas == 1 || group == 0)
-        emit_row(args, item, rank + group,
-                 [&](float(&state)[64]) { emit_fused(maps, args, item, shared, group, rank, state); });
+        emit_items<kCtas, FusedRing<kCtas>::kStages>(
+            args, shared, group, rank, [&](const Item& own, auto& position, float(&state)[64]) {
+              emit_fused(maps, args, own, shared, group, rank, position, state);
+            });
       else if (threadIdx.x % kWarpgroup < 32)
         send_outputs<__nv_bfloat16, FusedRing<kCtas>::kStages>(maps, args, item, shared, FusedStage::kV, rank);
     } else if constexpr (kCtas > 1) {
@@ -137,15 +141,15 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
     lower_registers<kFusedOtherRegisters>();
     if (emits) {
       if (group == 2)
-        scale_chunks<kCtas, kForm, true>(activation, item, shared, rank);
+        scale_chunks<kCtas, kForm, true>(activation, shared, rank);
       else
-        score_chunks<kCtas, true>(maps, args, activation, item, shared, rank);
+        score_chunks<kCtas, true>(maps, activation, shared, rank);
     } else if constexpr (kCtas > 1) {
       auto walk = [&](auto& here, int own_rank, auto&& stands) {
         if (group == 2)
-          scale_chunks<kCtas, kForm, false>(activation, here.item, here, own_rank);
+          scale_chunks<kCtas, kForm, false>(activation, here, own_rank);
         else
-          score_chunks<kCtas, false>(maps, args, activation, here.item, here, own_rank);
+          score_chunks<kCtas, false>(maps, activation, here, own_rank);
         return stands([] { return false; });
       };
       summarize(walk);

@@ -103,43 +103,43 @@ __device__ __forceinline__ float2 scale_rows(uint8_t* ring, uint32_t column, con
 
 // All chunks of this CTA, by the two warps of one side.
 template <int kCtas, GateForm kForm, bool kQueries, bool kLater>
-__device__ __forceinline__ void scale_side(const Activation& activation, const Item& item, FusedShared<kCtas>& shared,
-                                           int rank) {
+__device__ __forceinline__ void scale_side(const Activation& activation, FusedShared<kCtas>& shared, int rank) {
   const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, half = thread / 32 % 2;
   const int pair = half * 32 + lane;
-  const PairGate gate = pair_gate<kForm>(activation, item.head, 2 * pair);
-  const int tokens = uniform(item.tokens), chunks = uniform(item.row.chunks);
   const int vector_at = (kLater ? FusedStage::kLate : FusedStage::kEarly) + pairs_at(pair) * 4;
   uint8_t* ring = shared.ring[0];
 
   OwnPosition<kCtas> position{rank};
+  make_items<kCtas>(shared, [&](const Item& item, int) {
+    const PairGate gate = pair_gate<kForm>(activation, item.head, 2 * pair);
+    const int tokens = uniform(item.tokens), chunks = uniform(item.row.chunks);
 #pragma unroll 1
-  for (int chunk = rank; chunk < chunks; chunk += kCtas) {
-    const int stage = position.stage;
-    wait_parity(&shared.loaded[stage], position.parity);
-    wait_parity(&shared.summed[stage], position.parity);
-    const int valid = tokens - chunk * kFusedChunk;
-    if (valid < kFusedChunk) {
-      clear_tail<kForm>(shared.ring[stage], valid, thread);
-      split_barrier(kScaleBarrier, kWarpgroup);
+    for (int chunk = rank; chunk < chunks; chunk += kCtas) {
+      const int stage = position.stage;
+      wait_parity(&shared.loaded[stage], position.parity);
+      wait_parity(&shared.summed[stage], position.parity);
+      const int valid = tokens - chunk * kFusedChunk;
+      if (valid < kFusedChunk) {
+        clear_tail<kForm>(shared.ring[stage], valid, thread);
+        split_barrier(kScaleBarrier, kWarpgroup);
+      }
+      const uint32_t column = opaque(stage * FusedRing<kCtas>::kBytes + half * FusedStage::kHalfBytes + lane * 4);
+      const float2 side = scale_rows<kForm, kQueries, kLater>(ring, column, gate);
+      *reinterpret_cast<float2*>(shared.ring[stage] + vector_at) = {exp2_approx(side.x), exp2_approx(side.y)};
+      ptx::fence_proxy_async(ptx::space_shared);
+      warp_arrive(&shared.scaled[stage]);
+      position.advance();
     }
-    const uint32_t column = opaque(stage * FusedRing<kCtas>::kBytes + half * FusedStage::kHalfBytes + lane * 4);
-    const float2 side = scale_rows<kForm, kQueries, kLater>(ring, column, gate);
-    *reinterpret_cast<float2*>(shared.ring[stage] + vector_at) = {exp2_approx(side.x), exp2_approx(side.y)};
-    ptx::fence_proxy_async(ptx::space_shared);
-    warp_arrive(&shared.scaled[stage]);
-    position.advance();
-  }
+  });
 }
 
 // `kQueries`: q too; a summary has none.
 template <int kCtas, GateForm kForm, bool kQueries>
-__device__ __forceinline__ void scale_chunks(const Activation& activation, const Item& item, FusedShared<kCtas>& shared,
-                                             int rank) {
+__device__ __forceinline__ void scale_chunks(const Activation& activation, FusedShared<kCtas>& shared, int rank) {
   if (uniform(static_cast<int>(threadIdx.x) % kWarpgroup / 64) == 0)
-    scale_side<kCtas, kForm, kQueries, false>(activation, item, shared, rank);
+    scale_side<kCtas, kForm, kQueries, false>(activation, shared, rank);
   else
-    scale_side<kCtas, kForm, kQueries, true>(activation, item, shared, rank);
+    scale_side<kCtas, kForm, kQueries, true>(activation, shared, rank);
 }
 
 }  // namespace deltarelay::cuda::sm90

@@ -139,30 +139,38 @@ __device__ __forceinline__ void write_lower(FusedLower& lower, const float (&sco
   }
 }
 
+// Place in the ring of what a warp loads.
+struct LoadPosition {
+  int stage;
+  uint32_t parity = 0;
+};
+
 // Brings in chunks as stages come free, by warps 0 and 1 of the score group; the inverse keeps the other two busy. Warp 0 loads q and k of
 // the chunks of this CTA; warp 1 their gates, and this CTA's halves of v of all chunks, and says what will come from the other CTA.
 template <int kCtas, bool kQueries>
 class Loader {
  public:
-  __device__ __forceinline__ Loader(const FusedMaps& maps, const Item& item, FusedShared<kCtas>& shared, int key_head,
-                                    int warp, int rank)
+  // From `position` on; in the items before this one are `begin` chunks.
+  __device__ __forceinline__ Loader(const FusedMaps& maps, const Item& item, FusedShared<kCtas>& shared, int begin,
+                                    int warp, int rank, LoadPosition& position)
       : maps_(maps),
         shared_(shared),
         warp_(warp),
         rank_(rank),
         chunks_(uniform(item.row.chunks)),
         token_(uniform(static_cast<int>(item.token))),
-        key_head_(uniform(key_head)),
+        key_head_(uniform(item.key_head)),
         head_(uniform(item.head)),
         sequence_(uniform(item.sequence_at)),
+        begin_(begin),
         chunk_(warp == 0 ? rank : 0),
-        stage_(chunk_) {}
+        position_(position) {}
 
   // Everything up to chunk `needed`, waiting for stages, of which none is more than a ring behind; and what can be loaded now. When single CTAs, which
   // run on every multiprocessor, fill their rings for the first time, two chunks more at most: a lane waits to issue a copy while those
   // before it crowd the memory, and would be late for the first chunk.
   __device__ __forceinline__ void load(int needed) {
-    const int limit = kCtas == 1 && chunk_ < kStages ? chunk_ + 2 : chunks_;
+    const int limit = kCtas == 1 && begin_ + chunk_ < kStages ? chunk_ + 2 : chunks_;
 #pragma unroll 1
     while (chunk_ <= needed || chunk_ < limit) {
       if (!load_next(chunk_ <= needed)) break;
@@ -174,11 +182,11 @@ class Loader {
 
   __device__ __forceinline__ bool load_next(bool wait) {
     if (warp_ > 1 || chunk_ >= chunks_) return false;
-    if (chunk_ >= kStages) {
-      uint64_t* free = &shared_.free[stage_];
+    if (begin_ + chunk_ >= kStages) {
+      uint64_t* free = &shared_.free[position_.stage];
       if (wait)
-        wait_parity(free, parity_ ^ 1);
-      else if (!uniform(ptx::mbarrier_test_wait_parity(free, parity_ ^ 1)))
+        wait_parity(free, position_.parity ^ 1);
+      else if (!uniform(ptx::mbarrier_test_wait_parity(free, position_.parity ^ 1)))
         return false;
     }
     if (elect_lane()) {
@@ -190,10 +198,10 @@ class Loader {
     __syncwarp();
     const int step = warp_ == 0 ? kCtas : 1;
     chunk_ += step;
-    stage_ += step;
-    if (stage_ >= kStages) {
-      stage_ -= kStages;
-      parity_ ^= 1;
+    position_.stage += step;
+    if (position_.stage >= kStages) {
+      position_.stage -= kStages;
+      position_.parity ^= 1;
     }
     return true;
   }
@@ -207,8 +215,8 @@ class Loader {
   }
 
   __device__ __forceinline__ void load_keys() {
-    uint8_t* stage = shared_.ring[stage_];
-    uint64_t* loaded = &shared_.loaded[stage_];
+    uint8_t* stage = shared_.ring[position_.stage];
+    uint64_t* loaded = &shared_.loaded[position_.stage];
     expect(loaded, (kQueries ? 4 : 2) * FusedStage::kTileBytes);
 #pragma unroll
     for (int half = 0; half < 2; ++half, stage += FusedStage::kHalfBytes) {
@@ -218,10 +226,10 @@ class Loader {
   }
 
   __device__ __forceinline__ void load_values() {
-    uint8_t* stage = shared_.ring[stage_];
-    uint64_t* scaled = &shared_.scaled[stage_];
-    if (stage_ % kCtas == rank_) {
-      uint64_t* loaded = &shared_.loaded[stage_];
+    uint8_t* stage = shared_.ring[position_.stage];
+    uint64_t* scaled = &shared_.scaled[position_.stage];
+    if (position_.stage % kCtas == rank_) {
+      uint64_t* loaded = &shared_.loaded[position_.stage];
       expect(loaded, 2 * FusedStage::kTileBytes);
 #pragma unroll
       for (int half = 0; half < 2; ++half)
@@ -229,7 +237,7 @@ class Loader {
       expect(scaled, kHalves * FusedStage::kTileBytes);
     } else {
       expect(scaled, FusedStage::kTileBytes + FusedStage::kTilesEnd - (kQueries ? 0 : 2 * FusedStage::kTileBytes));
-      expect(&shared_.solved[stage_], (kQueries ? 2 : 1) * FusedStage::kTriangleBytes);
+      expect(&shared_.solved[position_.stage], (kQueries ? 2 : 1) * FusedStage::kTriangleBytes);
     }
 #pragma unroll
     for (int half = 0; half < kHalves; ++half)
@@ -238,18 +246,26 @@ class Loader {
 
   const FusedMaps& maps_;
   FusedShared<kCtas>& shared_;
-  int warp_, rank_, chunks_, token_, key_head_, head_, sequence_;
-  int chunk_, stage_;
-  uint32_t parity_ = 0;
+  int warp_, rank_, chunks_, token_, key_head_, head_, sequence_, begin_;
+  int chunk_;
+  LoadPosition& position_;
 };
 
-// `kQueries`: q too, and P; a summary has neither.
+// Where the score group stands in the ring: with what this warp loads, with what it takes sums of, and with what it makes P and T of.
+template <int kCtas>
+struct ScoreState {
+  LoadPosition loading;
+  OwnPosition<kCtas> summing, making;
+};
+
+// The chunks of one item, with `begin` chunks in those before it.
 template <int kCtas, bool kQueries>
-__device__ __forceinline__ void score_chunks(const FusedMaps& maps, const WalkArgs& args, const Activation& activation,
-                                             const Item& item, FusedShared<kCtas>& shared, int rank) {
-  const int warp = uniform(static_cast<int>(threadIdx.x) % kWarpgroup / 32);
+__device__ __forceinline__ void score_item(const FusedMaps& maps, const Activation& activation, const Item& item,
+                                           int begin, FusedShared<kCtas>& shared, int warp, int rank,
+                                           ScoreState<kCtas>& at) {
   const int chunks = uniform(item.row.chunks);
   const int other = 1 - rank;
+  if (chunks == 0) return;
 
   // The write strength of this thread's token, fetched a chunk before its use and left as it is, so that nothing waits for it.
   const TokenShare share = token_share(threadIdx.x % kWarpgroup);
@@ -268,18 +284,19 @@ __device__ __forceinline__ void score_chunks(const FusedMaps& maps, const WalkAr
   };
   uint32_t next_beta = fetch_beta(0, 0);
 
-  Loader<kCtas, kQueries> loader(maps, item, shared, item.head / (args.heads_v / args.heads_qk), warp, rank);
+  Loader<kCtas, kQueries> loader(maps, item, shared, begin, warp, rank, at.loading);
   loader.load(-1);
+  if (begin == 0) {  // once, while the first copies are on their way
 #pragma unroll  // a loop whose count the compiler takes to differ between lanes would cost all code behind it its uniform registers
-  for (int i = 0; i < FusedRing<kCtas>::kStages; ++i) {
-    const int thread = threadIdx.x % kWarpgroup;
-    uint8_t* stage = shared.ring[i];
-    if (thread < kClearThreads && i % kCtas == rank)  // what arrives brings its own zeros
-      clear_above(stage + FusedStage::kP, stage + FusedStage::kT, thread);
+    for (int i = 0; i < FusedRing<kCtas>::kStages; ++i) {
+      const int thread = threadIdx.x % kWarpgroup;
+      uint8_t* stage = shared.ring[i];
+      if (thread < kClearThreads && i % kCtas == rank)  // what arrives brings its own zeros
+        clear_above(stage + FusedStage::kP, stage + FusedStage::kT, thread);
+    }
+    named_barrier(kScoreBarrier, kWarpgroup);
   }
-  named_barrier(kScoreBarrier, kWarpgroup);
-
-  OwnPosition<kCtas> position{rank}, ahead{rank};
+  OwnPosition<kCtas>&position = at.making, &ahead = at.summing;
 #pragma unroll 1
   for (int chunk = rank - kCtas; chunk < chunks; chunk += kCtas) {
     // Opaque, or the compiler keeps every address that follows from it in registers from chunk to chunk.
@@ -355,6 +372,17 @@ __device__ __forceinline__ void score_chunks(const FusedMaps& maps, const WalkAr
     }
   }
   loader.load(chunks - 1);
+}
+
+// `kQueries`: q too, and P; a summary has neither.
+template <int kCtas, bool kQueries>
+__device__ __forceinline__ void score_chunks(const FusedMaps& maps, const Activation& activation,
+                                             FusedShared<kCtas>& shared, int rank) {
+  const int warp = uniform(static_cast<int>(threadIdx.x) % kWarpgroup / 32);
+  ScoreState<kCtas> at{.loading = {warp == 0 ? rank : 0}, .summing = {rank}, .making = {rank}};
+  make_items<kCtas>(shared, [&](const Item& item, int begin) {
+    score_item<kCtas, kQueries>(maps, activation, item, begin, shared, warp, rank, at);
+  });
 }
 
 }  // namespace deltarelay::cuda::sm90

@@ -84,10 +84,11 @@ __device__ __forceinline__ void finish_update(float (&state)[64], const ChannelF
   late.scale(state, 4, 8);
 }
 
-// Outputs of one half of the values.
+// Outputs of one half of the values (emit_items).
 template <int kCtas>
 __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs& args, const Item& item,
-                                           FusedShared<kCtas>& shared, int group, int rank, float (&state)[64]) {
+                                           FusedShared<kCtas>& shared, int group, int rank,
+                                           RingPosition<FusedRing<kCtas>::kStages>& position, float (&state)[64]) {
   using Two = Pair<__nv_bfloat16>;
   using Product = Wgmma<__nv_bfloat16>;
   const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, warp = thread / 32;
@@ -95,13 +96,12 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
   const int tokens = item.tokens;
   // This lane's row of its warp's 16 value columns, 16 tokens at a time, for transposing ldmatrix and stmatrix.
   const int half = rank + group;
-  const uint32_t v_offset = FusedStage::kV + group * FusedStage::kTileBytes +
-                            swizzled_offset(8 * (lane / 16) + lane % 8, 2 * warp + lane / 8 % 2);
+  const uint32_t v_offset = opaque(FusedStage::kV + group * FusedStage::kTileBytes +  // as the column is
+                                   swizzled_offset(8 * (lane / 16) + lane % 8, 2 * warp + lane / 8 % 2));
 
   constexpr bool kSends = kCtas == 1;  // the outputs: a single CTA has no warp to spare for that
   float product[16];                   // K S, then R, then U
   float out[16];
-  RingPosition<FusedRing<kCtas>::kStages> position;
   int previous = 0;  // stage of the chunk before
 
   // O^T of a chunk into the v tile of its stage. A warp overwrites only what it has read.

@@ -17,6 +17,8 @@ namespace deltarelay::cuda::sm90 {
 
 constexpr int kFusedChunk = 32;
 constexpr int kFusedThreads = 4 * kWarpgroup;
+// Items of a single CTA. No more, so that where a multiprocessor is busy with other work, not all that would have been walked on it comes late.
+constexpr int kMostItems = 8;
 // 2 (168 + 88) = 512: the whole register file. With 160 for the state ptxas puts its products one after the other.
 constexpr int kFusedStateRegisters = 168;
 constexpr int kFusedOtherRegisters = 88;

@@ -2,8 +2,6 @@
 #pragma once
 #include <cuda_runtime_api.h>
 
-#include <algorithm>
-
 #include "kernels/cuda/args.h"
 #include "kernels/cuda/sm90/walk_maps.h"
 
@@ -24,11 +22,6 @@ cudaError_t launch_walk_kda(const WalkMaps& maps, const WalkArgs& args, const Wa
 cudaError_t launch_walk_gdn(const WalkMaps& maps, const WalkArgs& args, const WalkShape& shape, cudaStream_t stream);
 cudaError_t load_walk_kda(DType dtype);
 cudaError_t load_walk_gdn(DType dtype);
-
-// Single CTAs for so many items, of which each can take `most` one after the other: no more than the GPU has room for, if that will do.
-inline unsigned single_ctas(unsigned items, unsigned most, int32_t units) {
-  return std::min(items, std::max(static_cast<unsigned>(units), (items + most - 1) / most));
-}
 
 // Emits and summarizes the rows of args.phase from the inputs as they come, with one CTA a head (rows to emit only) or two.
 // args.prepared is not used.

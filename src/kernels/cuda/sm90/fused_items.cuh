@@ -1,0 +1,71 @@
+// Several items of a single CTA of the fused walks, one after the other. Every role goes through them by itself, along one ring: chunks of the
+// next are loaded and made while the last ones before it are walked and their state is stored.
+//
+// A CTA's shared memory has `item`, the first one and of a pair the only one, `later`, and how many `items` there are.
+#pragma once
+#include <cstdint>
+
+#include "kernels/cuda/ptx/barrier.cuh"
+#include "kernels/cuda/sm90/fused_row.cuh"
+#include "kernels/cuda/sm90/stage.cuh"
+
+namespace deltarelay::cuda::sm90 {
+
+template <class Shared>
+__device__ __forceinline__ Item& item_at(Shared& shared, int index) {
+  return index == 0 ? shared.item : shared.later[index - 1];
+}
+
+// Which items are this CTA's, by one warp; `number` is that of the first, and of a pair both have the same. Items come longest first: the order
+// of CTAs turns from one round of items to the next, so that all have about as much to do.
+template <int kCtas, class Shared>
+__device__ __forceinline__ void find_items(const WalkArgs& args, Shared& shared, uint32_t number) {
+  const uint32_t round = threadIdx.x % 32;
+  if (kCtas == 1 && round > 0) number = round * gridDim.x + (round % 2 == 0 ? number : gridDim.x - 1 - number);
+  const uint32_t items = static_cast<uint32_t>(args.row_bound) * static_cast<uint32_t>(args.heads_v) * kCtas;
+  const bool found = round < (kCtas == 1 ? kMostItems : 1) && number < items &&
+                     find_item<2 / kCtas>(args, kFusedChunk, item_at(shared, static_cast<int>(round)), number);
+  const uint32_t all = __ballot_sync(~0u, found);
+  if (round == 0) shared.items = __popc(all);
+}
+
+// All items of this CTA by a role that makes their chunks: make(item, begin), with so many chunks in the items before it.
+template <int kCtas, class Shared, class Make>
+__device__ __forceinline__ void make_items(Shared& shared, Make&& make) {
+  if constexpr (kCtas > 1) {
+    make(shared.item, 0);
+  } else {
+    const int items = uniform(shared.items);
+    int begin = 0;
+#pragma unroll 1
+    for (int index = 0; index < items; ++index) {
+      Item& item = item_at(shared, index);
+      make(item, begin);
+      begin += uniform(item.row.chunks);
+    }
+  }
+}
+
+// All items of this CTA by one of its state groups: emit(item, position, state) walks the chunks, of which the first lies at `position` of the
+// ring, leaves it behind the last, and does not release that one's stage.
+template <int kCtas, int kStages, class Shared, class Emit>
+__device__ __forceinline__ void emit_items(const WalkArgs& args, Shared& shared, int group, int rank, Emit&& emit) {
+  RingPosition<kStages> position;
+  const int items = kCtas == 1 ? uniform(shared.items) : 1;
+#pragma unroll 1
+  for (int index = 0; index < items; ++index) {
+    const Item& item = item_at(shared, index);
+    emit_row(args, item, rank + group, [&](float(&state)[64]) { emit(item, position, state); });
+    // The item's last output has been read: by its copy, for which emit_row has waited, or by the threads of this group themselves, if the
+    // chunk was not whole.
+    if (kCtas == 1 && index + 1 < items && item.row.chunks > 0) {
+      named_barrier(kStateBarrier + group, kWarpgroup);
+      if (threadIdx.x % kWarpgroup == 0) {
+        ptx::fence_proxy_async(ptx::space_shared);
+        release_stage<kCtas>(shared, (position.stage + kStages - 1) % kStages, rank);
+      }
+    }
+  }
+}
+
+}  // namespace deltarelay::cuda::sm90

@@ -1,0 +1,32 @@
+// How many single CTAs walk the items of a call: each can take several, one after the other (fused_items.cuh).
+#pragma once
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/cuda/args.h"
+
+namespace deltarelay::cuda::sm90 {
+
+// Whether the rows of this phase, which come longest first, are known to be of one length.
+inline bool rows_alike(const WalkArgs& args) {
+  const Tables& at = args.tables;
+  if (at.memory != nullptr) return false;  // only the device has them
+  const bool third = args.phase == 3;
+  const int32_t count = reinterpret_cast<const int32_t*>(at.image + at.at_counts)[third ? 2 : 0];
+  const auto* rows = reinterpret_cast<const Row*>(at.image + (third ? at.at_rows3 : at.at_rows1));
+  return count > 0 && rows[0].chunks == rows[count - 1].chunks;
+}
+
+// Items a multiprocessor from which on what one CTA has more to do than another is little of the whole.
+constexpr unsigned kManyRounds = 4;
+
+// No more than the GPU has room for, where each can take `most` items. Who has which item is settled then; so one CTA for each, of which the next
+// starts where a multiprocessor is free first, if rows differ in length and there are but a few rounds of them.
+inline unsigned single_ctas(const WalkArgs& args, unsigned most, int32_t units) {
+  const unsigned items = static_cast<unsigned>(args.row_bound) * static_cast<unsigned>(args.heads_v);
+  const auto at_once = static_cast<unsigned>(units);
+  if (items < kManyRounds * at_once && !rows_alike(args)) return items;
+  return std::min(items, std::max(at_once, (items + most - 1) / most));
+}
+
+}  // namespace deltarelay::cuda::sm90
