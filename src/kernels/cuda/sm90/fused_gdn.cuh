@@ -1,5 +1,5 @@
 // The fused walk of GDN, from raw q, k, g, v to o, or to a summary: a CTA, or a pair of CTAs (a cluster), walks one row (a whole sequence, or
-// a segment) of one head. Chunk: 32 tokens.
+// a segment) of one head; a CTA perhaps several, one after the other (fused_items.cuh). Chunk: 32 tokens.
 //
 // With G the inclusive sum of log-decays of the chunk, r = 1 / |k| (1 without l2norm):
 //     R~_i = beta_i r_i v_i - beta_i r_i^2 e^{Gi} (k S)_i      U~ = R~ + T R~ = r U

@@ -1,5 +1,6 @@
 // The fused walk of KDA, from raw q, k, g, v to o, or to a summary: a CTA, or a pair of CTAs (a cluster), walks one row (a whole sequence, or
-// a segment) of one head. For bf16 and gates of at least -5 a token. Chunk: 32 tokens.
+// a segment) of one head; a CTA perhaps several, one after the other (fused_items.cuh). For bf16 and gates of at least -5 a token. Chunk: 32
+// tokens.
 //
 // With G the inclusive sum of log-decays of the chunk, Gmid the one after its first 16 tokens, r = 1 / |k| (1 without l2norm):
 //     q+ = q e^{G-Gmid}    k+ = k e^{G-Gmid}    k- = k e^{Gmid-G}    S+ = e^{Gmid} S       (q and k as they come, without their norms)

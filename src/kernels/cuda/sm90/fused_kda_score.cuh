@@ -296,7 +296,8 @@ __device__ __forceinline__ void score_item(const FusedMaps& maps, const Activati
     }
     named_barrier(kScoreBarrier, kWarpgroup);
   }
-  OwnPosition<kCtas>&position = at.making, &ahead = at.summing;
+  OwnPosition<kCtas>& position = at.making;
+  OwnPosition<kCtas>& ahead = at.summing;
 #pragma unroll 1
   for (int chunk = rank - kCtas; chunk < chunks; chunk += kCtas) {
     // Opaque, or the compiler keeps every address that follows from it in registers from chunk to chunk.
