@@ -9,11 +9,11 @@ namespace deltarelay::cuda::sm90 {
 
 // Whether the rows of this phase, which come longest first, are known to be of one length.
 inline bool rows_alike(const WalkArgs& args) {
-  const Tables& at = args.tables;
-  if (at.memory != nullptr) return false;  // only the device has them
+  const Tables& tables = args.tables;
+  if (tables.memory != nullptr) return false;  // only the device can read them
   const bool third = args.phase == 3;
-  const int32_t count = reinterpret_cast<const int32_t*>(at.image + at.at_counts)[third ? 2 : 0];
-  const auto* rows = reinterpret_cast<const Row*>(at.image + (third ? at.at_rows3 : at.at_rows1));
+  const int32_t count = tables.counts()[third ? 2 : 0];
+  const Row* rows = third ? tables.rows3() : tables.rows1();
   return count > 0 && rows[0].chunks == rows[count - 1].chunks;
 }
 

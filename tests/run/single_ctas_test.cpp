@@ -1,0 +1,70 @@
+// How many CTAs a call of the fused walks starts: one for each item, or fewer that take several.
+#include "kernels/cuda/sm90/single_ctas.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <vector>
+
+namespace deltarelay::cuda::sm90 {
+namespace {
+
+constexpr int32_t kUnits = 132;
+constexpr unsigned kMost = 8;
+
+// A call whose rows of `phase` have so many chunks, longest first.
+WalkArgs call_of(const std::vector<int32_t>& chunks, int32_t heads, int32_t phase = 1) {
+  WalkArgs args{};
+  args.phase = phase;
+  args.row_bound = static_cast<int32_t>(chunks.size());
+  args.heads_v = heads;
+  Tables& tables = args.tables;
+  std::vector<Row> rows;
+  for (const int32_t count : chunks) rows.push_back({.chunks = count});
+  const auto rows_bytes = static_cast<uint32_t>(rows.size() * sizeof(Row));
+  tables.at_counts = 0;
+  tables.at_rows1 = tables.at_rows3 = 16;
+  // Rows of the other phase, which nobody may look at, are none.
+  const int32_t counts[4] = {phase == 1 ? args.row_bound : 0, 0, phase == 3 ? args.row_bound : 0, 0};
+  EXPECT_LE(16 + rows_bytes, Tables::kImageBytes);
+  std::memcpy(tables.image, counts, sizeof(counts));
+  std::memcpy(tables.image + 16, rows.data(), rows_bytes);
+  return args;
+}
+
+unsigned ctas(const WalkArgs& args) { return single_ctas(args, kMost, kUnits); }
+
+TEST(SingleCtas, OneForEachItemWhileThereIsRoom) {
+  EXPECT_EQ(ctas(call_of({7}, 1)), 1u);
+  EXPECT_EQ(ctas(call_of({7, 7, 7, 7}, 33)), 132u);
+}
+
+TEST(SingleCtas, RowsAlikeShareTheMultiprocessors) {
+  EXPECT_EQ(ctas(call_of({7, 7}, 67)), 132u);
+  EXPECT_EQ(ctas(call_of(std::vector<int32_t>(8, 32), 64)), 132u);     // four rounds
+  EXPECT_EQ(ctas(call_of(std::vector<int32_t>(8, 32), 64, 3)), 132u);  // of phase 3
+}
+
+TEST(SingleCtas, RowsThatDifferAreLeftToTheHardwareWhileRoundsAreFew) {
+  EXPECT_EQ(ctas(call_of({8, 7}, 67)), 134u);
+  EXPECT_EQ(ctas(call_of({8, 7, 7}, 175)), 525u);
+  EXPECT_EQ(ctas(call_of({8, 7, 7, 7}, 132)), 132u);  // four rounds
+}
+
+TEST(SingleCtas, NoCtaTakesMoreThanItCan) {
+  EXPECT_EQ(ctas(call_of({7, 7}, 8 * 66)), 132u);
+  EXPECT_EQ(ctas(call_of({7, 7}, 8 * 66 + 1)), 133u);
+  EXPECT_EQ(ctas(call_of({9, 1}, 10000)), 2500u);
+}
+
+TEST(SingleCtas, ATableThatOnlyTheDeviceCanReadTellsNothing) {
+  WalkArgs args = call_of({7, 7}, 67);
+  const uint8_t elsewhere = 0;
+  args.tables.memory = &elsewhere;
+  EXPECT_EQ(ctas(args), 134u);
+  args.heads_v = 264;
+  EXPECT_EQ(ctas(args), 132u);
+}
+
+}  // namespace
+}  // namespace deltarelay::cuda::sm90
