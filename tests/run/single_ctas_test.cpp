@@ -20,7 +20,11 @@ WalkArgs call_of(const std::vector<int32_t>& chunks, int32_t heads, int32_t phas
   args.heads_v = heads;
   Tables& tables = args.tables;
   std::vector<Row> rows;
-  for (const int32_t count : chunks) rows.push_back({.chunks = count});
+  for (const int32_t count : chunks) {
+    Row row{};
+    row.chunks = count;
+    rows.push_back(row);
+  }
   const auto rows_bytes = static_cast<uint32_t>(rows.size() * sizeof(Row));
   tables.at_counts = 0;
   tables.at_rows1 = tables.at_rows3 = 16;
