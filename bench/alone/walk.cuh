@@ -197,9 +197,8 @@ class Walk {
     require(cuda::load_kernel(kernel, shared_bytes), "load_kernel");
     int units = 0;
     require(cudaDeviceGetAttribute(&units, cudaDevAttrMultiProcessorCount, 0), "cudaDeviceGetAttribute");
-    const auto items = static_cast<unsigned>(shape_.sequences * shape_.heads_v);
     const unsigned single = cuda::sm90::single_ctas(walk, cuda::sm90::kMostItems, units);
-    const cuda::LaunchShape launch{.grid = dim3(ctas == 1 ? single : items * ctas),
+    const cuda::LaunchShape launch{.grid = dim3(ctas == 1 ? single : cuda::sm90::items_of(walk) * ctas),
                                    .block = threads,
                                    .shared_bytes = shared_bytes,
                                    .cluster = ctas};

@@ -10,8 +10,7 @@ namespace {
 template <class Element, int kCtas, bool kSuffix>
 cudaError_t launch(const FusedMaps& maps, const WalkArgs& args, const Activation& activation, int32_t units,
                    cudaStream_t stream) {
-  const unsigned items = static_cast<unsigned>(args.row_bound) * static_cast<unsigned>(args.heads_v);
-  const unsigned grid = kCtas == 1 ? single_ctas(args, kMostItems, units) : items * kCtas;
+  const unsigned grid = kCtas == 1 ? single_ctas(args, kMostItems, units) : items_of(args) * kCtas;
   const LaunchShape shape{
       .grid = dim3(grid), .block = kFusedThreads, .shared_bytes = sizeof(fused_gdn::Shared<kCtas>), .cluster = kCtas};
   return launch_dependent(fused_gdn_kernel<Element, kCtas, kSuffix>, shape, stream, maps, args, activation);

@@ -18,8 +18,7 @@ Kernel* kernel_of(GateForm form) {
 template <int kCtas, bool kSuffix>
 cudaError_t launch(const FusedMaps& maps, const WalkArgs& args, const Activation& activation, int32_t units,
                    cudaStream_t stream) {
-  const unsigned items = static_cast<unsigned>(args.row_bound) * static_cast<unsigned>(args.heads_v);
-  const unsigned grid = kCtas == 1 ? single_ctas(args, kMostItems, units) : items * kCtas * (kSuffix ? 2 : 1);
+  const unsigned grid = kCtas == 1 ? single_ctas(args, kMostItems, units) : items_of(args) * kCtas * (kSuffix ? 2 : 1);
   const LaunchShape shape{
       .grid = dim3(grid), .block = kFusedThreads, .shared_bytes = sizeof(FusedShared<kCtas>), .cluster = kCtas};
   return launch_dependent(kernel_of<kCtas, kSuffix>(activation.gate_form), shape, stream, maps, args, activation);

@@ -7,6 +7,11 @@
 
 namespace deltarelay::cuda::sm90 {
 
+// Rows of this phase, for every head: of which some may not be in use.
+inline unsigned items_of(const WalkArgs& args) {
+  return static_cast<unsigned>(args.row_bound) * static_cast<unsigned>(args.heads_v);
+}
+
 // Whether the rows of this phase, which come longest first, are known to be of one length.
 inline bool rows_alike(const WalkArgs& args) {
   const Tables& tables = args.tables;
@@ -23,7 +28,7 @@ constexpr unsigned kManyRounds = 4;
 // No more than the GPU has room for, where each can take `most` items. Who has which item is settled then; so one CTA for each, of which the next
 // starts where a multiprocessor is free first, if rows differ in length and there are but a few rounds of them.
 inline unsigned single_ctas(const WalkArgs& args, unsigned most, int32_t units) {
-  const unsigned items = static_cast<unsigned>(args.row_bound) * static_cast<unsigned>(args.heads_v);
+  const unsigned items = items_of(args);
   const auto at_once = static_cast<unsigned>(units);
   if (items < kManyRounds * at_once && !rows_alike(args)) return items;
   return std::min(items, std::max(at_once, (items + most - 1) / most));
