@@ -5,10 +5,15 @@
 #   scripts/try_kernels.sh fused_gdn|fused_kda [<folder>...]
 #
 # A folder holds the files that differ, as they lie under src (<folder>/kernels/cuda/sm90/fused_row.cuh), and may hold `flags`, further
-# options of nvcc. All are compiled at once and run in turns, twice. A line has for each shape the median and the least milliseconds of a launch, the
-# clock that power has left, and the hash and the sum of its outputs: the same hash is the same bits, and a sum that is far off is wrong.
+# options of nvcc. All are compiled at once and run in turns, twice. A line has for each shape the median and the least milliseconds of a launch, where a
+# multiprocessor is free to watch it the clock that power has left and the cycles, and the hash and the sum of its outputs: the same hash is the
+# same bits, and a sum that is far off is wrong.
+#
+#   scripts/try_kernels.sh energy
+#
+# What instructions, products and copies cost in energy (bench/alone/energy.cu).
 set -euo pipefail
-case ${1:-} in fused_gdn | fused_kda) program=$1 ;; *) sed -n '/^#   /p' "$0" >&2; exit 2 ;; esac
+case ${1:-} in fused_gdn | fused_kda | energy) program=$1 ;; *) sed -n '/^#   /p' "$0" >&2; exit 2 ;; esac
 shift
 root=$(cd "$(dirname "$0")/.." && pwd)
 command -v nvcc >/dev/null || PATH="$PATH:/usr/local/cuda/bin"
@@ -38,7 +43,9 @@ for name in "${names[@]}"; do
   grep -oE '\(C75[0-9]+\).{0,70}|[1-9][0-9]* bytes spill stores, [0-9]+ bytes spill loads' "$work/$name.log" | sed "s/^/$name: /" || true
 done
 if ! nvidia-smi >/dev/null 2>&1; then echo "no GPU here: compiled only" && exit $failed; fi
-for _ in 1 2; do
+rounds=(1 2)
+[ "$program" = energy ] && rounds=(1)
+for _ in "${rounds[@]}"; do
   for name in "${names[@]}"; do
     if [ -x "$work/$name" ]; then timeout 60 "$work/$name" "$name" || { echo "$name: exit status $?" && failed=1; }; fi
   done

@@ -1,5 +1,5 @@
 // A fused walk alone, launched without the library: for trying variants of a kernel in seconds (scripts/try_kernels.sh). Times are those of launch after
-// launch, with inputs that the L2 may keep from one to the next, after so many launches that power has set the clock: they compare variants, and
+// launch without a pause, with inputs that the L2 may keep from one to the next, at the clock that power leaves: they compare variants, and
 // are no results. Outputs are not checked here, only hashed and summed: what is kept of a variant goes through the tests.
 #pragma once
 #include <cuda.h>
@@ -11,10 +11,10 @@
 #include <array>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <vector>
 
+#include "device.cuh"
 #include "kernels/cuda/args.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/sm90/fused_row.cuh"
@@ -25,24 +25,6 @@
 namespace deltarelay::alone {
 
 using Element = __nv_bfloat16;
-
-inline void require(cudaError_t status, const char* what) {
-  if (status == cudaSuccess) return;
-  std::fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(status));
-  std::exit(1);
-}
-
-// Numbers that never repeat, never zeros: clocks depend on data.
-__device__ inline float uniform_of(size_t index, unsigned stream) {
-  uint64_t bits = index * 0x9e3779b97f4a7c15u + stream * 0xbf58476d1ce4e5b9u;
-  bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9u;
-  bits = (bits ^ (bits >> 27)) * 0x94d049bb133111ebu;
-  return static_cast<float>((bits ^ (bits >> 31)) >> 40) * 0x1p-24f;
-}
-__device__ inline float normal_of(size_t index, unsigned stream) {
-  const float radius = sqrtf(-2.0f * logf(uniform_of(index, 2 * stream) + 1e-7f));
-  return radius * cosf(6.2831853f * uniform_of(index, 2 * stream + 1));
-}
 
 enum class Fill { kNormal, kLogGate, kStrength };
 
@@ -70,17 +52,6 @@ __global__ void sum_kernel(const T* data, size_t count, unsigned long long* hash
   }
   atomicAdd(hash, bits);
   atomicAdd(sum, total);
-}
-
-// The clock of this moment: power takes it down within milliseconds, so that a kernel of fewer cycles need not be a faster one.
-__global__ void clock_kernel(float* mhz) {
-  constexpr unsigned long long kNanoseconds = 20000;
-  unsigned long long begin, now;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(begin));
-  const long long first = clock64();
-  do asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
-  while (now - begin < kNanoseconds);
-  *mhz = 1e3f * static_cast<float>(clock64() - first) / static_cast<float>(now - begin);
 }
 
 // Device memory of one tensor.
@@ -190,51 +161,53 @@ class Walk {
   }
   size_t per_token_head() const { return static_cast<size_t>(shape_.all_tokens()) * shape_.heads_v; }
 
-  // Prints the median and the least of five series of launches, the clock, and what the outputs come to.
+  // Prints the median and the least of many series of launches, clock and cycles where a multiprocessor is free to watch them, and what the outputs
+  // come to. Series follow each other without a pause: an idle moment is power for the next one. The first half warms up.
   template <class Kernel, class... Args>
   void time(Kernel* kernel, size_t shared_bytes, unsigned threads, unsigned ctas, const cuda::sm90::FusedMaps& maps,
             const cuda::WalkArgs& walk, const Args&... more) const {
     require(cuda::load_kernel(kernel, shared_bytes), "load_kernel");
-    int units = 0;
-    require(cudaDeviceGetAttribute(&units, cudaDevAttrMultiProcessorCount, 0), "cudaDeviceGetAttribute");
+    const int units = multiprocessors();
     const unsigned single = cuda::sm90::single_ctas(walk, cuda::sm90::kMostItems, units);
     const cuda::LaunchShape launch{.grid = dim3(ctas == 1 ? single : cuda::sm90::items_of(walk) * ctas),
                                    .block = threads,
                                    .shared_bytes = shared_bytes,
                                    .cluster = ctas};
-    cudaEvent_t begin, end;
-    require(cudaEventCreate(&begin), "cudaEventCreate");
-    require(cudaEventCreate(&end), "cudaEventCreate");
-    std::array<float, 5> series{};
-    constexpr int kLaunches = 16;
-    auto time_launches = [&] {
-      float ms = 0.0f;
-      require(cudaEventRecord(begin), "cudaEventRecord");
+    constexpr int kLaunches = 16, kUnderWay = 3;
+    constexpr float kTime = 400.0f;  // ms
+    ClockWatch watch(launch.grid.x < static_cast<unsigned>(units));
+    std::vector<cudaEvent_t> marks(1);
+    require(cudaEventCreate(&marks[0]), "cudaEventCreate");
+    require(cudaEventRecord(marks[0]), "cudaEventRecord");
+    float spent = 0.0f;
+    while (spent < kTime) {
       for (int i = 0; i < kLaunches; ++i)
         require(cuda::launch_dependent(kernel, launch, nullptr, maps, walk, more...), "launch");
-      require(cudaEventRecord(end), "cudaEventRecord");
-      require(cudaEventSynchronize(end), "the kernel");
-      require(cudaEventElapsedTime(&ms, begin, end), "cudaEventElapsedTime");
-      return ms;
-    };
-    constexpr float kWarmUp = 100.0f;  // ms, as `deltarelay bench` has it
-    for (float sum = 0.0f; sum < kWarmUp;) sum += time_launches();
-    Array<float> clock(1);
-    std::array<float, 5> clocks{};
-    for (size_t i = 0; i < series.size(); ++i) {
-      series[i] = time_launches() / kLaunches;
-      clock_kernel<<<1, 1>>>(clock.data());
-      require(cudaMemcpy(&clocks[i], clock.data(), sizeof(float), cudaMemcpyDeviceToHost), "cudaMemcpy");
+      marks.emplace_back();
+      require(cudaEventCreate(&marks.back()), "cudaEventCreate");
+      require(cudaEventRecord(marks.back()), "cudaEventRecord");
+      if (marks.size() <= kUnderWay) continue;
+      cudaEvent_t ended = marks[marks.size() - kUnderWay];
+      require(cudaEventSynchronize(ended), "the kernel");
+      require(cudaEventElapsedTime(&spent, marks[0], ended), "cudaEventElapsedTime");
     }
-    std::sort(clocks.begin(), clocks.end());
+    require(cudaEventSynchronize(marks.back()), "the kernel");
+    const double mhz = watch.stop();
+    std::vector<float> series;
+    for (size_t i = marks.size() / 2; i + 1 < marks.size(); ++i) {
+      float ms = 0.0f;
+      require(cudaEventElapsedTime(&ms, marks[i], marks[i + 1]), "cudaEventElapsedTime");
+      series.push_back(ms / kLaunches);
+    }
+    for (cudaEvent_t mark : marks) cudaEventDestroy(mark);
     std::sort(series.begin(), series.end());
-    std::printf("  %s %.4f (%.4f) %.0f MHz", shape_.name, series[2], series[0], clocks[2]);
+    const float median = series[series.size() / 2];
+    std::printf("  %s %.4f (%.4f)", shape_.name, median, series[0]);
+    if (mhz > 0.0) std::printf(" %.0f MHz %.1f kcycles", mhz, mhz * median);
     if (shape_.work == Work::kEmit)
       print_sum(o_);
     else
       print_sum(slot_state_);
-    cudaEventDestroy(begin);
-    cudaEventDestroy(end);
   }
 
  private:

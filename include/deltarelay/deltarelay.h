@@ -222,8 +222,8 @@ typedef struct dr_device {
   int32_t bytes_per_ns; /* memory bandwidth in GB/s; 0: no memory term */
   int32_t measured;     /* nonzero: the costs were measured on such a device, else they are estimates */
   dr_stage_costs kda, gdn;
-  /* Of kernels that need no step before the phases, for problems that have such; chunk 0: none. Value tiles share item_ns, and
-   * two units at least walk a summary and the first segments beside it. */
+  /* Of kernels that need no step before the phases, for problems that have such; chunk 0: none. Of two value tiles each
+   * starts in a part of item_ns, and two units at least walk a summary and the first segments beside it. */
   dr_stage_costs kda_fused, gdn_fused;
   /* Of the kernels for every GPU (cuda-sm80): times of a unit, also where it runs two items at once. chunk 0: none, and they are planned with kda
    * and gdn. */

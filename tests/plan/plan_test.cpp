@@ -326,6 +326,14 @@ Problem fused_problem(const std::vector<int64_t>& lengths, int32_t heads) {
   return problem;
 }
 
+// Twenty of 70 tokens, 16 heads: with a CTA each 32 us (GDN) and 43 us (KDA) were measured on an H200, with pairs 45 and 53.
+TEST(Plan, ShortSequencesAreNotWalkedInPairs) {
+  const Options options = test::options_on(test::device_of("h200"));
+  const std::vector<int64_t> lengths(20, 70);
+  EXPECT_EQ(make_plan(fused_problem(lengths, 16), options)->tiling.value_tiles, 1);
+  EXPECT_EQ(make_plan(test::problem_of(Op::kGdn, lengths, 16), options)->tiling.value_tiles, 1);
+}
+
 TEST(Plan, SummariesAreWalkedInPairs) {
   const dr_device h200 = test::device_of("h200");
   const Options options = test::options_on(h200);
@@ -336,7 +344,7 @@ TEST(Plan, SummariesAreWalkedInPairs) {
     const plan::Costs one = costs_of(problem, options, backend, way, 1);
     const plan::Costs two = costs_of(problem, options, backend, way, 2);
     EXPECT_NEAR(two.summarize * 2, one.summarize, 1) << way;
-    EXPECT_EQ(two.item * 2, one.item) << way;
+    EXPECT_EQ(two.item * 10, one.item * (way == 0 ? 6 : 5)) << way;
     EXPECT_NEAR(two.emit, (stated.local_ns + (stated.emit_ns - stated.local_ns) / 2) / 2, 1) << way;
     EXPECT_NEAR(one.emit + one.first_extra, 2 * two.emit, 2) << way << ": the pair's time";
     EXPECT_EQ(two.first_extra, 0) << way;

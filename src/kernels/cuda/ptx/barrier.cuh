@@ -117,6 +117,11 @@ __device__ __forceinline__ void prefetch_tensor_map(const void* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
+// Brings `bytes` of memory into the L2. Both are multiples of 16.
+__device__ __forceinline__ void prefetch_bytes(const void* data, uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(data), "r"(bytes) : "memory");
+}
+
 // Number of this warp among all that are resident on the multiprocessor. For balance only: nothing promises that it stays the same.
 __device__ __forceinline__ uint32_t warp_slot() {
   uint32_t slot;

@@ -111,10 +111,10 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   } else {
     lower_registers<kFusedOtherRegisters>();
     if (emits) {
-      make_all<Element, kCtas, true>(maps, activation, shared, group - 2, rank);
+      make_all<Element, kCtas, true>(maps, args, activation, shared, group - 2, rank);
     } else if constexpr (kCtas > 1) {
       auto walk = [&](auto& here, int own_rank, auto&& stands) {
-        make_all<Element, kCtas, false>(maps, activation, here, group - 2, own_rank);
+        make_all<Element, kCtas, false>(maps, args, activation, here, group - 2, own_rank);
         return stands([] { return false; });
       };
       summarize(walk);

@@ -334,10 +334,12 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activat
 
 // `kQueries`: q too, and P; a summary has neither.
 template <class Element, int kCtas, bool kQueries>
-__device__ __forceinline__ void make_all(const FusedMaps& maps, const Activation& activation, Shared<kCtas>& shared,
-                                         int group, int rank) {
+__device__ __forceinline__ void make_all(const FusedMaps& maps, const WalkArgs& args, const Activation& activation,
+                                         Shared<kCtas>& shared, int group, int rank) {
   MakeState<kCtas> at{.loading = {group * kCtas}, .making = {group * kCtas + rank}};
   make_items<kCtas>(shared, [&](const Item& item, int begin) {
+    // The state is some chunks behind: by the time it comes here, the one it starts from is there.
+    if (kCtas == 1 && group == 0 && begin > 0 && threadIdx.x % kWarpgroup == 0) prefetch_entry(args, item);
     make_chunks<Element, kCtas, kQueries>(maps, activation, item, begin, shared, group, rank, at);
   });
 }

@@ -50,17 +50,21 @@ __device__ __forceinline__ void make_items(Shared& shared, Make&& make) {
 // ring, leaves it behind the last, and does not release that one's stage.
 template <int kCtas, int kStages, class Shared, class Emit>
 __device__ __forceinline__ void emit_items(const WalkArgs& args, Shared& shared, int group, int rank, Emit&& emit) {
-  RingPosition<kStages> position;
+  const auto first_thread = [] { return threadIdx.x % kWarpgroup == 0; };
   const int items = kCtas == 1 ? uniform(shared.items) : 1;
+  RingPosition<kStages> position;
 #pragma unroll 1
   for (int index = 0; index < items; ++index) {
     const Item& item = item_at(shared, index);
-    emit_row(args, item, rank + group, [&](float(&state)[64]) { emit(item, position, state); });
-    // The item's last output has been read: by its copy, for which emit_row has waited, or by the threads of this group themselves, if the
-    // chunk was not whole.
+    float state[64];
+    load_entry(state, args, item, rank + group);
+    emit(item, position, state);
+    store_exit(state, args, item, rank + group);
+    // The item's last output has been read: by its copy, or by the threads of this group themselves, if the chunk was not whole.
+    if (first_thread()) ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>{});
     if (kCtas == 1 && index + 1 < items && item.row.chunks > 0) {
       named_barrier(kStateBarrier + group, kWarpgroup);
-      if (threadIdx.x % kWarpgroup == 0) {
+      if (first_thread()) {
         ptx::fence_proxy_async(ptx::space_shared);
         release_stage<kCtas>(shared, (position.stage + kStages - 1) % kStages, rank);
       }

@@ -166,30 +166,51 @@ __device__ __forceinline__ bool release_vanished(Shared& shared, uint64_t* fille
   return true;
 }
 
-// An emit by the state group that has half `half` of the values: where its state comes from and goes to. `emit` walks the chunks.
-template <class Emit>
-__device__ __forceinline__ void emit_row(const WalkArgs& args, const Item& item, int half, Emit&& emit) {
+// A slot of the workspace that has the state of a row of this head.
+__device__ __forceinline__ float* slot_at(const WalkArgs& args, const Item& item, int slot) {
+  return args.slot_state + (static_cast<int64_t>(slot) * args.heads_v + item.head) * (kWidth * kWidth);
+}
+
+// The state that a row is emitted from, by the state group that has half `half` of the values.
+__device__ __forceinline__ void load_entry(float (&state)[64], const WalkArgs& args, const Item& item, int half) {
   const StatePlace at(half);
   const Row& row = item.row;
-  auto slot_at = [&](int slot) {
-    return args.slot_state + (static_cast<int64_t>(slot) * args.heads_v + item.head) * (kWidth * kWidth);
-  };
-  float state[64];
   if (row.slot_in >= 0) {
-    load_slot(state, slot_at(row.slot_in), at.value_row, at.lane_row, at.lane_column);
+    load_slot(state, slot_at(args, item, row.slot_in), at.value_row, at.lane_row, at.lane_column);
   } else {
     const int64_t slot = initial_slot(args.initial, args.has_initial, row.sequence, args.report);
     load_state(state, args.initial, slot, item.head, at.value_row, at.lane_row, at.lane_column);
   }
-  emit(state);
-  if (row.slot_out >= 0) store_slot(state, slot_at(row.slot_out), at.value_row, at.lane_row, at.lane_column);
+}
+
+// Brings that state into the L2, by one thread.
+__device__ __forceinline__ void prefetch_entry(const WalkArgs& args, const Item& item) {
+  const Row& row = item.row;
+  const uint8_t* data = nullptr;
+  uint32_t bytes = kWidth * kWidth * sizeof(float);
+  if (row.slot_in >= 0) {
+    data = reinterpret_cast<const uint8_t*>(slot_at(args, item, row.slot_in));
+  } else {
+    const int64_t slot = initial_slot(args.initial, args.has_initial, row.sequence);
+    if (slot < 0) return;
+    data = state_data(args.initial, slot, item.head);
+    if (args.initial.dtype != DType::kFp32) bytes /= 2;
+  }
+  if (reinterpret_cast<uintptr_t>(data) % 16 == 0) prefetch_bytes(data, bytes);
+}
+
+// Where the state goes that a row has been walked to.
+__device__ __forceinline__ void store_exit(float (&state)[64], const WalkArgs& args, const Item& item, int half) {
+  const StatePlace at(half);
+  const Row& row = item.row;
+  if (row.slot_out >= 0)
+    store_slot(state, slot_at(args, item, row.slot_out), at.value_row, at.lane_row, at.lane_column);
   if (item.ends_sequence) {
-    if (row.slot_folded >= 0) load_slot(state, slot_at(row.slot_folded), at.value_row, at.lane_row, at.lane_column);
+    if (row.slot_folded >= 0)
+      load_slot(state, slot_at(args, item, row.slot_folded), at.value_row, at.lane_row, at.lane_column);
     store_state(state, args.final, slot_of(args.final, row.sequence, args.report), item.head, at.value_row, at.lane_row,
                 at.lane_column);
   }
-  if (threadIdx.x % kWarpgroup == 0)
-    ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>{});  // shared memory must outlive the copy
 }
 
 }  // namespace deltarelay::cuda::sm90
