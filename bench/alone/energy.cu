@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(512, 1) wait_kernel(Args args) {
   __syncthreads();
 }
 
-enum class Instruction { kFfma, kFmul, kPack, kLop, kExp, kShuffle, kLoad32, kLoad128, kStore32, kStore128, kMma };
+enum class Instruction { kFfma, kFmul, kPack, kLop, kExp, kShuffle, kLoad128, kStore32, kStore128, kMma };
 
 // 64 of them a loop and warp (16 where they are four times as wide), independent of each other by 16.
 template <Instruction kWhat>
@@ -95,9 +95,6 @@ __global__ void __launch_bounds__(512, 1) instruction_kernel(Args args) {
         asm volatile("ex2.approx.ftz.f32 %0, %0;" : "+f"(x[i]));
       } else if constexpr (kWhat == Instruction::kShuffle) {
         y[i] = __shfl_sync(~0u, y[i], static_cast<int>(mask % 32));
-      } else if constexpr (kWhat == Instruction::kLoad32) {
-        asm volatile("ld.shared.b32 %0, [%1];" : "=r"(a) : "r"(word));
-        y[i] ^= a;
       } else if constexpr (kWhat == Instruction::kStore32) {
         asm volatile("st.shared.b32 [%0], %1;" ::"r"(word), "r"(y[i]) : "memory");
       } else if constexpr (kWhat == Instruction::kLoad128) {
@@ -327,7 +324,6 @@ void measure_all() {
   measure_instruction<Instruction::kLop>(table, "LOP3", args);
   measure_instruction<Instruction::kExp>(table, "exp2", args);
   measure_instruction<Instruction::kShuffle>(table, "shuffle", args);
-  measure_instruction<Instruction::kLoad32>(table, "LDS.32 and LOP3", args);
   measure_instruction<Instruction::kLoad128>(table, "LDS.128 and 4 LOP3", args, 4);
   measure_instruction<Instruction::kStore32>(table, "STS.32", args);
   measure_instruction<Instruction::kStore128>(table, "STS.128", args, 4);
