@@ -1,4 +1,5 @@
-// wgmma: products of one warpgroup with B in shared memory. The only place where they are spelled.
+// wgmma: products of one warpgroup with B in shared memory. The only place where they are spelled, twice: the type of the operands is part of the
+// text, and CUDA 12.4 has no constraint that would put it there.
 //
 // Rows of A and D: 64, 16 a warp. A product is asynchronous: fence, products, commit, wait, then read the accumulators.
 #pragma once

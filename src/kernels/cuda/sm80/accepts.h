@@ -33,4 +33,24 @@ bool has_code_for(int32_t compute_capability, const std::string& architectures);
 Shape shape_of(const Problem& problem, int32_t way = kExact);
 int32_t shape_number(const Problem& problem);
 
+// The backend as far as plans go. What runs them, a library with CUDA adds.
+constexpr Backend planned_backend() {
+  return {.name = "cuda-sm80",
+          .decline = decline,
+          .chunk = chunk,
+          .panel_columns = panel_columns,
+          .sizes = sizes,
+          .run_rows = nullptr,
+          .run_folds = nullptr,
+          .finish = nullptr,
+          .num_ways = kNumWays,
+          .num_named_ways = kNumNamedWays,
+          .way_names = kWayNames,
+          .takes_way = takes_way,
+          .value_tiles = value_tiles,
+          .cta_tiling = cta_tiling,
+          .short_summaries = short_summaries,
+          .tries_suffixes = tries_suffixes};
+}
+
 }  // namespace deltarelay::cuda::sm80

@@ -59,25 +59,14 @@ void load_shape(const Problem& problem) { check(load(shape_of(problem)), "loadin
 
 namespace deltarelay {
 
-const Backend kCudaSm80Backend{.name = "cuda-sm80",
-                               .decline = cuda::sm80::decline_here,
-                               .chunk = cuda::sm80::chunk,
-                               .panel_columns = cuda::sm80::panel_columns,
-                               .sizes = cuda::sm80::sizes,
-                               .run_rows = nullptr,
-                               .run_folds = nullptr,
-                               .finish = nullptr,
-                               .enqueue = cuda::sm80::enqueue,
-                               .load = cuda::sm80::load_shared,
-                               .shape = cuda::sm80::shape_number,
-                               .load_shape = cuda::sm80::load_shape,
-                               .num_ways = cuda::sm80::kNumWays,
-                               .num_named_ways = cuda::sm80::kNumNamedWays,
-                               .way_names = cuda::sm80::kWayNames,
-                               .takes_way = cuda::sm80::takes_way,
-                               .value_tiles = cuda::sm80::value_tiles,
-                               .cta_tiling = cuda::sm80::cta_tiling,
-                               .short_summaries = cuda::sm80::short_summaries,
-                               .tries_suffixes = cuda::sm80::tries_suffixes};
+constinit const Backend kCudaSm80Backend = [] {
+  Backend backend = cuda::sm80::planned_backend();
+  backend.decline = cuda::sm80::decline_here;
+  backend.enqueue = cuda::sm80::enqueue;
+  backend.load = cuda::sm80::load_shared;
+  backend.shape = cuda::sm80::shape_number;
+  backend.load_shape = cuda::sm80::load_shape;
+  return backend;
+}();
 
 }  // namespace deltarelay

@@ -12,21 +12,10 @@ std::string decline(const Problem& problem, const Request& request) {
 
 }  // namespace
 
-const Backend kCudaSm80Backend{.name = "cuda-sm80",
-                               .decline = decline,
-                               .chunk = cuda::sm80::chunk,
-                               .panel_columns = cuda::sm80::panel_columns,
-                               .sizes = cuda::sm80::sizes,
-                               .run_rows = nullptr,
-                               .run_folds = nullptr,
-                               .finish = nullptr,
-                               .num_ways = cuda::sm80::kNumWays,
-                               .num_named_ways = cuda::sm80::kNumNamedWays,
-                               .way_names = cuda::sm80::kWayNames,
-                               .takes_way = cuda::sm80::takes_way,
-                               .value_tiles = cuda::sm80::value_tiles,
-                               .cta_tiling = cuda::sm80::cta_tiling,
-                               .short_summaries = cuda::sm80::short_summaries,
-                               .tries_suffixes = cuda::sm80::tries_suffixes};
+constinit const Backend kCudaSm80Backend = [] {
+  Backend backend = cuda::sm80::planned_backend();
+  backend.decline = decline;
+  return backend;
+}();
 
 }  // namespace deltarelay

@@ -24,4 +24,21 @@ bool short_summaries(const Problem& problem);
 // turns on the multiprocessors.
 bool tries_suffixes(const Problem& problem, const CallBounds& bounds, int32_t units, bool exact);
 
+// The backend as far as plans go. What runs them, a library with CUDA adds.
+constexpr Backend planned_backend() {
+  return {.name = "cuda-sm90",
+          .decline = decline,
+          .chunk = chunk,
+          .panel_columns = panel_columns,
+          .sizes = sizes,
+          .run_rows = nullptr,
+          .run_folds = nullptr,
+          .finish = nullptr,
+          .num_ways = kNumWays,
+          .way_names = kWayNames,
+          .takes_way = takes_way,
+          .short_summaries = short_summaries,
+          .tries_suffixes = tries_suffixes};
+}
+
 }  // namespace deltarelay::cuda::sm90

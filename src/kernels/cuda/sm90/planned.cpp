@@ -12,18 +12,10 @@ std::string decline(const Problem& problem, const Request& request) {
 
 }  // namespace
 
-const Backend kCudaSm90Backend{.name = "cuda-sm90",
-                               .decline = decline,
-                               .chunk = cuda::sm90::chunk,
-                               .panel_columns = cuda::sm90::panel_columns,
-                               .sizes = cuda::sm90::sizes,
-                               .run_rows = nullptr,
-                               .run_folds = nullptr,
-                               .finish = nullptr,
-                               .num_ways = cuda::sm90::kNumWays,
-                               .way_names = cuda::sm90::kWayNames,
-                               .takes_way = cuda::sm90::takes_way,
-                               .short_summaries = cuda::sm90::short_summaries,
-                               .tries_suffixes = cuda::sm90::tries_suffixes};
+constinit const Backend kCudaSm90Backend = [] {
+  Backend backend = cuda::sm90::planned_backend();
+  backend.decline = decline;
+  return backend;
+}();
 
 }  // namespace deltarelay
