@@ -15,6 +15,7 @@ sys.dont_write_bytecode = True
 import check_docs  # noqa: E402
 import check_includes  # noqa: E402
 import check_results  # noqa: E402
+import read_races  # noqa: E402
 import results_table  # noqa: E402
 
 
@@ -310,6 +311,35 @@ class PortableRows(Tree):
         table = results_table.results_table(self.results)
         self.assertNotIn("elsewhere", table)
         self.assertIn("| `portable-a` |", table)
+
+
+class Races(unittest.TestCase):
+    SASS = """Function : walk
+        /*0040*/                   STS [R4+0x5280], R7 ;   /* 0x1 */
+        /*0050*/                   LDS.64 R12, [UR4+0x5290] ; /* 0x2 */
+        /*0060*/                   LDS R9, [R6] ;
+"""
+    LOG = """========= COMPUTE-SANITIZER
+========= Error: Race reported between Write access at void a::walk<(int)2, (bool)1>(a::Args<int>, int)+0x40
+=========     and Read access at void a::walk<(int)2, (bool)1>(a::Args<int>, int)+0x50 [16 hazards]
+=========     and Read access at void a::walk<(int)2, (bool)1>(a::Args<int>, int)+0x60 [4 hazards]
+=========
+========= Warning: Race reported between Write access at void a::walk<(int)2, (bool)1>(a::Args<int>, int)+0x40
+=========     and Read access at void a::walk<(int)2, (bool)1>(a::Args<int>, int)+0x60 [4 hazards]
+========= Warning: Maximum number of hazards reached.
+"""
+
+    def setUp(self):
+        self.code = read_races.code_of(self.SASS, lambda name: "void a::walk<2, true>(a::Args<int>, int)")
+
+    def test_kinds(self):
+        races = read_races.races_of(self.LOG, self.code)
+        first, both = "write STS [R+20K], R", ("read LDS R, [R]", "read LDS.64 R, [R+20K]")
+        self.assertEqual(races, {("walk<2,1>", first, both): 1, ("walk<2,1>", first, both[:1]): 1})
+
+    def test_other_machine_code(self):
+        with self.assertRaisesRegex(SystemExit, "no machine code of a::walk<2,1>"):
+            read_races.races_of(self.LOG, {})
 
 
 if __name__ == "__main__":

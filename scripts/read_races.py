@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+"""Reports of racecheck by what stands at their addresses: one line for each kind of first and second access of a kernel, with its count.
+
+    scripts/read_races.py <log of compute-sanitizer --tool racecheck> <cubin, object or library>...
+
+The machine code must be that of the run; cuobjdump and c++filt are looked for on PATH. Ask racecheck for all of its reports (--print-limit). A kind
+tells which text is meant (cards: docs/kernels/*, "Sanitizers"), not whether it is a race."""
+import collections
+import re
+import shutil
+import subprocess
+import sys
+
+ACCESS = re.compile(r"(Read|Write) access at (?:void )?(.+?)\+(0x[0-9a-f]+)")
+INSTRUCTION = re.compile(r"/\*([0-9a-f]{4,6})\*/\s+([^;]*);")
+REPORT = re.compile(r"^=+ (?:Error|Warning): Race reported", re.MULTILINE)
+
+
+def plain(kernel):
+    """A name as both tools would write it: without return type, casts, arguments and spaces."""
+    name = re.sub(r"\((?:int|bool|[\w:]+)\)(?=-?\d)", "", kernel)
+    name = re.sub(r"\s", "", name.removeprefix("void "))
+    name = re.sub(r"\btrue\b", "1", re.sub(r"\bfalse\b", "0", name))
+    depth = 0
+    for i, c in enumerate(name):  # arguments begin at the first parenthesis outside of <>
+        depth += (c == "<") - (c == ">")
+        if c == "(" and depth == 0 and not name[i:].startswith("(anonymousnamespace)"):
+            return name[:i]
+    return name
+
+
+def code_of(text, demangle):
+    """{plain name: {address: instruction}} of what cuobjdump -sass prints."""
+    code = {}
+    for part in text.split("Function : ")[1:]:
+        code[plain(demangle(part.split("\n", 1)[0].strip()))] = {
+            int(m[1], 16): m[2].strip() for m in INSTRUCTION.finditer(part)}
+    return code
+
+
+def kind_of(instruction):
+    """An instruction without the numbers of its registers and without addresses below 1 KB apart."""
+    text = re.sub(r"\bU?R\d+\b", "R", instruction)
+    return re.sub(r"0x([0-9a-f]+)", lambda m: f"{int(m[1], 16) // 1024}K", text)
+
+
+def races_of(log, code):
+    """Counter of (kernel, first access, set of second accesses)."""
+    races = collections.Counter()
+    starts = [m.start() for m in REPORT.finditer(log)] + [len(log)]
+    for begin, end in zip(starts, starts[1:]):
+        accesses = []
+        for how, kernel, offset in ACCESS.findall(log[begin:end]):
+            name = plain(kernel)
+            if name not in code:
+                raise SystemExit(f"read_races: no machine code of {name} in the files given")
+            accesses.append(f"{how.lower()} {kind_of(code[name].get(int(offset, 16), '?'))}")
+        races[(name.rsplit("::", 1)[-1] if "<" not in name else re.sub(r"^.*?(\w+<)", r"\1", name), accesses[0],
+               tuple(sorted(set(accesses[1:]))))] += 1
+    return races
+
+
+def main():
+    if len(sys.argv) < 3:
+        raise SystemExit(__doc__)
+    if not shutil.which("cuobjdump") or not shutil.which("c++filt"):
+        raise SystemExit("read_races: cuobjdump and c++filt are needed on PATH")
+
+    def run(*words):
+        return subprocess.run(words, capture_output=True, text=True, check=True).stdout
+
+    code = {}
+    for path in sys.argv[2:]:
+        code.update(code_of(run("cuobjdump", "-sass", path), lambda name: run("c++filt", name).strip()))
+    with open(sys.argv[1], encoding="utf-8", errors="replace") as file:
+        races = races_of(file.read(), code)
+    for (kernel, first, seconds), count in sorted(races.items()):
+        print(f"{count:4d}  {kernel}: {first}, then {'; '.join(seconds)}")
+    print(f"{sum(races.values())} reports, {len(races)} kinds")
+
+
+if __name__ == "__main__":
+    main()
