@@ -5,7 +5,8 @@
     check_docs.py results                generated tables equal what bench/results says
     check_docs.py support <command>      docs/support.md and the README hold what `deltarelay support --markdown` prints
     check_docs.py tiling <command>       docs/tiling.md holds what `deltarelay tiling --markdown` prints
-                                         (both: --update writes it)
+    check_docs.py pictures <command>     docs/pictures holds what the commands draw that documents name
+                                         (all three: --update writes it)
     check_docs.py code --cc <c> --cxx <c++> --library <libdeltarelay.so>
                                          C and C++ programs in the documents compile, run and end with 0
 """
@@ -24,6 +25,7 @@ ROOT = results_table.ROOT
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
 # What a subcommand of `deltarelay` prints with --markdown -> the name of the section that holds it, and the documents that have one
+DRAWN = re.compile(r"`deltarelay (plan [^`]*) --svg (\S+\.svg)`")
 PRINTED = {"support": ("support matrix", ["README.md", "docs/support.md"]), "tiling": ("tiling tables", ["docs/tiling.md"])}
 
 
@@ -104,6 +106,29 @@ def update_printed(command: str, what: str) -> None:
         (ROOT / document).write_text(before + print_markdown(command, what).strip() + "\n" + after, encoding="utf-8")
 
 
+def draw(command: str, words: str) -> str:
+    with tempfile.TemporaryDirectory() as work:
+        picture = pathlib.Path(work) / "picture.svg"
+        subprocess.run([command, *words.split(), "--svg", str(picture)], capture_output=True, check=True)
+        return picture.read_text(encoding="utf-8")
+
+
+def check_pictures(command: str, update: bool = False) -> list[str]:
+    problems, drawn = [], set()
+    for document in documents():
+        for words, name in DRAWN.findall(document.read_text(encoding="utf-8")):
+            picture, now = ROOT / "docs" / "pictures" / name, draw(command, words)
+            drawn.add(name)
+            if update:
+                picture.write_text(now, encoding="utf-8")
+            elif not picture.exists() or picture.read_text(encoding="utf-8") != now:
+                problems.append(f"{name_of(picture)}: not what the command draws; scripts/check_docs.py pictures <command> --update writes it")
+    for picture in sorted(ROOT.glob("docs/pictures/*")):
+        if picture.name not in drawn:
+            problems.append(f"{name_of(picture)}: no document says which command drew it")
+    return problems
+
+
 def programs() -> list[tuple[str, str, str]]:
     """(document, language, text) of every block that is a whole program."""
     found = []
@@ -147,7 +172,7 @@ def main() -> int:
     what = parser.add_subparsers(dest="what", required=True)
     what.add_parser("links")
     what.add_parser("results")
-    for name in PRINTED:
+    for name in (*PRINTED, "pictures"):
         printed = what.add_parser(name)
         printed.add_argument("command")
         printed.add_argument("--update", action="store_true")
@@ -161,6 +186,7 @@ def main() -> int:
         "links": check_links,
         "results": check_results,
         **{name: lambda: check_printed(arguments.command, arguments.what) for name in PRINTED},
+        "pictures": lambda: check_pictures(arguments.command, arguments.update),
         "code": lambda: check_code(arguments.cc, arguments.cxx, arguments.library),
     }[arguments.what]()
     print("\n".join(problems) if problems else f"{arguments.what}: in order")

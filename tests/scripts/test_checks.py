@@ -87,6 +87,19 @@ class Documents(Tree):
         self.write("README.md", "```cpp\nint main() { return 0; }\n```\n```c\nint x;\n```\n")
         self.assertEqual([(d, l) for d, l, _ in check_docs.programs()], [("README.md", "cpp")])
 
+    def test_what_a_command_draws(self):
+        command = self.write("command", '#!/bin/sh\nfor last; do :; done\necho "$1 $2" >"$last"\n')
+        command.chmod(0o755)
+        self.write("README.md", "`deltarelay plan kda --svg a.svg` drew this\n")
+        self.assertEqual(len(check_docs.check_pictures(str(command))), 1)
+        picture = self.write("docs/pictures/a.svg", "another plan\n")
+        (problem,) = check_docs.check_pictures(str(command))
+        self.assertIn("docs/pictures/a.svg", problem)
+        self.assertEqual(check_docs.check_pictures(str(command), update=True), [])
+        self.assertEqual(picture.read_text(), "plan kda\n")
+        self.write("docs/pictures/b.svg", "")
+        self.assertEqual(len(check_docs.check_pictures(str(command))), 1)
+
     def test_what_a_command_prints(self):
         command = self.write("command", '#!/bin/sh\nprintf "| $1 | $2 |\\n|---|---|\\n| a | b |\\n| c | d |\\n"\n')
         command.chmod(0o755)
