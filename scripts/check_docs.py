@@ -24,8 +24,9 @@ import results_table
 ROOT = results_table.ROOT
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
-# What a subcommand of `deltarelay` prints with --markdown -> the name of the section that holds it, and the documents that have one
+# A command that a document names, and the picture in docs/pictures that it drew
 DRAWN = re.compile(r"`deltarelay (plan [^`]*) --svg (\S+\.svg)`")
+# What a subcommand of `deltarelay` prints with --markdown -> the name of the section that holds it, and the documents that have one
 PRINTED = {"support": ("support matrix", ["README.md", "docs/support.md"]), "tiling": ("tiling tables", ["docs/tiling.md"])}
 
 

@@ -39,7 +39,7 @@ def code_of(text, demangle):
 
 
 def kind_of(instruction):
-    """An instruction without the numbers of its registers and without addresses below 1 KB apart."""
+    """An instruction without the numbers of its registers, its addresses in whole KB."""
     text = re.sub(r"\bU?R\d+\b", "R", instruction)
     return re.sub(r"0x([0-9a-f]+)", lambda m: f"{int(m[1], 16) // 1024}K", text)
 

@@ -25,7 +25,7 @@ compile() {  # <name> <folder, or nothing>
   local flags=()
   if [ -n "$2" ] && [ -e "$2/flags" ]; then read -ra flags <"$2/flags"; fi
   nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a ${2:+-I"$2"} -I"$root/src" -I"$root/include" --expt-relaxed-constexpr -Xptxas -v \
-    "${flags[@]}" "$root/bench/alone/$program.cu" -o "$work/$1" >"$work/$1.log" 2>&1
+    "${flags[@]}" "$root/bench/alone/$program.cu" -o "$work/$1" -ldl >"$work/$1.log" 2>&1
 }
 compile src "" &
 names+=(src)

@@ -264,25 +264,26 @@ class Table {
     constexpr double kLaunch = 0.01;  // seconds
     const auto run = [&](int launches) {
       cudaEvent_t begin, end;
-      float ms = 0.0f;
       require(cudaEventCreate(&begin), "cudaEventCreate");
       require(cudaEventCreate(&end), "cudaEventCreate");
       require(cudaEventRecord(begin), "cudaEventRecord");
       for (int i = 0; i < launches; ++i) require(cudaLaunchKernelEx(&config, kernel, args), name);
       require(cudaEventRecord(end), "cudaEventRecord");
-      const auto seconds = [=, &ms] {
+      return [begin, end] {  // waits for them: seconds
+        float ms = 0.0f;
         require(cudaEventSynchronize(end), "the kernel");
         require(cudaEventElapsedTime(&ms, begin, end), "cudaEventElapsedTime");
+        cudaEventDestroy(begin);
+        cudaEventDestroy(end);
         return 1e-3 * ms;
       };
-      return seconds;
     };
     args.loops = 2000;
     run(1)();
     args.loops = 1 + static_cast<int>(2000 * kLaunch / run(1)());
     run(25)();  // the clock settles
     constexpr int kLaunches = 90;
-    auto seconds = run(kLaunches);
+    const auto seconds = run(kLaunches);
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     const auto first = meter_.tick();
     std::this_thread::sleep_for(std::chrono::milliseconds(500));

@@ -159,10 +159,10 @@ struct Backend {
   Sizes (*sizes)(const Problem&, int32_t isa, const Tiling&);
 
   // Of a host backend, else nullptr.
-  void (*run_rows)(const StageArgs&, const Row* rows, int64_t count, Executor&);
-  void (*run_folds)(const StageArgs&, const Fold* folds, int64_t count, Executor&);
+  void (*run_rows)(const StageArgs&, const Row* rows, int64_t count, Executor&) = nullptr;
+  void (*run_folds)(const StageArgs&, const Fold* folds, int64_t count, Executor&) = nullptr;
   // What belongs to no row: outputs of rows past the last offset are zeroed, empty sequences get final = initial.
-  void (*finish)(const StageArgs&, Executor&);
+  void (*finish)(const StageArgs&, Executor&) = nullptr;
 
   // Of a device backend, else nullptr. Both throw Error(DR_DEVICE_ERROR).
   // Puts the whole call onto the stream: all three phases and what belongs to no row. Allocates nothing, waits for nothing.

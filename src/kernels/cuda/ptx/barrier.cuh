@@ -117,7 +117,7 @@ __device__ __forceinline__ void prefetch_tensor_map(const void* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-// Brings `bytes` of memory into the L2. Both are multiples of 16.
+// Brings `bytes` of memory into the L2. They and the address are multiples of 16.
 __device__ __forceinline__ void prefetch_bytes(const void* data, uint32_t bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(data), "r"(bytes) : "memory");
 }
