@@ -87,6 +87,10 @@ struct Shape {
   int all_tokens() const { return sequences * tokens; }
 };
 
+struct Cluster {
+  unsigned ctas, heads;
+};
+
 inline CUtensorMap map_of(const void* data, int tokens, int heads) {
   static const auto encode = [] {
     void* entry = nullptr;
@@ -164,12 +168,13 @@ class Walk {
   // Prints the median and the least of many series of launches, clock and cycles where a multiprocessor is free to watch them, and what the outputs
   // come to. Series follow each other without a pause: an idle moment is power for the next one. The first half warms up.
   template <class Kernel, class... Args>
-  void time(Kernel* kernel, size_t shared_bytes, unsigned threads, unsigned ctas, const cuda::sm90::FusedMaps& maps,
+  void time(Kernel* kernel, size_t shared_bytes, unsigned threads, Cluster cluster, const cuda::sm90::FusedMaps& maps,
             const cuda::WalkArgs& walk, const Args&... more) const {
     require(cuda::load_kernel(kernel, shared_bytes), "load_kernel");
     const int units = multiprocessors();
-    const unsigned single = cuda::sm90::single_ctas(walk, cuda::sm90::kMostItems, units);
-    const cuda::LaunchShape launch{.grid = dim3(ctas == 1 ? single : cuda::sm90::items_of(walk) * ctas),
+    const unsigned ctas = cluster.ctas;
+    const unsigned whole = cuda::sm90::single_ctas(walk, cuda::sm90::kMostItems, units, ctas);
+    const cuda::LaunchShape launch{.grid = dim3(ctas == cluster.heads ? whole : cuda::sm90::items_of(walk) * ctas),
                                    .block = threads,
                                    .shared_bytes = shared_bytes,
                                    .cluster = ctas};

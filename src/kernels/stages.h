@@ -189,6 +189,8 @@ struct Backend {
   bool (*short_summaries)(const Problem&) = nullptr;
   // Do summaries of such a call walk the last chunks of a row first? `units`: multiprocessors; `exact`: the carry is. nullptr: never.
   bool (*tries_suffixes)(const Problem&, const CallBounds&, int32_t units, bool exact) = nullptr;
+  // Where a work item of a way without records is a whole head: do two heads of one key share their making? nullptr: never.
+  bool (*walks_twins)(const Problem&, const CallBounds&) = nullptr;
 };
 
 extern const Backend kReferenceBackend;

@@ -228,7 +228,8 @@ std::string describe_text(const Plan& plan) {
   if (*isa_name(plan) != '\0') text += std::string(" (") + isa_name(plan) + ")";
   text += ": chunks of " + std::to_string(plan.chunk) + " tokens, ";
   if (plan.options.device.kind == DR_DEVICE_CPU) text += counted(plan.tiling.threads, "thread") + ", ";
-  text += counted(plan.tiling.value_tiles, "value tile") + " a head\n";
+  text += counted(plan.tiling.value_tiles, "value tile") + " a head";
+  text += walks_twins(plan) ? ", two heads of a key as twins\n" : "\n";
   append_cta(plan, text);
   text += "segments " + rule_text(plan) + "\n";
   if (plan.problem.lengths_known) {

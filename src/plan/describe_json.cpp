@@ -155,7 +155,7 @@ std::string describe_json(const Plan& plan) {
       .member("threads", plan.tiling.threads)
       .member("value_tiles", plan.tiling.value_tiles);
   write_cta(plan, json);
-  json.member("tries_suffixes", tries_suffixes(plan));
+  json.member("tries_suffixes", tries_suffixes(plan)).member("twins", walks_twins(plan));
   json.member("grain", plan.grain).member("predicted_ns", plan.predicted_ns).member("unsplit_ns", plan.unsplit_ns);
   json.member("signature", describe_signature(plan));
   write_table(plan, json);

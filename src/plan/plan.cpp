@@ -343,6 +343,12 @@ bool tries_suffixes(const Plan& plan) {
          tries(plan.problem, bounds_of(plan), plan.options.device.units, vanish_bound_of(plan) == 0.0f);
 }
 
+bool walks_twins(const Plan& plan) {
+  const auto twins = plan.backend->walks_twins;
+  return twins != nullptr && plan.sizes.record_bytes == 0 && plan.tiling.value_tiles == 1 &&
+         twins(plan.problem, bounds_of(plan));
+}
+
 float vanish_bound_of(const Plan& plan) {
   if (plan.options.carry == CarryMode::kExact) return 0.0f;
   const double bound = std::exp(static_cast<double>(plan.options.carry_log_decay)) / plan.problem.dk;

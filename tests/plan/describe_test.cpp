@@ -143,6 +143,30 @@ TEST(Describe, SaysWhetherSummariesTryTheEndOfASegmentFirst) {
   }
 }
 
+TEST(Describe, SaysWhetherHeadsWalkAsTwins) {
+  struct Twins {
+    Op op;
+    int64_t tokens;
+    int32_t heads_qk, heads_v;
+    bool twins;
+  };
+  for (const Twins& t : {Twins{Op::kGdn, 8192, 16, 32, true}, Twins{Op::kGdn, 512, 8, 64, true},
+                         Twins{Op::kGdn, 480, 8, 64, false},    // rows are too short
+                         Twins{Op::kGdn, 8192, 12, 36, false},  // three heads a key
+                         Twins{Op::kGdn, 8192, 32, 32, false}, Twins{Op::kKda, 8192, 16, 32, false},
+                         Twins{Op::kGdn, 8192, 2, 4, false}}) {  // few heads: two CTAs each
+    Problem problem = test::problem_of(t.op, std::vector<int64_t>(4, t.tokens), t.heads_v, 128, 128);
+    problem.dtype = DType::kBf16;
+    problem.heads_qk = t.heads_qk;
+    Options options = test::options_on(test::device_of("h200"));
+    options.segments = DR_SEGMENTS_OFF;
+    const auto plan = make_plan(problem, options);
+    const std::string text = describe_text(*plan);
+    EXPECT_EQ(text.find("as twins") != std::string::npos, t.twins) << text;
+    EXPECT_EQ(parsed(*plan)["twins"].get<bool>(), t.twins) << text;
+  }
+}
+
 TEST(Describe, OneCandidateIsChosenAndOthersCostWhatTheySay) {
   test::Random random(42);
   for (int32_t round = 0; round < 100; ++round) {

@@ -70,5 +70,13 @@ TEST(SingleCtas, ATableThatOnlyTheDeviceCanReadTellsNothing) {
   EXPECT_EQ(ctas(args), 132u);
 }
 
+TEST(SingleCtas, TwinsComeTogether) {
+  const auto twins = [](const WalkArgs& args, int32_t units) { return single_ctas(args, kMost, units, 2); };
+  EXPECT_EQ(twins(call_of({17}, 2), kUnits), 2u);
+  EXPECT_EQ(twins(call_of({17, 17}, 68), kUnits), 132u);
+  EXPECT_EQ(twins(call_of({17, 17}, 68), 131), 130u);             // a multiprocessor is left over
+  EXPECT_EQ(twins(call_of({17, 17}, 8 * 66 + 2), kUnits), 134u);  // 133 would be enough for single ones
+}
+
 }  // namespace
 }  // namespace deltarelay::cuda::sm90

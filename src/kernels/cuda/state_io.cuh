@@ -5,7 +5,7 @@
 // and lane_column = 2 * (lane % 4). Pairs of channels are neighbours in a value-major matrix.
 //
 // What may be read as a vector: the contract promises the pool pointer alone (alignment_bytes, at least one element)
-// and leaves the strides free, so whether pairs are aligned is asked of the address of each matrix. The answer is the
+// and leaves the strides free, so whether vectors are aligned is asked of the address of each matrix. The answer is the
 // same for all lanes.
 #pragma once
 #include <cuda_bf16.h>
@@ -61,10 +61,10 @@ __device__ __forceinline__ StateMatrix state_matrix(const StateView& pool, int64
   return {state_data(pool, slot, head), value_major ? kStateWidth : 1, value_major ? 1 : kStateWidth, pool.dtype};
 }
 
-// Are the pairs of channels neighbours that one access may take? Channels of a pair begin at an even one.
-__device__ __forceinline__ bool has_aligned_pairs(const StateMatrix& matrix) {
-  const int pair_bytes = matrix.dtype == DType::kFp32 ? 8 : 4;
-  return matrix.key_step == 1 && reinterpret_cast<uintptr_t>(matrix.data) % pair_bytes == 0;
+// Are `count` channels, from a multiple of it on, neighbours that one access may take?
+__device__ __forceinline__ bool has_aligned(const StateMatrix& matrix, unsigned count) {
+  const unsigned bytes = count * (matrix.dtype == DType::kFp32 ? 4 : 2);
+  return matrix.key_step == 1 && reinterpret_cast<uintptr_t>(matrix.data) % bytes == 0;
 }
 
 // Two 16-bit numbers of either type; `low` has the lower address.
@@ -105,7 +105,7 @@ __device__ __forceinline__ void load_state(float (&state)[64], const StateView& 
   }
   const StateMatrix matrix = state_matrix(pool, slot, head);
   const int row = value_row0 + lane_row;
-  const bool pairs = has_aligned_pairs(matrix);
+  const bool pairs = has_aligned(matrix, 2);
   if (matrix.dtype == DType::kFp32) {
     const float* data = reinterpret_cast<const float*>(matrix.data);
     if (pairs) {
@@ -140,41 +140,76 @@ __device__ __forceinline__ void load_state(float (&state)[64], const StateView& 
   }
 }
 
-// slot < 0 writes nothing.
+// Of two blocks of 8 channels a lane and its neighbour have two neighbouring numbers each (or a packed pair): `first` and
+// `second`. Behind it the even lane has four of the first block, the odd one four of the second, in order.
+template <class Number>
+__device__ __forceinline__ void exchange(Number& first, Number& second, bool odd) {
+  const Number taken = __shfl_xor_sync(~0u, odd ? first : second, 1);
+  first = odd ? taken : first;
+  second = odd ? second : taken;
+}
+
+// Calls body(i, j, element) for the 16 fours of a lane behind the exchange, from pairs i and j of its state (for_each_pair): where
+// they lie in a value-major matrix. By whole warps.
+template <class Body>
+__device__ __forceinline__ void for_each_four(int first_row, int lane_column, Body body) {
+  const int first_key = 8 * (lane_column / 2 % 2) + 4 * (lane_column / 4);
+#pragma unroll
+  for (int b = 0; b < 16; b += 2) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) body(2 * b + r, 2 * b + 2 + r, (first_row + 8 * r) * kStateWidth + 8 * b + first_key);
+  }
+}
+
+// slot < 0 writes nothing. kFours: value-major by fours, so that a warp has 64 bytes of each of its eight rows in an access; what it writes is
+// bound by the number of rows. It takes a few registers more than pairs.
+template <bool kFours = false>
 __device__ __forceinline__ void store_state(const float (&state)[64], const StateView& pool, int64_t slot, int head,
                                             int value_row0, int lane_row, int lane_column) {
   if (slot < 0) return;
   const StateMatrix matrix = state_matrix(pool, slot, head);
   const int row = value_row0 + lane_row;
-  const bool pairs = has_aligned_pairs(matrix);
+  const bool vectors = has_aligned(matrix, kFours ? 4 : 2), odd = lane_column / 2 % 2 != 0;
   if (matrix.dtype == DType::kFp32) {
     float* data = reinterpret_cast<float*>(matrix.data);
-    if (pairs) {
-      for_each_pair(row, lane_column, [&](int i, int v, int k) {
-        *reinterpret_cast<float2*>(data + v * kStateWidth + k) = make_float2(state[2 * i], state[2 * i + 1]);
-      });
-    } else {
+    if (!vectors) {
       for_each_pair(row, lane_column, [&](int i, int v, int k) {
         const int element = v * matrix.value_step + k * matrix.key_step;
         data[element] = state[2 * i];
         data[element + matrix.key_step] = state[2 * i + 1];
       });
+    } else if constexpr (kFours) {
+      for_each_four(row, lane_column, [&](int i, int j, int element) {
+        float4 four = {state[2 * i], state[2 * i + 1], state[2 * j], state[2 * j + 1]};
+        exchange(four.x, four.z, odd);
+        exchange(four.y, four.w, odd);
+        *reinterpret_cast<float4*>(data + element) = four;
+      });
+    } else {
+      for_each_pair(row, lane_column, [&](int i, int v, int k) {
+        *reinterpret_cast<float2*>(data + v * kStateWidth + k) = make_float2(state[2 * i], state[2 * i + 1]);
+      });
     }
     return;
   }
   uint16_t* data = reinterpret_cast<uint16_t*>(matrix.data);
-  if (pairs) {
-    for_each_pair(row, lane_column, [&](int i, int v, int k) {
-      *reinterpret_cast<uint32_t*>(data + v * kStateWidth + k) =
-          pack_pair(state[2 * i], state[2 * i + 1], matrix.dtype);
-    });
-  } else {
+  const auto packed = [&](int i) { return pack_pair(state[2 * i], state[2 * i + 1], matrix.dtype); };
+  if (!vectors) {
     for_each_pair(row, lane_column, [&](int i, int v, int k) {
       const int element = v * matrix.value_step + k * matrix.key_step;
-      const uint32_t packed = pack_pair(state[2 * i], state[2 * i + 1], matrix.dtype);
-      data[element] = static_cast<uint16_t>(packed);
-      data[element + matrix.key_step] = static_cast<uint16_t>(packed >> 16);
+      const uint32_t pair = packed(i);
+      data[element] = static_cast<uint16_t>(pair);
+      data[element + matrix.key_step] = static_cast<uint16_t>(pair >> 16);
     });
+  } else if constexpr (kFours) {
+    for_each_four(row, lane_column, [&](int i, int j, int element) {
+      uint2 four = {packed(i), packed(j)};
+      exchange(four.x, four.y, odd);
+      *reinterpret_cast<uint2*>(data + element) = four;
+    });
+  } else {
+    for_each_pair(row, lane_column,
+                  [&](int i, int v, int k) { *reinterpret_cast<uint32_t*>(data + v * kStateWidth + k) = packed(i); });
   }
 }
 

@@ -40,10 +40,11 @@ struct RingPosition {
   }
 };
 
-// The same for one who has every kStep-th stage to himself, from one of the first on.
+// The same for one who has every kStep-th use, from one of the first on. Where others use his stages in between (kSkips), he has to know that they have
+// before he waits for his own.
 template <int kStages, int kStep>
 struct SteppedPosition {
-  static_assert(kStages % kStep == 0, "or he would skip uses of a stage");
+  static constexpr bool kSkips = kStages % kStep != 0;
   int stage;
   uint32_t parity = 0;
   __device__ __forceinline__ void advance() {

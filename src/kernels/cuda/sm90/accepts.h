@@ -23,6 +23,9 @@ bool short_summaries(const Problem& problem);
 // Where rows are long enough for a suffix (suffix.cuh). Some summaries of KDA will be short, not all, and phase 1 ends earlier by that only when they take
 // turns on the multiprocessors.
 bool tries_suffixes(const Problem& problem, const CallBounds& bounds, int32_t units, bool exact);
+// Where a fused CTA has a whole head: whether two of them with heads of one key walk as twins, which share what heads of a key have in common. Rows have to be
+// long enough: going on from one to the next takes them longer.
+bool walks_twins(const Problem& problem, const CallBounds& bounds);
 
 // The backend as far as plans go. What runs them, a library with CUDA adds.
 constexpr Backend planned_backend() {
@@ -35,7 +38,8 @@ constexpr Backend planned_backend() {
           .way_names = kWayNames,
           .takes_way = takes_way,
           .short_summaries = short_summaries,
-          .tries_suffixes = tries_suffixes};
+          .tries_suffixes = tries_suffixes,
+          .walks_twins = walks_twins};
 }
 
 }  // namespace deltarelay::cuda::sm90

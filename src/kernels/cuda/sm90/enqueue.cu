@@ -106,7 +106,11 @@ class Chain {
 
   WalkShape shape_of(int32_t phase, int32_t value_tiles) const {
     const bool suffix = phase == 1 && tries_suffixes(problem_, call_.bounds, call_.units, call_.vanish_bound == 0.0f);
-    return {.dtype = problem_.dtype, .value_tiles = value_tiles, .suffix = suffix, .units = call_.units};
+    return {.dtype = problem_.dtype,
+            .value_tiles = value_tiles,
+            .twins = value_tiles == 1 && walks_twins(problem_, call_.bounds),
+            .suffix = suffix,
+            .units = call_.units};
   }
 
   void carry() const { check(launch_carry(of_.carry_args(), call_.units, of_.stream()), "launch of carry"); }

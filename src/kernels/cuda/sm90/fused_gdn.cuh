@@ -1,5 +1,6 @@
 // The fused walk of GDN, from raw q, k, g, v to o, or to a summary: a CTA, or a pair of CTAs (a cluster), walks one row (a whole sequence, or
-// a segment) of one head; a CTA perhaps several, one after the other (fused_items.cuh). Chunk: 32 tokens.
+// a segment) of one head. Twins, a cluster too, walk a row of two heads of one key, each CTA one of them: what follows from q and k alone they make
+// once. A CTA with a whole head walks perhaps several rows, one after the other (fused_items.cuh). Chunk: 32 tokens.
 //
 // With G the inclusive sum of log-decays of the chunk, r = 1 / |k| (1 without l2norm):
 //     R~_i = beta_i r_i v_i - beta_i r_i^2 e^{Gi} (k S)_i      U~ = R~ + T R~ = r U
@@ -8,8 +9,8 @@
 // Tiles of q and k are operands as they come, all exponents are <= 0, and any gate is exact.
 //
 // Groups of 128 threads: 0 and 1 the state (fused_gdn_state.cuh): halves of the values, or with two CTAs one half in each, or B and M of a
-// summary. 2 and 3 make what belongs to a chunk alone (fused_gdn_make.cuh), in turns; of a pair CTA c % 2 makes chunk c and sends it to the
-// other. The code of all groups together has to stay within the 32 KB of the instruction cache (docs/kernels/sm90-fused.md).
+// summary. 2 and 3 make what belongs to a chunk alone (fused_gdn_make.cuh), in turns; of a cluster CTA c % 2 makes chunk c and sends it to the
+// other, of twins what is the other's. The code of all groups together has to stay within the 32 KB of the instruction cache (docs/kernels/sm90-fused.md).
 #pragma once
 #include "kernels/cuda/sm90/fused_gdn_make.cuh"
 #include "kernels/cuda/sm90/fused_gdn_state.cuh"
@@ -19,10 +20,11 @@ namespace deltarelay::cuda::sm90 {
 namespace fused_gdn {
 
 // `again`: in place of others.
-template <int kCtas>
-__device__ __forceinline__ void init_barriers(Shared<kCtas>& shared, int rank, bool again) {
-  const uint32_t readers = shared.item.row.work == Work::kEmit ? Ring<kCtas>::kHalves : 2;  // state groups of a CTA
-  for (int i = 0; i < Ring<kCtas>::kStages; ++i) {
+template <int kCtas, int kHeads>
+__device__ __forceinline__ void init_barriers(Shared<kCtas, kHeads>& shared, int rank, bool again) {
+  const uint32_t readers =
+      shared.item.row.work == Work::kEmit ? Ring<kCtas, kHeads>::kHalves : 2;  // state groups of a CTA
+  for (int i = 0; i < Ring<kCtas, kHeads>::kStages; ++i) {
     const bool own = i % kCtas == rank;
     if (again) {
       for (uint64_t* barriers : {shared.loaded, shared.made, shared.done, shared.free})
@@ -50,19 +52,19 @@ __device__ __forceinline__ float last_decay(const Activation& activation, const 
 }  // namespace fused_gdn
 
 // `kSuffix`: summaries by their suffix, where that is enough; of pairs.
-template <class Element, int kCtas, bool kSuffix>
+template <class Element, int kCtas, int kHeads, bool kSuffix>
 __global__ void __launch_bounds__(kFusedThreads, 1)
     fused_gdn_kernel(const __grid_constant__ FusedMaps maps, const __grid_constant__ WalkArgs args,
                      const __grid_constant__ Activation activation) {
   using namespace fused_gdn;
-  auto& shared = *reinterpret_cast<Shared<kCtas>*>(dynamic_shared_memory());
+  auto& shared = *reinterpret_cast<Shared<kCtas, kHeads>*>(dynamic_shared_memory());
   const int rank = kCtas == 1 ? 0 : cluster_rank();
   if (threadIdx.x == 0) {
     for (const CUtensorMap* map : {&maps.q, &maps.k, &maps.v, &maps.o}) prefetch_tensor_map(map);
   }
   wait_to_find(args);
   if (threadIdx.x < 32) {
-    find_items<kCtas>(args, shared, blockIdx.x);
+    find_items<kCtas, kHeads>(args, shared, blockIdx.x);
     __syncwarp();
     if (threadIdx.x == 0) {
       shared.suffix.skipped = 0;
@@ -83,7 +85,8 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   }
   if constexpr (kCtas > 1) cluster_begin();
   const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
-  const bool emits = kCtas == 1 || item.row.work == Work::kEmit;
+  constexpr bool kWhole = kCtas == kHeads;  // a whole head in every CTA
+  const bool emits = kWhole || item.row.work == Work::kEmit;
   auto summarize = [&](auto&& walk) {
     walk_by_suffix<kSuffix, kFusedChunk>(
         shared, [](auto& here, int own_rank) { init_barriers(here, own_rank, true); }, walk);
@@ -92,14 +95,14 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
     raise_registers<kFusedStateRegisters>();
     wait_for_state(args);
     if (emits) {
-      if (kCtas == 1 || group == 0)
-        emit_items<kCtas, Ring<kCtas>::kStages>(
+      if (kWhole || group == 0)
+        emit_items<kCtas, kHeads, Ring<kCtas, kHeads>::kStages>(
             args, shared, group, rank, [&](const Item& own, auto& position, float(&state)[64]) {
               emit_chunks<Element>(maps, args, own, shared, group, rank, position, state);
             });
       else if (threadIdx.x % kWarpgroup < 32)
-        send_outputs<Element, Ring<kCtas>::kStages>(maps, args, item, shared, Stage::kV, rank);
-    } else if constexpr (kCtas > 1) {
+        send_outputs<Element, Ring<kCtas, kHeads>::kStages>(maps, args, item, shared, Stage::kV, rank);
+    } else if constexpr (!kWhole) {
       auto walk = [&](auto& here, int own_rank, auto&& stands) {
         return summarize_row(
             args, here.item, own_rank, group == 0,
@@ -111,10 +114,10 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   } else {
     lower_registers<kFusedOtherRegisters>();
     if (emits) {
-      make_all<Element, kCtas, true>(maps, args, activation, shared, group - 2, rank);
-    } else if constexpr (kCtas > 1) {
+      make_all<Element, kCtas, kHeads, true>(maps, args, activation, shared, group - 2, rank);
+    } else if constexpr (!kWhole) {
       auto walk = [&](auto& here, int own_rank, auto&& stands) {
-        make_all<Element, kCtas, false>(maps, args, activation, here, group - 2, own_rank);
+        make_all<Element, kCtas, kHeads, false>(maps, args, activation, here, group - 2, own_rank);
         return stands([] { return false; });
       };
       summarize(walk);

@@ -12,12 +12,12 @@ namespace deltarelay::cuda::sm90::fused_gdn {
 
 // Brings in chunks as stages come free: by warp 0 of each making group the rounds that it makes. A round is one chunk for each CTA of the
 // pair; q, k and this CTA's halves of v are loaded of all of them.
-template <int kCtas, bool kQueries>
+template <int kCtas, int kHeads, bool kQueries>
 class Loader {
  public:
   // From chunk `first` of the item on, whose place in the ring is `position`; in the items before it are `begin` chunks.
-  __device__ __forceinline__ Loader(const FusedMaps& maps, Shared<kCtas>& shared, const Item& item, int first,
-                                    int begin, int rank, MakePosition<kCtas>& position)
+  __device__ __forceinline__ Loader(const FusedMaps& maps, Shared<kCtas, kHeads>& shared, const Item& item, int first,
+                                    int begin, int rank, MakePosition<kCtas, kHeads>& position)
       : maps_(maps),
         shared_(shared),
         item_(item),
@@ -31,7 +31,7 @@ class Loader {
   // their rings for the first time, two chunks more at most: a lane waits to issue a copy while those before it crowd the memory, and would
   // be late for the first chunk.
   __device__ __forceinline__ void load(int needed) {
-    const int limit = kCtas == 1 && begin_ + chunk_ < kStages ? chunk_ + 2 : chunks_;
+    const int limit = kCtas == kHeads && begin_ + chunk_ < kStages ? chunk_ + 2 : chunks_;
 #pragma unroll 1
     while (chunk_ <= needed || chunk_ < limit) {
       if (!load_next(chunk_ <= needed)) break;
@@ -39,30 +39,41 @@ class Loader {
   }
 
  private:
-  static constexpr int kStages = Ring<kCtas>::kStages, kHalves = Ring<kCtas>::kHalves;
+  static constexpr int kStages = Ring<kCtas, kHeads>::kStages, kHalves = Ring<kCtas, kHeads>::kHalves;
+  static constexpr int kAtOnce =
+      kHeads > 1 ? 1 : kCtas;  // chunks; of twins, whose ring is short, each as its stage comes free
 
   __device__ __forceinline__ bool load_next(bool wait) {
     if (chunk_ >= chunks_) return false;
+    const int stage = position_.stage + (kAtOnce < kCtas ? chunk_ % kCtas : 0);
     if (begin_ + chunk_ >= kStages) {
 #pragma unroll
-      for (int i = 0; i < kCtas; ++i) {
+      for (int i = 0; i < kAtOnce; ++i) {
         if (chunk_ + i >= chunks_) break;
-        uint64_t* free = &shared_.free[position_.stage + i];
-        if (wait)
-          wait_parity(free, position_.parity ^ 1);
-        else if (!uniform(ptx::mbarrier_test_wait_parity(free, position_.parity ^ 1)))
-          return false;
+        // Where the other group had the use before, it is waited for from its load on.
+        if (MakePosition<kCtas, kHeads>::kSkips && !reached(&shared_.loaded[stage + i], wait)) return false;
+        if (!reached(&shared_.free[stage + i], wait)) return false;
       }
     }
     if (elect_lane()) {
 #pragma unroll
-      for (int i = 0; i < kCtas; ++i) {
-        if (chunk_ + i < chunks_) load(chunk_ + i, position_.stage + i);
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (chunk_ + i < chunks_) load(chunk_ + i, stage + i);
       }
     }
     __syncwarp();
-    chunk_ += 2 * kCtas;
-    position_.advance();
+    chunk_ += kAtOnce;
+    if (kAtOnce == kCtas || chunk_ % kCtas == 0) {  // the next round is the other group's
+      chunk_ += kCtas;
+      position_.advance();
+    }
+    return true;
+  }
+
+  // Whether the use before is at this barrier.
+  __device__ __forceinline__ bool reached(uint64_t* barrier, bool wait) const {
+    if (!wait) return uniform(ptx::mbarrier_test_wait_parity(barrier, position_.parity ^ 1));
+    wait_parity(barrier, position_.parity ^ 1);
     return true;
   }
 
@@ -78,37 +89,51 @@ class Loader {
       const int32_t at[5] = {0, token, half, head, item.sequence_at};
       ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, to, &map, at, loaded);
     };
+    auto copy_keys = [&](const CUtensorMap& map, int half, uint8_t* to) {
+      const int32_t at[5] = {0, token, half, item.key_head, item.sequence_at};
+      if constexpr (kHeads > 1)
+        ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, to, &map, at, loaded,
+                                  uint16_t{(1 << kCtas) - 1});
+      else
+        ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, to, &map, at, loaded);
+    };
+    const bool own = kCtas == 1 || stage_index % 2 == rank_;
     expect(loaded, ((kQueries ? 4 : 2) + kHalves) * Stage::kTileBytes);
-    if (kCtas > 1 && stage_index % 2 != rank_) expect(&shared_.made[stage_index], Stage::kMadeBytes);
+    if (!own) expect(&shared_.made[stage_index], Stage::kMadeBytes);
+    // q and k of twins by the CTA that makes the chunk, for both.
+    if (kHeads == 1 || own) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      copy(maps_.k, half, item.key_head, stage + half * Stage::kHalfBytes + Stage::kK);
-      if constexpr (kQueries) copy(maps_.q, half, item.key_head, stage + half * Stage::kHalfBytes + Stage::kQ);
+      for (int half = 0; half < 2; ++half) {
+        copy_keys(maps_.k, half, stage + half * Stage::kHalfBytes + Stage::kK);
+        if constexpr (kQueries) copy_keys(maps_.q, half, stage + half * Stage::kHalfBytes + Stage::kQ);
+      }
     }
 #pragma unroll
     for (int half = 0; half < kHalves; ++half)
-      copy(maps_.v, rank_ + half, item.head, stage + Stage::kV + half * Stage::kTileBytes);
+      copy(maps_.v, (kCtas == kHeads ? 0 : rank_) + half, item.head, stage + Stage::kV + half * Stage::kTileBytes);
   }
 
   const FusedMaps& maps_;
-  Shared<kCtas>& shared_;
+  Shared<kCtas, kHeads>& shared_;
   const Item& item_;
   int rank_, chunks_, begin_;
   int chunk_;
-  MakePosition<kCtas>& position_;  // both chunks of a round lie in neighbouring stages, for their number is even
+  MakePosition<kCtas, kHeads>&
+      position_;  // both chunks of a round lie in neighbouring stages, for their number is even
 };
 
 // Gate and write strength of the token of this lane, as they lie in memory: fetched a chunk before their use, so that nothing waits for them.
 struct RawToken {
   uint32_t gate, beta;
 };
-__device__ __forceinline__ RawToken fetch_token(const Activation& activation, const Item& item, int chunk, int lane) {
+__device__ __forceinline__ RawToken fetch_token(const Activation& activation, const Item& item, int head, int chunk,
+                                                int lane) {
   const int token = chunk * kFusedChunk + lane;
   if (token >= item.tokens) return {};
   const TensorView &g = activation.g, &beta = activation.beta;
   const int64_t at = item.token + token;
-  return {load_bits(g.data, g.dtype, item.sequence_at * g.sequence + at * g.token + item.head * g.head),
-          load_bits(beta.data, beta.dtype, item.sequence_at * beta.sequence + at * beta.token + item.head * beta.head)};
+  return {load_bits(g.data, g.dtype, item.sequence_at * g.sequence + at * g.token + head * g.head),
+          load_bits(beta.data, beta.dtype, item.sequence_at * beta.sequence + at * beta.token + head * beta.head)};
 }
 
 // Gates and write strengths of a chunk, by one warp, a token a lane. Tokens past the end, whose rows may hold anything, decay nothing and write
@@ -157,38 +182,43 @@ __device__ __forceinline__ float2 diagonal_of(const float* columns, int warp, in
   return make_float2(__shfl_sync(~0u, low, from), __shfl_sync(~0u, high, from));
 }
 
-// Norms of the tokens of this warp's rows from the diagonals of the products, the factors of its rows, and the vectors that follow from
-// them. A token's two numbers are written by two lanes of the four that know it.
-template <bool kQueries, int kCount>
-__device__ __forceinline__ RowFactors write_vectors(uint8_t* stage, const float (&scores)[kCount],
-                                                    const Activation& activation, const TokenGates& gates, int valid,
-                                                    int warp, int lane) {
-  const int first = kBlockRows * (warp % 2) + lane / 4;  // token of the first row; the other is 8 behind it
-  const auto of_rows = [&](const float* numbers) { return make_float2(numbers[first], numbers[first + 8]); };
-  const bool normed = activation.l2norm, second = lane % 2 != 0, part = lane % 4 >= 2;
-  const int token = first + 8 * second;
-  const float2 sum = of_rows(gates.sum), dot = diagonal_of(&scores[kCount - 16], warp, lane);
-  const float through = exp2_approx(second ? sum.y : sum.x);
-  float2 factor = {};
-  float number = 0.0f;
-  int at = 0;
-  if (warp >= 2) {
-    const float2 beta = of_rows(gates.beta);
-    const float2 norm =
-        normed ? make_float2(rsqrtf(dot.x + kL2NormEpsilon), rsqrtf(dot.y + kL2NormEpsilon)) : make_float2(1.0f, 1.0f);
-    const float2 once = {beta.x * norm.x, beta.y * norm.y};
-    factor = {-once.x * norm.x, -once.y * norm.y};
-    number = part ? -(second ? factor.y : factor.x) * through : (second ? once.y : once.x);
-    at = Stage::kStrength + token / 2 * 16 + token % 2 * 4 + part * 8;
-  } else if constexpr (kQueries) {
-    const float2 square = diagonal_of(scores, warp, lane);
-    const float scale = activation.scale;
-    factor = normed ? make_float2(scale * rsqrtf(square.x + kL2NormEpsilon), scale * rsqrtf(square.y + kL2NormEpsilon))
-                    : make_float2(scale, scale);
-    number = (second ? factor.y : factor.x) * (part ? (second ? dot.y : dot.x) : through);
-    at = (part ? Stage::kDiagonal : Stage::kQuery) + token * 4;
+// scale / |row| of this lane's rows from their squares.
+__device__ __forceinline__ float2 norms_of(float2 square, const Activation& activation, float scale) {
+  if (!activation.l2norm) return {scale, scale};
+  return {scale * rsqrtf(square.x + kL2NormEpsilon), scale * rsqrtf(square.y + kL2NormEpsilon)};
+}
+
+// The two tokens of a lane's rows, and which of their numbers it writes to the vectors: of the four lanes that know a token two write one each.
+struct RowTokens {
+  int first;          // the other is 8 behind it
+  bool second, part;  // the token, the number
+  __device__ __forceinline__ RowTokens(int warp, int lane)
+      : first(kBlockRows * (warp % 2) + lane / 4), second(lane % 2 != 0), part(lane % 4 >= 2) {}
+  __device__ __forceinline__ int token() const { return first + 8 * second; }
+  __device__ __forceinline__ float2 of(const float* numbers) const {
+    return make_float2(numbers[first], numbers[first + 8]);
   }
-  if (kQueries || warp >= 2) *reinterpret_cast<float*>(stage + at) = token < valid ? number : 0.0f;
+  __device__ __forceinline__ float own(float2 numbers) const { return second ? numbers.y : numbers.x; }
+};
+
+// Factors of rows of q, whose inverse norms times the scale are `norm`, and the vectors of Q S and of the diagonal of P.
+__device__ __forceinline__ RowFactors write_query_vectors(uint8_t* stage, float2 norm, float2 dot,
+                                                          const TokenGates& gates, int valid, const RowTokens& rows) {
+  const float2 sum = rows.of(gates.sum);
+  const float number = rows.own(norm) * (rows.part ? rows.own(dot) : exp2_approx(rows.own(sum)));
+  const int token = rows.token(), vector = rows.part ? Stage::kDiagonal : Stage::kQuery;
+  reinterpret_cast<float*>(stage + vector)[token] = token < valid ? number : 0.0f;
+  return {sum, norm};
+}
+
+// Factors of rows of k, whose inverse norms are `norm`, and the vectors of R.
+__device__ __forceinline__ RowFactors write_key_vectors(uint8_t* stage, float2 norm, const TokenGates& gates, int valid,
+                                                        const RowTokens& rows) {
+  const float2 sum = rows.of(gates.sum), beta = rows.of(gates.beta), once = {beta.x * norm.x, beta.y * norm.y};
+  const float2 factor = {-once.x * norm.x, -once.y * norm.y};
+  const float number = rows.part ? -rows.own(factor) * exp2_approx(rows.own(sum)) : rows.own(once);
+  const int token = rows.token(), at = token / 2 * 4 + token % 2 + 2 * rows.part;
+  reinterpret_cast<float*>(stage + Stage::kStrength)[at] = token < valid ? number : 0.0f;
   return {sum, factor};
 }
 
@@ -251,33 +281,41 @@ __device__ __forceinline__ void write_lower(FusedLower& lower, const float* scor
 }
 
 // Where a making group stands in the ring, with what it loads and with what it makes, and whose turn it is to make T.
-template <int kCtas>
+template <int kCtas, int kHeads>
 struct MakeState {
-  MakePosition<kCtas> loading, making;
+  MakePosition<kCtas, kHeads> loading, making;
   int turn = 0;
 };
 
-// The chunks of one item that are this group's: every second, or of a pair every fourth; which are, the `begin` chunks before it tell.
-template <class Element, int kCtas, bool kQueries>
+// The chunks of one item that are this group's: every second, or where two CTAs share every fourth; which are, the `begin` chunks before it tell.
+template <class Element, int kCtas, int kHeads, bool kQueries>
 __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activation& activation, const Item& item,
-                                            int begin, Shared<kCtas>& shared, int group, int rank,
-                                            MakeState<kCtas>& at) {
+                                            int begin, Shared<kCtas, kHeads>& shared, int group, int rank,
+                                            MakeState<kCtas, kHeads>& at) {
+  using Position = MakePosition<kCtas, kHeads>;
   const int warp = uniform(static_cast<int>(threadIdx.x) % kWarpgroup / 32);
-  const int chunks = uniform(item.row.chunks), first = kCtas == 1 ? (group + begin) % 2 : group * kCtas;
-  FusedLower& lower = shared.lower[group];
-  TokenGates& gates = shared.gates[group];
-  Loader<kCtas, kQueries> loader(maps, shared, item, first, begin, rank, at.loading);
-  if (warp == 0) loader.load(first);
+  const int chunks = uniform(item.row.chunks), first = (group + begin / kCtas) % 2 * kCtas;
+  auto& lower = shared.lower[group];
+  auto& gates = shared.gates[group];
+  // Where a stage would begin whose P, T and vectors are those of this CTA's head (0), or of the other's.
+  auto made_of = [](uint8_t* stage, int of) { return stage + of * (Ring<kCtas, kHeads>::kOther - Stage::kP); };
+  Loader<kCtas, kHeads, kQueries> loader(maps, shared, item, first, begin, rank, at.loading);
+  if (warp == 0) loader.load(first + (kHeads > 1 ? rank : 0));
 
-  const GateParams gate = gate_params(activation, item.head, 0, 1);
-  MakePosition<kCtas>& position = at.making;
+  // Gates by one warp a head: of four that all sum for themselves the other three would take issue slots from the state.
+  const int gates_of = kHeads > 1 ? warp / 2 : 0, head = item.head ^ gates_of;
+  const GateParams gate = gate_params(activation, head, 0, 1);
+  Position& position = at.making;
   int& turn = at.turn;
-  RawToken raw = fetch_token(activation, item, first + rank, threadIdx.x % 32);
+  RawToken raw = fetch_token(activation, item, head, first + rank, threadIdx.x % 32);
   if (begin == 0) {  // the stages that this group makes, once, while the first copies are on their way
-    for (MakePosition<kCtas> own = position; own.parity == 0; own.advance()) {
+    for (Position own = position; own.parity == 0; own.advance()) {
       const int thread = threadIdx.x % kWarpgroup;
-      uint8_t* stage = shared.ring[own.stage];
-      if (thread < kClearThreads) clear_above(stage + Stage::kP, stage + Stage::kT, thread);
+#pragma unroll
+      for (int of = 0; of < kHeads; ++of) {
+        uint8_t* made = made_of(shared.ring[own.stage], of);
+        if (thread < kClearThreads) clear_above(made + Stage::kP, made + Stage::kT, thread);
+      }
     }
   }
 #pragma unroll 1
@@ -287,6 +325,8 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activat
     const int lane = static_cast<int>(thread % 32), stage_index = position.stage;
     uint8_t* stage = shared.ring[stage_index];
     const int valid = min(item.tokens - chunk * kFusedChunk, kFusedChunk);
+    // Warp 0 has asked for it: until then the barrier may still be that of the other group's use.
+    if constexpr (Position::kSkips) named_barrier(kMakeBarrier + group, kWarpgroup);
     wait_parity(&shared.loaded[stage_index], position.parity);
 
     // Rows 0-31 are those of q, rows 32-63 those of k; columns k, and before them q, of which only the squares are of use.
@@ -300,47 +340,65 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activat
       Wgmma<Element>::times(scores, rows + at, columns + at, step > 0);
     }
     wgmma_commit();
-    // By one warp: of four that all sum for themselves the other three would take issue slots from the state.
-    if (warp == 1) {
-      write_gates(stage, gates, sum_gates(activation, gate, raw, valid, lane), lane);
-      raw = fetch_token(activation, item, chunk + 2 * kCtas, lane);
+    if (kHeads > 1 ? warp % 2 != 0 : warp == 1) {
+      write_gates(made_of(stage, gates_of), gates[gates_of], sum_gates(activation, gate, raw, valid, lane), lane);
+      raw = fetch_token(activation, item, head, chunk + 2 * kCtas, lane);
     }
     named_barrier(kMakeBarrier + group, kWarpgroup);
     wgmma_wait<0>();
     pin(scores);
-    const RowFactors factors = write_vectors<kQueries>(stage, scores, activation, gates, valid, warp, lane);
     const float* of_keys = scores + (kQueries ? 16 : 0);
+    const RowTokens tokens(warp, lane);
     if (warp < 2) {
-      if constexpr (kQueries) write_p<Element>(stage + Stage::kP, of_keys, gates.sum, factors, warp, lane);
-      // What the next chunk of this group needs: its stages were left by the state three chunks ago, so nobody waits for what is made here.
-      if (warp == 0) loader.load(chunk + 2 * kCtas);
+      if constexpr (kQueries) {
+        const float2 norm = norms_of(diagonal_of(scores, warp, lane), activation, activation.scale),
+                     dot = diagonal_of(of_keys, warp, lane);
+#pragma unroll 1
+        for (int of = 0; of < kHeads; ++of) {
+          uint8_t* made = made_of(stage, of);
+          const RowFactors factors = write_query_vectors(made, norm, dot, gates[of], valid, tokens);
+          write_p<Element>(made + Stage::kP, of_keys, gates[of].sum, factors, warp, lane);
+        }
+      }
+      // What the next chunk of this group needs: its stages were left by the state three chunks ago, so nobody waits for what is made here. Of
+      // twins that can wait for this one: only the rest of its round.
+      if (warp == 0) loader.load(kHeads > 1 ? chunk | 1 : chunk + 2 * kCtas);
     } else {
-      write_lower(lower, of_keys, gates.sum, factors, valid, warp, lane);
+      const float2 norm = norms_of(diagonal_of(of_keys, warp, lane), activation, 1.0f);
+#pragma unroll 1
+      for (int of = 0; of < kHeads; ++of) {
+        const RowFactors factors = write_key_vectors(made_of(stage, of), norm, gates[of], valid, tokens);
+        write_lower(lower[of], of_keys, gates[of].sum, factors, valid, warp, lane);
+      }
       named_barrier(kLowerBarrier + group, 64);
-      if (warp == 2 + turn) write_t<Element>(lower, stage + Stage::kT, lane);
+      // By the warps in turns, or of twins by both at once.
+      const int of = kHeads > 1 ? warp - 2 : 0;
+      if (kHeads > 1 || warp == 2 + turn) write_t<Element>(lower[of], made_of(stage, of) + Stage::kT, lane);
     }
     turn ^= 1;
     ptx::fence_proxy_async(ptx::space_shared);
     named_barrier(kMakeBarrier + group, kWarpgroup);
     if (thread == 0) {
       if constexpr (kCtas > 1)
-        copy_to_block(stage + Stage::kP, stage + Stage::kP, Stage::kMadeBytes, &shared.made[stage_index], 1 - rank);
+        copy_to_block(stage + Stage::kP, made_of(stage, kHeads - 1) + Stage::kP, Stage::kMadeBytes,
+                      &shared.made[stage_index], 1 - rank);
       ptx::mbarrier_arrive(&shared.made[stage_index]);
     }
+    if (kHeads > 1 && warp == 0) loader.load(chunk + 2 * kCtas);
     position.advance();
   }
   if (warp == 0) loader.load(chunks - 1);
 }
 
 // `kQueries`: q too, and P; a summary has neither.
-template <class Element, int kCtas, bool kQueries>
+template <class Element, int kCtas, int kHeads, bool kQueries>
 __device__ __forceinline__ void make_all(const FusedMaps& maps, const WalkArgs& args, const Activation& activation,
-                                         Shared<kCtas>& shared, int group, int rank) {
-  MakeState<kCtas> at{.loading = {group * kCtas}, .making = {group * kCtas + rank}};
-  make_items<kCtas>(shared, [&](const Item& item, int begin) {
+                                         Shared<kCtas, kHeads>& shared, int group, int rank) {
+  MakeState<kCtas, kHeads> at{.loading = {group * kCtas}, .making = {group * kCtas + rank}};
+  make_items<kCtas, kHeads>(shared, [&](const Item& item, int begin) {
     // The state is some chunks behind: by the time it comes here, the one it starts from is there.
-    if (kCtas == 1 && group == 0 && begin > 0 && threadIdx.x % kWarpgroup == 0) prefetch_entry(args, item);
-    make_chunks<Element, kCtas, kQueries>(maps, activation, item, begin, shared, group, rank, at);
+    if (kCtas == kHeads && group == 0 && begin > 0 && threadIdx.x % kWarpgroup == 0) prefetch_entry(args, item);
+    make_chunks<Element, kCtas, kHeads, kQueries>(maps, activation, item, begin, shared, group, rank, at);
   });
 }
 

@@ -33,13 +33,14 @@ struct Stage {
   static constexpr int kV = (kP + kMadeBytes + 1023) / 1024 * 1024;  // the halves of the values that this CTA has
 };
 
-// One CTA, or a pair that shares the making of chunks: CTA c % 2 makes chunk c. A stage always belongs to the same making group of the same
-// CTA: its barriers have fixed counts then, and who waits for one sees every use of it.
-template <int kCtas>
+// One CTA; a pair, which has half of the values in each; or twins, which have a head each. The last two share the making of chunks: CTA c % 2 makes
+// chunk c. So a stage always belongs to the same CTA, and its barriers have fixed counts.
+template <int kCtas, int kHeads>
 struct Ring {
-  static constexpr int kStages = kCtas == 1 ? 6 : 8;
-  static constexpr int kHalves = 2 / kCtas;  // halves of the values in one CTA
-  static constexpr int kBytes = Stage::kV + kHalves * Stage::kTileBytes;
+  static constexpr int kHalves = 2 * kHeads / kCtas;  // halves of the values in one CTA
+  static constexpr int kStages = kHalves == 2 ? 6 : 8;
+  static constexpr int kOther = Stage::kV + kHalves * Stage::kTileBytes;  // of twins: what is made for the other CTA
+  static constexpr int kBytes = kOther + (kHeads - 1) * (Stage::kV - Stage::kP);
 };
 
 // What the warps of a making group need of their chunk's gates.
@@ -49,26 +50,27 @@ struct TokenGates {
 };
 
 // Barriers of a stage. An own stage is one whose chunks this CTA makes; the others arrive by copies of the other CTA.
-template <int kCtas>
+template <int kCtas, int kHeads>
 struct Shared {
-  static constexpr int kStages = Ring<kCtas>::kStages;
-  uint8_t ring[kStages][Ring<kCtas>::kBytes];
-  FusedLower lower[2];         // of each making group
-  TokenGates gates[2];         // likewise
-  uint64_t loaded[kStages];    // q, k, v are there
-  uint64_t made[kStages];      // P, T and the vectors
-  uint64_t done[kStages];      // of a pair's emit: the state has read it, and its output lies over v
-  uint64_t free[kStages];      // read by all states (own: of both CTAs), and the output has left
-  Item item;                   // the first, and of a pair the only one
-  Item later[kMostItems - 1];  // (fused_items.cuh)
-  int items;                   // how many; 0: this CTA has none
+  static constexpr int kStages = Ring<kCtas, kHeads>::kStages;
+  uint8_t ring[kStages][Ring<kCtas, kHeads>::kBytes];
+  FusedLower lower[2][kHeads];  // of each making group: of this CTA's head, and of twins of the other's
+  TokenGates gates[2][kHeads];  // likewise
+  uint64_t loaded[kStages];     // q, k, v are there
+  uint64_t made[kStages];       // P, T and the vectors
+  uint64_t done[kStages];       // of a pair's emit: the state has read it, and its output lies over v
+  uint64_t free[kStages];       // read by all states (own: of both CTAs), and the output has left
+  Item item;                    // the first, and of a pair the only one
+  Item later[kMostItems - 1];   // (fused_items.cuh)
+  int items;                    // how many; 0: this CTA has none
   Suffix suffix;
 };
-static_assert(sizeof(Shared<1>) <= 232448 && sizeof(Shared<2>) <= 232448, "227 KB a CTA");
+static_assert(sizeof(Shared<1, 1>) <= 232448 && sizeof(Shared<2, 1>) <= 232448 && sizeof(Shared<2, 2>) <= 232448,
+              "227 KB a CTA");
 
 // Place in the ring of the chunks that one making group of one CTA makes.
-template <int kCtas>
-using MakePosition = SteppedPosition<Ring<kCtas>::kStages, 2 * kCtas>;
+template <int kCtas, int kHeads>
+using MakePosition = SteppedPosition<Ring<kCtas, kHeads>::kStages, 2 * kCtas>;
 
 // Named barriers, beside those of the state groups: of the two making groups, and of the warps in each that make L.
 constexpr int kMakeBarrier = 3;

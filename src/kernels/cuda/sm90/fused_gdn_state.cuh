@@ -14,9 +14,9 @@ namespace deltarelay::cuda::sm90::fused_gdn {
 __device__ __forceinline__ void clear_keys(uint8_t* stage, uint64_t* made, uint32_t parity, int valid, int group,
                                            int thread) {
   wait_parity(made, parity);
-  for (int i = thread; i < (kFusedChunk - valid) * 16; i += kWarpgroup) {
-    *reinterpret_cast<uint4*>(stage + (i % 16 / 8) * Stage::kHalfBytes + Stage::kK + (valid + i / 16) * kRowBytes +
-                              i % 8 * 16) = make_uint4(0, 0, 0, 0);
+  for (int i = thread; i < (kFusedChunk - max(valid, 0)) * 16; i += kWarpgroup) {
+    *reinterpret_cast<uint4*>(stage + (i % 16 / 8) * Stage::kHalfBytes + Stage::kK +
+                              (max(valid, 0) + i / 16) * kRowBytes + i % 8 * 16) = make_uint4(0, 0, 0, 0);
   }
   ptx::fence_proxy_async(ptx::space_shared);
   named_barrier(kStateBarrier + group, kWarpgroup);
@@ -109,17 +109,18 @@ __device__ __forceinline__ void pack_updated(Fragment (&operand)[8], float (&sta
 }
 
 // Outputs of one half of the values (emit_items).
-template <class Element, int kCtas>
+template <class Element, int kCtas, int kHeads>
 __device__ __forceinline__ void emit_chunks(const FusedMaps& maps, const WalkArgs& args, const Item& item,
-                                            Shared<kCtas>& shared, int group, int rank,
-                                            RingPosition<Ring<kCtas>::kStages>& position, float (&state)[64]) {
+                                            Shared<kCtas, kHeads>& shared, int group, int rank,
+                                            RingPosition<Ring<kCtas, kHeads>::kStages>& position, float (&state)[64]) {
   const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, warp = thread / 32;
-  const int column = lane_column_of(lane), chunks = item.row.chunks, tokens = item.tokens, half = rank + group;
+  const int column = lane_column_of(lane), chunks = item.row.chunks, tokens = item.tokens;
+  constexpr bool kSends = kCtas == kHeads;  // the outputs: a CTA with a whole head has no warp to spare for that
+  const int half = kSends ? group : rank;
   // This lane's row of its warp's 16 value columns, 16 tokens at a time, for transposing ldmatrix and stmatrix. Opaque as the column is.
   const uint32_t v_offset = opaque(Stage::kV + group * Stage::kTileBytes +
                                    swizzled_offset(8 * (lane / 16) + lane % 8, 2 * warp + lane / 8 % 2));
-  constexpr bool kSends = kCtas == 1;  // the outputs: a single CTA has no warp to spare for that
-  float product[16];                   // K S, then R, then U
+  float product[16];  // K S, then R, then U
   float out[16];
   int previous = 0;  // stage of the chunk before
 
@@ -209,12 +210,12 @@ __device__ __forceinline__ void emit_chunks(const FusedMaps& maps, const WalkArg
 
 // B^T (with values, from zero) or M^T (without, from the identity) of a segment.
 template <class Element>
-__device__ __forceinline__ void summarize_chunks(const WalkArgs& args, const Item& item, Shared<2>& shared, int rank,
+__device__ __forceinline__ void summarize_chunks(const WalkArgs& args, const Item& item, Shared<2, 1>& shared, int rank,
                                                  bool values, float (&state)[64]) {
   const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, warp = thread / 32;
   const int column = lane_column_of(lane), group = values ? 0 : 1, chunks = item.row.chunks, tokens = item.tokens;
   const uint32_t v_offset = opaque(Stage::kV + swizzled_offset(8 * (lane / 16) + lane % 8, 2 * warp + lane / 8 % 2));
-  RingPosition<Ring<2>::kStages> position;
+  RingPosition<Ring<2, 1>::kStages> position;
   int previous = 0;  // stage of the chunk before
   Fragment operand[8];
   pack_state<Element>(operand, state, 0, 8);

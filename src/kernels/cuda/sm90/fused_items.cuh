@@ -1,5 +1,6 @@
-// Several items of a single CTA of the fused walks, one after the other. Every role goes through them by itself, along one ring: chunks of the
-// next are loaded and made while the last ones before it are walked and their state is stored.
+// Several items of a CTA of the fused walks that has a whole head (a single one, or one of twins: kCtas == kHeads), one after the other. Every
+// role goes through them by itself, along one ring: chunks of the next are loaded and made while the last ones before it are walked and their
+// state is stored.
 //
 // A CTA's shared memory has `item`, the first one and of a pair the only one, `later`, and how many `items` there are.
 #pragma once
@@ -18,21 +19,27 @@ __device__ __forceinline__ Item& item_at(Shared& shared, int index) {
 
 // Which items are this CTA's, by one warp; `number` is that of the first, and of a pair both have the same. Items come longest first: the order
 // of CTAs turns from one round of items to the next, so that all have about as much to do.
-template <int kCtas, class Shared>
+template <int kCtas, int kHeads = 1, class Shared>
 __device__ __forceinline__ void find_items(const WalkArgs& args, Shared& shared, uint32_t number) {
+  constexpr bool kWhole = kCtas == kHeads;
   const uint32_t round = threadIdx.x % 32;
-  if (kCtas == 1 && round > 0) number = round * gridDim.x + (round % 2 == 0 ? number : gridDim.x - 1 - number);
-  const uint32_t items = static_cast<uint32_t>(args.row_bound) * static_cast<uint32_t>(args.heads_v) * kCtas;
-  const bool found = round < (kCtas == 1 ? kMostItems : 1) && number < items &&
-                     find_item<2 / kCtas>(args, kFusedChunk, item_at(shared, static_cast<int>(round)), number);
+  // Heads of twins are neighbours, and the first CTA has the first of them.
+  if (kWhole && round > 0)
+    number = round * gridDim.x + (round % 2 == 0 ? number : (gridDim.x - 1 - number) ^ (kCtas - 1));
+  const uint32_t items = static_cast<uint32_t>(args.row_bound) * static_cast<uint32_t>(args.heads_v) * (kCtas / kHeads);
+  Item& item = item_at(shared, static_cast<int>(round));
+  const bool found = round < (kWhole ? kMostItems : 1) && number < items &&
+                     find_item<2 * kHeads / kCtas>(args, kFusedChunk, item, number);
   const uint32_t all = __ballot_sync(~0u, found);
+  // Of twins the next item begins with a chunk of the first CTA: so there is one more here perhaps, without a token.
+  if (kHeads > 1 && found && (all >> round) > 1) item.row.chunks += item.row.chunks % 2;
   if (round == 0) shared.items = __popc(all);
 }
 
 // All items of this CTA by a role that makes their chunks: make(item, begin), with so many chunks in the items before it.
-template <int kCtas, class Shared, class Make>
+template <int kCtas, int kHeads = 1, class Shared, class Make>
 __device__ __forceinline__ void make_items(Shared& shared, Make&& make) {
-  if constexpr (kCtas > 1) {
+  if constexpr (kCtas > kHeads) {
     make(shared.item, 0);
   } else {
     const int items = uniform(shared.items);
@@ -48,21 +55,22 @@ __device__ __forceinline__ void make_items(Shared& shared, Make&& make) {
 
 // All items of this CTA by one of its state groups: emit(item, position, state) walks the chunks, of which the first lies at `position` of the
 // ring, leaves it behind the last, and does not release that one's stage.
-template <int kCtas, int kStages, class Shared, class Emit>
+template <int kCtas, int kHeads, int kStages, class Shared, class Emit>
 __device__ __forceinline__ void emit_items(const WalkArgs& args, Shared& shared, int group, int rank, Emit&& emit) {
   const auto first_thread = [] { return threadIdx.x % kWarpgroup == 0; };
-  const int items = kCtas == 1 ? uniform(shared.items) : 1;
+  constexpr bool kWhole = kCtas == kHeads;
+  const int items = kWhole ? uniform(shared.items) : 1, half = kWhole ? group : rank;
   RingPosition<kStages> position;
 #pragma unroll 1
   for (int index = 0; index < items; ++index) {
     const Item& item = item_at(shared, index);
     float state[64];
-    load_entry(state, args, item, rank + group);
+    load_entry(state, args, item, half);
     emit(item, position, state);
-    store_exit(state, args, item, rank + group);
+    store_exit<kWhole>(state, args, item, half);
     // The item's last output has been read: by its copy, or by the threads of this group themselves, if the chunk was not whole.
     if (first_thread()) ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>{});
-    if (kCtas == 1 && index + 1 < items && item.row.chunks > 0) {
+    if (kWhole && index + 1 < items && item.row.chunks > 0) {
       named_barrier(kStateBarrier + group, kWarpgroup);
       if (first_thread()) {
         ptx::fence_proxy_async(ptx::space_shared);

@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
     wait_for_state(args);
     if (emits) {
       if (kCtas == 1 || group == 0)
-        emit_items<kCtas, FusedRing<kCtas>::kStages>(
+        emit_items<kCtas, 1, FusedRing<kCtas>::kStages>(
             args, shared, group, rank, [&](const Item& own, auto& position, float(&state)[64]) {
               emit_fused(maps, args, own, shared, group, rank, position, state);
             });

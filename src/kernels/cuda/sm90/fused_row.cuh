@@ -199,7 +199,8 @@ __device__ __forceinline__ void prefetch_entry(const WalkArgs& args, const Item&
   if (reinterpret_cast<uintptr_t>(data) % 16 == 0) prefetch_bytes(data, bytes);
 }
 
-// Where the state goes that a row has been walked to.
+// Where the state goes that a row has been walked to; kFours as in store_state.
+template <bool kFours>
 __device__ __forceinline__ void store_exit(float (&state)[64], const WalkArgs& args, const Item& item, int half) {
   const StatePlace at(half);
   const Row& row = item.row;
@@ -208,8 +209,8 @@ __device__ __forceinline__ void store_exit(float (&state)[64], const WalkArgs& a
   if (item.ends_sequence) {
     if (row.slot_folded >= 0)
       load_slot(state, slot_at(args, item, row.slot_folded), at.value_row, at.lane_row, at.lane_column);
-    store_state(state, args.final, slot_of(args.final, row.sequence, args.report), item.head, at.value_row, at.lane_row,
-                at.lane_column);
+    store_state<kFours>(state, args.final, slot_of(args.final, row.sequence, args.report), item.head, at.value_row,
+                        at.lane_row, at.lane_column);
   }
 }
 

@@ -11,10 +11,12 @@ namespace deltarelay::cuda::sm90 {
 cudaError_t launch_prepare_kda(const PrepareArgs& args, DType dtype, bool mid_frame, cudaStream_t stream);
 cudaError_t load_prepare_kda(DType dtype);
 
-// `value_tiles`: CTAs over the value columns of one head, 1 (rows to emit only) or 2. `suffix`: with two, summaries walk their suffix first.
+// `value_tiles`: CTAs over the value columns of one head, 1 (rows to emit only) or 2. `twins`: with one, fused CTAs of two heads share what is made.
+// `suffix`: with two, summaries walk their suffix first.
 struct WalkShape {
   DType dtype;
   int32_t value_tiles;
+  bool twins;
   bool suffix;
   int32_t units;  // multiprocessors
 };

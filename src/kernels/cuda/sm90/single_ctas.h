@@ -1,4 +1,4 @@
-// How many single CTAs walk the items of a call: each can take several, one after the other (fused_items.cuh).
+// How many CTAs that have a whole head each walk the items of a call: each can take several, one after the other (fused_items.cuh).
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -26,12 +26,14 @@ inline bool rows_alike(const WalkArgs& args) {
 constexpr unsigned kManyRounds = 4;
 
 // No more than the GPU has room for, where each can take `most` items. Who has which item is settled then; so one CTA for each, of which the next
-// starts where a multiprocessor is free first, if rows differ in length and there are but a few rounds of them.
-inline unsigned single_ctas(const WalkArgs& args, unsigned most, int32_t units) {
+// starts where a multiprocessor is free first, if rows differ in length and there are but a few rounds of them. CTAs come in clusters of
+// `together`, which divides the number of heads.
+inline unsigned single_ctas(const WalkArgs& args, unsigned most, int32_t units, unsigned together = 1) {
   const unsigned items = items_of(args);
-  const auto at_once = static_cast<unsigned>(units);
+  const unsigned at_once = static_cast<unsigned>(units) / together * together;
   if (items < kManyRounds * at_once && !rows_alike(args)) return items;
-  return std::min(items, std::max(at_once, (items + most - 1) / most));
+  const unsigned in_cluster = most * together, needed = (items + in_cluster - 1) / in_cluster * together;
+  return std::min(items, std::max(at_once, needed));
 }
 
 }  // namespace deltarelay::cuda::sm90
