@@ -61,8 +61,6 @@ __device__ __forceinline__ void emit_items(const WalkArgs& args, Shared& shared,
   constexpr bool kWhole = kCtas == kHeads;
   const int items = kWhole ? uniform(shared.items) : 1, half = kWhole ? group : rank;
   RingPosition<kStages> position;
-  // Where all multiprocessors start at once, states crowd the memory: the first chunk, of which there is much to make, comes before them.
-  if (kWhole && shared.item.row.chunks > 0) wait_parity(&shared.loaded[0], 0);
 #pragma unroll 1
   for (int index = 0; index < items; ++index) {
     const Item& item = item_at(shared, index);
