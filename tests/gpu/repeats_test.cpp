@@ -49,6 +49,7 @@ INSTANTIATE_TEST_SUITE_P(Gpu, Repeats, testing::ValuesIn(cases_in(R"(
   gdn-waves: gdn bf16 hqk=16 hv=48 seqs=300,200,64 init final gate=log:-0.02,0 l2norm segments=3 isa=fused
   kda-items: kda bf16 hv=16 seqs=70x24 init final gate=bounded:-5 beta=logit l2norm segments=off isa=fused
   gdn-items: gdn bf16 hqk=8 hv=16 seqs=70x24 init final gate=softplus beta=logit l2norm segments=off isa=fused
+  gdn-twins: gdn bf16 hqk=8 hv=16 seqs=530x24 init final gate=softplus beta=logit l2norm segments=off isa=fused
   gdn-prepared: gdn bf16 hqk=2 hv=8 seqs=4096,1000 init final gate=log:-0.02,0 l2norm segments=8 isa=prepared
 )")),
                          name_of);

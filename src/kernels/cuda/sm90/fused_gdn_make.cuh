@@ -1,5 +1,5 @@
 // The making groups of the fused walk of GDN: loads, norms, gates, both score matrices in one product, P, L, and the inverse. Two groups
-// take the chunks of their CTA in turns, so that each has two chunks' time for one.
+// take the chunks of their CTA in turns, so that each has two chunks' time for one; of a pair or of twins four.
 #pragma once
 #include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/ptx/matrix.cuh"
@@ -11,7 +11,7 @@
 namespace deltarelay::cuda::sm90::fused_gdn {
 
 // Brings in chunks as stages come free: by warp 0 of each making group the rounds that it makes. A round is one chunk for each CTA of the
-// pair; q, k and this CTA's halves of v are loaded of all of them.
+// cluster; q, k and this CTA's halves of v are loaded of all of them. Of twins who makes a chunk loads its q and k, for both.
 template <int kCtas, int kHeads, bool kQueries>
 class Loader {
  public:
@@ -27,7 +27,7 @@ class Loader {
         chunk_(first),
         position_(position) {}
 
-  // Everything up to chunk `needed`, waiting for stages; and what can be loaded now. When single CTAs, which run on every multiprocessor, fill
+  // Everything up to chunk `needed`, waiting for stages; and what can be loaded now. When CTAs with a whole head, which run on every multiprocessor, fill
   // their rings for the first time, two chunks more at most: a lane waits to issue a copy while those before it crowd the memory, and would
   // be late for the first chunk.
   __device__ __forceinline__ void load(int needed) {
@@ -40,8 +40,8 @@ class Loader {
 
  private:
   static constexpr int kStages = Ring<kCtas, kHeads>::kStages, kHalves = Ring<kCtas, kHeads>::kHalves;
-  static constexpr int kAtOnce =
-      kHeads > 1 ? 1 : kCtas;  // chunks; of twins, whose ring is short, each as its stage comes free
+  // Chunks; of twins, whose ring is short, each as its stage comes free.
+  static constexpr int kAtOnce = kHeads > 1 ? 1 : kCtas;
 
   __device__ __forceinline__ bool load_next(bool wait) {
     if (chunk_ >= chunks_) return false;
@@ -100,7 +100,6 @@ class Loader {
     const bool own = kCtas == 1 || stage_index % 2 == rank_;
     expect(loaded, ((kQueries ? 4 : 2) + kHalves) * Stage::kTileBytes);
     if (!own) expect(&shared_.made[stage_index], Stage::kMadeBytes);
-    // q and k of twins by the CTA that makes the chunk, for both.
     if (kHeads == 1 || own) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -118,8 +117,8 @@ class Loader {
   const Item& item_;
   int rank_, chunks_, begin_;
   int chunk_;
-  MakePosition<kCtas, kHeads>&
-      position_;  // both chunks of a round lie in neighbouring stages, for their number is even
+  // Both chunks of a round lie in neighbouring stages, for their number is even.
+  MakePosition<kCtas, kHeads>& position_;
 };
 
 // Gate and write strength of the token of this lane, as they lie in memory: fetched a chunk before their use, so that nothing waits for them.
