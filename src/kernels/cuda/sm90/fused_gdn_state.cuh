@@ -65,6 +65,23 @@ struct ChunkStep {
       strength[n] = *reinterpret_cast<const float4*>(stage + Stage::kStrength + (4 * n + column / 2) * 16);
   }
   __device__ __forceinline__ float decay() const { return *reinterpret_cast<const float*>(stage + Stage::kDecay); }
+  // U = R + T R over K S, when that is done; `kLater` groups of products were issued behind it. Not waited for: behind it the decay of the state.
+  template <int kLater>
+  __device__ __forceinline__ void solve(float (&product)[16], float (&state)[64], const Fragment (&value)[2],
+                                        bool values, int valid) const {
+    float4 strength[4];
+    load_strength(strength);
+    const float factor = decay();
+    wgmma_wait<kLater>();
+    pin(product);
+    subtract_prediction<Element>(product, value, strength, values, column, valid);
+    const Fragment error[2] = {pack_block<Element>(product, 0), pack_block<Element>(product, 1)};
+    wgmma_fence();
+    add_triangle<Element>(product, error, address + Stage::kT);
+    wgmma_commit();
+#pragma unroll
+    for (int i = 0; i < 64; ++i) state[i] *= factor;
+  }
   // (e^{Glast-G} U)^T
   static __device__ __forceinline__ void pack_update(Fragment (&update)[2], const float (&u)[16],
                                                      const TokenFactors& factor) {
@@ -143,8 +160,7 @@ __device__ __forceinline__ void emit_chunks(const FusedMaps& maps, const WalkArg
     if (valid < kFusedChunk)
       clear_keys(shared.ring[stage_index], &shared.made[stage_index], position.parity, valid, group, thread);
     Fragment value[2];
-#pragma unroll
-    for (int b = 0; b < 2; ++b) value[b] = load_matrix_transposed(step.address + v_offset + b * 16 * kRowBytes);
+    load_values(value, step.address + v_offset);
     wgmma_fence();
     step.read_keys(product, operand);
     // Behind K S: the output of the chunk before goes to shared memory, which frees its registers for Q S.
@@ -153,20 +169,8 @@ __device__ __forceinline__ void emit_chunks(const FusedMaps& maps, const WalkArg
     step.read_queries(out, operand);
 
     wait_parity(&shared.made[stage_index], position.parity);
-    float4 strength[4];
-    step.load_strength(strength);
-    const float decay = step.decay();
-    wgmma_wait<1>();
-    pin(product);
-    subtract_prediction<Element>(product, value, strength, true, column, valid);
-    const Fragment error[2] = {pack_block<Element>(product, 0), pack_block<Element>(product, 1)};
-
-    // U = R + T R; behind it the decay of the state, and the output of the chunk before to memory.
-    wgmma_fence();
-    add_triangle<Element>(product, error, step.address + Stage::kT);
-    wgmma_commit();
-#pragma unroll
-    for (int i = 0; i < 64; ++i) state[i] *= decay;
+    step.template solve<1>(product, state, value, true, valid);
+    // Meanwhile the output of the chunk before goes to memory.
     if (kSends && chunk > 0)
       send_output<Element>(maps, args, item, output_tile(previous), chunk - 1, tokens, half, group, thread);
     wgmma_wait<0>();
@@ -226,25 +230,13 @@ __device__ __forceinline__ void summarize_chunks(const WalkArgs& args, const Ite
     if (valid < kFusedChunk)
       clear_keys(shared.ring[stage_index], &shared.made[stage_index], position.parity, valid, group, thread);
     Fragment value[2];
-#pragma unroll
-    for (int b = 0; b < 2; ++b) value[b] = load_matrix_transposed(step.address + v_offset + b * 16 * kRowBytes);
+    load_values(value, step.address + v_offset);
     float product[16];
     wgmma_fence();
     step.read_keys(product, operand);
     if (chunk > 0) release_summarized<2>(shared, previous, rank, thread, values);
     wait_parity(&shared.made[stage_index], position.parity);
-    float4 strength[4];
-    step.load_strength(strength);
-    const float decay = step.decay();
-    wgmma_wait<0>();
-    pin(product);
-    subtract_prediction<Element>(product, value, strength, values, column, valid);
-    const Fragment error[2] = {pack_block<Element>(product, 0), pack_block<Element>(product, 1)};
-    wgmma_fence();
-    add_triangle<Element>(product, error, step.address + Stage::kT);
-    wgmma_commit();
-#pragma unroll
-    for (int i = 0; i < 64; ++i) state[i] *= decay;
+    step.template solve<0>(product, state, value, values, valid);
     wgmma_wait<0>();
     pin(product);
     Fragment update[2];

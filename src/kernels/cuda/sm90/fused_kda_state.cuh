@@ -132,8 +132,7 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
     wait_parity(&shared.scaled[stage_index], position.parity);
 
     Fragment value[2];
-#pragma unroll
-    for (int b = 0; b < 2; ++b) value[b] = load_matrix_transposed(stage + v_offset + b * 16 * kRowBytes);
+    load_values(value, stage + v_offset);
     Fragment state_operand[8];
     const uint64_t q_plus = swizzled_operand(stage + FusedStage::kQ), k_plus = swizzled_operand(stage + FusedStage::kK);
     ChannelFactors(shared.ring[stage_index] + FusedStage::kEarly, column).scale(state);
@@ -218,8 +217,7 @@ __device__ __forceinline__ void summarize_fused(const WalkArgs& args, const Item
     const uint32_t stage = shared_address(shared.ring[stage_index]);
     wait_parity(&shared.scaled[stage_index], position.parity);
     Fragment value[2];
-#pragma unroll
-    for (int b = 0; b < 2; ++b) value[b] = load_matrix_transposed(stage + v_offset + b * 16 * kRowBytes);
+    load_values(value, stage + v_offset);
     Fragment operand[8];
     float product[16];
     const uint64_t k_plus = swizzled_operand(stage + FusedStage::kK);

@@ -34,6 +34,12 @@ __device__ __forceinline__ int lane_column_of(int lane) {
   return static_cast<int>(opaque(static_cast<uint32_t>(2 * (lane % 4))));
 }
 
+// This lane's values of a chunk, from its row at `at` on.
+__device__ __forceinline__ void load_values(Fragment (&value)[2], uint32_t at) {
+#pragma unroll
+  for (int b = 0; b < 2; ++b) value[b] = load_matrix_transposed(at + b * 16 * kRowBytes);
+}
+
 // d += a P^T or a T^T; a has 32 columns.
 template <class Element>
 __device__ __forceinline__ void add_triangle(float (&d)[16], const Fragment (&a)[2], uint32_t triangle) {
