@@ -93,19 +93,8 @@ __device__ __forceinline__ void emit_chunks(WalkShared<Stage>& shared, int group
       }
     }
     if (valid < kChunk) select_tokens(product, column, valid);
-    Fragment error[kBlocks];
-#pragma unroll
-    for (int b = 0; b < kBlocks; ++b) error[b] = pack_block<Element>(product, b);
-
-    wgmma_fence();
-#pragma unroll
-    for (int k = 0; k < kBlocks; ++k) Product::times(product, error[k], view.t() + View::columns(k), true);
-    wgmma_commit();
-
-    // Behind T R: the decay of the state.
-    float2 factor[kScalarGate ? kChunk / 8 : 1];
-    if constexpr (kScalarGate) view.load_factors(factor, Record::kUpdate, column);
-    view.decay(state, column);
+    float2 factor[View::kFactors];
+    view.template solve<Element>(product, state, factor, column);
     wgmma_wait<0>();
     pin(product);
     pin(out);

@@ -7,6 +7,7 @@
 #include "kernels/cuda/checkpoint.cuh"
 #include "kernels/cuda/early_start.cuh"
 #include "kernels/cuda/ptx/barrier.cuh"
+#include "kernels/cuda/ptx/matrix.cuh"
 #include "kernels/cuda/ptx/wgmma.cuh"
 #include "kernels/cuda/sm90/record.h"
 #include "kernels/cuda/tile/descriptor.cuh"
@@ -206,6 +207,22 @@ struct ChunkView {
             state[4 * b + 3] *= factor.y;
       }
     }
+  }
+
+  // U = R + T R over R. Not waited for: behind it the factors of the update, where tokens have some, and the decay of the state.
+  static constexpr int kFactors = kScalarGate ? kChunk / 8 : 1;
+  template <class Element>
+  __device__ __forceinline__ void solve(float (&product)[kChunk / 2], float (&state)[64], float2 (&factor)[kFactors],
+                                        int column) const {
+    Fragment error[kBlocks];
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) error[b] = pack_block<Element>(product, b);
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < kBlocks; ++k) Wgmma<Element>::times(product, error[k], t() + columns(k), true);
+    wgmma_commit();
+    if constexpr (kScalarGate) load_factors(factor, Record::kUpdate, column);
+    decay(state, column);
   }
 
  private:

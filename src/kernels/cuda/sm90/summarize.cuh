@@ -42,7 +42,7 @@ __device__ __forceinline__ void summarize_chunks(const WalkArgs& args, WalkShare
   auto walk = [&](int chunk) {
     const View view = {opaque(ring_address + position.stage * Summary::kBytes)};
     const int valid = tokens - chunk * kChunk;
-    Fragment operand[8], error[kBlocks], value[kBlocks];
+    Fragment operand[8], update[kBlocks], value[kBlocks];
     float product[kChunk / 2];  // K S, then R, then U = R + T R
 #pragma unroll
     for (int k = 0; k < 8; ++k) operand[k] = pack_block<Element>(state, k);
@@ -67,17 +67,8 @@ __device__ __forceinline__ void summarize_chunks(const WalkArgs& args, WalkShare
 #pragma unroll
     for (int i = 0; i < kChunk / 2; ++i)
       product[i] = fmaf(i % 2 == 0 ? -read[i / 4].x : -read[i / 4].y, product[i], weighed[i]);
-#pragma unroll
-    for (int b = 0; b < kBlocks; ++b) error[b] = pack_block<Element>(product, b);
-
-    wgmma_fence();
-#pragma unroll
-    for (int k = 0; k < kBlocks; ++k) Product::times(product, error[k], view.t() + View::columns(k), true);
-    wgmma_commit();
-    // Behind T R: the decay of the state.
-    float2 factor[kScalarGate ? kChunk / 8 : 1];
-    if constexpr (kScalarGate) view.load_factors(factor, Record::kUpdate, column);
-    view.decay(state, column);
+    float2 factor[View::kFactors];
+    view.template solve<Element>(product, state, factor, column);
     wgmma_wait<0>();
     pin(product);
     if constexpr (kScalarGate) {
@@ -85,11 +76,11 @@ __device__ __forceinline__ void summarize_chunks(const WalkArgs& args, WalkShare
       for (int i = 0; i < kChunk / 2; ++i) product[i] *= i % 2 == 0 ? factor[i / 4].x : factor[i / 4].y;
     }
 #pragma unroll
-    for (int b = 0; b < kBlocks; ++b) error[b] = pack_block<Element>(product, b);  // (update U)^T
+    for (int b = 0; b < kBlocks; ++b) update[b] = pack_block<Element>(product, b);  // (update U)^T
 
     wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < kBlocks; ++k) Product::add_transposed(state, error[k], view.update() + View::tokens(k));
+    for (int k = 0; k < kBlocks; ++k) Product::add_transposed(state, update[k], view.update() + View::tokens(k));
     wgmma_commit();
     wgmma_wait<0>();
     pin(state);
