@@ -122,8 +122,8 @@ def report_target(where: str, row: dict, target: dict, rows: dict) -> list[str]:
         return []
     if other is not None:
         ratio = results_table.per_flop(row, rows[other])
-        return [f"{where}: {row['ms']:.4g} ms, {ratio:.2f} times the time per flop of {other}, required {target['at_most']}"]
-    return [f"{where}: {row['ms']:.4g} ms, required {required} ms"]
+        return [f"{where}: {row['ms']:.4f} ms, {ratio:.2f} times the time per flop of {other}, required {target['at_most']}"]
+    return [f"{where}: {row['ms']:.4f} ms, required {required} ms"]
 
 
 def report_targets(name: str, results: dict) -> list[str]:

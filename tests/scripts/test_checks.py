@@ -294,7 +294,7 @@ class PortableRows(Tree):
     def test_misses(self):
         self.row.update(ms=0.6, ms_high=0.7, unsplit_ms=0.6)
         (line,) = self.report()
-        self.assertIn("portable-a: 0.600 ms, required 0.5 ms", line)
+        self.assertIn("portable-a: 0.6000 ms, required 0.5 ms", line)
         self.row.update(ms=0.4)
         self.wide.update(gflops=5e4)
         (line,) = self.report()
