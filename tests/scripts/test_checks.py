@@ -298,7 +298,7 @@ class PortableRows(Tree):
         self.row.update(ms=0.4)
         self.wide.update(gflops=5e4)
         (line,) = self.report()
-        self.assertIn("portable-a-d256: 2.000 ms, 2.00 times the time per flop of portable-a, required 1.5", line)
+        self.assertIn("portable-a-d256: 2.0000 ms, 2.00 times the time per flop of portable-a, required 1.5", line)
 
     def test_rows_that_were_not_measured(self):
         del self.results["rows"][1:]
