@@ -76,7 +76,7 @@ const dr_stage_costs& stated_costs(const Problem& problem, const dr_device& devi
 // much else. Of these measured on an H200, 2026-11-16: pairs that come in waves 5.5 us (GDN) and 6.3 (KDA) each.
 int32_t tenths_of_start(Op op, bool fused) { return !fused ? 5 : op == Op::kKda ? 6 : 8; }
 
-// A chunk of a head that has a twin (walks_twins), in hundredths of one without: H200, 2026-11-17. Short rows have none; they take this for a while.
+// A chunk of a head that has a twin (walks_twins), in hundredths of one without: H200, 2026-11-17.
 constexpr int64_t kTwinHundredths = 93;
 
 plan::Costs costs_of(const Problem& problem, const Options& options, const Backend& backend, int32_t isa,
@@ -130,8 +130,9 @@ plan::Costs costs_of(const Problem& problem, const Options& options, const Backe
         clamp_cost(scaled(stated.item_ns, tiles == 1 ? 10 : tenths_of_start(problem.op, record_bytes == 0), 10), 0);
     // A pair walks a summary whatever the tiling, and the first segments beside it: with one tile a first segment repeats its local part.
     if (tiles == 1) c.first_extra = clamp_cost(local_ns(local), 0);
-    const bool twins = problem.op == Op::kGdn && problem.group() % 2 == 0;
-    if (tiles == 1 && record_bytes == 0 && twins) c.emit = clamp_cost(scaled(c.emit, kTwinHundredths, 100), 1);
+    const CallBounds whole{.rows1 = problem.num_seqs, .chunks = plan::ceil_div(problem.num_tokens, chunk)};
+    if (tiles == 1 && record_bytes == 0 && backend.walks_twins(problem, whole))
+      c.emit = clamp_cost(scaled(c.emit, kTwinHundredths, 100), 1);
   }
   // Where gates forget, a summary is a few chunks long, and a first segment would be all of phase 1.
   if (backend.short_summaries != nullptr && backend.short_summaries(problem)) c.short_first = kShortFirst;
