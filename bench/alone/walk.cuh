@@ -171,9 +171,11 @@ class Walk {
   void time(Kernel* kernel, size_t shared_bytes, unsigned threads, Cluster cluster, const cuda::sm90::FusedMaps& maps,
             const cuda::WalkArgs& walk, const Args&... more) const {
     require(cuda::load_kernel(kernel, shared_bytes), "load_kernel");
+    // Two are left free where CTAs take several items: for the watch, and what a cluster of two would leave over.
+    constexpr int kLeftFree = 2;
     const int units = multiprocessors();
     const unsigned ctas = cluster.ctas;
-    const unsigned whole = cuda::sm90::single_ctas(walk, cuda::sm90::kMostItems, units, ctas);
+    const unsigned whole = cuda::sm90::single_ctas(walk, cuda::sm90::kMostItems, units - kLeftFree, ctas);
     const cuda::LaunchShape launch{.grid = dim3(ctas == cluster.heads ? whole : cuda::sm90::items_of(walk) * ctas),
                                    .block = threads,
                                    .shared_bytes = shared_bytes,

@@ -95,7 +95,31 @@ __device__ __forceinline__ void for_each_pair(int first_row, int first_key, Body
   }
 }
 
-// slot < 0 reads zero. Key-major lanes l / 4 take 8 neighbouring value rows: whole 32-byte sectors in fp32.
+// Of two blocks of 8 channels a lane and its neighbour have two neighbouring numbers each (or a packed pair): `first` and
+// `second`. Behind it the even lane has four of the first block, the odd one four of the second, in order. Twice, it is as before.
+template <class Number>
+__device__ __forceinline__ void exchange(Number& first, Number& second, bool odd) {
+  const Number taken = __shfl_xor_sync(~0u, odd ? first : second, 1);
+  first = odd ? taken : first;
+  second = odd ? second : taken;
+}
+
+// Calls body(i, j, element) for the 16 fours of a lane behind the exchange, from pairs i and j of its state (for_each_pair): where
+// they lie in a value-major matrix. By whole warps.
+template <class Body>
+__device__ __forceinline__ void for_each_four(int first_row, int lane_column, Body body) {
+  const int first_key = 8 * (lane_column / 2 % 2) + 4 * (lane_column / 4);
+#pragma unroll
+  for (int b = 0; b < 16; b += 2) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) body(2 * b + r, 2 * b + 2 + r, (first_row + 8 * r) * kStateWidth + 8 * b + first_key);
+  }
+}
+
+// slot < 0 reads zero. Key-major lanes l / 4 take 8 neighbouring value rows: whole 32-byte sectors in fp32. kFours: value-major fp32 by fours, so
+// that a warp has 64 bytes of each of its eight rows in an access; what it reads is bound by the number of rows. It takes a few registers more
+// than pairs.
+template <bool kFours = false>
 __device__ __forceinline__ void load_state(float (&state)[64], const StateView& pool, int64_t slot, int head,
                                            int value_row0, int lane_row, int lane_column) {
   if (slot < 0) {
@@ -108,7 +132,18 @@ __device__ __forceinline__ void load_state(float (&state)[64], const StateView& 
   const bool pairs = has_aligned(matrix, 2);
   if (matrix.dtype == DType::kFp32) {
     const float* data = reinterpret_cast<const float*>(matrix.data);
-    if (pairs) {
+    if (kFours && has_aligned(matrix, 4)) {
+      const bool odd = lane_column / 2 % 2 != 0;
+      for_each_four(row, lane_column, [&](int i, int j, int element) {
+        const float4 four = *reinterpret_cast<const float4*>(data + element);
+        state[2 * i] = four.x, state[2 * i + 1] = four.y, state[2 * j] = four.z, state[2 * j + 1] = four.w;
+      });
+      // Behind all loads: each would else be waited for by itself.
+      for_each_four(row, lane_column, [&](int i, int j, int) {
+        exchange(state[2 * i], state[2 * j], odd);
+        exchange(state[2 * i + 1], state[2 * j + 1], odd);
+      });
+    } else if (pairs) {
       for_each_pair(row, lane_column, [&](int i, int v, int k) {
         const float2 pair = *reinterpret_cast<const float2*>(data + v * kStateWidth + k);
         state[2 * i] = pair.x;
@@ -140,76 +175,54 @@ __device__ __forceinline__ void load_state(float (&state)[64], const StateView& 
   }
 }
 
-// Of two blocks of 8 channels a lane and its neighbour have two neighbouring numbers each (or a packed pair): `first` and
-// `second`. Behind it the even lane has four of the first block, the odd one four of the second, in order.
-template <class Number>
-__device__ __forceinline__ void exchange(Number& first, Number& second, bool odd) {
-  const Number taken = __shfl_xor_sync(~0u, odd ? first : second, 1);
-  first = odd ? taken : first;
-  second = odd ? second : taken;
-}
-
-// Calls body(i, j, element) for the 16 fours of a lane behind the exchange, from pairs i and j of its state (for_each_pair): where
-// they lie in a value-major matrix. By whole warps.
-template <class Body>
-__device__ __forceinline__ void for_each_four(int first_row, int lane_column, Body body) {
-  const int first_key = 8 * (lane_column / 2 % 2) + 4 * (lane_column / 4);
-#pragma unroll
-  for (int b = 0; b < 16; b += 2) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) body(2 * b + r, 2 * b + 2 + r, (first_row + 8 * r) * kStateWidth + 8 * b + first_key);
-  }
-}
-
-// slot < 0 writes nothing. kFours: value-major by fours, so that a warp has 64 bytes of each of its eight rows in an access; what it writes is
-// bound by the number of rows. It takes a few registers more than pairs.
+// slot < 0 writes nothing. kFours: value-major by fours, in any type.
 template <bool kFours = false>
 __device__ __forceinline__ void store_state(const float (&state)[64], const StateView& pool, int64_t slot, int head,
                                             int value_row0, int lane_row, int lane_column) {
   if (slot < 0) return;
   const StateMatrix matrix = state_matrix(pool, slot, head);
   const int row = value_row0 + lane_row;
-  const bool vectors = has_aligned(matrix, kFours ? 4 : 2), odd = lane_column / 2 % 2 != 0;
+  const bool fours = kFours && has_aligned(matrix, 4), pairs = has_aligned(matrix, 2), odd = lane_column / 2 % 2 != 0;
   if (matrix.dtype == DType::kFp32) {
     float* data = reinterpret_cast<float*>(matrix.data);
-    if (!vectors) {
-      for_each_pair(row, lane_column, [&](int i, int v, int k) {
-        const int element = v * matrix.value_step + k * matrix.key_step;
-        data[element] = state[2 * i];
-        data[element + matrix.key_step] = state[2 * i + 1];
-      });
-    } else if constexpr (kFours) {
+    if (fours) {
       for_each_four(row, lane_column, [&](int i, int j, int element) {
         float4 four = {state[2 * i], state[2 * i + 1], state[2 * j], state[2 * j + 1]};
         exchange(four.x, four.z, odd);
         exchange(four.y, four.w, odd);
         *reinterpret_cast<float4*>(data + element) = four;
       });
-    } else {
+    } else if (pairs) {
       for_each_pair(row, lane_column, [&](int i, int v, int k) {
         *reinterpret_cast<float2*>(data + v * kStateWidth + k) = make_float2(state[2 * i], state[2 * i + 1]);
+      });
+    } else {
+      for_each_pair(row, lane_column, [&](int i, int v, int k) {
+        const int element = v * matrix.value_step + k * matrix.key_step;
+        data[element] = state[2 * i];
+        data[element + matrix.key_step] = state[2 * i + 1];
       });
     }
     return;
   }
   uint16_t* data = reinterpret_cast<uint16_t*>(matrix.data);
   const auto packed = [&](int i) { return pack_pair(state[2 * i], state[2 * i + 1], matrix.dtype); };
-  if (!vectors) {
+  if (fours) {
+    for_each_four(row, lane_column, [&](int i, int j, int element) {
+      uint2 four = {packed(i), packed(j)};
+      exchange(four.x, four.y, odd);
+      *reinterpret_cast<uint2*>(data + element) = four;
+    });
+  } else if (pairs) {
+    for_each_pair(row, lane_column,
+                  [&](int i, int v, int k) { *reinterpret_cast<uint32_t*>(data + v * kStateWidth + k) = packed(i); });
+  } else {
     for_each_pair(row, lane_column, [&](int i, int v, int k) {
       const int element = v * matrix.value_step + k * matrix.key_step;
       const uint32_t pair = packed(i);
       data[element] = static_cast<uint16_t>(pair);
       data[element + matrix.key_step] = static_cast<uint16_t>(pair >> 16);
     });
-  } else if constexpr (kFours) {
-    for_each_four(row, lane_column, [&](int i, int j, int element) {
-      uint2 four = {packed(i), packed(j)};
-      exchange(four.x, four.y, odd);
-      *reinterpret_cast<uint2*>(data + element) = four;
-    });
-  } else {
-    for_each_pair(row, lane_column,
-                  [&](int i, int v, int k) { *reinterpret_cast<uint32_t*>(data + v * kStateWidth + k) = packed(i); });
   }
 }
 

@@ -62,18 +62,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   if (threadIdx.x == 0) {
     for (const CUtensorMap* map : {&maps.q, &maps.k, &maps.v, &maps.o}) prefetch_tensor_map(map);
   }
-  wait_to_find(args);
-  if (threadIdx.x < 32) {
-    find_items<kCtas, kHeads>(args, shared, blockIdx.x);
-    __syncwarp();
-    if (threadIdx.x == 0) {
-      shared.suffix.skipped = 0;
-      if (shared.items > 0) init_barriers(shared, rank, false);
-    }
-  }
-  __syncthreads();
-  wait_when_found(args, shared.items > 0);
-  if (shared.items == 0) return;
+  if (!begin_items<kCtas, kHeads>(args, shared, blockIdx.x, rank)) return;
   const Item& item = shared.item;
   if constexpr (kSuffix) {
     if (item.row.work == Work::kSummarize && threadIdx.x < 32) {
@@ -96,7 +85,8 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
     wait_for_state(args);
     if (emits) {
       if (kWhole || group == 0)
-        emit_items<kCtas, kHeads, Ring<kCtas, kHeads>::kStages>(
+        // States by fours would cost registers in the loop; those of later items come from the L2 anyway.
+        emit_items<kCtas, kHeads, Ring<kCtas, kHeads>::kStages, false>(
             args, shared, group, rank, [&](const Item& own, auto& position, float(&state)[64]) {
               emit_chunks<Element>(maps, args, own, shared, group, rank, position, state);
             });

@@ -36,6 +36,23 @@ __device__ __forceinline__ void find_items(const WalkArgs& args, Shared& shared,
   if (round == 0) shared.items = __popc(all);
 }
 
+// How a CTA begins, behind the grid before: its items, `number` as above, and the barriers of its ring. False: it has none.
+template <int kCtas, int kHeads = 1, class Shared>
+__device__ __forceinline__ bool begin_items(const WalkArgs& args, Shared& shared, uint32_t number, int rank) {
+  wait_to_find(args);
+  if (threadIdx.x < 32) {
+    find_items<kCtas, kHeads>(args, shared, number);
+    __syncwarp();
+    if (threadIdx.x == 0) {
+      shared.suffix.skipped = 0;
+      if (shared.items > 0) init_barriers(shared, rank, false);
+    }
+  }
+  __syncthreads();
+  wait_when_found(args, shared.items > 0);
+  return shared.items > 0;
+}
+
 // All items of this CTA by a role that makes their chunks: make(item, begin), with so many chunks in the items before it.
 template <int kCtas, int kHeads = 1, class Shared, class Make>
 __device__ __forceinline__ void make_items(Shared& shared, Make&& make) {
@@ -54,8 +71,8 @@ __device__ __forceinline__ void make_items(Shared& shared, Make&& make) {
 }
 
 // All items of this CTA by one of its state groups: emit(item, position, state) walks the chunks, of which the first lies at `position` of the
-// ring, leaves it behind the last, and does not release that one's stage.
-template <int kCtas, int kHeads, int kStages, class Shared, class Emit>
+// ring, leaves it behind the last, and does not release that one's stage. kLoadFours: initial states by fours (load_state).
+template <int kCtas, int kHeads, int kStages, bool kLoadFours, class Shared, class Emit>
 __device__ __forceinline__ void emit_items(const WalkArgs& args, Shared& shared, int group, int rank, Emit&& emit) {
   const auto first_thread = [] { return threadIdx.x % kWarpgroup == 0; };
   constexpr bool kWhole = kCtas == kHeads;
@@ -65,7 +82,7 @@ __device__ __forceinline__ void emit_items(const WalkArgs& args, Shared& shared,
   for (int index = 0; index < items; ++index) {
     const Item& item = item_at(shared, index);
     float state[64];
-    load_entry(state, args, item, half);
+    load_entry<kLoadFours>(state, args, item, half);
     emit(item, position, state);
     store_exit<kWhole>(state, args, item, half);
     // The item's last output has been read: by its copy, or by the threads of this group themselves, if the chunk was not whole.

@@ -87,21 +87,10 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   if (threadIdx.x == 0) {
     for (const CUtensorMap* map : {&maps.q, &maps.k, &maps.g, &maps.v, &maps.o}) prefetch_tensor_map(map);
   }
-  wait_to_find(args);
   // Two pairs for every row: the later is for rows that are sure to end early, the earlier for all others, so that no row that is walked whole
   // begins behind a short one. Only the kernel knows which those are.
   const bool later = kSuffix && blockIdx.x >= gridDim.x / 2;
-  if (threadIdx.x < 32) {
-    find_items<kCtas>(args, shared, blockIdx.x - (later ? gridDim.x / 2 : 0));
-    __syncwarp();
-    if (threadIdx.x == 0) {
-      shared.suffix.skipped = 0;
-      if (shared.items > 0) init_barriers(shared, rank, false);
-    }
-  }
-  __syncthreads();
-  wait_when_found(args, shared.items > 0);
-  if (shared.items == 0) return;
+  if (!begin_items<kCtas>(args, shared, blockIdx.x - (later ? gridDim.x / 2 : 0), rank)) return;
   const Item& item = shared.item;
   if constexpr (kSuffix) {
     int chunks = 0;  // to try first
@@ -124,7 +113,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
     wait_for_state(args);
     if (emits) {
       if (kCtas == 1 || group == 0)
-        emit_items<kCtas, 1, FusedRing<kCtas>::kStages>(
+        emit_items<kCtas, 1, FusedRing<kCtas>::kStages, kCtas == 1>(
             args, shared, group, rank, [&](const Item& own, auto& position, float(&state)[64]) {
               emit_fused(maps, args, own, shared, group, rank, position, state);
             });

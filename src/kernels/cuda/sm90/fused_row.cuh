@@ -177,7 +177,8 @@ __device__ __forceinline__ float* slot_at(const WalkArgs& args, const Item& item
   return args.slot_state + (static_cast<int64_t>(slot) * args.heads_v + item.head) * (kWidth * kWidth);
 }
 
-// The state that a row is emitted from, by the state group that has half `half` of the values.
+// The state that a row is emitted from, by the state group that has half `half` of the values; kFours as in load_state.
+template <bool kFours>
 __device__ __forceinline__ void load_entry(float (&state)[64], const WalkArgs& args, const Item& item, int half) {
   const StatePlace at(half);
   const Row& row = item.row;
@@ -185,7 +186,7 @@ __device__ __forceinline__ void load_entry(float (&state)[64], const WalkArgs& a
     load_slot(state, slot_at(args, item, row.slot_in), at.value_row, at.lane_row, at.lane_column);
   } else {
     const int64_t slot = initial_slot(args.initial, args.has_initial, row.sequence, args.report);
-    load_state(state, args.initial, slot, item.head, at.value_row, at.lane_row, at.lane_column);
+    load_state<kFours>(state, args.initial, slot, item.head, at.value_row, at.lane_row, at.lane_column);
   }
 }
 
