@@ -84,8 +84,11 @@ def gpu_cells(row: dict, target: dict, rows: dict) -> list[str]:
 
 
 def elsewhere_cell(row: dict, target: dict, rows: dict) -> str:
-    peers = sorted((ms, name) for name, ms in row.get("peers", {}).items())
-    return ", ".join(f"{name} {milliseconds(ms)}" for ms, name in peers) or target.get("elsewhere", "-")
+    """Packages timed in the same run, then the others: one that could not be imported may be the faster."""
+    cells = [f"{name} {milliseconds(ms)}" for ms, name in sorted((ms, name) for name, ms in row.get("peers", {}).items())]
+    if "elsewhere" in target:
+        cells.append(target["elsewhere"])
+    return "; ".join(cells) or "-"
 
 
 def per_flop_cell(row: dict, target: dict, rows: dict) -> str:

@@ -142,11 +142,19 @@ TEST(Backends, EndWithTheReference) {
 
 TEST(Backends, SayWhetherTheyServeAProblem) {
   const SmallCall call;
+  dr_device cpu;
+  dr_device_init(&cpu);
+  ASSERT_EQ(dr_device_get(0, &cpu), DR_SUCCESS) << dr_last_error();
+  dr_options on_cpu;
+  dr_options_init(&on_cpu);
+  on_cpu.device = &cpu;
   for (int32_t i = 0; i < dr_backend_count(); ++i) {
     const std::string name = dr_backend_name(i);
-    const dr_status status = dr_backend_check(i, &call.problem, nullptr);
+    const dr_status status = dr_backend_check(i, &call.problem, &on_cpu);
     if (name == "reference" || name == "cpu") {
       EXPECT_EQ(status, DR_SUCCESS) << dr_last_error();
+      // Without options too; a backend for GPUs may then serve it as well, where there is one.
+      EXPECT_EQ(dr_backend_check(i, &call.problem, nullptr), DR_SUCCESS) << dr_last_error();
     } else {
       expect_failure(status, DR_UNSUPPORTED, name, {"expected", "found"});
     }

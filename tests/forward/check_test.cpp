@@ -38,9 +38,21 @@ TEST(Measure, SilentBlocksAreHeldToOnePercentOfTheTensor) {
 
 TEST(Measure, BlocksOfAFewNumbersAreHeldToATenthOfTheTensor) {
   check::Measure measure(2, 1);
+  for (int i = 0; i < 4; ++i) {
+    measure.add(0, 0, 1.0, 1.0);
+    measure.add(1, 0, 1e-4, 0.0);
+  }
+  EXPECT_NEAR(measure.finish("o", 1.0).worst, 1e-4 / (0.1 * std::sqrt(0.5)), 1e-12);
+}
+
+TEST(Measure, ANumberAloneIsHeldToTheTensor) {
+  check::Measure measure(2, 1);
   measure.add(0, 0, 1.0, 1.0);
   measure.add(1, 0, 1e-4, 0.0);
-  EXPECT_NEAR(measure.finish("o", 1.0).worst, 1e-4 / (0.1 * std::sqrt(0.5)), 1e-12);
+  EXPECT_NEAR(measure.finish("o", 1.0).worst, 1e-4 / std::sqrt(0.5), 1e-12);
+  check::Measure alone(1, 1);
+  alone.add(0, 0, 0.99, 1.0);
+  EXPECT_NEAR(alone.finish("o", 1.0).worst, 0.01, 1e-12);
 }
 
 // The exact result, stored, passes, however few numbers there are; the next number of the type does not.

@@ -174,6 +174,11 @@ class ResultFiles(Tree):
         self.results = copy.deepcopy(GPU_RESULTS)
         self.write("bench/targets.json", json.dumps(TARGETS))
 
+    def test_peers_of_the_run_stand_before_those_that_were_not_timed_in_it(self):
+        cell = results_table.elsewhere_cell(GPU_ROW, TARGETS["cases"]["kda-8k-h64"], {})
+        self.assertEqual(cell, "fla 1.700; 1.2 m FlashKDA")
+        self.assertEqual(results_table.elsewhere_cell({}, {}, {}), "-")
+
     def test_a_few_rows_beside_the_best_elsewhere(self):
         self.write("bench/targets.json", json.dumps(TARGETS))
         made = results_table.some_table(self.results)

@@ -9,10 +9,16 @@ namespace {
 
 // Of the tensor's rms: blocks that are almost silent are not held to their own whisper. The rms of a few numbers is no scale
 // at all (one number may be what is left of a cancellation, and then 2e-5 is below what fp32 can give: 4 ulp of its terms
-// over 0.01), so blocks that short are held to a tenth.
+// over 0.01), so blocks that short are held to a tenth, and those of one to three numbers to all of it.
 constexpr double kFloor = 0.01;
 constexpr double kFloorOfShortBlocks = 0.1;
 constexpr int64_t kShortBlock = 64;
+constexpr double kFloorOfTinyBlocks = 1.0;
+constexpr int64_t kTinyBlock = 4;
+
+double floor_of(int64_t count) {
+  return count < kTinyBlock ? kFloorOfTinyBlocks : count < kShortBlock ? kFloorOfShortBlocks : kFloor;
+}
 
 double rms(double sum, int64_t count) { return count > 0 ? std::sqrt(sum / static_cast<double>(count)) : 0.0; }
 
@@ -49,8 +55,7 @@ TensorError Measure::finish(std::string tensor, double tolerance, double storage
   double most_over = -std::numeric_limits<double>::infinity();
   for (size_t i = 0; i < blocks_.size(); ++i) {
     const Block& block = blocks_[i];
-    const double floor = block.count < kShortBlock ? kFloorOfShortBlocks : kFloor;
-    const double reference = std::max(rms(block.reference, block.count), floor * whole);
+    const double reference = std::max(rms(block.reference, block.count), floor_of(block.count) * whole);
     const double error = ratio(rms(block.error, block.count), reference);
     const double rounding = storage > 0.0 ? ratio(rms(block.rounding, block.count), reference) : 0.0;
     const double allowed = tolerance - storage + std::max(storage, rounding);
