@@ -205,8 +205,8 @@ __device__ __forceinline__ RowFactors write_query_vectors(uint8_t* stage, float2
                                                           const TokenGates& gates, int valid, const RowTokens& rows) {
   const float2 sum = rows.of(gates.sum);
   const float number = rows.own(norm) * (rows.part ? rows.own(dot) : exp2_approx(rows.own(sum)));
-  const int token = rows.token(), vector = rows.part ? Stage::kDiagonal : Stage::kQuery;
-  reinterpret_cast<float*>(stage + vector)[token] = token < valid ? number : 0.0f;
+  const int token = rows.token(), at = token / 2 * 4 + token % 2 + 2 * rows.part;
+  reinterpret_cast<float*>(stage + Stage::kQuery)[at] = token < valid ? number : 0.0f;
   return {sum, norm};
 }
 

@@ -25,11 +25,10 @@ struct Stage {
   static constexpr int kT = kP + kTriangleBytes;
   static constexpr int kStrength =
       kT + kTriangleBytes;  // float[16][4], of tokens 2 p, 2 p + 1: beta rk twice, beta rk^2 e^G twice
-  static constexpr int kQuery = kStrength + 256;                     // float[32]: scale rq e^G
-  static constexpr int kDiagonal = kQuery + 128;                     // float[32]: scale rq q.k
-  static constexpr int kUpdate = kDiagonal + 128;                    // float[32]: e^{Glast-G}
-  static constexpr int kDecay = kUpdate + 128;                       // float: e^{Glast}
-  static constexpr int kMadeBytes = kDecay + 16 - kP;                // from kP: what is sent to the other CTA
+  static constexpr int kQuery = kStrength + 256;       // float[16][4] likewise: scale rq e^G, scale rq q.k
+  static constexpr int kUpdate = kQuery + 256;         // float[32]: e^{Glast-G}
+  static constexpr int kDecay = kUpdate + 128;         // float: e^{Glast}
+  static constexpr int kMadeBytes = kDecay + 16 - kP;  // from kP: what is sent to the other CTA
   static constexpr int kV = (kP + kMadeBytes + 1023) / 1024 * 1024;  // the halves of the values that this CTA has
 };
 

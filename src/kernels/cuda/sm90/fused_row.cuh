@@ -42,11 +42,13 @@ __device__ __forceinline__ void load_values(Fragment (&value)[2], uint32_t at) {
 
 // d += a P^T or a T^T; a has 32 columns.
 template <class Element>
-__device__ __forceinline__ void add_triangle(float (&d)[16], const Fragment (&a)[2], uint32_t triangle) {
-  const uint64_t operand = plain_operand(triangle, 512, 128);
+__device__ __forceinline__ void add_triangle(float (&d)[16], const Fragment (&a)[2], uint64_t triangle) {
 #pragma unroll
-  for (int k = 0; k < 2; ++k) Wgmma<Element>::times(d, a[k], operand + operand_step(k * 1024), true);
+  for (int k = 0; k < 2; ++k) Wgmma<Element>::times(d, a[k], triangle + operand_step(k * 1024), true);
 }
+// P or T as that operand, at an address, or at a place as operand_place gives it.
+__device__ __forceinline__ uint64_t triangle_operand(uint32_t address) { return plain_operand(address, 512, 128); }
+__device__ __forceinline__ uint64_t triangle_operand_at(uint32_t place) { return plain_operand_at(place, 512, 128); }
 
 // R = strength.xy V - strength.zw K S over K S, where there are values; rows past the end, whose values may be anything, are 0.
 template <class Element>
@@ -94,13 +96,13 @@ __device__ __forceinline__ void release_rest(Shared& shared, uint64_t* filled, P
   }
 }
 
-// Sends off the output of a chunk from its v tile, by `threads` threads, ahead of which all of it lies there.
-template <class Element>
+// Sends off the output of a chunk from its v tile, by `threads` threads, ahead of which all of it lies there. kWholeChunk: no token is past the end.
+template <class Element, bool kWholeChunk = false>
 __device__ __forceinline__ void send_tile(const FusedMaps& maps, const WalkArgs& args, const Item& item,
                                           const uint8_t* tile, int chunk, int tokens, int half, int thread,
                                           int threads) {
   const int token = static_cast<int>(item.token) + chunk * kFusedChunk, valid = tokens - chunk * kFusedChunk;
-  if (valid >= kFusedChunk) {
+  if (kWholeChunk || valid >= kFusedChunk) {
     if (thread == 0) {
       ptx::fence_proxy_async(ptx::space_shared);  // behind a barrier it orders the stores of all, as in produce.cuh
       const int32_t at[5] = {0, token, half, item.head, item.sequence_at};
@@ -120,12 +122,12 @@ __device__ __forceinline__ void send_tile(const FusedMaps& maps, const WalkArgs&
 }
 
 // The same by the state group that has left it there.
-template <class Element>
+template <class Element, bool kWholeChunk = false>
 __device__ __forceinline__ void send_output(const FusedMaps& maps, const WalkArgs& args, const Item& item,
                                             const uint8_t* tile, int chunk, int tokens, int half, int group,
                                             int thread) {
   named_barrier(kStateBarrier + group, kWarpgroup);
-  send_tile<Element>(maps, args, item, tile, chunk, tokens, half, thread, kWarpgroup);
+  send_tile<Element, kWholeChunk>(maps, args, item, tile, chunk, tokens, half, thread, kWarpgroup);
 }
 
 // All outputs of a CTA of a pair, by one warp of its second state group, which has no rows to walk: the state, which says in `done` that an output lies

@@ -9,17 +9,27 @@ namespace deltarelay::cuda {
 // A swizzled tile has rows of 128 bytes in groups of 8; 16-byte piece p of row r lies at p ^ (r % 8).
 constexpr int kSwizzleGroupBytes = 1024;
 
+// Where an operand begins, in the 16 bytes that descriptors count in; above that an address has the CTA's place in its cluster.
+__device__ __forceinline__ uint32_t operand_place(uint32_t address) { return (address & 0x3ffff) >> 4; }
+
 // Operand in a swizzled tile. `leading`: read MN-major (transposed), the distance between blocks of 64 columns; else unused.
+constexpr uint32_t kSwizzledHigh = (uint32_t{1} << 30) | (kSwizzleGroupBytes >> 4);
 __device__ __forceinline__ uint64_t swizzled_operand(uint32_t address, int leading = 16) {
-  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
-  return kSwizzle128 | (uint64_t{kSwizzleGroupBytes >> 4} << 32) | (static_cast<uint64_t>(leading >> 4) << 16) |
-         ((address & 0x3ffff) >> 4);
+  return (uint64_t{kSwizzledHigh} << 32) | (static_cast<uint64_t>(leading >> 4) << 16) | operand_place(address);
 }
 
 // Operand in 8 x 8 core matrices of 128 bytes without swizzle; steps between neighbours along K and along M or N.
 __device__ __forceinline__ uint64_t plain_operand(uint32_t address, int k_step, int row_step) {
   return (static_cast<uint64_t>(row_step >> 4) << 32) | (static_cast<uint64_t>(k_step >> 4) << 16) |
-         ((address & 0x3ffff) >> 4);
+         operand_place(address);
+}
+
+// The same at a place that is known: of several operands of a stage each is one addition away from where it begins.
+__device__ __forceinline__ uint64_t swizzled_operand_at(uint32_t place, int leading = 16) {
+  return (uint64_t{kSwizzledHigh} << 32) | (place + (static_cast<uint32_t>(leading >> 4) << 16));
+}
+__device__ __forceinline__ uint64_t plain_operand_at(uint32_t place, int k_step, int row_step) {
+  return (static_cast<uint64_t>(row_step >> 4) << 32) | (place + (static_cast<uint32_t>(k_step >> 4) << 16));
 }
 
 // Moves an operand by so many bytes.
