@@ -194,6 +194,8 @@ struct RowTokens {
   __device__ __forceinline__ RowTokens(int warp, int lane)
       : first(kBlockRows * (warp % 2) + lane / 4), second(lane % 2 != 0), part(lane % 4 >= 2) {}
   __device__ __forceinline__ int token() const { return first + 8 * second; }
+  // Of that number in two vectors that lie together: float[16][4], of two tokens one number each, then the other.
+  __device__ __forceinline__ int place() const { return token() / 2 * 4 + token() % 2 + 2 * part; }
   __device__ __forceinline__ float2 of(const float* numbers) const {
     return make_float2(numbers[first], numbers[first + 8]);
   }
@@ -205,8 +207,7 @@ __device__ __forceinline__ RowFactors write_query_vectors(uint8_t* stage, float2
                                                           const TokenGates& gates, int valid, const RowTokens& rows) {
   const float2 sum = rows.of(gates.sum);
   const float number = rows.own(norm) * (rows.part ? rows.own(dot) : exp2_approx(rows.own(sum)));
-  const int token = rows.token(), at = token / 2 * 4 + token % 2 + 2 * rows.part;
-  reinterpret_cast<float*>(stage + Stage::kQuery)[at] = token < valid ? number : 0.0f;
+  reinterpret_cast<float*>(stage + Stage::kQuery)[rows.place()] = rows.token() < valid ? number : 0.0f;
   return {sum, norm};
 }
 
@@ -216,8 +217,7 @@ __device__ __forceinline__ RowFactors write_key_vectors(uint8_t* stage, float2 n
   const float2 sum = rows.of(gates.sum), beta = rows.of(gates.beta), once = {beta.x * norm.x, beta.y * norm.y};
   const float2 factor = {-once.x * norm.x, -once.y * norm.y};
   const float number = rows.part ? -rows.own(factor) * exp2_approx(rows.own(sum)) : rows.own(once);
-  const int token = rows.token(), at = token / 2 * 4 + token % 2 + 2 * rows.part;
-  reinterpret_cast<float*>(stage + Stage::kStrength)[at] = token < valid ? number : 0.0f;
+  reinterpret_cast<float*>(stage + Stage::kStrength)[rows.place()] = rows.token() < valid ? number : 0.0f;
   return {sum, factor};
 }
 

@@ -50,13 +50,13 @@ struct ChunkStep {
       : stage(at), address(shared_address(at)), place(operand_place(address)), column(lane_column) {}
 
   __device__ __forceinline__ void read_keys(float (&product)[16], const Fragment (&state)[8]) const {
-    const uint64_t keys = swizzled_operand_at(place + Stage::kK / 16);
+    const uint64_t keys = swizzled_operand_at(place, Stage::kK);
 #pragma unroll
     for (int k = 0; k < 8; ++k) Product::times(product, state[k], keys + channels_at(k), k > 0);
     wgmma_commit();
   }
   __device__ __forceinline__ void read_queries(float (&out)[16], const Fragment (&state)[8]) const {
-    const uint64_t queries = swizzled_operand_at(place + Stage::kQ / 16);
+    const uint64_t queries = swizzled_operand_at(place, Stage::kQ);
 #pragma unroll
     for (int k = 0; k < 8; ++k) Product::times(out, state[k], queries + channels_at(k), k > 0);
     wgmma_commit();
@@ -79,7 +79,7 @@ struct ChunkStep {
     subtract_prediction<Element>(product, value, strength, values, column, valid);
     const Fragment error[2] = {pack_block<Element>(product, 0), pack_block<Element>(product, 1)};
     wgmma_fence();
-    add_triangle<Element>(product, error, triangle_operand_at(place + Stage::kT / 16));
+    add_triangle<Element>(product, error, triangle_operand_at(place, Stage::kT));
     wgmma_commit();
 #pragma unroll
     for (int i = 0; i < 64; ++i) state[i] *= factor;
@@ -98,7 +98,7 @@ struct ChunkStep {
   // S <- S + k^T (e^{Glast-G} U) of one half of the channels. Not waited for, and a group of products by itself: the first is packed while the
   // second is at work.
   __device__ __forceinline__ void update_half(float (&state)[64], const Fragment (&update)[2], int half) const {
-    const uint64_t keys = swizzled_operand_at(place + Stage::kK / 16, Stage::kHalfBytes);
+    const uint64_t keys = swizzled_operand_at(place, Stage::kK, Stage::kHalfBytes);
 #pragma unroll
     for (int k = 0; k < 2; ++k)
       Product::add_transposed(half_of(state, half), update[k],
@@ -198,7 +198,7 @@ __device__ __forceinline__ void emit_chunks(const FusedMaps& maps, const WalkArg
       }
     }
     wgmma_fence();
-    add_triangle<Element>(out, solved, triangle_operand_at(step.place + Stage::kP / 16));
+    add_triangle<Element>(out, solved, triangle_operand_at(step.place, Stage::kP));
     wgmma_commit();
     // By now the output of the chunk before has been read: its stage is free.
     if (kSends && chunk > 0 && thread == 0) {

@@ -46,9 +46,11 @@ __device__ __forceinline__ void add_triangle(float (&d)[16], const Fragment (&a)
 #pragma unroll
   for (int k = 0; k < 2; ++k) Wgmma<Element>::times(d, a[k], triangle + operand_step(k * 1024), true);
 }
-// P or T as that operand, at an address, or at a place as operand_place gives it.
+// P or T as that operand, at an address, or so many bytes behind a place (operand_place).
 __device__ __forceinline__ uint64_t triangle_operand(uint32_t address) { return plain_operand(address, 512, 128); }
-__device__ __forceinline__ uint64_t triangle_operand_at(uint32_t place) { return plain_operand_at(place, 512, 128); }
+__device__ __forceinline__ uint64_t triangle_operand_at(uint32_t place, int bytes) {
+  return plain_operand_at(place, bytes, 512, 128);
+}
 
 // R = strength.xy V - strength.zw K S over K S, where there are values; rows past the end, whose values may be anything, are 0.
 template <class Element>

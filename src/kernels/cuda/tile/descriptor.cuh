@@ -24,12 +24,13 @@ __device__ __forceinline__ uint64_t plain_operand(uint32_t address, int k_step, 
          operand_place(address);
 }
 
-// The same at a place that is known: of several operands of a stage each is one addition away from where it begins.
-__device__ __forceinline__ uint64_t swizzled_operand_at(uint32_t place, int leading = 16) {
-  return (uint64_t{kSwizzledHigh} << 32) | (place + (static_cast<uint32_t>(leading >> 4) << 16));
+// The same so many bytes behind a place that is known: each of several operands of a stage is one addition away from where it begins.
+__device__ __forceinline__ uint64_t swizzled_operand_at(uint32_t place, int bytes, int leading = 16) {
+  return (uint64_t{kSwizzledHigh} << 32) | (place + static_cast<uint32_t>((bytes >> 4) + ((leading >> 4) << 16)));
 }
-__device__ __forceinline__ uint64_t plain_operand_at(uint32_t place, int k_step, int row_step) {
-  return (static_cast<uint64_t>(row_step >> 4) << 32) | (place + (static_cast<uint32_t>(k_step >> 4) << 16));
+__device__ __forceinline__ uint64_t plain_operand_at(uint32_t place, int bytes, int k_step, int row_step) {
+  return (static_cast<uint64_t>(row_step >> 4) << 32) |
+         (place + static_cast<uint32_t>((bytes >> 4) + ((k_step >> 4) << 16)));
 }
 
 // Moves an operand by so many bytes.
