@@ -50,6 +50,13 @@ __device__ __forceinline__ float reciprocal_approx(float x) {
   return y;
 }
 
+// 1 / sqrt(x) with a relative error of 2^-22; x is no denormal.
+__device__ __forceinline__ float rsqrt_approx(float x) {
+  float y;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // x = power * rest with |rest| in [1, 2): a power of two, with the sign, which rounds nothing that it multiplies.
 struct PowerAndRest {
   float power, rest;

@@ -2,11 +2,12 @@
 // a segment) of one head. Twins, a cluster too, walk a row of two heads of one key, each CTA one of them: what follows from q and k alone they make
 // once. A CTA with a whole head walks perhaps several rows, one after the other (fused_items.cuh). Chunk: 32 tokens.
 //
-// With G the inclusive sum of log-decays of the chunk, r = 1 / |k| (1 without l2norm):
-//     R~_i = beta_i r_i v_i - beta_i r_i^2 e^{Gi} (k S)_i      U~ = R~ + T R~ = r U
-//     T = (I + L)^-1 - I,  L_ij = beta_i r_i^2 e^{Gi-Gj} k_i.k_j for j < i      P_ij = scale / |q_i| e^{Gi-Gj} q_i.k_j for j < i
-//     O_i = scale / |q_i| e^{Gi} (q S)_i + (P U~)_i + scale / |q_i| q_i.k_i U~_i       S <- e^{Glast} S + k^T (e^{Glast-G} U~)
-// Tiles of q and k are operands as they come, all exponents are <= 0, and any gate is exact.
+// With G the inclusive sum of log-decays of the chunk, r = 1 / |k| (1 without l2norm), w = beta r:
+//     R_i = v_i - r_i e^{Gi} (k S)_i      U = R + T R
+//     T = (I + L)^-1 - I,  L_ij = r_i e^{Gi-Gj} k_i.k_j w_j for j < i      P_ij = scale / |q_i| e^{Gi-Gj} q_i.k_j w_j for j < i
+//     O_i = scale / |q_i| e^{Gi} (q S)_i + (P U)_i + scale / |q_i| q_i.k_i w_i U_i       S <- e^{Glast} S + k^T (w e^{Glast-G} U)
+// Strengths of writing stand with who reads what was written (w), not in R as in docs/math.md: values need no factor then. Tiles of q and k
+// are operands as they come, all exponents are <= 0, and any gate is exact.
 //
 // Groups of 128 threads: 0 and 1 the state (fused_gdn_state.cuh): halves of the values, or with two CTAs one half in each, or B and M of a
 // summary. 2 and 3 make what belongs to a chunk alone (fused_gdn_make.cuh), in turns; of a cluster CTA c % 2 makes chunk c and sends it to the

@@ -7,6 +7,7 @@
 #include "kernels/cuda/sm90/fused_gdn_memory.cuh"
 #include "kernels/cuda/sm90/walk_maps.h"
 #include "kernels/cuda/tile/descriptor.cuh"
+#include "kernels/cuda/warp_sum.cuh"
 
 namespace deltarelay::cuda::sm90::fused_gdn {
 
@@ -125,14 +126,22 @@ class Loader {
 struct RawToken {
   uint32_t gate, beta;
 };
-__device__ __forceinline__ RawToken fetch_token(const Activation& activation, const Item& item, int head, int chunk,
-                                                int lane) {
-  const int token = chunk * kFusedChunk + lane;
-  if (token >= item.tokens) return {};
+// Where those of an item's first chunk lie; found once, for it is 64-bit arithmetic.
+struct TokenPlace {
+  int64_t gate, beta;
+  __device__ __forceinline__ TokenPlace(const Activation& activation, const Item& item, int head, int lane)
+      : gate(first_of(activation.g, item, head, lane)), beta(first_of(activation.beta, item, head, lane)) {}
+  static __device__ __forceinline__ int64_t first_of(const TensorView& view, const Item& item, int head, int lane) {
+    return item.sequence_at * view.sequence + (item.token + lane) * view.token + head * view.head;
+  }
+};
+__device__ __forceinline__ RawToken fetch_token(const Activation& activation, const TokenPlace& place, int tokens,
+                                                int chunk, int lane) {
+  const int before = chunk * kFusedChunk;
+  if (before + lane >= tokens) return {};
   const TensorView &g = activation.g, &beta = activation.beta;
-  const int64_t at = item.token + token;
-  return {load_bits(g.data, g.dtype, item.sequence_at * g.sequence + at * g.token + head * g.head),
-          load_bits(beta.data, beta.dtype, item.sequence_at * beta.sequence + at * beta.token + head * beta.head)};
+  return {load_bits(g.data, g.dtype, place.gate + before * g.token),
+          load_bits(beta.data, beta.dtype, place.beta + before * beta.token)};
 }
 
 // Gates and write strengths of a chunk, by one warp, a token a lane. Tokens past the end, whose rows may hold anything, decay nothing and write
@@ -149,134 +158,125 @@ __device__ __forceinline__ ChunkGates sum_gates(const Activation& activation, co
       lane < valid ? write_strength(number_of(raw.beta, activation.beta.dtype), activation.beta_form) : 0.0f;
 #pragma unroll
   for (int step = 1; step < 32; step *= 2) {
-    const float below = __shfl_up_sync(~0u, sum, step);
-    if (lane >= step) sum += below;
+    add_from_below(sum, step);
   }
   return {sum, beta, __shfl_sync(~0u, sum, 31)};
 }
 
-// What follows from the gates alone: for the state the vectors of the update, for the making group sums and strengths.
+// What follows from the gates alone: for the state the decay of the chunk, for the making group sums and strengths.
 __device__ __forceinline__ void write_gates(uint8_t* stage, TokenGates& to, const ChunkGates& gates, int lane) {
-  to.sum[lane] = gates.sum;
+  to.sum(lane) = gates.sum;
   to.beta[lane] = gates.beta;
-  reinterpret_cast<float*>(stage + Stage::kUpdate)[lane] = exp2_approx(gates.last - gates.sum);
   if (lane == 0) *reinterpret_cast<float4*>(stage + Stage::kDecay) = {exp2_approx(gates.last), 0.0f, 0.0f, 0.0f};
 }
 
-// What a lane knows of its two rows of the scores, `row` and `row + 8` of the block row of its warp.
-struct RowFactors {
-  float2 sum;     // G
-  float2 factor;  // of q rows: scale rq; of k rows: -beta rk^2
-};
-
 constexpr int kBlockRows = 16;  // rows of a warp in a product of 64
 
-// Of 32 columns of [q; k] [q; k]^T the numbers (i, i) of this lane's rows, rows lane / 4 and lane / 4 + 8 of block row warp % 2: squares of q and
-// k, and q.k. One of the four lanes of a row has it in its accumulators. By FFMA the sums cost a warp some 190 instructions a chunk.
-__device__ __forceinline__ float2 diagonal_of(const float* columns, int warp, int lane) {
+// Of the 16 x 16 block of scores on a diagonal the numbers (i, i) of this lane's rows, lane / 4 and lane / 4 + 8: of [q; k] [q; k]^T squares of q
+// and k, and q.k. One of the four lanes of a row has it in its accumulators. By FFMA the sums cost a warp some 190 instructions a chunk.
+__device__ __forceinline__ float2 diagonal_of(const float (&block)[8], int lane) {
   const bool odd = lane / 4 % 2 != 0;
-  float low = odd ? columns[1] : columns[0], high = odd ? columns[7] : columns[6];
-  if (warp % 2 != 0) low = odd ? columns[9] : columns[8], high = odd ? columns[15] : columns[14];
   const int from = lane / 4 * 4 + lane / 8;
-  return make_float2(__shfl_sync(~0u, low, from), __shfl_sync(~0u, high, from));
+  return make_float2(__shfl_sync(~0u, odd ? block[1] : block[0], from),
+                     __shfl_sync(~0u, odd ? block[7] : block[6], from));
 }
 
 // scale / |row| of this lane's rows from their squares.
 __device__ __forceinline__ float2 norms_of(float2 square, const Activation& activation, float scale) {
   if (!activation.l2norm) return {scale, scale};
-  return {scale * rsqrtf(square.x + kL2NormEpsilon), scale * rsqrtf(square.y + kL2NormEpsilon)};
+  return {scale * rsqrt_approx(square.x + kL2NormEpsilon), scale * rsqrt_approx(square.y + kL2NormEpsilon)};
 }
 
-// The two tokens of a lane's rows, and which of their numbers it writes to the vectors: of the four lanes that know a token two write one each.
+// The two tokens of a lane's rows, and which of their numbers it writes: of the four lanes that know a token two write one each.
 struct RowTokens {
   int first;          // the other is 8 behind it
   bool second, part;  // the token, the number
-  __device__ __forceinline__ RowTokens(int warp, int lane)
-      : first(kBlockRows * (warp % 2) + lane / 4), second(lane % 2 != 0), part(lane % 4 >= 2) {}
-  __device__ __forceinline__ int token() const { return first + 8 * second; }
-  // Of that number in two vectors that lie together: float[16][4], of two tokens one number each, then the other.
-  __device__ __forceinline__ int place() const { return token() / 2 * 4 + token() % 2 + 2 * part; }
-  __device__ __forceinline__ float2 of(const float* numbers) const {
-    return make_float2(numbers[first], numbers[first + 8]);
-  }
+  int token;
+  int place;  // of that number in float[16][4], of two tokens one number each, then the other
+  __device__ __forceinline__ RowTokens(bool lower_rows, int lane)
+      : first((lower_rows ? kBlockRows : 0) + lane / 4),
+        second(lane % 2 != 0),
+        part(lane % 4 >= 2),
+        token(first + 8 * second),
+        place(4 * (token / 2) + token % 2 + 2 * part) {}
   __device__ __forceinline__ float own(float2 numbers) const { return second ? numbers.y : numbers.x; }
 };
 
-// Factors of rows of q, whose inverse norms times the scale are `norm`, and the vectors of Q S and of the diagonal of P.
-__device__ __forceinline__ RowFactors write_query_vectors(uint8_t* stage, float2 norm, float2 dot,
-                                                          const TokenGates& gates, int valid, const RowTokens& rows) {
-  const float2 sum = rows.of(gates.sum);
-  const float number = rows.own(norm) * (rows.part ? rows.own(dot) : exp2_approx(rows.own(sum)));
-  reinterpret_cast<float*>(stage + Stage::kQuery)[rows.place()] = rows.token() < valid ? number : 0.0f;
-  return {sum, norm};
+// The vectors of Q S and of the diagonal of P, of rows of q whose inverse norms times the scale are `norm`. Past the end they may be anything, for outputs
+// that nobody stores.
+__device__ __forceinline__ void write_query_vectors(uint8_t* stage, float norm, float dot, const TokenGates& gates,
+                                                    const RowTokens& rows) {
+  const float number = gates.number[0][rows.place];
+  reinterpret_cast<float*>(stage + Stage::kQuery)[rows.place] = norm * (rows.part ? dot * number : exp2_approx(number));
 }
 
-// Factors of rows of k, whose inverse norms are `norm`, and the vectors of R.
-__device__ __forceinline__ RowFactors write_key_vectors(uint8_t* stage, float2 norm, const TokenGates& gates, int valid,
-                                                        const RowTokens& rows) {
-  const float2 sum = rows.of(gates.sum), beta = rows.of(gates.beta), once = {beta.x * norm.x, beta.y * norm.y};
-  const float2 factor = {-once.x * norm.x, -once.y * norm.y};
-  const float number = rows.part ? -rows.own(factor) * exp2_approx(rows.own(sum)) : rows.own(once);
-  reinterpret_cast<float*>(stage + Stage::kStrength)[rows.place()] = rows.token() < valid ? number : 0.0f;
-  return {sum, factor};
+// The vectors of K S and of the update, and w, of rows of k whose inverse norms are `norm`.
+__device__ __forceinline__ void write_key_vectors(uint8_t* stage, float norm, TokenGates& gates, int valid,
+                                                  const RowTokens& rows) {
+  const float sum = gates.sum(rows.token), last = gates.sum(kFusedChunk - 1), beta = gates.beta[rows.token];
+  const float factor = rows.token < valid ? norm * (rows.part ? beta : 1.0f) : 0.0f;
+  reinterpret_cast<float*>(stage + (rows.part ? Stage::kUpdate : Stage::kRecall))[rows.token] =
+      factor * exp2_approx(rows.part ? last - sum : sum);
+  if (rows.part) gates.number[0][rows.place] = factor;
 }
 
-// Of this lane's rows of the scores, 16 columns from `first`: times the factor of the row and e^{Gi-Gj}. On a diagonal block the elements on
-// and above the diagonal, which may be anything, become 0.
-__device__ __forceinline__ void decay_block(float (&block)[8], const float* scores, const float* sums,
-                                            const RowFactors& rows, int first, int lane, bool diagonal) {
-  const int column = 2 * (lane % 4);
+// A warp's 16 rows of the scores of a chunk, in the layout of accumulators: the block on the diagonal, and of the lower rows the one left of it.
+struct RowScores {
+  float diagonal[8], corner[8];
+
+  // `columns`: all 32.
+  __device__ __forceinline__ RowScores(const float* columns, bool lower_rows) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) diagonal[i] = lower_rows ? columns[8 + i] : columns[i], corner[i] = columns[i];
+  }
+  __device__ __forceinline__ void scale(float2 norm) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const float factor = i / 2 % 2 ? norm.y : norm.x;
+      diagonal[i] *= factor, corner[i] *= factor;
+    }
+  }
+  // Rows past the end, which may be anything, are 0.
+  __device__ __forceinline__ void select(const RowTokens& rows, int valid) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const bool exists = rows.first + (i / 2 % 2 ? 8 : 0) < valid;
+      diagonal[i] = exists ? diagonal[i] : 0.0f, corner[i] = exists ? corner[i] : 0.0f;
+    }
+  }
+};
+
+// w_j e^{Gi-Gj} times scores of 16 columns from `first` on.
+__device__ __forceinline__ void decay_block(float (&block)[8], const float (&scores)[8], const TokenGates& gates,
+                                            float2 sum, int first, int lane) {
 #pragma unroll
   for (int n = 0; n < 2; ++n) {
-    const float2 before = *reinterpret_cast<const float2*>(&sums[first + 8 * n + column]);
+    const float4 column = *reinterpret_cast<const float4*>(gates.number[first / 2 + 4 * n + lane % 4]);
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      const float ratio = exp2_approx((e / 2 ? rows.sum.y : rows.sum.x) - (e % 2 ? before.y : before.x));
-      block[4 * n + e] = scores[4 * n + e] * (e / 2 ? rows.factor.y : rows.factor.x) * ratio;
+      const float ratio = exp2_approx((e / 2 ? sum.y : sum.x) - (e % 2 ? column.y : column.x));
+      block[4 * n + e] = scores[4 * n + e] * (ratio * (e % 2 ? column.w : column.z));
     }
   }
-  if (diagonal) {
-    const bool low = column < lane / 4, high = column + 1 < lane / 4;
-    block[0] = low ? block[0] : 0.0f, block[1] = high ? block[1] : 0.0f;
-    block[4] = block[5] = 0.0f;
-    block[6] = low ? block[6] : 0.0f, block[7] = high ? block[7] : 0.0f;
-  }
+}
+// The same of a diagonal block; elements on and above the diagonal, which may be anything, become 0.
+__device__ __forceinline__ void decay_diagonal(float (&block)[8], const float (&scores)[8], const TokenGates& gates,
+                                               float2 sum, int first, int lane) {
+  decay_block(block, scores, gates, sum, first, lane);
+  const int column = 2 * (lane % 4);
+  const bool low = column < lane / 4, high = column + 1 < lane / 4;
+  block[0] = low ? block[0] : 0.0f, block[1] = high ? block[1] : 0.0f;
+  block[4] = block[5] = 0.0f;
+  block[6] = low ? block[6] : 0.0f, block[7] = high ? block[7] : 0.0f;
 }
 
-// P by warps 0 (rows 0-15) and 1 (16-31). Rows past the end may be anything: they make outputs that nobody stores.
-template <class Element>
-__device__ __forceinline__ void write_p(uint8_t* p, const float* scores, const float* sums, const RowFactors& rows,
-                                        int warp, int lane) {
-  float block[8];
-  decay_block(block, scores, sums, rows, 0, lane, warp == 0);
-  store_block<Element>(p, 2 * warp, 0, block, lane);
-  if (warp == 1) {
-    decay_block(block, scores + 8, sums, rows, 16, lane, true);
-    store_block<Element>(p, 2, 2, block, lane);
-  }
-}
-
-// -L by warps 2 (rows 0-15) and 3 (16-31). Rows past the end are 0: selected, for 0 times anything is no 0.
-__device__ __forceinline__ void write_lower(FusedLower& lower, const float* scores, const float* sums,
-                                            const RowFactors& rows, int valid, int warp, int lane) {
-  const int row = kBlockRows * (warp - 2) + lane / 4, column = 2 * (lane % 4);
-  auto store = [&](auto& to, const float* from, int first, bool diagonal) {
-    float block[8];
-    decay_block(block, from, sums, rows, first, lane, diagonal);
+// A block of -L, in fp32.
+template <int kPitch>
+__device__ __forceinline__ void store_lower(float (&to)[16][kPitch], const float (&block)[8], int lane) {
 #pragma unroll
-    for (int i = 0; i < 8; i += 2) {
-      const int r = i / 2 % 2;
-      const bool exists = row + 8 * r < valid;
-      *reinterpret_cast<float2*>(&to[lane / 4 + 8 * r][8 * (i / 4) + column]) = {exists ? block[i] : 0.0f,
-                                                                                 exists ? block[i + 1] : 0.0f};
-    }
-  };
-  if (warp == 2) {
-    store(lower.diagonal[0], scores, 0, true);
-  } else {
-    store(lower.corner, scores, 0, false);
-    store(lower.diagonal[1], scores + 8, 16, true);
-  }
+  for (int i = 0; i < 8; i += 2)
+    *reinterpret_cast<float2*>(&to[lane / 4 + 8 * (i / 2 % 2)][8 * (i / 4) + 2 * (lane % 4)]) = {block[i],
+                                                                                                 block[i + 1]};
 }
 
 // Where a making group stands in the ring, with what it loads and with what it makes, and whose turn it is to make T.
@@ -306,7 +306,10 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activat
   const GateParams gate = gate_params(activation, head, 0, 1);
   Position& position = at.making;
   int& turn = at.turn;
-  RawToken raw = fetch_token(activation, item, head, first + rank, threadIdx.x % 32);
+  const bool sums_gates = kHeads > 1 ? warp % 2 != 0 : warp == 1;
+  const TokenPlace place(activation, item, head, static_cast<int>(threadIdx.x % 32));
+  RawToken raw{};
+  if (sums_gates) raw = fetch_token(activation, place, item.tokens, first + rank, static_cast<int>(threadIdx.x % 32));
   if (begin == 0) {  // the stages that this group makes, once, while the first copies are on their way
     for (Position own = position; own.parity == 0; own.advance()) {
       const int thread = threadIdx.x % kWarpgroup;
@@ -324,8 +327,9 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activat
     const int lane = static_cast<int>(thread % 32), stage_index = position.stage;
     uint8_t* stage = shared.ring[stage_index];
     const int valid = min(item.tokens - chunk * kFusedChunk, kFusedChunk);
-    // Warp 0 has asked for it: until then the barrier may still be that of the other group's use.
-    if constexpr (Position::kSkips) named_barrier(kMakeBarrier + group, kWarpgroup);
+    // The warps of L are done with the chunk before. And warp 0 has asked for this one: until then the barrier of its stage may still be that of the
+    // other group's use (kSkips).
+    named_barrier(kMakeBarrier + group, kWarpgroup);
     wait_parity(&shared.loaded[stage_index], position.parity);
 
     // Rows 0-31 are those of q, rows 32-63 those of k; columns k, and before them q, of which only the squares are of use.
@@ -339,51 +343,73 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activat
       Wgmma<Element>::times(scores, rows + at, columns + at, step > 0);
     }
     wgmma_commit();
-    if (kHeads > 1 ? warp % 2 != 0 : warp == 1) {
+    if (sums_gates) {
       write_gates(made_of(stage, gates_of), gates[gates_of], sum_gates(activation, gate, raw, valid, lane), lane);
-      raw = fetch_token(activation, item, head, chunk + 2 * kCtas, lane);
+      raw = fetch_token(activation, place, item.tokens, chunk + 2 * kCtas, lane);
     }
-    named_barrier(kMakeBarrier + group, kWarpgroup);
+    named_barrier(kMakeBarrier + group, kWarpgroup);  // gates
     wgmma_wait<0>();
     pin(scores);
-    const float* of_keys = scores + (kQueries ? 16 : 0);
-    const RowTokens tokens(warp, lane);
-    if (warp < 2) {
-      if constexpr (kQueries) {
-        const float2 norm = norms_of(diagonal_of(scores, warp, lane), activation, activation.scale),
-                     dot = diagonal_of(of_keys, warp, lane);
-#pragma unroll 1
-        for (int of = 0; of < kHeads; ++of) {
-          uint8_t* made = made_of(stage, of);
-          const RowFactors factors = write_query_vectors(made, norm, dot, gates[of], valid, tokens);
-          write_p<Element>(made + Stage::kP, of_keys, gates[of].sum, factors, warp, lane);
-        }
+    const bool lower_rows = warp & 1, of_keys = warp >= 2;
+    const RowTokens tokens(lower_rows, lane);
+    RowScores with_keys(scores + (kQueries ? 16 : 0), lower_rows);
+    float2 square = diagonal_of(with_keys.diagonal, lane);
+    float dot = 0.0f;
+    if constexpr (kQueries) {
+      if (!of_keys) {
+        dot = tokens.own(square);
+        square = diagonal_of(RowScores(scores, lower_rows).diagonal, lane);
       }
-      // What the next chunk of this group needs: its stages were left by the state three chunks ago, so nobody waits for what is made here. Of
-      // twins that can wait for this one: only the rest of its round.
-      if (warp == 0) loader.load(kHeads > 1 ? chunk | 1 : chunk + 2 * kCtas);
-    } else {
-      const float2 norm = norms_of(diagonal_of(of_keys, warp, lane), activation, 1.0f);
-#pragma unroll 1
-      for (int of = 0; of < kHeads; ++of) {
-        const RowFactors factors = write_key_vectors(made_of(stage, of), norm, gates[of], valid, tokens);
-        write_lower(lower[of], of_keys, gates[of].sum, factors, valid, warp, lane);
+    }
+    const float2 norm = norms_of(square, activation, of_keys ? 1.0f : activation.scale);
+    if (of_keys) {
+#pragma unroll
+      for (int of = 0; of < kHeads; ++of)
+        write_key_vectors(made_of(stage, of), tokens.own(norm), gates[of], valid, tokens);
+    }
+    with_keys.scale(of_keys ? make_float2(-norm.x, -norm.y) : norm);
+    if (valid < kFusedChunk) with_keys.select(tokens, valid);
+    named_barrier(kMakeBarrier + group, kWarpgroup);  // w of all
+#pragma unroll
+    for (int of = 0; of < kHeads; ++of) {
+      uint8_t* made = made_of(stage, of);
+      const float2 sum = {gates[of].sum(tokens.first), gates[of].sum(tokens.first + 8)};
+      float block[8];
+      decay_diagonal(block, with_keys.diagonal, gates[of], sum, lower_rows ? 16 : 0, lane);
+      if (of_keys) {
+        store_lower(lower[of].diagonal[lower_rows], block, lane);
+      } else if constexpr (kQueries) {
+        store_block<Element>(made + Stage::kP, 2 * lower_rows, 2 * lower_rows, block, lane);
+        write_query_vectors(made, tokens.own(norm), dot, gates[of], tokens);
       }
+      if (lower_rows) {
+        decay_block(block, with_keys.corner, gates[of], sum, 0, lane);
+        if (of_keys)
+          store_lower(lower[of].corner, block, lane);
+        else if constexpr (kQueries)
+          store_block<Element>(made + Stage::kP, 2, 0, block, lane);
+      }
+    }
+    if (of_keys) {
       named_barrier(kLowerBarrier + group, 64);
       // By the warps in turns, or of twins by both at once.
       const int of = kHeads > 1 ? warp - 2 : 0;
       if (kHeads > 1 || warp == 2 + turn) write_t<Element>(lower[of], made_of(stage, of) + Stage::kT, lane);
+      ptx::fence_proxy_async(ptx::space_shared);
+      split_barrier(kMadeBarrier + group, kWarpgroup);
+      if (warp == 2 && elect_lane()) {
+        if constexpr (kCtas > 1)
+          copy_to_block(stage + Stage::kP, made_of(stage, kHeads - 1) + Stage::kP, Stage::kMadeBytes,
+                        &shared.made[stage_index], 1 - rank);
+        ptx::mbarrier_arrive(&shared.made[stage_index]);
+      }
+    } else {
+      ptx::fence_proxy_async(ptx::space_shared);
+      split_arrive(kMadeBarrier + group, kWarpgroup);
+      // What the next chunk of this group needs, while the others make T: of twins its stage is left about now by the state, which may wait for this chunk.
+      if (warp == 0) loader.load(chunk + 2 * kCtas);
     }
     turn ^= 1;
-    ptx::fence_proxy_async(ptx::space_shared);
-    named_barrier(kMakeBarrier + group, kWarpgroup);
-    if (thread == 0) {
-      if constexpr (kCtas > 1)
-        copy_to_block(stage + Stage::kP, made_of(stage, kHeads - 1) + Stage::kP, Stage::kMadeBytes,
-                      &shared.made[stage_index], 1 - rank);
-      ptx::mbarrier_arrive(&shared.made[stage_index]);
-    }
-    if (kHeads > 1 && warp == 0) loader.load(chunk + 2 * kCtas);
     position.advance();
   }
   if (warp == 0) loader.load(chunks - 1);

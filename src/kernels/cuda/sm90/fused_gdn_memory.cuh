@@ -23,12 +23,12 @@ struct Stage {
   static constexpr int kTriangleBytes = kFusedChunk * kFusedChunk * 2;
   static constexpr int kP = 2 * kHalfBytes;
   static constexpr int kT = kP + kTriangleBytes;
-  static constexpr int kStrength =
-      kT + kTriangleBytes;  // float[16][4], of tokens 2 p, 2 p + 1: beta rk twice, beta rk^2 e^G twice
-  static constexpr int kQuery = kStrength + 256;       // float[16][4] likewise: scale rq e^G, scale rq q.k
-  static constexpr int kUpdate = kQuery + 256;         // float[32]: e^{Glast-G}
-  static constexpr int kDecay = kUpdate + 128;         // float: e^{Glast}
-  static constexpr int kMadeBytes = kDecay + 16 - kP;  // from kP: what is sent to the other CTA
+  static constexpr int kRecall = kT + kTriangleBytes;  // float[32]: rk e^G
+  static constexpr int kUpdate = kRecall + 128;        // float[32]: w e^{Glast-G}, where w = beta rk
+  static constexpr int kQuery =
+      kUpdate + 128;  // float[16][4], of tokens 2 p, 2 p + 1: scale rq e^G twice, scale rq q.k w twice
+  static constexpr int kDecay = kQuery + 256;                        // float: e^{Glast}
+  static constexpr int kMadeBytes = kDecay + 16 - kP;                // from kP: what is sent to the other CTA
   static constexpr int kV = (kP + kMadeBytes + 1023) / 1024 * 1024;  // the halves of the values that this CTA has
 };
 
@@ -42,10 +42,11 @@ struct Ring {
   static constexpr int kBytes = kOther + (kHeads - 1) * (Stage::kV - Stage::kP);
 };
 
-// What the warps of a making group need of their chunk's gates.
+// What the warps of a making group need of their chunk's tokens.
 struct TokenGates {
-  float sum[kFusedChunk];   // G, base 2
-  float beta[kFusedChunk];  // 0 past the end
+  float number[kFusedChunk / 2][4];  // of tokens 2 p, 2 p + 1: G (base 2) twice, w twice
+  float beta[kFusedChunk];           // 0 past the end
+  __device__ __forceinline__ float& sum(int token) { return number[token / 2][token % 2]; }
 };
 
 // Barriers of a stage. An own stage is one whose chunks this CTA makes; the others arrive by copies of the other CTA.
@@ -71,8 +72,9 @@ static_assert(sizeof(Shared<1, 1>) <= 232448 && sizeof(Shared<2, 1>) <= 232448 &
 template <int kCtas, int kHeads>
 using MakePosition = SteppedPosition<Ring<kCtas, kHeads>::kStages, 2 * kCtas>;
 
-// Named barriers, beside those of the state groups: of the two making groups, and of the warps in each that make L.
+// Named barriers, beside those of the state groups: of the two making groups; of the warps in each that make L; and where a chunk is made.
 constexpr int kMakeBarrier = 3;
 constexpr int kLowerBarrier = 5;
+constexpr int kMadeBarrier = 7;
 
 }  // namespace deltarelay::cuda::sm90::fused_gdn

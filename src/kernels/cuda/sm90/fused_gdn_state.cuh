@@ -49,16 +49,12 @@ struct ChunkStep {
   __device__ __forceinline__ ChunkStep(uint8_t* at, int lane_column)
       : stage(at), address(shared_address(at)), place(operand_place(address)), column(lane_column) {}
 
-  __device__ __forceinline__ void read_keys(float (&product)[16], const Fragment (&state)[8]) const {
-    const uint64_t keys = swizzled_operand_at(place, Stage::kK);
+  // K S, or with 32 numbers Q S and behind it K S: q and k are neighbours.
+  template <int kNumbers>
+  __device__ __forceinline__ void read_state(float (&product)[kNumbers], const Fragment (&state)[8]) const {
+    const uint64_t tokens = swizzled_operand_at(place, kNumbers == 32 ? Stage::kQ : Stage::kK);
 #pragma unroll
-    for (int k = 0; k < 8; ++k) Product::times(product, state[k], keys + channels_at(k), k > 0);
-    wgmma_commit();
-  }
-  __device__ __forceinline__ void read_queries(float (&out)[16], const Fragment (&state)[8]) const {
-    const uint64_t queries = swizzled_operand_at(place, Stage::kQ);
-#pragma unroll
-    for (int k = 0; k < 8; ++k) Product::times(out, state[k], queries + channels_at(k), k > 0);
+    for (int k = 0; k < 8; ++k) Product::times(product, state[k], tokens + channels_at(k), k > 0);
     wgmma_commit();
   }
   // This lane's share of two vectors over the tokens that lie together.
@@ -67,24 +63,40 @@ struct ChunkStep {
     for (int n = 0; n < 4; ++n) factor[n] = *reinterpret_cast<const float4*>(stage + vectors + 64 * n + 8 * column);
   }
   __device__ __forceinline__ float decay() const { return *reinterpret_cast<const float*>(stage + Stage::kDecay); }
-  // U = R + T R over K S, when that is done; `kLater` groups of products were issued behind it. Not waited for: behind it the decay of the state.
-  template <int kLater>
-  __device__ __forceinline__ void solve(float (&product)[16], float (&state)[64], const Fragment (&value)[2],
-                                        bool values, int valid) const {
-    float4 strength[4];
-    load_two(strength, Stage::kStrength);
+  // R = V - (rk e^G) K S, where there are values; rows past the end, whose values may be anything, are 0.
+  __device__ __forceinline__ void subtract_recall(float (&error)[16], const float* recalled, const Fragment (&value)[2],
+                                                  const TokenFactors& recall, bool values, int valid) const {
+    using Two = Pair<Element>;
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      const float2 f = recall.of[n];
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const uint32_t pair = value[n / 2].reg[2 * (n % 2) + r];
+        const int low = 4 * n + 2 * r, high = low + 1;
+        error[low] = fmaf(-f.x, recalled[low], values ? Two::low(pair) : 0.0f);
+        error[high] = fmaf(-f.y, recalled[high], values ? Two::high(pair) : 0.0f);
+      }
+    }
+    if (valid < kFusedChunk) select_tokens(error, column, valid);
+  }
+  // U = R + T R, when what read_state reads is there. Not waited for: behind it the decay of the state.
+  template <int kNumbers>
+  __device__ __forceinline__ void solve(float (&u)[16], float (&read)[kNumbers], float (&state)[64],
+                                        const Fragment (&value)[2], bool values, int valid) const {
+    const TokenFactors recall(stage + Stage::kRecall, column);
     const float factor = decay();
-    wgmma_wait<kLater>();
-    pin(product);
-    subtract_prediction<Element>(product, value, strength, values, column, valid);
-    const Fragment error[2] = {pack_block<Element>(product, 0), pack_block<Element>(product, 1)};
+    wgmma_wait<0>();
+    pin(read);
+    subtract_recall(u, read + (kNumbers - 16), value, recall, values, valid);
+    const Fragment error[2] = {pack_block<Element>(u, 0), pack_block<Element>(u, 1)};
     wgmma_fence();
-    add_triangle<Element>(product, error, triangle_operand_at(place, Stage::kT));
+    add_triangle<Element>(u, error, triangle_operand_at(place, Stage::kT));
     wgmma_commit();
 #pragma unroll
     for (int i = 0; i < 64; ++i) state[i] *= factor;
   }
-  // (e^{Glast-G} U)^T
+  // (w e^{Glast-G} U)^T
   static __device__ __forceinline__ void pack_update(Fragment (&update)[2], const float (&u)[16],
                                                      const TokenFactors& factor) {
 #pragma unroll
@@ -95,7 +107,7 @@ struct ChunkStep {
         update[n / 2].reg[2 * (n % 2) + r] = Pair<Element>::pack(u[4 * n + 2 * r] * f.x, u[4 * n + 2 * r + 1] * f.y);
     }
   }
-  // S <- S + k^T (e^{Glast-G} U) of one half of the channels. Not waited for, and a group of products by itself: the first is packed while the
+  // S <- S + k^T (w e^{Glast-G} U) of one half of the channels. Not waited for, and a group of products by itself: the first is packed while the
   // second is at work.
   __device__ __forceinline__ void update_half(float (&state)[64], const Fragment (&update)[2], int half) const {
     const uint64_t keys = swizzled_operand_at(place, Stage::kK, Stage::kHalfBytes);
@@ -134,50 +146,46 @@ __device__ __forceinline__ void emit_chunks(const FusedMaps& maps, const WalkArg
   constexpr bool kSends = kCtas == kHeads;  // the outputs: a CTA with a whole head has no warp to spare for that
   const int half = kSends ? group : rank;
   // This lane's row of its warp's 16 value columns, 16 tokens at a time, for transposing ldmatrix and stmatrix. Opaque as the column is.
-  const uint32_t v_offset = opaque(Stage::kV + group * Stage::kTileBytes +
-                                   swizzled_offset(8 * (lane / 16) + lane % 8, 2 * warp + lane / 8 % 2));
-  float product[16];  // K S, then R, then U
-  float out[16];
-  int previous = 0;  // stage of the chunk before
+  const uint32_t tile_offset = opaque(swizzled_offset(8 * (lane / 16) + lane % 8, 2 * warp + lane / 8 % 2));
+  Fragment output[2];  // of the chunk before
+  int previous = 0;    // its stage
 
-  // O^T of a chunk into the v tile of its stage. A warp overwrites only what it has read.
-  auto write_output = [&](int stage_index) {
-    const uint32_t at = shared_address(shared.ring[stage_index]) + v_offset;
+  // The output goes into the v tile of its stage. A warp overwrites only what it has read.
+  auto output_tile = [&] { return shared.ring[previous] + Stage::kV + group * Stage::kTileBytes; };
+  auto write_output = [&] {
+    const uint32_t at = shared_address(output_tile()) + tile_offset;
 #pragma unroll
-    for (int b = 0; b < 2; ++b) store_matrix_transposed(at + b * 16 * kRowBytes, pack_block<Element>(out, b));
-    if constexpr (!kSends) warp_arrive(&shared.done[stage_index]);
+    for (int b = 0; b < 2; ++b) store_matrix_transposed(at + b * 16 * kRowBytes, output[b]);
+    if constexpr (!kSends) warp_arrive(&shared.done[previous]);
   };
-  auto output_tile = [&](int stage_index) { return shared.ring[stage_index] + Stage::kV + group * Stage::kTileBytes; };
 
   Fragment operand[8];
   pack_state<Element>(operand, state, 0, 8);
-  auto walk = [&](int chunk, auto is_whole) {
-    constexpr bool kWholeChunk = decltype(is_whole)::value;
+  auto walk = [&](int chunk, auto is_first, auto is_whole) {
+    constexpr bool kFirst = decltype(is_first)::value, kWholeChunk = decltype(is_whole)::value;
     const int stage_index = position.stage, valid = kWholeChunk ? kFusedChunk : tokens - chunk * kFusedChunk;
     const ChunkStep<Element> step(shared.ring[stage_index], column);
     wait_parity(&shared.loaded[stage_index], position.parity);
     if (valid < kFusedChunk)
       clear_keys(shared.ring[stage_index], &shared.made[stage_index], position.parity, valid, group, thread);
     Fragment value[2];
-    load_values(value, step.address + v_offset);
+    load_values(value, step.address + Stage::kV + group * Stage::kTileBytes + tile_offset);
+    // Numbers of a chunk live in it alone: an accumulator that is carried from chunk to chunk has to be in one place.
+    float read[32], u[16], out[16];
     wgmma_fence();
-    step.read_keys(product, operand);
-    // Behind K S: the output of the chunk before goes to shared memory, which frees its registers for Q S.
-    if (chunk > 0) write_output(previous);
-    wgmma_fence();
-    step.read_queries(out, operand);
+    step.read_state(read, operand);
+    if constexpr (!kFirst) write_output();
 
     wait_parity(&shared.made[stage_index], position.parity);
-    step.template solve<1>(product, state, value, true, valid);
+    step.solve(u, read, state, value, true, valid);
     // Meanwhile the output of the chunk before goes to memory.
-    if (kSends && chunk > 0)
-      send_output<Element, kWholeChunk>(maps, args, item, output_tile(previous), chunk - 1, tokens, half, group,
-                                        thread);
+    if constexpr (kSends && !kFirst)
+      send_output<Element, kWholeChunk>(maps, args, item, output_tile(), chunk - 1, tokens, half, group, thread);
+    const TokenFactors writing(step.stage + Stage::kUpdate, column);
     wgmma_wait<0>();
-    pin(product);
-    pin(out);
+    pin(u);
     Fragment update[2];
-    step.pack_update(update, product, TokenFactors(step.stage + Stage::kUpdate, column));
+    step.pack_update(update, u, writing);
     // Two fences: ptxas puts the decay of the second half between them.
 #pragma unroll
     for (int half_index = 0; half_index < 2; ++half_index) {
@@ -185,43 +193,45 @@ __device__ __forceinline__ void emit_chunks(const FusedMaps& maps, const WalkArg
       step.update_half(state, update, half_index);
     }
     // While the state is updated: the factors of Q S, and the diagonal of P in fp32; then P U.
-    const Fragment solved[2] = {pack_block<Element>(product, 0), pack_block<Element>(product, 1)};
+    const Fragment solved[2] = {pack_block<Element>(u, 0), pack_block<Element>(u, 1)};
     float4 query[4];
     step.load_two(query, Stage::kQuery);
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        float &low = out[4 * n + 2 * r], &high = out[4 * n + 2 * r + 1];
-        low = fmaf(query[n].x, low, query[n].z * product[4 * n + 2 * r]);
-        high = fmaf(query[n].y, high, query[n].w * product[4 * n + 2 * r + 1]);
+        const int low = 4 * n + 2 * r, high = low + 1;
+        out[low] = fmaf(query[n].x, read[low], query[n].z * u[low]);
+        out[high] = fmaf(query[n].y, read[high], query[n].w * u[high]);
       }
     }
     wgmma_fence();
     add_triangle<Element>(out, solved, triangle_operand_at(step.place, Stage::kP));
     wgmma_commit();
     // By now the output of the chunk before has been read: its stage is free.
-    if (kSends && chunk > 0 && thread == 0) {
+    if (kSends && !kFirst && thread == 0) {
       ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>{});
       release_stage<kCtas>(shared, previous, rank);
     }
     pack_updated<Element, 1>(operand, state);
     wgmma_wait<0>();
     pin(out);
+    output[0] = pack_block<Element>(out, 0), output[1] = pack_block<Element>(out, 1);
     previous = stage_index;
     position.advance();
   };
-  // Whole chunks in code of their own: without the branches for what is past the end a chunk takes 5 % fewer cycles. The others are the last one, and
-  // of twins perhaps one without tokens.
-  const int whole = min(tokens / kFusedChunk, chunks);
-#pragma unroll 1
-  for (int chunk = 0; chunk < whole; ++chunk) walk(chunk, std::true_type{});
-#pragma unroll 1
-  for (int chunk = whole; chunk < chunks; ++chunk) walk(chunk, std::false_type{});
   if (chunks == 0) return;
-  write_output(previous);
-  if constexpr (kSends)
-    send_output<Element>(maps, args, item, output_tile(previous), chunks - 1, tokens, half, group, thread);
+  // The first chunk, whole chunks, and the others in code of their own: without the branches for an output before it and for what is past the end a
+  // chunk takes 5 % fewer cycles. The others are the last one, and of twins perhaps one without tokens.
+  walk(0, std::true_type{}, std::false_type{});
+  const int whole = uniform(min(tokens / kFusedChunk, chunks));
+  int chunk = 1;
+#pragma unroll 1
+  for (; chunk < whole; ++chunk) walk(chunk, std::false_type{}, std::true_type{});
+#pragma unroll 1
+  for (; chunk < chunks; ++chunk) walk(chunk, std::false_type{}, std::false_type{});
+  write_output();
+  if constexpr (kSends) send_output<Element>(maps, args, item, output_tile(), chunks - 1, tokens, half, group, thread);
 }
 
 // B^T (with values, from zero) or M^T (without, from the identity) of a segment.
@@ -243,16 +253,17 @@ __device__ __forceinline__ void summarize_chunks(const WalkArgs& args, const Ite
       clear_keys(shared.ring[stage_index], &shared.made[stage_index], position.parity, valid, group, thread);
     Fragment value[2];
     load_values(value, step.address + v_offset);
-    float product[16];
+    float read[16], u[16];
     wgmma_fence();
-    step.read_keys(product, operand);
+    step.read_state(read, operand);
     if (chunk > 0) release_summarized<2>(shared, previous, rank, thread, values);
     wait_parity(&shared.made[stage_index], position.parity);
-    step.template solve<0>(product, state, value, values, valid);
+    step.solve(u, read, state, value, values, valid);
+    const TokenFactors writing(step.stage + Stage::kUpdate, column);
     wgmma_wait<0>();
-    pin(product);
+    pin(u);
     Fragment update[2];
-    step.pack_update(update, product, TokenFactors(step.stage + Stage::kUpdate, column));
+    step.pack_update(update, u, writing);
     wgmma_fence();
 #pragma unroll
     for (int half = 0; half < 2; ++half) step.update_half(state, update, half);
