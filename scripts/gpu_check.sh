@@ -111,23 +111,35 @@ find_sanitizer() {
   return 1
 }
 
+# One tool over a file of cases, into a log of its own.
+sanitize() {  # <tool> <log> <cases>
+  local words=() status=0 started=$SECONDS
+  # The workspace is left as it was allocated, or nothing in it could be read before it was written.
+  if [ "$1" = initcheck ]; then words=(--bare-workspace); fi
+  timeout "${DELTARELAY_SANITIZE_SECONDS:-300}" "$sanitizer" --tool "$1" --error-exitcode 9 --print-limit 400 \
+    "$command" verify "$3" "${words[@]}" >"$2" 2>&1 || status=$?
+  printf '%-10s exit %d %4d s  %s\n' "$1" $status $((SECONDS - started)) "$(grep -E 'SUMMARY|passed,' "$2" | sed 's/^=* *//' | paste -sd';')"
+  return $status
+}
+
+# All tools at once. Racecheck looks no further when it has counted its most, so it goes through the list in parts.
 stage_sanitize() {
-  local sanitizer tool result=0 words
+  local sanitizer tool result=0 parts waiting=() part
   sanitizer=$(find_sanitizer) || { echo "compute-sanitizer was not found"; return 1; }
-  : >"$out/sanitize.log"
-  for tool in memcheck racecheck initcheck synccheck; do
-    words=()
-    # The workspace is left as it was allocated, or nothing in it could be read before it was written.
-    if [ "$tool" = initcheck ]; then words=(--bare-workspace); fi
-    echo "== $tool" >>"$out/sanitize.log"
-    local started=$SECONDS status=0
-    # Racecheck looks no further when it has counted its most, however few it may print.
-    NV_COMPUTE_SANITIZER_MAX_RACECHECK_HAZARDS=1000000 timeout "${DELTARELAY_SANITIZE_SECONDS:-300}" "$sanitizer" --tool "$tool" --error-exitcode 9 --print-limit 400 \
-      "$command" verify tests/cases/gpu-sanitize.txt tests/cases/gpu_portable-sanitize.txt "${words[@]}" >>"$out/sanitize.log" 2>&1 || status=$?
-    if [ $status -ne 0 ]; then result=1; fi
-    printf '%-10s exit %d %4d s  %s\n' "$tool" $status $((SECONDS - started)) \
-      "$(sed -n "/^== $tool/,\$p" "$out/sanitize.log" | grep -E 'SUMMARY|passed,' | sed 's/^=* *//' | paste -sd';')"
+  parts=$(mktemp -d)
+  rm -f "$out"/sanitize-*.log
+  cat tests/cases/gpu-sanitize.txt tests/cases/gpu_portable-sanitize.txt >"$parts/all"
+  grep -vE '^(#|$)' "$parts/all" | split -l 12 - "$parts/part-"
+  for tool in memcheck initcheck synccheck; do
+    sanitize $tool "$out/sanitize-$tool.log" "$parts/all" &
+    waiting+=($!)
   done
+  for part in "$parts"/part-*; do
+    sanitize racecheck "$out/sanitize-racecheck-${part##*-}.log" "$part" &
+    waiting+=($!)
+  done
+  for part in "${waiting[@]}"; do wait "$part" || result=1; done
+  rm -rf "$parts"
   return $result
 }
 

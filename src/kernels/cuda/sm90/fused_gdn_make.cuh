@@ -181,6 +181,22 @@ __device__ __forceinline__ float2 diagonal_of(const float (&block)[8], int lane)
                      __shfl_sync(~0u, odd ? block[7] : block[6], from));
 }
 
+// Squares of this lane's rows of q, rows lane / 4 and lane / 4 + 8 of 16 from `first` on: the diagonal of their products with themselves.
+template <class Element>
+__device__ __forceinline__ float2 square_queries(const uint8_t* stage, int first, int lane) {
+  float upper[4] = {}, lower[4] = {};
+  const uint32_t tile = shared_address(stage + Stage::kQ);
+#pragma unroll
+  for (int step = 0; step < 8; ++step) {
+    const Fragment q = load_matrix(tile + (step / 4) * Stage::kHalfBytes +
+                                   swizzled_offset(first + lane % 16, 2 * (step % 4) + lane / 16));
+    mma<Element>(upper, q, q.reg[0], q.reg[2]);
+    mma<Element>(lower, q, q.reg[1], q.reg[3]);
+  }
+  const float block[8] = {upper[0], upper[1], 0.0f, 0.0f, 0.0f, 0.0f, lower[2], lower[3]};
+  return diagonal_of(block, lane);
+}
+
 // scale / |row| of this lane's rows from their squares.
 __device__ __forceinline__ float2 norms_of(float2 square, const Activation& activation, float scale) {
   if (!activation.l2norm) return {scale, scale};
@@ -302,11 +318,11 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activat
   if (warp == 0) loader.load(first + (kHeads > 1 ? rank : 0));
 
   // Gates by one warp a head: of four that all sum for themselves the other three would take issue slots from the state.
-  const int gates_of = kHeads > 1 ? warp / 2 : 0, head = item.head ^ gates_of;
+  const int gates_of = kHeads > 1 ? warp % 2 : 0, head = item.head ^ gates_of;
   const GateParams gate = gate_params(activation, head, 0, 1);
   Position& position = at.making;
   int& turn = at.turn;
-  const bool sums_gates = kHeads > 1 ? warp % 2 != 0 : warp == 1;
+  const bool sums_gates = kHeads > 1 ? warp >= 2 : warp == 3;
   const TokenPlace place(activation, item, head, static_cast<int>(threadIdx.x % 32));
   RawToken raw{};
   if (sums_gates) raw = fetch_token(activation, place, item.tokens, first + rank, static_cast<int>(threadIdx.x % 32));
@@ -332,10 +348,10 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activat
     named_barrier(kMakeBarrier + group, kWarpgroup);
     wait_parity(&shared.loaded[stage_index], position.parity);
 
-    // Rows 0-31 are those of q, rows 32-63 those of k; columns k, and before them q, of which only the squares are of use.
-    float scores[kQueries ? 32 : 16];
+    // Rows 0-31 are those of q, rows 32-63 those of k; columns k.
+    float scores[16];
     const uint64_t rows = swizzled_operand(shared_address(stage + Stage::kQ)),
-                   columns = swizzled_operand(shared_address(stage + (kQueries ? Stage::kQ : Stage::kK)));
+                   columns = swizzled_operand(shared_address(stage + Stage::kK));
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < 8; ++step) {
@@ -347,20 +363,19 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activat
       write_gates(made_of(stage, gates_of), gates[gates_of], sum_gates(activation, gate, raw, valid, lane), lane);
       raw = fetch_token(activation, place, item.tokens, chunk + 2 * kCtas, lane);
     }
+    const bool lower_rows = warp & 1, of_keys = warp >= 2;
+    float2 square = {};
+    if constexpr (kQueries) {
+      if (!of_keys && activation.l2norm) square = square_queries<Element>(stage, lower_rows ? kBlockRows : 0, lane);
+    }
     named_barrier(kMakeBarrier + group, kWarpgroup);  // gates
     wgmma_wait<0>();
     pin(scores);
-    const bool lower_rows = warp & 1, of_keys = warp >= 2;
     const RowTokens tokens(lower_rows, lane);
-    RowScores with_keys(scores + (kQueries ? 16 : 0), lower_rows);
-    float2 square = diagonal_of(with_keys.diagonal, lane);
-    float dot = 0.0f;
-    if constexpr (kQueries) {
-      if (!of_keys) {
-        dot = tokens.own(square);
-        square = diagonal_of(RowScores(scores, lower_rows).diagonal, lane);
-      }
-    }
+    RowScores with_keys(scores, lower_rows);
+    const float2 diagonal = diagonal_of(with_keys.diagonal, lane);
+    const float dot = tokens.own(diagonal);
+    if (of_keys) square = diagonal;
     const float2 norm = norms_of(square, activation, of_keys ? 1.0f : activation.scale);
     if (of_keys) {
 #pragma unroll
