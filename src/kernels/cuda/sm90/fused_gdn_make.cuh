@@ -157,9 +157,7 @@ __device__ __forceinline__ ChunkGates sum_gates(const Activation& activation, co
   const float beta =
       lane < valid ? write_strength(number_of(raw.beta, activation.beta.dtype), activation.beta_form) : 0.0f;
 #pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
-    add_from_below(sum, step);
-  }
+  for (int step = 1; step < 32; step *= 2) add_from_below(sum, step);
   return {sum, beta, __shfl_sync(~0u, sum, 31)};
 }
 
@@ -172,8 +170,8 @@ __device__ __forceinline__ void write_gates(uint8_t* stage, TokenGates& to, cons
 
 constexpr int kBlockRows = 16;  // rows of a warp in a product of 64
 
-// Of the 16 x 16 block of scores on a diagonal the numbers (i, i) of this lane's rows, lane / 4 and lane / 4 + 8: of [q; k] [q; k]^T squares of q
-// and k, and q.k. One of the four lanes of a row has it in its accumulators. By FFMA the sums cost a warp some 190 instructions a chunk.
+// Of a 16 x 16 block on a diagonal the numbers (i, i) of this lane's rows, lane / 4 and lane / 4 + 8: of the scores q.k and squares of k. One of the
+// four lanes of a row has it in its accumulators. By FFMA the sums cost a warp some 190 instructions a chunk.
 __device__ __forceinline__ float2 diagonal_of(const float (&block)[8], int lane) {
   const bool odd = lane / 4 % 2 != 0;
   const int from = lane / 4 * 4 + lane / 8;
@@ -208,7 +206,7 @@ struct RowTokens {
   int first;          // the other is 8 behind it
   bool second, part;  // the token, the number
   int token;
-  int place;  // of that number in float[16][4], of two tokens one number each, then the other
+  int place;  // of that number in float[16][4]: of two tokens one number each, then the other
   __device__ __forceinline__ RowTokens(bool lower_rows, int lane)
       : first((lower_rows ? kBlockRows : 0) + lane / 4),
         second(lane % 2 != 0),
@@ -220,9 +218,9 @@ struct RowTokens {
 
 // The vectors of Q S and of the diagonal of P, of rows of q whose inverse norms times the scale are `norm`. Past the end they may be anything, for outputs
 // that nobody stores.
-__device__ __forceinline__ void write_query_vectors(uint8_t* stage, float norm, float dot, const TokenGates& gates,
+__device__ __forceinline__ void write_query_vectors(uint8_t* stage, float norm, float dot, TokenGates& gates,
                                                     const RowTokens& rows) {
-  const float number = gates.number[0][rows.place];
+  const float number = gates.at(rows.place);
   reinterpret_cast<float*>(stage + Stage::kQuery)[rows.place] = norm * (rows.part ? dot * number : exp2_approx(number));
 }
 
@@ -231,9 +229,9 @@ __device__ __forceinline__ void write_key_vectors(uint8_t* stage, float norm, To
                                                   const RowTokens& rows) {
   const float sum = gates.sum(rows.token), last = gates.sum(kFusedChunk - 1), beta = gates.beta[rows.token];
   const float factor = rows.token < valid ? norm * (rows.part ? beta : 1.0f) : 0.0f;
-  reinterpret_cast<float*>(stage + (rows.part ? Stage::kUpdate : Stage::kRecall))[rows.token] =
+  reinterpret_cast<float*>(stage + (rows.part ? Stage::kUpdate : Stage::kPrediction))[rows.token] =
       factor * exp2_approx(rows.part ? last - sum : sum);
-  if (rows.part) gates.number[0][rows.place] = factor;
+  if (rows.part) gates.at(rows.place) = factor;
 }
 
 // A warp's 16 rows of the scores of a chunk, in the layout of accumulators: the block on the diagonal, and of the lower rows the one left of it.

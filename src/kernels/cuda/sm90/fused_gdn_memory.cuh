@@ -23,10 +23,10 @@ struct Stage {
   static constexpr int kTriangleBytes = kFusedChunk * kFusedChunk * 2;
   static constexpr int kP = 2 * kHalfBytes;
   static constexpr int kT = kP + kTriangleBytes;
-  static constexpr int kRecall = kT + kTriangleBytes;  // float[32]: rk e^G
-  static constexpr int kUpdate = kRecall + 128;        // float[32]: w e^{Glast-G}, where w = beta rk
-  static constexpr int kQuery =
-      kUpdate + 128;  // float[16][4], of tokens 2 p, 2 p + 1: scale rq e^G twice, scale rq q.k w twice
+  static constexpr int kPrediction = kT + kTriangleBytes;  // float[32]: rk e^G
+  static constexpr int kUpdate = kPrediction + 128;        // float[32]: w e^{Glast-G}, where w = beta rk
+  // float[16][4], of tokens 2 p, 2 p + 1: scale rq e^G twice, scale rq q.k w twice
+  static constexpr int kQuery = kUpdate + 128;
   static constexpr int kDecay = kQuery + 256;                        // float: e^{Glast}
   static constexpr int kMadeBytes = kDecay + 16 - kP;                // from kP: what is sent to the other CTA
   static constexpr int kV = (kP + kMadeBytes + 1023) / 1024 * 1024;  // the halves of the values that this CTA has
@@ -44,9 +44,10 @@ struct Ring {
 
 // What the warps of a making group need of their chunk's tokens.
 struct TokenGates {
-  float number[kFusedChunk / 2][4];  // of tokens 2 p, 2 p + 1: G (base 2) twice, w twice
-  float beta[kFusedChunk];           // 0 past the end
+  alignas(16) float number[kFusedChunk / 2][4];  // of tokens 2 p, 2 p + 1: G (base 2) twice, w twice
+  float beta[kFusedChunk];                       // 0 past the end
   __device__ __forceinline__ float& sum(int token) { return number[token / 2][token % 2]; }
+  __device__ __forceinline__ float& at(int place) { return (&number[0][0])[place]; }
 };
 
 // Barriers of a stage. An own stage is one whose chunks this CTA makes; the others arrive by copies of the other CTA.

@@ -64,18 +64,19 @@ struct ChunkStep {
   }
   __device__ __forceinline__ float decay() const { return *reinterpret_cast<const float*>(stage + Stage::kDecay); }
   // R = V - (rk e^G) K S, where there are values; rows past the end, whose values may be anything, are 0.
-  __device__ __forceinline__ void subtract_recall(float (&error)[16], const float* recalled, const Fragment (&value)[2],
-                                                  const TokenFactors& recall, bool values, int valid) const {
+  __device__ __forceinline__ void subtract_prediction(float (&error)[16], const float* predicted,
+                                                      const Fragment (&value)[2], const TokenFactors& factor,
+                                                      bool values, int valid) const {
     using Two = Pair<Element>;
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
-      const float2 f = recall.of[n];
+      const float2 f = factor.of[n];
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const uint32_t pair = value[n / 2].reg[2 * (n % 2) + r];
         const int low = 4 * n + 2 * r, high = low + 1;
-        error[low] = fmaf(-f.x, recalled[low], values ? Two::low(pair) : 0.0f);
-        error[high] = fmaf(-f.y, recalled[high], values ? Two::high(pair) : 0.0f);
+        error[low] = fmaf(-f.x, predicted[low], values ? Two::low(pair) : 0.0f);
+        error[high] = fmaf(-f.y, predicted[high], values ? Two::high(pair) : 0.0f);
       }
     }
     if (valid < kFusedChunk) select_tokens(error, column, valid);
@@ -84,11 +85,11 @@ struct ChunkStep {
   template <int kNumbers>
   __device__ __forceinline__ void solve(float (&u)[16], float (&read)[kNumbers], float (&state)[64],
                                         const Fragment (&value)[2], bool values, int valid) const {
-    const TokenFactors recall(stage + Stage::kRecall, column);
+    const TokenFactors prediction(stage + Stage::kPrediction, column);
     const float factor = decay();
     wgmma_wait<0>();
     pin(read);
-    subtract_recall(u, read + (kNumbers - 16), value, recall, values, valid);
+    subtract_prediction(u, read + (kNumbers - 16), value, prediction, values, valid);
     const Fragment error[2] = {pack_block<Element>(u, 0), pack_block<Element>(u, 1)};
     wgmma_fence();
     add_triangle<Element>(u, error, triangle_operand_at(place, Stage::kT));
