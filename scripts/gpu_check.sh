@@ -118,24 +118,25 @@ sanitize() {  # <tool> <log> <cases>
   if [ "$1" = initcheck ]; then words=(--bare-workspace); fi
   timeout "${DELTARELAY_SANITIZE_SECONDS:-300}" "$sanitizer" --tool "$1" --error-exitcode 9 --print-limit 400 \
     "$command" verify "$3" "${words[@]}" >"$2" 2>&1 || status=$?
-  printf '%-10s exit %d %4d s  %s\n' "$1" $status $((SECONDS - started)) "$(grep -E 'SUMMARY|passed,' "$2" | sed 's/^=* *//' | paste -sd';')"
+  printf '%-32s exit %d %4d s  %s\n' "$(basename "$2" .log)" $status $((SECONDS - started)) "$(grep -E 'SUMMARY|passed,' "$2" | sed 's/^=* *//' | paste -sd';')"
   return $status
 }
 
-# All tools at once. Racecheck looks no further when it has counted its most, so it goes through the list in parts.
+# All tools at once, each list for itself. Racecheck looks no further when it has counted its most, so it goes through them in parts.
 stage_sanitize() {
-  local sanitizer tool result=0 parts waiting=() part
+  local sanitizer tool list result=0 parts waiting=() part
   sanitizer=$(find_sanitizer) || { echo "compute-sanitizer was not found"; return 1; }
   parts=$(mktemp -d)
   rm -f "$out"/sanitize-*.log
-  cat tests/cases/gpu-sanitize.txt tests/cases/gpu_portable-sanitize.txt >"$parts/all"
-  grep -vE '^(#|$)' "$parts/all" | split -l 12 - "$parts/part-"
-  for tool in memcheck initcheck synccheck; do
-    sanitize $tool "$out/sanitize-$tool.log" "$parts/all" &
-    waiting+=($!)
+  for list in gpu gpu_portable; do
+    grep -vE '^(#|$)' "tests/cases/$list-sanitize.txt" | split -l 12 - "$parts/$list-"
+    for tool in memcheck initcheck synccheck; do
+      sanitize $tool "$out/sanitize-$list-$tool.log" "tests/cases/$list-sanitize.txt" &
+      waiting+=($!)
+    done
   done
-  for part in "$parts"/part-*; do
-    sanitize racecheck "$out/sanitize-racecheck-${part##*-}.log" "$part" &
+  for part in "$parts"/*; do
+    sanitize racecheck "$out/sanitize-${part##*/}-racecheck.log" "$part" &
     waiting+=($!)
   done
   for part in "${waiting[@]}"; do wait "$part" || result=1; done

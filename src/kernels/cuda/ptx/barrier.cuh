@@ -88,10 +88,6 @@ __device__ __forceinline__ void named_barrier(int id, int threads) {
 __device__ __forceinline__ void split_barrier(int id, int threads) {
   asm volatile("barrier.cta.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
-// An arrival there, without waiting.
-__device__ __forceinline__ void split_arrive(int id, int threads) {
-  asm volatile("barrier.cta.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
 
 // The same, and whether `mine` holds for any of the threads.
 __device__ __forceinline__ bool named_barrier_any(int id, int threads, bool mine) {
@@ -105,6 +101,11 @@ __device__ __forceinline__ bool named_barrier_any(int id, int threads, bool mine
       : "r"(id), "r"(threads), "r"(static_cast<int>(mine))
       : "memory");
   return any != 0;
+}
+
+// An arrival at split_barrier, without waiting.
+__device__ __forceinline__ void split_arrive(int id, int threads) {
+  asm volatile("barrier.cta.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 // A warpgroup's share of the register file. Every warp of the group must execute it.
