@@ -9,11 +9,12 @@
 # multiprocessor is free to watch it the clock that power has left and the cycles, and the hash and the sum of its outputs: the same hash is the
 # same bits, and a sum that is far off is wrong.
 #
-#   scripts/try_kernels.sh energy
+#   scripts/try_kernels.sh energy|beside
 #
-# What instructions, products and copies cost in energy (bench/alone/energy.cu).
+# What instructions, products and copies cost in energy (bench/alone/energy.cu); what products and instructions of other warps cost each other
+# (bench/alone/beside.cu).
 set -euo pipefail
-case ${1:-} in fused_gdn | fused_kda | energy) program=$1 ;; *) sed -n '/^#   /p' "$0" >&2; exit 2 ;; esac
+case ${1:-} in fused_gdn | fused_kda | energy | beside) program=$1 ;; *) sed -n '/^#   /p' "$0" >&2; exit 2 ;; esac
 shift
 root=$(cd "$(dirname "$0")/.." && pwd)
 command -v nvcc >/dev/null || PATH="$PATH:/usr/local/cuda/bin"
@@ -44,7 +45,7 @@ for name in "${names[@]}"; do
 done
 if ! nvidia-smi >/dev/null 2>&1; then echo "no GPU here: compiled only" && exit $failed; fi
 rounds=(1 2)
-[ "$program" = energy ] && rounds=(1)
+case $program in energy | beside) rounds=(1) ;; esac
 for _ in "${rounds[@]}"; do
   for name in "${names[@]}"; do
     if [ -x "$work/$name" ]; then timeout 60 "$work/$name" "$name" || { echo "$name: exit status $?" && failed=1; }; fi

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "device.cuh"
+#include "instruction.cuh"
 #include "kernels/cuda/ptx/barrier.cuh"
 #include "kernels/cuda/ptx/matrix.cuh"
 #include "kernels/cuda/ptx/wgmma.cuh"
@@ -25,7 +26,6 @@ using Element = __nv_bfloat16;
 using Product = cuda::Wgmma<Element>;
 namespace ptx = cuda::ptx;
 
-constexpr int kSharedBytes = 160 * 1024;
 constexpr uint32_t kCopyBytes = 16384;
 constexpr int kRing = 8, kInFlight = 4;  // copies
 
@@ -37,10 +37,6 @@ struct Args {
   size_t region;  // bytes that copies go through
   float* sink;
 };
-
-__device__ uint32_t random_pair(size_t index, float scale) {
-  return cuda::Pair<Element>::pack(scale * normal_of(2 * index, 1), scale * normal_of(2 * index + 1, 1));
-}
 
 __device__ void fill_shared(uint8_t* memory, float scale) {
   for (int i = static_cast<int>(threadIdx.x); i < kSharedBytes / 4; i += static_cast<int>(blockDim.x))
@@ -61,61 +57,15 @@ __global__ void __launch_bounds__(512, 1) wait_kernel(Args args) {
   __syncthreads();
 }
 
-enum class Instruction { kFfma, kFmul, kPack, kLop, kExp, kShuffle, kLoad128, kStore32, kStore128, kMma };
-
-// 64 of them a loop and warp (16 where they are four times as wide), independent of each other by 16.
+// The same instruction by all warps (instruction.cuh).
 template <Instruction kWhat>
 __global__ void __launch_bounds__(512, 1) instruction_kernel(Args args) {
   extern __shared__ __align__(1024) uint8_t memory[];
   fill_shared(memory, 1.0f);
-  const int thread = static_cast<int>(threadIdx.x);
-  const uint32_t base = cuda::shared_address(memory), mask = thread * 0x9e3779b9u;
-  const float factor = 0.97f + 0.01f * normal_of(thread, 2), term = 0.1f * normal_of(thread, 3);
-  float x[16];
-  uint32_t y[16];
-  for (int i = 0; i < 16; ++i) x[i] = normal_of(16 * thread + i, 4), y[i] = random_pair(16 * thread + i, 1.0f);
+  InstructionOperands operands(memory);
 #pragma unroll 1
-  for (int loop = 0; loop < args.loops; ++loop) {
-#pragma unroll
-    for (int n = 0; n < 64; ++n) {
-      const int i = n % 16, round = n / 16;
-      const uint32_t word = base + (thread * 4 + i * 2048 + round * 32768) % 131072;
-      const uint32_t four = base + (thread * 16 + i / 4 * 8192 + round * 32768) % 131072;
-      const float other = x[(i + 1 + round) % 16];
-      uint32_t a, b, c, d;
-      if constexpr (kWhat == Instruction::kFfma) {
-        asm volatile("fma.rn.f32 %0, %0, %1, %2;" : "+f"(x[i]) : "f"(factor), "f"(term));
-      } else if constexpr (kWhat == Instruction::kFmul) {
-        asm volatile("mul.rn.f32 %0, %0, %1;" : "+f"(x[i]) : "f"(round % 2 == 0 ? 0.97f : 1.0309f));
-      } else if constexpr (kWhat == Instruction::kPack) {
-        asm volatile("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y[i]) : "f"(__uint_as_float(y[i])), "f"(other));
-      } else if constexpr (kWhat == Instruction::kLop) {
-        asm volatile("lop3.b32 %0, %0, %1, %2, 0x96;" : "+r"(y[i]) : "r"(mask), "r"(~mask * 3));
-      } else if constexpr (kWhat == Instruction::kExp) {
-        asm volatile("ex2.approx.ftz.f32 %0, %0;" : "+f"(x[i]));
-      } else if constexpr (kWhat == Instruction::kShuffle) {
-        y[i] = __shfl_sync(~0u, y[i], static_cast<int>(mask % 32));
-      } else if constexpr (kWhat == Instruction::kStore32) {
-        asm volatile("st.shared.b32 [%0], %1;" ::"r"(word), "r"(y[i]) : "memory");
-      } else if constexpr (kWhat == Instruction::kLoad128) {
-        if (i % 4 != 0) continue;
-        asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];" : "=r"(a), "=r"(b), "=r"(c), "=r"(d) : "r"(four));
-        y[i] ^= a, y[i + 1] ^= b, y[i + 2] ^= c, y[i + 3] ^= d;
-      } else if constexpr (kWhat == Instruction::kStore128) {
-        if (i % 4 != 0) continue;
-        asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(four), "r"(y[i]), "r"(y[i + 1]), "r"(y[i + 2]),
-                     "r"(y[i + 3])
-                     : "memory");
-      } else if constexpr (kWhat == Instruction::kMma) {
-        if (i % 4 != 0) continue;
-        const Fragment operand = {y[i], y[(i + 3) % 16], y[(i + 7) % 16], y[(i + 9) % 16]};
-        cuda::mma<Element>(reinterpret_cast<float(&)[4]>(x[i]), operand, y[(round + 5) % 16], y[(i + 6) % 16]);
-      }
-    }
-  }
-  float sum = 0.0f;
-  for (int i = 0; i < 16; ++i) sum += x[i] + static_cast<float>(y[i]);
-  use(args, sum);
+  for (int loop = 0; loop < args.loops; ++loop) issue<kWhat>(operands);
+  use(args, operands.sum());
 }
 
 // Eight products of 64 rows, `kColumns` columns and 16 channels a loop and group, two groups; A in registers or in shared memory.
@@ -302,8 +252,8 @@ class Table {
 };
 
 template <Instruction kWhat>
-void measure_instruction(Table& table, const char* name, const Args& args, int wide = 1) {
-  table.measure(name, instruction_kernel<kWhat>, 512, args, 64.0 * 16 / wide, "warp");
+void measure_instruction(Table& table, const char* name, const Args& args) {
+  table.measure(name, instruction_kernel<kWhat>, 512, args, 16.0 * count_of(kWhat), "warp");
 }
 
 void measure_all() {
@@ -325,10 +275,10 @@ void measure_all() {
   measure_instruction<Instruction::kLop>(table, "LOP3", args);
   measure_instruction<Instruction::kExp>(table, "exp2", args);
   measure_instruction<Instruction::kShuffle>(table, "shuffle", args);
-  measure_instruction<Instruction::kLoad128>(table, "LDS.128 and 4 LOP3", args, 4);
+  measure_instruction<Instruction::kLoad128>(table, "LDS.128 and 4 LOP3", args);
   measure_instruction<Instruction::kStore32>(table, "STS.32", args);
-  measure_instruction<Instruction::kStore128>(table, "STS.128", args, 4);
-  measure_instruction<Instruction::kMma>(table, "mma.sync m16n8k16", args, 4);
+  measure_instruction<Instruction::kStore128>(table, "STS.128", args);
+  measure_instruction<Instruction::kMma>(table, "mma.sync m16n8k16", args);
   constexpr double kProducts = 16;
   table.measure("wgmma n32, A in registers", product_kernel<32, true>, 256, args, kProducts, "product");
   table.measure("wgmma n64, A in registers", product_kernel<64, true>, 256, args, kProducts, "product");

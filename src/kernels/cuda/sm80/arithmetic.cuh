@@ -370,11 +370,15 @@ __device__ __forceinline__ void store_block(uint8_t* square, int i, int j, const
     }
   }
 }
-// Zeros above the diagonal, where the format has a place for them.
+// Zeros where the format has a place for them: of the block above the diagonal, and behind rows, so that a copy of the square reads nothing unwritten.
 template <class Number>
-__device__ __forceinline__ void store_zero_block(uint8_t* square, int i, int j, int lane) {
-  constexpr float kZero[4] = {};
-  if constexpr (sizeof(Number) == 4) store_block<Number>(square, i, j, kZero, kZero, lane);
+__device__ __forceinline__ void store_zeros(uint8_t* square, int lane) {
+  if constexpr (sizeof(Number) == 4) {
+    constexpr float kZero[4] = {};
+    store_block<Number>(square, 0, 1, kZero, kZero, lane);
+    float4* behind = reinterpret_cast<float4*>(square + lane * kSquareRowBytes + kChunk * 4);
+    behind[0] = behind[1] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  }
 }
 
 // Two neighbouring numbers to a tile or square, in shared or global memory.

@@ -95,7 +95,7 @@ __device__ __forceinline__ void store_square(uint8_t* square, int lane, PairAt p
 #pragma unroll
     for (int row = 0; row < kChunk; row += 8) {
 #pragma unroll
-      for (int column = 0; column < kChunk; column += 8)
+      for (int column = 0; column < kSquareRowBytes / 4; column += 8)  // what is behind a row too
         *reinterpret_cast<float2*>(square + (row + lane / 4) * kSquareRowBytes + (column + lane % 4 * 2) * 4) =
             column > row ? make_float2(0.0f, 0.0f) : parts[part_number(row, column)];
     }

@@ -512,7 +512,7 @@ struct KdaPrepare {
     for (int share = 0; share < kShares; ++share) {
       const bool of_q = first_matrix(warp) + share == 0;
       if (warp % 2 > warp / 2 % 2) {
-        if (of_q) store_zero_block<Number>(p, 0, 1, warp_lane);
+        if (of_q) store_zeros<Number>(p, warp_lane);
         continue;
       }
       float(&block)[2][4] = scores[share];

@@ -1,0 +1,137 @@
+// What a product and the instructions of other warps cost each other on one multiprocessor: two warpgroups multiply without a pause, as the state
+// groups of a fused walk would like to, and one or two warps a scheduler repeat an instruction. What a kernel can hide, and what adds up
+// (docs/kernels/sm90-fused.md, "One port").
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+#include "device.cuh"
+#include "instruction.cuh"
+#include "kernels/cuda/ptx/barrier.cuh"
+#include "kernels/cuda/ptx/matrix.cuh"
+#include "kernels/cuda/ptx/wgmma.cuh"
+#include "kernels/cuda/tile/descriptor.cuh"
+
+namespace deltarelay::alone {
+namespace {
+
+constexpr int kGroups = 4;  // two that multiply, two of the instruction
+constexpr int kGroupThreads = 128;
+constexpr int kColumns = 64;
+constexpr int kProducts = 8;  // a loop
+
+struct Args {
+  int product_loops, instruction_loops;
+  int instruction_groups;  // so many warps a scheduler repeat the instruction
+  long long* cycles;       // of each group
+  float* sink;
+};
+
+template <Instruction kWhat>
+__global__ void __launch_bounds__(kGroups* kGroupThreads, 1) beside_kernel(Args args) {
+  extern __shared__ __align__(1024) uint8_t memory[];
+  for (int i = static_cast<int>(threadIdx.x); i < kSharedBytes / 4; i += static_cast<int>(blockDim.x))
+    reinterpret_cast<uint32_t*>(memory)[i] = random_pair(i, 1.0f);
+  cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
+  const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kGroupThreads, 0);
+  float result = 0.0f;
+  long long begin = 0;
+  if (group < 2) {
+    float sums[kColumns / 2] = {};
+    cuda::Fragment rows[kProducts];
+    for (int k = 0; k < kProducts; ++k) {
+      for (int i = 0; i < 4; ++i) rows[k].reg[i] = random_pair(32 * threadIdx.x + 4 * k + i, 1.0f);
+    }
+    const uint64_t columns = cuda::swizzled_operand(cuda::shared_address(memory));
+    __syncthreads();
+    begin = clock64();
+#pragma unroll 1
+    for (int loop = 0; loop < args.product_loops; ++loop) {
+      cuda::wgmma_fence();
+#pragma unroll
+      for (int k = 0; k < kProducts; ++k)
+        cuda::Wgmma<__nv_bfloat16>::times(sums, rows[k],
+                                          columns + cuda::operand_step((k / 4) * kColumns * 128 + (k % 4) * 32), true);
+      cuda::wgmma_commit();
+      cuda::wgmma_wait<0>();
+      cuda::pin(sums);
+    }
+    for (const float number : sums) result += number;
+  } else {
+    InstructionOperands operands(memory);
+    __syncthreads();
+    begin = clock64();
+    const int loops = group - 2 < args.instruction_groups ? args.instruction_loops : 0;
+#pragma unroll 1
+    for (int loop = 0; loop < loops; ++loop) issue<kWhat>(operands);
+    result = operands.sum();
+  }
+  const long long end = clock64();
+  if (threadIdx.x % kGroupThreads == 0) args.cycles[group] = end - begin;
+  if (result == 12345.0f) *args.sink = result;  // used, as far as the compiler knows
+}
+
+// Cycles of a product of one group, and of an instruction on one scheduler.
+struct Cycles {
+  double product, instruction;
+};
+
+template <Instruction kWhat>
+Cycles run(const Args& args) {
+  require(cudaFuncSetAttribute(beside_kernel<kWhat>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes),
+          "cudaFuncSetAttribute");
+  for (int i = 0; i < 2; ++i) beside_kernel<kWhat><<<1, kGroups * kGroupThreads, kSharedBytes>>>(args);
+  require(cudaGetLastError(), "launch");
+  std::array<long long, kGroups> cycles{};
+  require(cudaMemcpy(cycles.data(), args.cycles, sizeof(cycles), cudaMemcpyDeviceToHost), "the kernel");
+  auto each = [](long long all, double count) { return count > 0.0 ? static_cast<double>(all) / count : 0.0; };
+  return {each(std::max(cycles[0], cycles[1]), 2.0 * kProducts * args.product_loops),
+          each(std::max(cycles[2], cycles[3]),
+               static_cast<double>(args.instruction_groups) * count_of(kWhat) * args.instruction_loops)};
+}
+
+// Alone; then each beside more of the other than lasts as long.
+template <Instruction kWhat>
+void measure(const char* name, Args args) {
+  constexpr int kLoops = 1000, kFew = 50, kMany = 20000;
+  for (int groups = 1; groups <= 2; ++groups) {
+    args.instruction_groups = groups;
+    auto timed = [&](int product_loops, int instruction_loops) {
+      args.product_loops = product_loops, args.instruction_loops = instruction_loops;
+      return run<kWhat>(args);
+    };
+    std::printf("%-24s %d  %8.2f %8.2f   %8.2f %8.2f\n", name, groups, timed(kLoops, 0).product,
+                timed(kFew, kMany).product, timed(0, kLoops).instruction, timed(kMany, kFew).instruction);
+  }
+}
+
+}  // namespace
+}  // namespace deltarelay::alone
+
+int main() {
+  using namespace deltarelay::alone;
+  std::setbuf(stdout, nullptr);
+  Args args{};
+  require(cudaMalloc(&args.cycles, kGroups * sizeof(*args.cycles)), "cudaMalloc");
+  require(cudaMalloc(&args.sink, sizeof(float)), "cudaMalloc");
+  std::printf("cycles of a product of 64 x %d x 16 (two groups in turns), and of an instruction on a scheduler\n",
+              kColumns);
+  std::printf("%-24s warps product:  beside   instruction: beside\n", "instruction");
+  measure<Instruction::kFfma>("FFMA", args);
+  measure<Instruction::kFmul>("FMUL", args);
+  measure<Instruction::kFadd>("FADD", args);
+  measure<Instruction::kPack>("two to bf16", args);
+  measure<Instruction::kHfma2>("HFMA2 of bf16", args);
+  measure<Instruction::kImad>("IMAD", args);
+  measure<Instruction::kLop>("LOP3", args);
+  measure<Instruction::kPermute>("PRMT", args);
+  measure<Instruction::kExp>("exp2", args);
+  measure<Instruction::kShuffle>("shuffle", args);
+  measure<Instruction::kLoad128>("LDS.128 and 4 LOP3", args);
+  measure<Instruction::kStore32>("STS.32", args);
+  measure<Instruction::kStore128>("STS.128", args);
+  measure<Instruction::kMma>("mma.sync m16n8k16", args);
+}
