@@ -74,37 +74,45 @@ __global__ void __launch_bounds__(kGroups* kGroupThreads, 1) beside_kernel(Args 
   if (result == 12345.0f) *args.sink = result;  // used, as far as the compiler knows
 }
 
-// Cycles of a product of one group, and of an instruction on one scheduler.
+// Cycles of all that a kind of group did, and of one: a product of one group, an instruction on one scheduler.
 struct Cycles {
-  double product, instruction;
+  long long all = 0;
+  double each = 0.0;
+};
+struct Times {
+  Cycles product, instruction;
 };
 
 template <Instruction kWhat>
-Cycles run(const Args& args) {
+Times run(const Args& args) {
   require(cudaFuncSetAttribute(beside_kernel<kWhat>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes),
           "cudaFuncSetAttribute");
   for (int i = 0; i < 2; ++i) beside_kernel<kWhat><<<1, kGroups * kGroupThreads, kSharedBytes>>>(args);
   require(cudaGetLastError(), "launch");
   std::array<long long, kGroups> cycles{};
   require(cudaMemcpy(cycles.data(), args.cycles, sizeof(cycles), cudaMemcpyDeviceToHost), "the kernel");
-  auto each = [](long long all, double count) { return count > 0.0 ? static_cast<double>(all) / count : 0.0; };
-  return {each(std::max(cycles[0], cycles[1]), 2.0 * kProducts * args.product_loops),
-          each(std::max(cycles[2], cycles[3]),
-               static_cast<double>(args.instruction_groups) * count_of(kWhat) * args.instruction_loops)};
+  auto of = [](long long all, int count) { return Cycles{all, static_cast<double>(all) / std::max(count, 1)}; };
+  return {of(std::max(cycles[0], cycles[1]), 2 * kProducts * args.product_loops),
+          of(std::max(cycles[2], cycles[3]), args.instruction_groups * count_of(kWhat) * args.instruction_loops)};
 }
 
-// Alone; then each beside more of the other than lasts as long.
+// Alone; then each beside the other, of which there is so much that it lasts longer. Who lasts longer all the same has waited for its end.
 template <Instruction kWhat>
 void measure(const char* name, Args args) {
-  constexpr int kLoops = 1000, kFew = 50, kMany = 20000;
+  constexpr int kLoops = 1000, kProductLoops = 200, kMany = 20000;
   for (int groups = 1; groups <= 2; ++groups) {
     args.instruction_groups = groups;
     auto timed = [&](int product_loops, int instruction_loops) {
       args.product_loops = product_loops, args.instruction_loops = instruction_loops;
       return run<kWhat>(args);
     };
-    std::printf("%-24s %d  %8.2f %8.2f   %8.2f %8.2f\n", name, groups, timed(kLoops, 0).product,
-                timed(kFew, kMany).product, timed(0, kLoops).instruction, timed(kMany, kFew).instruction);
+    const Times product = timed(kProductLoops, kMany), instruction = timed(kMany, kLoops);
+    std::printf("%-20s %d %12.2f ", name, groups, timed(kLoops, 0).product.each);
+    if (product.product.all < product.instruction.all)
+      std::printf("%12.2f", product.product.each);
+    else
+      std::printf("%12s", "waits");
+    std::printf(" %12.2f %12.2f\n", timed(0, kLoops).instruction.each, instruction.instruction.each);
   }
 }
 
@@ -117,9 +125,9 @@ int main() {
   Args args{};
   require(cudaMalloc(&args.cycles, kGroups * sizeof(*args.cycles)), "cudaMalloc");
   require(cudaMalloc(&args.sink, sizeof(float)), "cudaMalloc");
-  std::printf("cycles of a product of 64 x %d x 16 (two groups in turns), and of an instruction on a scheduler\n",
+  std::printf("cycles of a product of 64 x %d x 16, two groups in turns, and of an instruction on a scheduler\n",
               kColumns);
-  std::printf("%-24s warps product:  beside   instruction: beside\n", "instruction");
+  std::printf("%-20s %s %11s %12s %12s %12s\n", "instruction", "warps", "product", "beside", "instruction", "beside");
   measure<Instruction::kFfma>("FFMA", args);
   measure<Instruction::kFmul>("FMUL", args);
   measure<Instruction::kFadd>("FADD", args);

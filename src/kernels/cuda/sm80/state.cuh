@@ -4,7 +4,6 @@
 // `row` + 8 r, key channel 8 b + `column` + c, with row = first of the warp + lane / 4 and column = 2 (lane % 4).
 #pragma once
 #include <cstdint>
-#include <type_traits>
 
 #include "kernels/cuda/args.h"
 #include "kernels/cuda/sm80/record.h"
@@ -82,11 +81,14 @@ __device__ __forceinline__ void store_state(const float (&state)[kCount], const 
   }
 }
 
-// Bytes of args.slot_lives at one (slot, head): byte i is 0 when rows 64 i .. of M^T have vanished. There are 8, and 4 are needed at most.
-template <class Word>
-__device__ __forceinline__ auto* row_lives(Word* slot_lives, int64_t slot_head) {
-  using Byte = std::conditional_t<std::is_const_v<Word>, const uint8_t, uint8_t>;
-  return reinterpret_cast<Byte*>(slot_lives + 2 * slot_head);
+// Bytes of args.slot_lives at one (slot, head): byte i is 0 when rows 64 i .. of M^T have vanished. There are 8, and a word of 4 is all that is needed; the
+// carry reads it at once, so who has the first of these tiles writes zeros for those that do not exist.
+__device__ __forceinline__ void put_row_lives(uint32_t* slot_lives, int64_t slot_head, int tile, int tiles,
+                                              bool lives) {
+  uint8_t* bytes = reinterpret_cast<uint8_t*>(slot_lives + 2 * slot_head);
+  bytes[tile] = lives ? 1 : 0;
+  if (tile != 0) return;
+  for (int i = tiles; i < 4; ++i) bytes[i] = 0;
 }
 
 // A matrix of a slot at one head: rows of kWidth floats, as many as whole tiles have.

@@ -60,9 +60,9 @@ __device__ __forceinline__ bool keep_suffix(const WalkArgs& args, Item& item) {
 }
 
 // All that is left of a transition known to be 0: the word that it is, for all its rows (state.cuh). Each of its CTAs says the same.
-__device__ __forceinline__ void leave_no_transition(const WalkArgs& args, const Item& item, int dk) {
+__device__ __forceinline__ void leave_no_transition(const WalkArgs& args, const Item& item) {
   const int64_t slot_head = static_cast<int64_t>(item.row.slot_out) * args.heads_v + item.head;
-  if (static_cast<int>(threadIdx.x) < whole_tiles(dk)) row_lives(args.slot_lives, slot_head)[threadIdx.x] = 0;
+  if (threadIdx.x == 0) args.slot_lives[2 * slot_head] = 0;
 }
 
 // Of the last chunks of a row of KDA, as many as are worth a try; 0: none. By every warp.

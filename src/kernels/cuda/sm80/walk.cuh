@@ -383,7 +383,7 @@ struct Walk {
     if (found.row.work == Work::kSummarize && args.vanish_bound == 0.0f) {
       if constexpr (kScalarGate) {
         if (keep_suffix<Stage>(args, found) && found.transition) {
-          leave_no_transition(args, found, extent.dk);
+          leave_no_transition(args, found);
           return;
         }
       }
@@ -455,7 +455,7 @@ struct Walk {
       const int64_t slot_head = static_cast<int64_t>(row.slot_out) * args.heads_v + item.head;
       if (of_m) {
         if (in_slot && first_row % kTileValues == 0 && lane == 0)  // one for every 64 rows, whatever the tile
-          row_lives(args.slot_lives, slot_head)[first_row / kTileValues] = lives ? 1 : 0;
+          put_row_lives(args.slot_lives, slot_head, first_row / kTileValues, whole_tiles(extent.dk), lives);
         if (args.vanish_bound > 0.0f && !lives) {
 #pragma unroll
           for (int r = 0; r < kRowTiles; ++r) drop(state[r], args.report);
