@@ -53,8 +53,7 @@ __global__ void __launch_bounds__(kGroups* kGroupThreads, 1) beside_kernel(Args 
       cuda::wgmma_fence();
 #pragma unroll
       for (int k = 0; k < kProducts; ++k)
-        cuda::Wgmma<__nv_bfloat16>::times(sums, rows[k],
-                                          columns + cuda::operand_step((k / 4) * kColumns * 128 + (k % 4) * 32), true);
+        cuda::Wgmma<__nv_bfloat16>::times(sums, rows[k], columns + cuda::channel_step(k, kColumns * 128), true);
       cuda::wgmma_commit();
       cuda::wgmma_wait<0>();
       cuda::pin(sums);

@@ -7,6 +7,7 @@
 #include "kernels/cuda/sm90/fused_gdn_memory.cuh"
 #include "kernels/cuda/sm90/walk_maps.h"
 #include "kernels/cuda/tile/descriptor.cuh"
+#include "kernels/cuda/tile/scores.cuh"
 #include "kernels/cuda/warp_sum.cuh"
 
 namespace deltarelay::cuda::sm90::fused_gdn {
@@ -348,15 +349,8 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activat
 
     // Rows 0-31 are those of q, rows 32-63 those of k; columns k.
     float scores[16];
-    const uint64_t rows = swizzled_operand(shared_address(stage + Stage::kQ)),
-                   columns = swizzled_operand(shared_address(stage + Stage::kK));
-    wgmma_fence();
-#pragma unroll
-    for (int step = 0; step < 8; ++step) {
-      const uint64_t at = operand_step((step / 4) * Stage::kHalfBytes + (step % 4) * 32);
-      Wgmma<Element>::times(scores, rows + at, columns + at, step > 0);
-    }
-    wgmma_commit();
+    multiply_scores<Element>(scores, swizzled_operand(shared_address(stage + Stage::kQ)),
+                             swizzled_operand(shared_address(stage + Stage::kK)), Stage::kHalfBytes);
     if (sums_gates) {
       write_gates(made_of(stage, gates_of), gates[gates_of], sum_gates(activation, gate, raw, valid, lane), lane);
       raw = fetch_token(activation, place, item.tokens, chunk + 2 * kCtas, lane);

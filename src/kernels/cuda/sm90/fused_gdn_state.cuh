@@ -25,9 +25,7 @@ __device__ __forceinline__ void clear_keys(uint8_t* stage, uint64_t* made, uint3
 }
 
 // The 16 channels of step `step` of K S and Q S.
-__device__ __forceinline__ constexpr uint64_t channels_at(int step) {
-  return operand_step((step / 4) * Stage::kHalfBytes + (step % 4) * 32);
-}
+__device__ __forceinline__ constexpr uint64_t channels_at(int step) { return channel_step(step, Stage::kHalfBytes); }
 
 // This lane's share of a vector over the tokens.
 struct TokenFactors {

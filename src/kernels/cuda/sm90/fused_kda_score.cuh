@@ -12,6 +12,7 @@
 #include "kernels/cuda/sm90/fused_kda_memory.cuh"
 #include "kernels/cuda/sm90/walk_maps.h"
 #include "kernels/cuda/tile/descriptor.cuh"
+#include "kernels/cuda/tile/scores.cuh"
 
 namespace deltarelay::cuda::sm90 {
 
@@ -333,15 +334,9 @@ __device__ __forceinline__ void score_item(const FusedMaps& maps, const Activati
       }
       // Rows 0-31 are q+ k-^T, rows 32-63 k+ k-^T.
       float scores[16];
-      const uint64_t rows = swizzled_operand(shared_address(stage + FusedStage::kQ)),
-                     columns = swizzled_operand(shared_address(stage + FusedStage::kGate));
-      wgmma_fence();
-#pragma unroll
-      for (int step = 0; step < 8; ++step) {
-        const uint64_t at = operand_step((step / 4) * FusedStage::kHalfBytes + (step % 4) * 32);
-        Wgmma<__nv_bfloat16>::times(scores, rows + at, columns + at, step > 0);
-      }
-      wgmma_commit();
+      multiply_scores<__nv_bfloat16>(scores, swizzled_operand(shared_address(stage + FusedStage::kQ)),
+                                     swizzled_operand(shared_address(stage + FusedStage::kGate)),
+                                     FusedStage::kHalfBytes);
       wgmma_wait<0>();
       pin(scores);
       if (warp < 2) {

@@ -39,7 +39,7 @@ struct ChannelFactors {
 
 // The 16 channels of step `step` of K S and Q S.
 __device__ __forceinline__ constexpr uint64_t channels_at(int step) {
-  return operand_step((step / 4) * FusedStage::kHalfBytes + (step % 4) * 32);
+  return channel_step(step, FusedStage::kHalfBytes);
 }
 
 __device__ __forceinline__ void load_strength(float4 (&strength)[4], const TokenFactors& factors, int column) {

@@ -18,6 +18,7 @@
 #include "kernels/cuda/sm90/record.h"
 #include "kernels/cuda/sm90/triangle.cuh"
 #include "kernels/cuda/tile/descriptor.cuh"
+#include "kernels/cuda/tile/scores.cuh"
 #include "kernels/cuda/warp_sum.cuh"
 
 namespace deltarelay::cuda::sm90 {
@@ -311,18 +312,11 @@ __device__ __forceinline__ void sum_pairs(KdaPrepareShared& shared, const uint2 
   }
 }
 
-// [q; k] (64 rows) times k^T (32 columns) from the score tiles: warps 0, 1 get rows of q, warps 2, 3 rows of k.
+// Scores of what lies in the score tiles.
 template <class Element>
-__device__ __forceinline__ void multiply_scores(float (&scores)[16], const KdaPrepareShared& shared) {
-  const uint64_t rows = swizzled_operand(shared_address(shared.tiles)),
-                 columns = rows + operand_step(2 * KdaPrepareShared::kTile);
-  wgmma_fence();
-#pragma unroll
-  for (int step = 0; step < 8; ++step) {
-    const uint64_t offset = operand_step((step / 4) * KdaPrepareShared::kHalf + (step % 4) * 32);
-    Wgmma<Element>::times(scores, rows + offset, columns + offset, step > 0);
-  }
-  wgmma_commit();
+__device__ __forceinline__ void score_tiles(float (&scores)[16], const KdaPrepareShared& shared) {
+  const uint64_t rows = swizzled_operand(shared_address(shared.tiles));
+  multiply_scores<Element>(scores, rows, rows + operand_step(2 * KdaPrepareShared::kTile), KdaPrepareShared::kHalf);
   wgmma_wait<0>();
   pin(scores);
 }
@@ -427,7 +421,7 @@ __device__ __forceinline__ void prepare_chunk(const PrepareArgs& args, KdaPrepar
   ptx::fence_proxy_async(ptx::space_shared);
   __syncthreads();
   float scores[16];
-  multiply_scores<Element>(scores, shared);
+  score_tiles<Element>(scores, shared);
 
   const int row_block = warp & 1, row = row_block * 16 + lane / 4, column = 2 * (lane % 4);
   auto row_of = [&](int i) { return row + 4 * (i & 2); };
@@ -440,7 +434,7 @@ __device__ __forceinline__ void prepare_chunk(const PrepareArgs& args, KdaPrepar
       ptx::fence_proxy_async(ptx::space_shared);
       __syncthreads();
       float finer[16];
-      multiply_scores<Element>(finer, shared);
+      score_tiles<Element>(finer, shared);
 #pragma unroll
       for (int i = 0; i < 16; ++i) {
         const int differ = row_of(i) ^ column_of(i);

@@ -167,9 +167,7 @@ struct ChunkView {
   // The 16 channels of product step `step` of K S and Q S.
   __device__ __forceinline__ uint64_t read() const { return swizzled_operand(address + Stage::kRead); }
   __device__ __forceinline__ uint64_t query() const { return swizzled_operand(address + Stage::kQuery); }
-  static __device__ __forceinline__ constexpr uint64_t channels(int step) {
-    return operand_step((step / 4) * kHalfBytes + (step % 4) * 32);
-  }
+  static __device__ __forceinline__ constexpr uint64_t channels(int step) { return channel_step(step, kHalfBytes); }
   // The 16 tokens of step `step` of the update K^T U.
   __device__ __forceinline__ uint64_t update() const { return swizzled_operand(address + Stage::kUpdate, kHalfBytes); }
   static __device__ __forceinline__ constexpr uint64_t tokens(int step) { return operand_step(step * 16 * kRowBytes); }

@@ -35,6 +35,10 @@ __device__ __forceinline__ uint64_t plain_operand_at(uint32_t place, int bytes, 
 
 // Moves an operand by so many bytes.
 __device__ __forceinline__ constexpr uint64_t operand_step(int bytes) { return static_cast<uint64_t>(bytes >> 4); }
+// To the 16 channels of step `step` of a product over 128, which lie in two tiles of 64, `half_bytes` apart.
+__device__ __forceinline__ constexpr uint64_t channel_step(int step, int half_bytes) {
+  return operand_step((step / 4) * half_bytes + (step % 4) * 32);
+}
 
 // Byte of 16-byte piece `piece` in row `row` of a swizzled tile.
 __device__ __forceinline__ uint32_t swizzled_offset(int row, int piece) {
