@@ -33,9 +33,7 @@ struct Args {
 template <Instruction kWhat>
 __global__ void __launch_bounds__(kGroups* kGroupThreads, 1) beside_kernel(Args args) {
   extern __shared__ __align__(1024) uint8_t memory[];
-  for (int i = static_cast<int>(threadIdx.x); i < kSharedBytes / 4; i += static_cast<int>(blockDim.x))
-    reinterpret_cast<uint32_t*>(memory)[i] = random_pair(i, 1.0f);
-  cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
+  fill_shared(memory, 1.0f);
   const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kGroupThreads, 0);
   float result = 0.0f;
   long long begin = 0;

@@ -38,13 +38,6 @@ struct Args {
   float* sink;
 };
 
-__device__ void fill_shared(uint8_t* memory, float scale) {
-  for (int i = static_cast<int>(threadIdx.x); i < kSharedBytes / 4; i += static_cast<int>(blockDim.x))
-    reinterpret_cast<uint32_t*>(memory)[i] = random_pair(i + size_t{977} * blockIdx.x, scale);
-  ptx::fence_proxy_async(ptx::space_shared);
-  __syncthreads();
-}
-
 // The result is used, as far as the compiler knows.
 __device__ void use(const Args& args, float result) {
   if (result == 12345.0f) *args.sink = result;

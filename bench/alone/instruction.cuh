@@ -18,6 +18,14 @@ inline __device__ uint32_t random_pair(size_t index, float scale) {
   return cuda::Pair<__nv_bfloat16>::pack(scale * normal_of(2 * index, 1), scale * normal_of(2 * index + 1, 1));
 }
 
+// All of it, for products too, by all threads of the CTA.
+inline __device__ void fill_shared(uint8_t* memory, float scale) {
+  for (int i = static_cast<int>(threadIdx.x); i < kSharedBytes / 4; i += static_cast<int>(blockDim.x))
+    reinterpret_cast<uint32_t*>(memory)[i] = random_pair(i + size_t{977} * blockIdx.x, scale);
+  cuda::ptx::fence_proxy_async(cuda::ptx::space_shared);
+  __syncthreads();
+}
+
 enum class Instruction {
   kFfma,
   kFmul,

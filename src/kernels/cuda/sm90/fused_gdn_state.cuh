@@ -24,9 +24,6 @@ __device__ __forceinline__ void clear_keys(uint8_t* stage, uint64_t* made, uint3
   named_barrier(kStateBarrier + group, kWarpgroup);
 }
 
-// The 16 channels of step `step` of K S and Q S.
-__device__ __forceinline__ constexpr uint64_t channels_at(int step) { return channel_step(step, Stage::kHalfBytes); }
-
 // This lane's share of a vector over the tokens.
 struct TokenFactors {
   float2 of[4];
@@ -52,7 +49,7 @@ struct ChunkStep {
   __device__ __forceinline__ void read_state(float (&product)[kNumbers], const Fragment (&state)[8]) const {
     const uint64_t tokens = swizzled_operand_at(place, kNumbers == 32 ? Stage::kQ : Stage::kK);
 #pragma unroll
-    for (int k = 0; k < 8; ++k) Product::times(product, state[k], tokens + channels_at(k), k > 0);
+    for (int k = 0; k < 8; ++k) Product::times(product, state[k], tokens + channel_step(k, Stage::kHalfBytes), k > 0);
     wgmma_commit();
   }
   // This lane's share of two vectors over the tokens that lie together.

@@ -37,11 +37,6 @@ struct ChannelFactors {
   }
 };
 
-// The 16 channels of step `step` of K S and Q S.
-__device__ __forceinline__ constexpr uint64_t channels_at(int step) {
-  return channel_step(step, FusedStage::kHalfBytes);
-}
-
 __device__ __forceinline__ void load_strength(float4 (&strength)[4], const TokenFactors& factors, int column) {
 #pragma unroll
   for (int n = 0; n < 4; ++n) strength[n] = *reinterpret_cast<const float4*>(factors.strength[4 * n + column / 2]);
@@ -55,7 +50,8 @@ __device__ __forceinline__ void read_keys(float (&product)[16], const float (&st
   for (int k = first; k < last; ++k) operand[k] = pack_block<__nv_bfloat16>(state, k);
   wgmma_fence();
 #pragma unroll
-  for (int k = first; k < last; ++k) Wgmma<__nv_bfloat16>::times(product, operand[k], k_plus + channels_at(k), k > 0);
+  for (int k = first; k < last; ++k)
+    Wgmma<__nv_bfloat16>::times(product, operand[k], k_plus + channel_step(k, FusedStage::kHalfBytes), k > 0);
 }
 
 // S+ <- S+ + k-^T U. Not waited for. A group of products for each half of the channels: the first is scaled while the second is at work.
@@ -142,7 +138,8 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
     if (first > 0) write_output(previous);
     wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < 8; ++k) Product::times(out, state_operand[k], q_plus + channels_at(k), k > 0);
+    for (int k = 0; k < 8; ++k)
+      Product::times(out, state_operand[k], q_plus + channel_step(k, FusedStage::kHalfBytes), k > 0);
     wgmma_commit();
 
     const TokenFactors& factors = tokens_of(shared.ring[stage_index]);
