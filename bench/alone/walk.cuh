@@ -91,7 +91,7 @@ struct Cluster {
   unsigned ctas, heads;
 };
 
-inline CUtensorMap map_of(const void* data, int tokens, int heads) {
+inline CUtensorMap map_of(const void* data, int tokens, int heads, unsigned halves = 1) {
   static const auto encode = [] {
     void* entry = nullptr;
     cudaDriverEntryPointQueryResult found;
@@ -102,7 +102,7 @@ inline CUtensorMap map_of(const void* data, int tokens, int heads) {
   const auto heads_64 = static_cast<cuuint64_t>(heads);
   const std::array<cuuint64_t, 5> sizes = {64, static_cast<cuuint64_t>(tokens), 2, heads_64, 1};
   const std::array<cuuint64_t, 4> strides = {heads_64 * 256, 128, 256, 16};
-  const std::array<cuuint32_t, 5> box = {64, 32, 1, 1, 1}, steps = {1, 1, 1, 1, 1};
+  const std::array<cuuint32_t, 5> box = {64, 32, halves, 1, 1}, steps = {1, 1, 1, 1, 1};
   CUtensorMap map;
   const CUresult status =
       encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 5, const_cast<void*>(data), sizes.data(), strides.data(),
@@ -133,12 +133,12 @@ class Walk {
     o_.poison();
   }
 
-  cuda::sm90::FusedMaps maps(const void* gates) const {
+  cuda::sm90::FusedMaps maps(const void* gates, Cluster cluster) const {
     const int tokens = shape_.all_tokens();
     return {.q = map_of(q_.data(), tokens, shape_.heads_qk),
             .k = map_of(k_.data(), tokens, shape_.heads_qk),
             .g = map_of(gates, tokens, shape_.heads_v),
-            .v = map_of(v_.data(), tokens, shape_.heads_v),
+            .v = map_of(v_.data(), tokens, shape_.heads_v, 2 * cluster.heads / cluster.ctas),
             .o = map_of(o_.data(), tokens, shape_.heads_v)};
   }
 

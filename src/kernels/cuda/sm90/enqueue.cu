@@ -43,15 +43,23 @@ class Chain {
   }
 
   void enqueue_fused() const {
-    const FusedMaps maps{.q = map(tensors_.q, problem_.q, problem_.heads_qk, 1),
-                         .k = map(tensors_.k, problem_.k, problem_.heads_qk, 1),
-                         .g = gdn() ? CUtensorMap{} : map(tensors_.g, problem_.g, problem_.heads_v, 1),
-                         .v = map(tensors_.v, problem_.v, problem_.heads_v, 1),
-                         .o = map(tensors_.o, problem_.o, problem_.heads_v, 1)};
     const bool summarizes = call_.bounds.folds > 0;  // a summary takes a pair of CTAs whatever the tiling
-    walk_fused(maps, 1, summarizes ? 2 : call_.tiling.value_tiles);
+    const int32_t tiles1 = summarizes ? 2 : call_.tiling.value_tiles, tiles3 = call_.tiling.value_tiles;
+    FusedMaps maps{.q = map(tensors_.q, problem_.q, problem_.heads_qk, 1),
+                   .k = map(tensors_.k, problem_.k, problem_.heads_qk, 1),
+                   .g = gdn() ? CUtensorMap{} : map(tensors_.g, problem_.g, problem_.heads_v, 1),
+                   .v = value_map(tiles1),
+                   .o = map(tensors_.o, problem_.o, problem_.heads_v, 1)};
+    walk_fused(maps, 1, tiles1);
     if (summarizes) carry();
-    if (call_.bounds.rows3 > 0) walk_fused(maps, 3, call_.tiling.value_tiles);
+    if (call_.bounds.rows3 == 0) return;
+    if (tiles3 != tiles1) maps.v = value_map(tiles3);
+    walk_fused(maps, 3, tiles3);
+  }
+
+  // A CTA of the fused walk has both halves of the values, or one of two tiles.
+  CUtensorMap value_map(int32_t value_tiles) const {
+    return map(tensors_.v, problem_.v, problem_.heads_v, 2 / value_tiles);
   }
 
   bool gdn() const { return problem_.op == Op::kGdn; }

@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
         shared, [](auto& here, int own_rank) { init_barriers(here, own_rank, true); }, walk);
   };
   if (group < 2) {
-    raise_registers<kFusedStateRegisters>();
+    raise_registers<Registers::kStates>();
     wait_for_state(args);
     if (emits) {
       if (kWhole || group == 0)
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
       summarize(walk);
     }
   } else {
-    lower_registers<kFusedOtherRegisters>();
+    lower_registers<Registers::kOthers>();
     if (emits) {
       make_all<Element, kCtas, kHeads, true>(maps, args, activation, shared, group - 2, rank);
     } else if constexpr (!kWhole) {

@@ -74,7 +74,7 @@ class Loader {
 
   // Whether the use before is at this barrier.
   __device__ __forceinline__ bool reached(uint64_t* barrier, bool wait) const {
-    if (!wait) return uniform(ptx::mbarrier_test_wait_parity(barrier, position_.parity ^ 1));
+    if (!wait) return ptx::mbarrier_test_wait_parity(barrier, position_.parity ^ 1);
     wait_parity(barrier, position_.parity ^ 1);
     return true;
   }
@@ -109,9 +109,7 @@ class Loader {
         if constexpr (kQueries) copy_keys(maps_.q, half, stage + half * Stage::kHalfBytes + Stage::kQ);
       }
     }
-#pragma unroll
-    for (int half = 0; half < kHalves; ++half)
-      copy(maps_.v, (kCtas == kHeads ? 0 : rank_) + half, item.head, stage + Stage::kV + half * Stage::kTileBytes);
+    copy(maps_.v, kHalves == 2 ? 0 : rank_, item.head, stage + Stage::kV);
   }
 
   const FusedMaps& maps_;
@@ -123,27 +121,43 @@ class Loader {
   MakePosition<kCtas, kHeads>& position_;
 };
 
-// Gate and write strength of the token of this lane, as they lie in memory: fetched a chunk before their use, so that nothing waits for them.
+// Gate and write strength of the token of this lane, as they lie in memory; 0 past the end.
 struct RawToken {
   uint32_t gate, beta;
 };
-// Where those of an item's first chunk lie; found once, for it is 64-bit arithmetic.
-struct TokenPlace {
-  int64_t gate, beta;
-  __device__ __forceinline__ TokenPlace(const Activation& activation, const Item& item, int head, int lane)
-      : gate(first_of(activation.g, item, head, lane)), beta(first_of(activation.beta, item, head, lane)) {}
-  static __device__ __forceinline__ int64_t first_of(const TensorView& view, const Item& item, int head, int lane) {
-    return item.sequence_at * view.sequence + (item.token + lane) * view.token + head * view.head;
+// Fetches them a chunk before their use, so that nothing waits for them: of one chunk in `kEvery`, from `chunk` on. Counted on by bytes: where a token
+// lies is 64-bit arithmetic.
+template <int kEvery>
+class TokenCursor {
+ public:
+  __device__ __forceinline__ TokenCursor(const Activation& activation, const Item& item, int head, int chunk, int lane)
+      : gate_(first_of(activation.g, item, head, chunk, lane)),
+        beta_(first_of(activation.beta, item, head, chunk, lane)),
+        left_(item.tokens - chunk * kFusedChunk - lane) {}
+
+  __device__ __forceinline__ RawToken fetch(const Activation& activation) {
+    RawToken raw{};
+    if (left_ > 0) raw = {load_bits(gate_, activation.g.dtype, 0), load_bits(beta_, activation.beta.dtype, 0)};
+    left_ -= kTokens;
+    gate_ += activation.g.token * (kTokens * size_of(activation.g));
+    beta_ += activation.beta.token * (kTokens * size_of(activation.beta));
+    return raw;
   }
+
+ private:
+  static constexpr int kTokens = kEvery * kFusedChunk;
+  static __device__ __forceinline__ int size_of(const TensorView& view) { return view.dtype == DType::kFp32 ? 4 : 2; }
+  static __device__ __forceinline__ const uint8_t* first_of(const TensorView& view, const Item& item, int head,
+                                                            int chunk, int lane) {
+    return static_cast<const uint8_t*>(view.data) +
+           (item.sequence_at * view.sequence + (item.token + chunk * kFusedChunk + lane) * view.token +
+            head * view.head) *
+               size_of(view);
+  }
+
+  const uint8_t *gate_, *beta_;
+  int left_;  // tokens from this lane's on
 };
-__device__ __forceinline__ RawToken fetch_token(const Activation& activation, const TokenPlace& place, int tokens,
-                                                int chunk, int lane) {
-  const int before = chunk * kFusedChunk;
-  if (before + lane >= tokens) return {};
-  const TensorView &g = activation.g, &beta = activation.beta;
-  return {load_bits(g.data, g.dtype, place.gate + before * g.token),
-          load_bits(beta.data, beta.dtype, place.beta + before * beta.token)};
-}
 
 // Gates and write strengths of a chunk, by one warp, a token a lane. Tokens past the end, whose rows may hold anything, decay nothing and write
 // nothing.
@@ -152,11 +166,21 @@ struct ChunkGates {
   float beta;  // 0 past the end
   float last;  // G of the last token
 };
+// Log-decays and strengths in fp32, which have code of their own: the forms and types of all others are 25 instructions of choosing.
+__device__ __forceinline__ bool passes_as_is(const Activation& activation) {
+  return activation.gate_form == GateForm::kLog && activation.g.dtype == DType::kFp32 &&
+         activation.beta_form == BetaForm::kValue && activation.beta.dtype == DType::kFp32;
+}
 __device__ __forceinline__ ChunkGates sum_gates(const Activation& activation, const GateParams& gate, RawToken raw,
                                                 int valid, int lane) {
-  float sum = lane < valid ? log2_decay(number_of(raw.gate, activation.g.dtype), gate) : 0.0f;
-  const float beta =
-      lane < valid ? write_strength(number_of(raw.beta, activation.beta.dtype), activation.beta_form) : 0.0f;
+  float sum = 0.0f, beta = 0.0f;
+  if (passes_as_is(activation)) {  // a raw 0 is what belongs past the end
+    sum = clamp_decay(log2_decay<GateForm::kLog>(__uint_as_float(raw.gate), gate), gate);
+    beta = __uint_as_float(raw.beta);
+  } else if (lane < valid) {
+    sum = log2_decay(number_of(raw.gate, activation.g.dtype), gate);
+    beta = write_strength(number_of(raw.beta, activation.beta.dtype), activation.beta_form);
+  }
 #pragma unroll
   for (int step = 1; step < 32; step *= 2) add_from_below(sum, step);
   return {sum, beta, __shfl_sync(~0u, sum, 31)};
@@ -180,17 +204,21 @@ __device__ __forceinline__ float2 diagonal_of(const float (&block)[8], int lane)
                      __shfl_sync(~0u, odd ? block[7] : block[6], from));
 }
 
-// Squares of this lane's rows of q, rows lane / 4 and lane / 4 + 8 of 16 from `first` on: the diagonal of their products with themselves.
+// Squares of this lane's rows of q, rows lane / 4 and lane / 4 + 8 of 16 from `first` on: the diagonal of their products with themselves. Rows are
+// fetched once more as columns, where the two registers of 8 of them have to be neighbours: moves would be four times as many instructions.
 template <class Element>
 __device__ __forceinline__ float2 square_queries(const uint8_t* stage, int first, int lane) {
   float upper[4] = {}, lower[4] = {};
   const uint32_t tile = shared_address(stage + Stage::kQ);
+  const uint32_t as_rows = tile + swizzled_offset(first + lane % 16, lane / 16),
+                 as_columns = tile + swizzled_offset(first + lane / 16 * 8 + lane % 8, lane / 8 % 2);
 #pragma unroll
   for (int step = 0; step < 8; ++step) {
-    const Fragment q = load_matrix(tile + (step / 4) * Stage::kHalfBytes +
-                                   swizzled_offset(first + lane % 16, 2 * (step % 4) + lane / 16));
-    mma<Element>(upper, q, q.reg[0], q.reg[2]);
-    mma<Element>(lower, q, q.reg[1], q.reg[3]);
+    const int half = step / 4 * Stage::kHalfBytes, channels = step % 4 * 32;  // swizzled: by exclusive or
+    const Fragment rows = load_matrix((as_rows ^ channels) + half),
+                   columns = load_matrix((as_columns ^ channels) + half);
+    mma<Element>(upper, rows, columns.reg[0], columns.reg[1]);
+    mma<Element>(lower, rows, columns.reg[2], columns.reg[3]);
   }
   const float block[8] = {upper[0], upper[1], 0.0f, 0.0f, 0.0f, 0.0f, lower[2], lower[3]};
   return diagonal_of(block, lane);
@@ -202,18 +230,29 @@ __device__ __forceinline__ float2 norms_of(float2 square, const Activation& acti
   return {scale * rsqrt_approx(square.x + kL2NormEpsilon), scale * rsqrt_approx(square.y + kL2NormEpsilon)};
 }
 
+// Where a lane's rows are in a chunk, and where it stores its share of a block of them. Found once for all chunks; opaque, or the compiler finds them
+// again in each.
+struct RowPlace {
+  int first;  // token of the one; the other is 8 behind it
+  int place;  // of the number that this lane writes, in float[16][4]: of two tokens one number each, then the other
+  int in_p;   // block_offset
+  int in_l;   // in the rows of FusedLower, bytes
+  __device__ __forceinline__ RowPlace(bool lower_rows, int lane)
+      : first(keep((lower_rows ? kBlockRows : 0) + lane / 4)),
+        place(keep(place_of(first + lane % 2 * 8, lane % 4 / 2))),
+        in_p(keep(block_offset(lane))),
+        in_l(keep(lane / 4 * kLowerPitch + lane % 4 * 8)) {}
+  static constexpr int kLowerPitch = sizeof(FusedLower::corner[0]);
+  static __device__ __forceinline__ int place_of(int token, int part) { return token / 2 * 4 + token % 2 + 2 * part; }
+  static __device__ __forceinline__ int keep(int number) { return static_cast<int>(opaque(number)); }
+};
 // The two tokens of a lane's rows, and which of their numbers it writes: of the four lanes that know a token two write one each.
 struct RowTokens {
-  int first;          // the other is 8 behind it
+  int first, place;   // as RowPlace has them
   bool second, part;  // the token, the number
   int token;
-  int place;  // of that number in float[16][4]: of two tokens one number each, then the other
-  __device__ __forceinline__ RowTokens(bool lower_rows, int lane)
-      : first((lower_rows ? kBlockRows : 0) + lane / 4),
-        second(lane % 2 != 0),
-        part(lane % 4 >= 2),
-        token(first + 8 * second),
-        place(4 * (token / 2) + token % 2 + 2 * part) {}
+  __device__ __forceinline__ RowTokens(const RowPlace& at, int lane)
+      : first(at.first), place(at.place), second(lane % 2 != 0), part(lane % 4 >= 2), token(first + 8 * second) {}
   __device__ __forceinline__ float own(float2 numbers) const { return second ? numbers.y : numbers.x; }
 };
 
@@ -228,9 +267,10 @@ __device__ __forceinline__ void write_query_vectors(uint8_t* stage, float norm, 
 // The vectors of K S and of the update, and w, of rows of k whose inverse norms are `norm`.
 __device__ __forceinline__ void write_key_vectors(uint8_t* stage, float norm, TokenGates& gates, int valid,
                                                   const RowTokens& rows) {
-  const float sum = gates.sum(rows.token), last = gates.sum(kFusedChunk - 1), beta = gates.beta[rows.token];
+  const float sum = gates.at(rows.place - 2 * rows.part), last = gates.sum(kFusedChunk - 1);
+  const float beta = gates.beta[rows.token];
   const float factor = rows.token < valid ? norm * (rows.part ? beta : 1.0f) : 0.0f;
-  reinterpret_cast<float*>(stage + (rows.part ? Stage::kUpdate : Stage::kPrediction))[rows.token] =
+  reinterpret_cast<float*>(stage + Stage::kPrediction)[kFusedChunk * rows.part + rows.token] =
       factor * exp2_approx(rows.part ? last - sum : sum);
   if (rows.part) gates.at(rows.place) = factor;
 }
@@ -286,12 +326,11 @@ __device__ __forceinline__ void decay_diagonal(float (&block)[8], const float (&
 }
 
 // A block of -L, in fp32.
-template <int kPitch>
-__device__ __forceinline__ void store_lower(float (&to)[16][kPitch], const float (&block)[8], int lane) {
+__device__ __forceinline__ void store_lower(float (&to)[16][20], const float (&block)[8], const RowPlace& rows) {
+  uint8_t* at = reinterpret_cast<uint8_t*>(to) + rows.in_l;
 #pragma unroll
   for (int i = 0; i < 8; i += 2)
-    *reinterpret_cast<float2*>(&to[lane / 4 + 8 * (i / 2 % 2)][8 * (i / 4) + 2 * (lane % 4)]) = {block[i],
-                                                                                                 block[i + 1]};
+    *reinterpret_cast<float2*>(at + i / 2 % 2 * 8 * RowPlace::kLowerPitch + i / 4 * 32) = {block[i], block[i + 1]};
 }
 
 // Where a making group stands in the ring, with what it loads and with what it makes, and whose turn it is to make T.
@@ -322,9 +361,9 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activat
   Position& position = at.making;
   int& turn = at.turn;
   const bool sums_gates = kHeads > 1 ? warp >= 2 : warp == 3;
-  const TokenPlace place(activation, item, head, static_cast<int>(threadIdx.x % 32));
+  TokenCursor<2 * kCtas> cursor(activation, item, head, first + rank, static_cast<int>(threadIdx.x % 32));
   RawToken raw{};
-  if (sums_gates) raw = fetch_token(activation, place, item.tokens, first + rank, static_cast<int>(threadIdx.x % 32));
+  if (sums_gates) raw = cursor.fetch(activation);
   if (begin == 0) {  // the stages that this group makes, once, while the first copies are on their way
     for (Position own = position; own.parity == 0; own.advance()) {
       const int thread = threadIdx.x % kWarpgroup;
@@ -335,6 +374,7 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activat
       }
     }
   }
+  const RowPlace rows(warp & 1, static_cast<int>(threadIdx.x % 32));
 #pragma unroll 1
   for (int chunk = first + rank; chunk < chunks; chunk += 2 * kCtas) {
     // Opaque, or the compiler keeps every address that follows from it in registers from chunk to chunk.
@@ -349,11 +389,12 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activat
 
     // Rows 0-31 are those of q, rows 32-63 those of k; columns k.
     float scores[16];
-    multiply_scores<Element>(scores, swizzled_operand(shared_address(stage + Stage::kQ)),
-                             swizzled_operand(shared_address(stage + Stage::kK)), Stage::kHalfBytes);
+    const uint32_t operands = operand_place(shared_address(stage));
+    multiply_scores<Element>(scores, swizzled_operand_at(operands, Stage::kQ), swizzled_operand_at(operands, Stage::kK),
+                             Stage::kHalfBytes);
     if (sums_gates) {
       write_gates(made_of(stage, gates_of), gates[gates_of], sum_gates(activation, gate, raw, valid, lane), lane);
-      raw = fetch_token(activation, place, item.tokens, chunk + 2 * kCtas, lane);
+      raw = cursor.fetch(activation);
     }
     const bool lower_rows = warp & 1, of_keys = warp >= 2;
     float2 square = {};
@@ -363,7 +404,7 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activat
     named_barrier(kMakeBarrier + group, kWarpgroup);  // gates
     wgmma_wait<0>();
     pin(scores);
-    const RowTokens tokens(lower_rows, lane);
+    const RowTokens tokens(rows, lane);
     RowScores with_keys(scores, lower_rows);
     const float2 diagonal = diagonal_of(with_keys.diagonal, lane);
     const float dot = tokens.own(diagonal);
@@ -384,17 +425,17 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activat
       float block[8];
       decay_diagonal(block, with_keys.diagonal, gates[of], sum, lower_rows ? 16 : 0, lane);
       if (of_keys) {
-        store_lower(lower[of].diagonal[lower_rows], block, lane);
+        store_lower(lower[of].diagonal[lower_rows], block, rows);
       } else if constexpr (kQueries) {
-        store_block<Element>(made + Stage::kP, 2 * lower_rows, 2 * lower_rows, block, lane);
+        store_block<Element>(made + Stage::kP + core_offset(2 * lower_rows, 2 * lower_rows) + rows.in_p, block);
         write_query_vectors(made, tokens.own(norm), dot, gates[of], tokens);
       }
       if (lower_rows) {
         decay_block(block, with_keys.corner, gates[of], sum, 0, lane);
         if (of_keys)
-          store_lower(lower[of].corner, block, lane);
+          store_lower(lower[of].corner, block, rows);
         else if constexpr (kQueries)
-          store_block<Element>(made + Stage::kP, 2, 0, block, lane);
+          store_block<Element>(made + Stage::kP + core_offset(2, 0) + rows.in_p, block);
       }
     }
     if (of_keys) {

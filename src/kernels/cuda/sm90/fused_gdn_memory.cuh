@@ -23,14 +23,17 @@ struct Stage {
   static constexpr int kTriangleBytes = kFusedChunk * kFusedChunk * 2;
   static constexpr int kP = 2 * kHalfBytes;
   static constexpr int kT = kP + kTriangleBytes;
-  static constexpr int kPrediction = kT + kTriangleBytes;  // float[32]: rk e^G
-  static constexpr int kUpdate = kPrediction + 128;        // float[32]: w e^{Glast-G}, where w = beta rk
+  static constexpr int kPrediction = kT + kTriangleBytes;        // float[32]: rk e^G
+  static constexpr int kUpdate = kPrediction + 4 * kFusedChunk;  // float[32]: w e^{Glast-G}, where w = beta rk
   // float[16][4], of tokens 2 p, 2 p + 1: scale rq e^G twice, scale rq q.k w twice
-  static constexpr int kQuery = kUpdate + 128;
+  static constexpr int kQuery = kUpdate + 4 * kFusedChunk;
   static constexpr int kDecay = kQuery + 256;                        // float: e^{Glast}
   static constexpr int kMadeBytes = kDecay + 16 - kP;                // from kP: what is sent to the other CTA
   static constexpr int kV = (kP + kMadeBytes + 1023) / 1024 * 1024;  // the halves of the values that this CTA has
 };
+
+using Registers =
+    FusedRegisters<160>;  // of the makers' 96 those above 88 are addresses that would be found again for every chunk
 
 // One CTA; a pair, which has half of the values in each; or twins, which have a head each. The last two share the making of chunks: CTA c % 2 makes
 // chunk c. So a stage always belongs to the same CTA, and its barriers have fixed counts.

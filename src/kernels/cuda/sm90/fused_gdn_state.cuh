@@ -155,6 +155,7 @@ __device__ __forceinline__ void emit_chunks(const FusedMaps& maps, const WalkArg
     if constexpr (!kSends) warp_arrive(&shared.done[previous]);
   };
 
+  const OutputPlace place(item);
   Fragment operand[8];
   pack_state<Element>(operand, state, 0, 8);
   auto walk = [&](int chunk, auto is_first, auto is_whole) {
@@ -176,7 +177,7 @@ __device__ __forceinline__ void emit_chunks(const FusedMaps& maps, const WalkArg
     step.solve(u, read, state, value, true, valid);
     // Meanwhile the output of the chunk before goes to memory.
     if constexpr (kSends && !kFirst)
-      send_output<Element, kWholeChunk>(maps, args, item, output_tile(), chunk - 1, tokens, half, group, thread);
+      send_output<Element, kWholeChunk>(maps, args, place, output_tile(), chunk - 1, tokens, half, group, thread);
     const TokenFactors writing(step.stage + Stage::kUpdate, column);
     wgmma_wait<0>();
     pin(u);
@@ -227,7 +228,7 @@ __device__ __forceinline__ void emit_chunks(const FusedMaps& maps, const WalkArg
 #pragma unroll 1
   for (; chunk < chunks; ++chunk) walk(chunk, std::false_type{}, std::false_type{});
   write_output();
-  if constexpr (kSends) send_output<Element>(maps, args, item, output_tile(), chunks - 1, tokens, half, group, thread);
+  if constexpr (kSends) send_output<Element>(maps, args, place, output_tile(), chunks - 1, tokens, half, group, thread);
 }
 
 // B^T (with values, from zero) or M^T (without, from the identity) of a segment.

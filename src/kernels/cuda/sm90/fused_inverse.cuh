@@ -15,23 +15,29 @@ __device__ __forceinline__ uint32_t& word_at(uint8_t* address) { return *reinter
 // Byte of core matrix (row / 8, column / 8) of P and T.
 __device__ __forceinline__ constexpr int core_offset(int row, int column) { return column * 512 + row * 128; }
 
-// -L in fp32, 16 x 16 blocks: the two on the diagonal, and the one below. Rows are padded: float4 stays aligned on the diagonal, float2
-// below it, and rows fall into different banks.
+// -L in fp32, 16 x 16 blocks: the two on the diagonal, and the one below. Rows are padded: float4 stays aligned, and rows fall into different banks.
 struct FusedLower {
   float diagonal[2][16][20];
-  float corner[16][18];
+  float corner[16][20];
   uint4 inverses
       [2][32];  // in fp16: rows of the inverses of the four 8 x 8 blocks on the diagonal; what rounding took from them
 };
 
-// Stores a 16 x 16 block in the layout of an accumulator, at row and column `row`, `column` (in blocks of 8) of P.
+// Stores a 16 x 16 block of P in the layout of an accumulator; `at` is where it begins plus block_offset of this lane.
+__device__ __forceinline__ constexpr int block_offset(int lane) {
+  return core_offset(lane / 8 % 2, lane / 16) + lane % 8 * 16;
+}
 template <class Element>
-__device__ __forceinline__ void store_block(uint8_t* matrix, int row, int column, const float* block, int lane) {
+__device__ __forceinline__ void store_block(uint8_t* at, const float* block) {
   using Two = Pair<Element>;
   const Fragment packed = {Two::pack(block[0], block[1]), Two::pack(block[2], block[3]), Two::pack(block[4], block[5]),
                            Two::pack(block[6], block[7])};
-  const int core = lane / 8;
-  store_matrix(shared_address(matrix + core_offset(row + core % 2, column + core / 2) + lane % 8 * 16), packed);
+  store_matrix(shared_address(at), packed);
+}
+// The same at row and column `row`, `column` (in blocks of 8) of P.
+template <class Element>
+__device__ __forceinline__ void store_block(uint8_t* matrix, int row, int column, const float* block, int lane) {
+  store_block<Element>(matrix + core_offset(row, column) + block_offset(lane), block);
 }
 
 // What is above the diagonal of P and T in blocks that nobody writes, once for all chunks of a stage: of P 16 x 16, of T also two of 8 x 8. By

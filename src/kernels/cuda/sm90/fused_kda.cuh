@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
         shared, [](auto& here, int own_rank) { init_barriers(here, own_rank, true); }, walk);
   };
   if (group < 2) {
-    raise_registers<kFusedStateRegisters>();
+    raise_registers<KdaRegisters::kStates>();
     wait_for_state(args);
     if (emits) {
       if (kCtas == 1 || group == 0)
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
       summarize(walk);
     }
   } else {
-    lower_registers<kFusedOtherRegisters>();
+    lower_registers<KdaRegisters::kOthers>();
     if (emits) {
       if (group == 2)
         scale_chunks<kCtas, kForm, true>(activation, shared, rank);

@@ -14,6 +14,7 @@
 namespace deltarelay::cuda::sm90 {
 
 constexpr int kFusedSide = kFusedChunk / 2;  // tokens on one side of the chunk's middle
+using KdaRegisters = FusedRegisters<168>;    // with 160 ptxas puts the products of the state one after the other
 
 // Numbers over the tokens of a chunk, for the state. With r the inverse norm of k (1 without l2norm):
 struct TokenFactors {

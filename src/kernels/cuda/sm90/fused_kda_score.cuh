@@ -187,7 +187,7 @@ class Loader {
       uint64_t* free = &shared_.free[position_.stage];
       if (wait)
         wait_parity(free, position_.parity ^ 1);
-      else if (!uniform(ptx::mbarrier_test_wait_parity(free, position_.parity ^ 1)))
+      else if (!ptx::mbarrier_test_wait_parity(free, position_.parity ^ 1))
         return false;
     }
     if (elect_lane()) {
@@ -240,9 +240,7 @@ class Loader {
       expect(scaled, FusedStage::kTileBytes + FusedStage::kTilesEnd - (kQueries ? 0 : 2 * FusedStage::kTileBytes));
       expect(&shared_.solved[position_.stage], (kQueries ? 2 : 1) * FusedStage::kTriangleBytes);
     }
-#pragma unroll
-    for (int half = 0; half < kHalves; ++half)
-      copy(maps_.v, rank_ + half, head_, stage + FusedStage::kV + half * FusedStage::kTileBytes, scaled);
+    copy(maps_.v, rank_, head_, stage + FusedStage::kV, scaled);
   }
 
   const FusedMaps& maps_;

@@ -96,7 +96,8 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
                                    swizzled_offset(8 * (lane / 16) + lane % 8, 2 * warp + lane / 8 % 2));
 
   constexpr bool kSends = kCtas == 1;  // the outputs: a single CTA has no warp to spare for that
-  float product[16];                   // K S, then R, then U
+  const OutputPlace place(item);
+  float product[16];  // K S, then R, then U
   float out[16];
   int previous = 0;  // stage of the chunk before
 
@@ -157,7 +158,7 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
     wgmma_commit();
     // Behind T R: the output of the chunk before to memory.
     if (kSends && first > 0)
-      send_output<__nv_bfloat16>(maps, args, item, output_tile(previous), first / kFusedChunk - 1, tokens, half, group,
+      send_output<__nv_bfloat16>(maps, args, place, output_tile(previous), first / kFusedChunk - 1, tokens, half, group,
                                  thread);
     wgmma_wait<0>();
     pin(product);
@@ -195,8 +196,8 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
   if (tokens == 0) return;
   write_output(previous);
   if constexpr (kSends)
-    send_output<__nv_bfloat16>(maps, args, item, output_tile(previous), (tokens - 1) / kFusedChunk, tokens, half, group,
-                               thread);
+    send_output<__nv_bfloat16>(maps, args, place, output_tile(previous), (tokens - 1) / kFusedChunk, tokens, half,
+                               group, thread);
 }
 
 // B^T (with values, from zero) or M^T (without, from the identity) of a segment.

@@ -19,9 +19,11 @@ constexpr int kFusedChunk = 32;
 constexpr int kFusedThreads = 4 * kWarpgroup;
 // Items of a single CTA. No more, so that where a multiprocessor is busy with other work, not all that would have been walked on it comes late.
 constexpr int kMostItems = 8;
-// 2 (168 + 88) = 512: the whole register file. With 160 for the state ptxas puts its products one after the other.
-constexpr int kFusedStateRegisters = 168;
-constexpr int kFusedOtherRegisters = 88;
+// Of a thread of two state groups and of two others: together the whole register file. What a state group can do with differs from kernel to kernel.
+template <int kState>
+struct FusedRegisters {
+  static constexpr int kStates = kState, kOthers = 65536 / (2 * kWarpgroup) - kState;
+};
 
 // Half of the channels of a state.
 __device__ __forceinline__ float (&half_of(float (&state)[64], int half))[32] {
@@ -98,22 +100,29 @@ __device__ __forceinline__ void release_rest(Shared& shared, uint64_t* filled, P
   }
 }
 
+// Where the outputs of an item go. In registers: the thread that sends would wait for shared memory, and its group for that thread.
+struct OutputPlace {
+  int token, head, sequence;
+  __device__ __forceinline__ explicit OutputPlace(const Item& item)
+      : token(uniform(static_cast<int>(item.token))), head(uniform(item.head)), sequence(uniform(item.sequence_at)) {}
+};
+
 // Sends off the output of a chunk from its v tile, by `threads` threads, ahead of which all of it lies there. kWholeChunk: no token is past the end.
 template <class Element, bool kWholeChunk = false>
-__device__ __forceinline__ void send_tile(const FusedMaps& maps, const WalkArgs& args, const Item& item,
+__device__ __forceinline__ void send_tile(const FusedMaps& maps, const WalkArgs& args, const OutputPlace& place,
                                           const uint8_t* tile, int chunk, int tokens, int half, int thread,
                                           int threads) {
-  const int token = static_cast<int>(item.token) + chunk * kFusedChunk, valid = tokens - chunk * kFusedChunk;
+  const int token = place.token + chunk * kFusedChunk, valid = tokens - chunk * kFusedChunk;
   if (kWholeChunk || valid >= kFusedChunk) {
     if (thread == 0) {
       ptx::fence_proxy_async(ptx::space_shared);  // behind a barrier it orders the stores of all, as in produce.cuh
-      const int32_t at[5] = {0, token, half, item.head, item.sequence_at};
+      const int32_t at[5] = {0, token, half, place.head, place.sequence};
       ptx::cp_async_bulk_tensor(ptx::space_global, ptx::space_shared, &maps.o, at, tile);
       ptx::cp_async_bulk_commit_group();
     }
   } else {  // a box would run into the next sequence
-    Element* out = static_cast<Element*>(args.o.data) + item.sequence_at * args.o.sequence + token * args.o.token +
-                   item.head * args.o.head + half * kHalfWidth;
+    Element* out = static_cast<Element*>(args.o.data) + place.sequence * args.o.sequence + token * args.o.token +
+                   place.head * args.o.head + half * kHalfWidth;
 #pragma unroll 1
     for (int i = thread; i < valid * 8; i += threads) {
       const int row = i / 8, piece = i % 8;
@@ -125,11 +134,11 @@ __device__ __forceinline__ void send_tile(const FusedMaps& maps, const WalkArgs&
 
 // The same by the state group that has left it there.
 template <class Element, bool kWholeChunk = false>
-__device__ __forceinline__ void send_output(const FusedMaps& maps, const WalkArgs& args, const Item& item,
+__device__ __forceinline__ void send_output(const FusedMaps& maps, const WalkArgs& args, const OutputPlace& place,
                                             const uint8_t* tile, int chunk, int tokens, int half, int group,
                                             int thread) {
   named_barrier(kStateBarrier + group, kWarpgroup);
-  send_tile<Element, kWholeChunk>(maps, args, item, tile, chunk, tokens, half, thread, kWarpgroup);
+  send_tile<Element, kWholeChunk>(maps, args, place, tile, chunk, tokens, half, thread, kWarpgroup);
 }
 
 // All outputs of a CTA of a pair, by one warp of its second state group, which has no rows to walk: the state, which says in `done` that an output lies
@@ -138,6 +147,7 @@ template <class Element, int kStages, class Shared>
 __device__ __forceinline__ void send_outputs(const FusedMaps& maps, const WalkArgs& args, const Item& item,
                                              Shared& shared, int tile, int rank) {
   const int lane = threadIdx.x % 32;
+  const OutputPlace place(item);
   RingPosition<kStages> position;
 #pragma unroll 1
   for (int chunk = 0; chunk < item.row.chunks; ++chunk) {
@@ -146,7 +156,7 @@ __device__ __forceinline__ void send_outputs(const FusedMaps& maps, const WalkAr
     __syncwarp();
     // The maker in the other CTA writes into this stage, but not over its output.
     if (lane == 0 && stage % 2 != rank) arrive_in_block(&shared.free[stage], 1 - rank);
-    send_tile<Element>(maps, args, item, shared.ring[stage] + tile, chunk, item.tokens, rank, lane, 32);
+    send_tile<Element>(maps, args, place, shared.ring[stage] + tile, chunk, item.tokens, rank, lane, 32);
     __syncwarp();
     if (lane == 0) {
       ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>{});

@@ -9,7 +9,7 @@ struct WalkMaps {
   CUtensorMap v, o;  // box: one half of a chunk
 };
 
-// Of the fused walk; box: one half of a chunk each.
+// Of the fused walk; box: one half of a chunk each, of v both where a CTA has both.
 struct FusedMaps {
   CUtensorMap q, k, g, v, o;
 };
