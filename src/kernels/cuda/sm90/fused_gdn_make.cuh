@@ -236,23 +236,21 @@ struct RowPlace {
   int first;  // token of the one; the other is 8 behind it
   int place;  // of the number that this lane writes, in float[16][4]: of two tokens one number each, then the other
   int in_p;   // block_offset
-  int in_l;   // in the rows of FusedLower, bytes
+  int in_l;   // the same in a block of FusedLower
   __device__ __forceinline__ RowPlace(bool lower_rows, int lane)
       : first(keep((lower_rows ? kBlockRows : 0) + lane / 4)),
         place(keep(place_of(first + lane % 2 * 8, lane % 4 / 2))),
         in_p(keep(block_offset(lane))),
-        in_l(keep(lane / 4 * kLowerPitch + lane % 4 * 8)) {}
-  static constexpr int kLowerPitch = sizeof(FusedLower::corner[0]);
+        in_l(keep(lane / 4 * FusedLower::kPitchBytes + lane % 4 * 8)) {}
   static __device__ __forceinline__ int place_of(int token, int part) { return token / 2 * 4 + token % 2 + 2 * part; }
   static __device__ __forceinline__ int keep(int number) { return static_cast<int>(opaque(number)); }
 };
 // The two tokens of a lane's rows, and which of their numbers it writes: of the four lanes that know a token two write one each.
-struct RowTokens {
-  int first, place;   // as RowPlace has them
+struct RowTokens : RowPlace {
   bool second, part;  // the token, the number
   int token;
   __device__ __forceinline__ RowTokens(const RowPlace& at, int lane)
-      : first(at.first), place(at.place), second(lane % 2 != 0), part(lane % 4 >= 2), token(first + 8 * second) {}
+      : RowPlace(at), second(lane % 2 != 0), part(lane % 4 >= 2), token(first + 8 * second) {}
   __device__ __forceinline__ float own(float2 numbers) const { return second ? numbers.y : numbers.x; }
 };
 
@@ -326,11 +324,11 @@ __device__ __forceinline__ void decay_diagonal(float (&block)[8], const float (&
 }
 
 // A block of -L, in fp32.
-__device__ __forceinline__ void store_lower(float (&to)[16][20], const float (&block)[8], const RowPlace& rows) {
+__device__ __forceinline__ void store_lower(FusedLower::Block& to, const float (&block)[8], const RowPlace& rows) {
   uint8_t* at = reinterpret_cast<uint8_t*>(to) + rows.in_l;
 #pragma unroll
   for (int i = 0; i < 8; i += 2)
-    *reinterpret_cast<float2*>(at + i / 2 % 2 * 8 * RowPlace::kLowerPitch + i / 4 * 32) = {block[i], block[i + 1]};
+    *reinterpret_cast<float2*>(at + i / 2 % 2 * 8 * FusedLower::kPitchBytes + i / 4 * 32) = {block[i], block[i + 1]};
 }
 
 // Where a making group stands in the ring, with what it loads and with what it makes, and whose turn it is to make T.

@@ -32,8 +32,8 @@ struct Stage {
   static constexpr int kV = (kP + kMadeBytes + 1023) / 1024 * 1024;  // the halves of the values that this CTA has
 };
 
-using Registers =
-    FusedRegisters<160>;  // of the makers' 96 those above 88 are addresses that would be found again for every chunk
+// Of the makers' 96 those above 88 are addresses that would be found again for every chunk.
+using Registers = FusedRegisters<160>;
 
 // One CTA; a pair, which has half of the values in each; or twins, which have a head each. The last two share the making of chunks: CTA c % 2 makes
 // chunk c. So a stage always belongs to the same CTA, and its barriers have fixed counts.

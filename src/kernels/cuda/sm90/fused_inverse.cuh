@@ -17,8 +17,9 @@ __device__ __forceinline__ constexpr int core_offset(int row, int column) { retu
 
 // -L in fp32, 16 x 16 blocks: the two on the diagonal, and the one below. Rows are padded: float4 stays aligned, and rows fall into different banks.
 struct FusedLower {
-  float diagonal[2][16][20];
-  float corner[16][20];
+  using Block = float[16][20];
+  static constexpr int kPitchBytes = sizeof(Block) / 16;
+  Block diagonal[2], corner;
   uint4 inverses
       [2][32];  // in fp16: rows of the inverses of the four 8 x 8 blocks on the diagonal; what rounding took from them
 };
@@ -91,7 +92,7 @@ template <class Element>
 __device__ __forceinline__ void write_t_by_rows(FusedLower& lower, uint8_t* t, int lane) {
   using Two = Pair<Element>;
   const int block = lane / 16, row = lane % 16;
-  float(&own)[16][20] = lower.diagonal[block];
+  FusedLower::Block& own = lower.diagonal[block];
   float y[16];
 #pragma unroll
   for (int j = 0; j < 16; j += 4) {

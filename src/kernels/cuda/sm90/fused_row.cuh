@@ -19,7 +19,7 @@ constexpr int kFusedChunk = 32;
 constexpr int kFusedThreads = 4 * kWarpgroup;
 // Items of a single CTA. No more, so that where a multiprocessor is busy with other work, not all that would have been walked on it comes late.
 constexpr int kMostItems = 8;
-// Of a thread of two state groups and of two others: together the whole register file. What a state group can do with differs from kernel to kernel.
+// Of a thread of two state groups and of two others: together the whole register file. How few a state group can do with differs from kernel to kernel.
 template <int kState>
 struct FusedRegisters {
   static constexpr int kStates = kState, kOthers = 65536 / (2 * kWarpgroup) - kState;
