@@ -20,7 +20,7 @@ void time(const Shape& shape) {
   activation.l2norm = true;
   walk.time(cuda::sm90::fused_gdn_kernel<Element, kCtas, kHeads, kSuffix>,
             sizeof(cuda::sm90::fused_gdn::Shared<kCtas, kHeads>), cuda::sm90::kFusedThreads, {kCtas, kHeads},
-            walk.maps(gates.data(), {kCtas, kHeads}), walk.args(cuda::sm90::kFusedChunk), activation);
+            walk.maps(gates.data(), strengths.data(), {kCtas, kHeads}), walk.args(cuda::sm90::kFusedChunk), activation);
 }
 
 }  // namespace

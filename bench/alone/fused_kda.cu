@@ -26,7 +26,7 @@ void time(const Shape& shape) {
   activation.scale = 0.08838835f;
   activation.l2norm = true;
   walk.time(cuda::sm90::fused_kda_kernel<kCtas, GateForm::kRawBounded, kSuffix>, sizeof(cuda::sm90::FusedShared<kCtas>),
-            cuda::sm90::kFusedThreads, {kCtas, 1}, walk.maps(gates.data(), {kCtas, 1}),
+            cuda::sm90::kFusedThreads, {kCtas, 1}, walk.maps(gates.data(), nullptr, {kCtas, 1}),
             walk.args(cuda::sm90::kFusedChunk), activation);
 }
 

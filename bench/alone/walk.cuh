@@ -20,6 +20,7 @@
 #include "kernels/cuda/sm90/fused_row.cuh"
 #include "kernels/cuda/sm90/record.h"
 #include "kernels/cuda/sm90/single_ctas.h"
+#include "kernels/cuda/sm90/tensor_map.h"
 #include "kernels/cuda/sm90/walk_maps.h"
 
 namespace deltarelay::alone {
@@ -91,25 +92,43 @@ struct Cluster {
   unsigned ctas, heads;
 };
 
-inline CUtensorMap map_of(const void* data, int tokens, int heads, unsigned halves = 1) {
-  static const auto encode = [] {
+struct Axes {
+  std::array<cuuint64_t, 5> sizes;
+  std::array<cuuint64_t, 4> strides;
+  std::array<cuuint32_t, 5> box;
+};
+inline CUtensorMap encode(const void* data, CUtensorMapDataType type, const Axes& axes, CUtensorMapSwizzle swizzle) {
+  static const auto encoder = [] {
     void* entry = nullptr;
     cudaDriverEntryPointQueryResult found;
     require(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found),
             "cuTensorMapEncodeTiled");
     return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(entry);
   }();
-  const auto heads_64 = static_cast<cuuint64_t>(heads);
-  const std::array<cuuint64_t, 5> sizes = {64, static_cast<cuuint64_t>(tokens), 2, heads_64, 1};
-  const std::array<cuuint64_t, 4> strides = {heads_64 * 256, 128, 256, 16};
-  const std::array<cuuint32_t, 5> box = {64, 32, halves, 1, 1}, steps = {1, 1, 1, 1, 1};
+  const std::array<cuuint32_t, 5> steps = {1, 1, 1, 1, 1};
   CUtensorMap map;
-  const CUresult status =
-      encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 5, const_cast<void*>(data), sizes.data(), strides.data(),
-             box.data(), steps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult status = encoder(&map, type, 5, const_cast<void*>(data), axes.sizes.data(), axes.strides.data(),
+                                  axes.box.data(), steps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+                                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (status != CUDA_SUCCESS) require(cudaErrorInvalidValue, "cuTensorMapEncodeTiled");
   return map;
+}
+inline CUtensorMap map_of(const void* data, int tokens, int heads, unsigned halves = 1) {
+  const auto heads_64 = static_cast<cuuint64_t>(heads);
+  return encode(data, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                {.sizes = {64, static_cast<cuuint64_t>(tokens), 2, heads_64, 1},
+                 .strides = {heads_64 * 256, 128, 256, 16},
+                 .box = {64, 32, halves, 1, 1}},
+                CU_TENSOR_MAP_SWIZZLE_128B);
+}
+// One number in fp32 of a token and head.
+inline CUtensorMap number_map_of(const void* data, int tokens, int heads) {
+  const auto heads_64 = static_cast<cuuint64_t>(heads);
+  return encode(data, CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+                {.sizes = {heads_64, static_cast<cuuint64_t>(tokens), 1, 1, 1},
+                 .strides = {heads_64 * 4, 16, 16, 16},
+                 .box = {cuda::sm90::kNumbersInRow, 32, 1, 1, 1}},
+                CU_TENSOR_MAP_SWIZZLE_NONE);
 }
 
 // Tensors and arguments that the fused walks have in common.
@@ -133,13 +152,17 @@ class Walk {
     o_.poison();
   }
 
-  cuda::sm90::FusedMaps maps(const void* gates, Cluster cluster) const {
+  // Of KDA `strengths` is nullptr.
+  cuda::sm90::FusedMaps maps(const void* gates, const void* strengths, Cluster cluster) const {
     const int tokens = shape_.all_tokens();
+    const bool gdn = strengths != nullptr;
     return {.q = map_of(q_.data(), tokens, shape_.heads_qk),
             .k = map_of(k_.data(), tokens, shape_.heads_qk),
-            .g = map_of(gates, tokens, shape_.heads_v),
             .v = map_of(v_.data(), tokens, shape_.heads_v, 2 * cluster.heads / cluster.ctas),
-            .o = map_of(o_.data(), tokens, shape_.heads_v)};
+            .o = map_of(o_.data(), tokens, shape_.heads_v),
+            .g = gdn ? number_map_of(gates, tokens, shape_.heads_v) : map_of(gates, tokens, shape_.heads_v),
+            .beta = gdn ? number_map_of(strengths, tokens, shape_.heads_v) : CUtensorMap{},
+            .gates = gdn};
   }
 
   cuda::WalkArgs args(int chunk_tokens) const {

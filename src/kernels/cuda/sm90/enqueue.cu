@@ -47,9 +47,15 @@ class Chain {
     const int32_t tiles1 = summarizes ? 2 : call_.tiling.value_tiles, tiles3 = call_.tiling.value_tiles;
     FusedMaps maps{.q = map(tensors_.q, problem_.q, problem_.heads_qk, 1),
                    .k = map(tensors_.k, problem_.k, problem_.heads_qk, 1),
-                   .g = gdn() ? CUtensorMap{} : map(tensors_.g, problem_.g, problem_.heads_v, 1),
                    .v = value_map(tiles1),
-                   .o = map(tensors_.o, problem_.o, problem_.heads_v, 1)};
+                   .o = map(tensors_.o, problem_.o, problem_.heads_v, 1),
+                   .g = {},
+                   .beta = {},
+                   .gates = false};
+    if (gdn())
+      map_gates(maps);
+    else
+      maps.g = map(tensors_.g, problem_.g, problem_.heads_v, 1);
     walk_fused(maps, 1, tiles1);
     if (summarizes) carry();
     if (call_.bounds.rows3 == 0) return;
@@ -62,16 +68,32 @@ class Chain {
     return map(tensors_.v, problem_.v, problem_.heads_v, 2 / value_tiles);
   }
 
+  // Gates and strengths of GDN, where they can be used as they lie.
+  void map_gates(FusedMaps& maps) const {
+    const Activation activation = of_.activation();
+    maps.gates = activation.gate_form == GateForm::kLog && activation.beta_form == BetaForm::kValue &&
+                 can_copy_numbers(activation.g) && can_copy_numbers(activation.beta);
+    if (!maps.gates) return;
+    auto numbers = [&](const TensorView& tensor) { return make_number_map(request(tensor, problem_.heads_v)); };
+    maps.g = numbers(activation.g);
+    maps.beta = numbers(activation.beta);
+  }
+
   bool gdn() const { return problem_.op == Op::kGdn; }
 
   CUtensorMap map(const void* data, const Strides& strides, int64_t heads, int32_t box_halves) const {
+    MapRequest asked = request(view(data, strides, problem_.dtype), heads);
+    asked.box_halves = box_halves;
+    return make_map(asked);
+  }
+  MapRequest request(const TensorView& tensor, int64_t heads) const {
     const bool batched = problem_.batched();
-    return make_map({.tensor = view(data, strides, problem_.dtype),
-                     .sequences = batched ? problem_.num_seqs : 1,
-                     .tokens = batched ? problem_.seq_len : problem_.num_tokens,
-                     .heads = heads,
-                     .box_tokens = call_.chunk,
-                     .box_halves = box_halves});
+    return {.tensor = tensor,
+            .sequences = batched ? problem_.num_seqs : 1,
+            .tokens = batched ? problem_.seq_len : problem_.num_tokens,
+            .heads = heads,
+            .box_tokens = call_.chunk,
+            .box_halves = 1};
   }
 
   WalkMaps make_maps() const {

@@ -100,7 +100,8 @@ class Loader {
         ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, to, &map, at, loaded);
     };
     const bool own = kCtas == 1 || stage_index % 2 == rank_;
-    expect(loaded, ((kQueries ? 4 : 2) + kHalves) * Stage::kTileBytes);
+    const bool gates = own && maps_.gates;
+    expect(loaded, ((kQueries ? 4 : 2) + kHalves) * Stage::kTileBytes + (gates ? sizeof(RawGates) : 0));
     if (!own) expect(&shared_.made[stage_index], Stage::kMadeBytes);
     if (kHeads == 1 || own) {
 #pragma unroll
@@ -110,6 +111,12 @@ class Loader {
       }
     }
     copy(maps_.v, kHalves == 2 ? 0 : rank_, item.head, stage + Stage::kV);
+    if (gates) {
+      RawGates& raw = shared_.raw[stage_index / kCtas];
+      const int32_t at[5] = {item.head / kNumbersInRow * kNumbersInRow, token, 0, 0, item.sequence_at};
+      ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, raw.number[0], &maps_.g, at, loaded);
+      ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, raw.number[1], &maps_.beta, at, loaded);
+    }
   }
 
   const FusedMaps& maps_;
@@ -125,7 +132,13 @@ class Loader {
 struct RawToken {
   uint32_t gate, beta;
 };
-// Fetches them a chunk before their use, so that nothing waits for them: of one chunk in `kEvery`, from `chunk` on. Counted on by bytes: where a token
+// Those that came with the tiles of a chunk (FusedMaps::gates).
+__device__ __forceinline__ RawToken copied_token(const RawGates& copied, int head, int valid, int lane) {
+  if (lane >= valid) return {};
+  return {__float_as_uint(copied.number[0][lane][head % kNumbersInRow]),
+          __float_as_uint(copied.number[1][lane][head % kNumbersInRow])};
+}
+// Others are fetched by the warp itself: 32 tokens are 32 sectors, which take as long in the pipe of shared memory as 32 stores. Fetches them a chunk before their use, so that nothing waits for them: of one chunk in `kEvery`, from `chunk` on. Counted on by bytes: where a token
 // lies is 64-bit arithmetic.
 template <int kEvery>
 class TokenCursor {
@@ -164,17 +177,12 @@ class TokenCursor {
 struct ChunkGates {
   float sum;   // G, base 2
   float beta;  // 0 past the end
-  float last;  // G of the last token
 };
-// Log-decays and strengths in fp32, which have code of their own: the forms and types of all others are 25 instructions of choosing.
-__device__ __forceinline__ bool passes_as_is(const Activation& activation) {
-  return activation.gate_form == GateForm::kLog && activation.g.dtype == DType::kFp32 &&
-         activation.beta_form == BetaForm::kValue && activation.beta.dtype == DType::kFp32;
-}
-__device__ __forceinline__ ChunkGates sum_gates(const Activation& activation, const GateParams& gate, RawToken raw,
-                                                int valid, int lane) {
+// `copied`: log-decays and strengths in fp32, which have code of their own: the forms and types of all others are 25 instructions of choosing.
+__device__ __forceinline__ ChunkGates sum_gates(const Activation& activation, bool copied, const GateParams& gate,
+                                                RawToken raw, int valid, int lane) {
   float sum = 0.0f, beta = 0.0f;
-  if (passes_as_is(activation)) {  // a raw 0 is what belongs past the end
+  if (copied) {  // a raw 0 is what belongs past the end
     sum = clamp_decay(log2_decay<GateForm::kLog>(__uint_as_float(raw.gate), gate), gate);
     beta = __uint_as_float(raw.beta);
   } else if (lane < valid) {
@@ -183,152 +191,86 @@ __device__ __forceinline__ ChunkGates sum_gates(const Activation& activation, co
   }
 #pragma unroll
   for (int step = 1; step < 32; step *= 2) add_from_below(sum, step);
-  return {sum, beta, __shfl_sync(~0u, sum, 31)};
+  return {sum, beta};
 }
 
-// What follows from the gates alone: for the state the decay of the chunk, for the making group sums and strengths.
-__device__ __forceinline__ void write_gates(uint8_t* stage, TokenGates& to, const ChunkGates& gates, int lane) {
-  to.sum(lane) = gates.sum;
-  to.beta[lane] = gates.beta;
-  if (lane == 0) *reinterpret_cast<float4*>(stage + Stage::kDecay) = {exp2_approx(gates.last), 0.0f, 0.0f, 0.0f};
-}
-
-constexpr int kBlockRows = 16;  // rows of a warp in a product of 64
-
-// Of a 16 x 16 block on a diagonal the numbers (i, i) of this lane's rows, lane / 4 and lane / 4 + 8: of the scores q.k and squares of k. One of the
-// four lanes of a row has it in its accumulators. By FFMA the sums cost a warp some 190 instructions a chunk.
-__device__ __forceinline__ float2 diagonal_of(const float (&block)[8], int lane) {
-  const bool odd = lane / 4 % 2 != 0;
-  const int from = lane / 4 * 4 + lane / 8;
-  return make_float2(__shfl_sync(~0u, odd ? block[1] : block[0], from),
-                     __shfl_sync(~0u, odd ? block[7] : block[6], from));
-}
-
-// Squares of this lane's rows of q, rows lane / 4 and lane / 4 + 8 of 16 from `first` on: the diagonal of their products with themselves. Rows are
-// fetched once more as columns, where the two registers of 8 of them have to be neighbours: moves would be four times as many instructions.
-template <class Element>
-__device__ __forceinline__ float2 square_queries(const uint8_t* stage, int first, int lane) {
-  float upper[4] = {}, lower[4] = {};
-  const uint32_t tile = shared_address(stage + Stage::kQ);
-  const uint32_t as_rows = tile + swizzled_offset(first + lane % 16, lane / 16),
-                 as_columns = tile + swizzled_offset(first + lane / 16 * 8 + lane % 8, lane / 8 % 2);
-#pragma unroll
-  for (int step = 0; step < 8; ++step) {
-    const int half = step / 4 * Stage::kHalfBytes, channels = step % 4 * 32;  // swizzled: by exclusive or
-    const Fragment rows = load_matrix((as_rows ^ channels) + half),
-                   columns = load_matrix((as_columns ^ channels) + half);
-    mma<Element>(upper, rows, columns.reg[0], columns.reg[1]);
-    mma<Element>(lower, rows, columns.reg[2], columns.reg[3]);
+// This lane's token, whose row of q and row of k it has scores of, so that P and L share their decays; and where what belongs to it lies. A warp has 8
+// tokens, one of the four groups of a chunk. Found once for all chunks; opaque, or the compiler finds them again in each.
+struct TokenPlace {
+  int group, token;
+  int as_rows;     // for load_matrix: 8 rows of q and the same of k as an operand of 16 rows and channels
+  int in_p, in_l;  // of the lane's first two numbers in P, in FusedLower
+  __device__ __forceinline__ TokenPlace(int warp, int lane, bool queries) : group(tokens_of(warp)) {
+    const int row = 8 * group + lane % 8;
+    token = keep(8 * group + lane / 4);
+    as_rows = keep((!queries || lane / 8 % 2 ? Stage::kK : Stage::kQ) + swizzled_offset(row, lane / 16));
+    in_p = keep(core_offset(group, 0) + lane / 4 * 16 + lane % 4 * 4);
+    in_l = keep(FusedLower::offset(group, 0) + FusedLower::in_block(lane / 4, lane % 4 * 2));
   }
-  const float block[8] = {upper[0], upper[1], 0.0f, 0.0f, 0.0f, 0.0f, lower[2], lower[3]};
-  return diagonal_of(block, lane);
-}
-
-// scale / |row| of this lane's rows from their squares.
-__device__ __forceinline__ float2 norms_of(float2 square, const Activation& activation, float scale) {
-  if (!activation.l2norm) return {scale, scale};
-  return {scale * rsqrt_approx(square.x + kL2NormEpsilon), scale * rsqrt_approx(square.y + kL2NormEpsilon)};
-}
-
-// Where a lane's rows are in a chunk, and where it stores its share of a block of them. Found once for all chunks; opaque, or the compiler finds them
-// again in each.
-struct RowPlace {
-  int first;  // token of the one; the other is 8 behind it
-  int place;  // of the number that this lane writes, in float[16][4]: of two tokens one number each, then the other
-  int in_p;   // block_offset
-  int in_l;   // the same in a block of FusedLower
-  __device__ __forceinline__ RowPlace(bool lower_rows, int lane)
-      : first(keep((lower_rows ? kBlockRows : 0) + lane / 4)),
-        place(keep(place_of(first + lane % 2 * 8, lane % 4 / 2))),
-        in_p(keep(block_offset(lane))),
-        in_l(keep(lane / 4 * FusedLower::kPitchBytes + lane % 4 * 8)) {}
-  static __device__ __forceinline__ int place_of(int token, int part) { return token / 2 * 4 + token % 2 + 2 * part; }
+  // Warp 0 loads, and warps 2 and 3 make T: those of warp 1 are the last, which have the most columns.
+  static __device__ __forceinline__ int tokens_of(int warp) { return warp == 0 ? 0 : warp == 1 ? 3 : warp - 1; }
   static __device__ __forceinline__ int keep(int number) { return static_cast<int>(opaque(number)); }
 };
-// The two tokens of a lane's rows, and which of their numbers it writes: of the four lanes that know a token two write one each.
-struct RowTokens : RowPlace {
-  bool second, part;  // the token, the number
-  int token;
-  __device__ __forceinline__ RowTokens(const RowPlace& at, int lane)
-      : RowPlace(at), second(lane % 2 != 0), part(lane % 4 >= 2), token(first + 8 * second) {}
-  __device__ __forceinline__ float own(float2 numbers) const { return second ? numbers.y : numbers.x; }
-};
 
-// The vectors of Q S and of the diagonal of P, of rows of q whose inverse norms times the scale are `norm`. Past the end they may be anything, for outputs
-// that nobody stores.
-__device__ __forceinline__ void write_query_vectors(uint8_t* stage, float norm, float dot, TokenGates& gates,
-                                                    const RowTokens& rows) {
-  const float number = gates.at(rows.place);
-  reinterpret_cast<float*>(stage + Stage::kQuery)[rows.place] = norm * (rows.part ? dot * number : exp2_approx(number));
-}
-
-// The vectors of K S and of the update, and w, of rows of k whose inverse norms are `norm`.
-__device__ __forceinline__ void write_key_vectors(uint8_t* stage, float norm, TokenGates& gates, int valid,
-                                                  const RowTokens& rows) {
-  const float sum = gates.at(rows.place - 2 * rows.part), last = gates.sum(kFusedChunk - 1);
-  const float beta = gates.beta[rows.token];
-  const float factor = rows.token < valid ? norm * (rows.part ? beta : 1.0f) : 0.0f;
-  reinterpret_cast<float*>(stage + Stage::kPrediction)[kFusedChunk * rows.part + rows.token] =
-      factor * exp2_approx(rows.part ? last - sum : sum);
-  if (rows.part) gates.at(rows.place) = factor;
-}
-
-// A warp's 16 rows of the scores of a chunk, in the layout of accumulators: the block on the diagonal, and of the lower rows the one left of it.
-struct RowScores {
-  float diagonal[8], corner[8];
-
-  // `columns`: all 32.
-  __device__ __forceinline__ RowScores(const float* columns, bool lower_rows) {
+// Scores of this lane's token with all 32: of column block n, 8 columns, numbers 4 n and 4 n + 1 are those of q, the next two those of k. Not waited for. Returns
+// the square of q where it is asked for, in fp32: by mma.sync it takes longer (docs/kernels/sm90-fused.md).
+template <class Element>
+__device__ __forceinline__ float multiply_rows(float (&scores)[16], const uint8_t* stage, bool square,
+                                               const TokenPlace& at) {
+  const uint32_t address = shared_address(stage), as_rows = address + at.as_rows;
+  const uint64_t keys = swizzled_operand_at(operand_place(address), Stage::kK);
+  Fragment rows[8];
 #pragma unroll
-    for (int i = 0; i < 8; ++i) diagonal[i] = lower_rows ? columns[8 + i] : columns[i], corner[i] = columns[i];
-  }
-  __device__ __forceinline__ void scale(float2 norm) {
+  for (int k = 0; k < 8; ++k) rows[k] = load_matrix((as_rows ^ (k % 4 * 32)) + k / 4 * Stage::kHalfBytes);
+  wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const float factor = i / 2 % 2 ? norm.y : norm.x;
-      diagonal[i] *= factor, corner[i] *= factor;
+  for (int k = 0; k < 8; ++k) Wgmma<Element>::times(scores, rows[k], keys + channel_step(k, Stage::kHalfBytes), k > 0);
+  wgmma_commit();
+  if (!square) return 0.0f;
+  using Two = Pair<Element>;
+  float sums[4] = {};
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float low = Two::low(rows[k].reg[2 * i]), high = Two::high(rows[k].reg[2 * i]);
+      sums[2 * i] = fmaf(low, low, sums[2 * i]), sums[2 * i + 1] = fmaf(high, high, sums[2 * i + 1]);
     }
   }
-  // Rows past the end, which may be anything, are 0.
-  __device__ __forceinline__ void select(const RowTokens& rows, int valid) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const bool exists = rows.first + (i / 2 % 2 ? 8 : 0) < valid;
-      diagonal[i] = exists ? diagonal[i] : 0.0f, corner[i] = exists ? corner[i] : 0.0f;
-    }
-  }
-};
-
-// w_j e^{Gi-Gj} times scores of 16 columns from `first` on.
-__device__ __forceinline__ void decay_block(float (&block)[8], const float (&scores)[8], const TokenGates& gates,
-                                            float2 sum, int first, int lane) {
-#pragma unroll
-  for (int n = 0; n < 2; ++n) {
-    const float4 column = *reinterpret_cast<const float4*>(gates.number[first / 2 + 4 * n + lane % 4]);
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const float ratio = exp2_approx((e / 2 ? sum.y : sum.x) - (e % 2 ? column.y : column.x));
-      block[4 * n + e] = scores[4 * n + e] * (ratio * (e % 2 ? column.w : column.z));
-    }
-  }
-}
-// The same of a diagonal block; elements on and above the diagonal, which may be anything, become 0.
-__device__ __forceinline__ void decay_diagonal(float (&block)[8], const float (&scores)[8], const TokenGates& gates,
-                                               float2 sum, int first, int lane) {
-  decay_block(block, scores, gates, sum, first, lane);
-  const int column = 2 * (lane % 4);
-  const bool low = column < lane / 4, high = column + 1 < lane / 4;
-  block[0] = low ? block[0] : 0.0f, block[1] = high ? block[1] : 0.0f;
-  block[4] = block[5] = 0.0f;
-  block[6] = low ? block[6] : 0.0f, block[7] = high ? block[7] : 0.0f;
+  float sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+  sum += __shfl_xor_sync(~0u, sum, 1);
+  return sum + __shfl_xor_sync(~0u, sum, 2);
 }
 
-// A block of -L, in fp32.
-__device__ __forceinline__ void store_lower(FusedLower::Block& to, const float (&block)[8], const RowPlace& rows) {
-  uint8_t* at = reinterpret_cast<uint8_t*>(to) + rows.in_l;
+// Of an 8 x 8 block on a diagonal the number (i, i) of this lane's row i, which one of the four lanes of that row has in its accumulators.
+__device__ __forceinline__ float diagonal_of(float even, float odd, int lane) {
+  return __shfl_sync(~0u, lane / 4 % 2 != 0 ? odd : even, lane / 4 * 4 + lane / 8);
+}
+
+// The vectors for the state, by one warp, a token a lane. Rows past the end, whose norms may be anything, are 0; their factors of outputs, which nobody
+// stores, may be anything.
+__device__ __forceinline__ void write_vectors(uint8_t* stage, TokenGates& gates, const TokenNorms& norms, int valid,
+                                              int lane) {
+  const float w = gates.w(lane), sum = gates.sum(lane), last = gates.sum(kFusedChunk - 1), decay = exp2_approx(sum);
+  auto at = [&](int vector) -> float& { return reinterpret_cast<float*>(stage + vector)[lane]; };
+  at(Stage::kPrediction) = (lane < valid ? norms.key : 0.0f) * decay;
+  at(Stage::kUpdate) = w * exp2_approx(last - sum);
+  float* query = reinterpret_cast<float*>(stage + Stage::kQuery) + TokenGates::place(lane);
+  query[0] = norms.query * decay, query[2] = norms.query * (norms.dot * w);
+  if (lane == 0) *reinterpret_cast<float4*>(stage + Stage::kDecay) = {exp2_approx(last), 0.0f, 0.0f, 0.0f};
+}
+
+// Scores of tokens past the end, which may be anything, become 0.
+__device__ __forceinline__ void select_scores(float (&scores)[16], int token, int valid, int lane) {
 #pragma unroll
-  for (int i = 0; i < 8; i += 2)
-    *reinterpret_cast<float2*>(at + i / 2 % 2 * 8 * FusedLower::kPitchBytes + i / 4 * 32) = {block[i], block[i + 1]};
+  for (int i = 0; i < 16; ++i) scores[i] = token < valid && i / 4 * 8 + lane % 4 * 2 + i % 2 < valid ? scores[i] : 0.0f;
+}
+
+// This lane's two numbers of P and of -L in 8 columns, from scores that are scaled. `decay` is w_j e^{Gi-Gj}.
+template <class Element, bool kQueries>
+__device__ __forceinline__ void write_columns(uint8_t* p, uint8_t* lower, const float (&scores)[4], float2 decay) {
+  if constexpr (kQueries) word_at(p) = Pair<Element>::pack(scores[0] * decay.x, scores[1] * decay.y);
+  *reinterpret_cast<float2*>(lower) = {scores[2] * decay.x, scores[3] * decay.y};
 }
 
 // Where a making group stands in the ring, with what it loads and with what it makes, and whose turn it is to make T.
@@ -344,10 +286,12 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activat
                                             int begin, Shared<kCtas, kHeads>& shared, int group, int rank,
                                             MakeState<kCtas, kHeads>& at) {
   using Position = MakePosition<kCtas, kHeads>;
-  const int warp = uniform(static_cast<int>(threadIdx.x) % kWarpgroup / 32);
+  // Its role. Of the second group they are exchanged, so that no scheduler has all who make T; but of twins, where it takes 1 % more cycles.
+  const int warp = uniform(static_cast<int>(threadIdx.x) % kWarpgroup / 32) ^ (kHeads == 1 ? 2 * group : 0);
   const int chunks = uniform(item.row.chunks), first = (group + begin / kCtas) % 2 * kCtas;
   auto& lower = shared.lower[group];
   auto& gates = shared.gates[group];
+  auto& norms = shared.norms[group];
   // Where a stage would begin whose P, T and vectors are those of this CTA's head (0), or of the other's.
   auto made_of = [](uint8_t* stage, int of) { return stage + of * (Ring<kCtas, kHeads>::kOther - Stage::kP); };
   Loader<kCtas, kHeads, kQueries> loader(maps, shared, item, first, begin, rank, at.loading);
@@ -359,9 +303,10 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activat
   Position& position = at.making;
   int& turn = at.turn;
   const bool sums_gates = kHeads > 1 ? warp >= 2 : warp == 3;
-  TokenCursor<2 * kCtas> cursor(activation, item, head, first + rank, static_cast<int>(threadIdx.x % 32));
+  const int own_lane = static_cast<int>(threadIdx.x % 32);
+  TokenCursor<2 * kCtas> cursor(activation, item, head, first + rank, own_lane);
   RawToken raw{};
-  if (sums_gates) raw = cursor.fetch(activation);
+  if (sums_gates && !maps.gates) raw = cursor.fetch(activation);
   if (begin == 0) {  // the stages that this group makes, once, while the first copies are on their way
     for (Position own = position; own.parity == 0; own.advance()) {
       const int thread = threadIdx.x % kWarpgroup;
@@ -372,86 +317,92 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activat
       }
     }
   }
-  const RowPlace rows(warp & 1, static_cast<int>(threadIdx.x % 32));
+  const TokenPlace place(warp, own_lane, kQueries);
 #pragma unroll 1
   for (int chunk = first + rank; chunk < chunks; chunk += 2 * kCtas) {
     // Opaque, or the compiler keeps every address that follows from it in registers from chunk to chunk.
-    const uint32_t thread = opaque(threadIdx.x) % kWarpgroup;
-    const int lane = static_cast<int>(thread % 32), stage_index = position.stage;
+    const int lane = static_cast<int>(opaque(threadIdx.x % 32)), stage_index = position.stage;
     uint8_t* stage = shared.ring[stage_index];
     const int valid = min(item.tokens - chunk * kFusedChunk, kFusedChunk);
-    // The warps of L are done with the chunk before. And warp 0 has asked for this one: until then the barrier of its stage may still be that of the
+    // Those who make T are done with the chunk before. And warp 0 has asked for this one: until then the barrier of its stage may still be that of the
     // other group's use (kSkips).
     named_barrier(kMakeBarrier + group, kWarpgroup);
     wait_parity(&shared.loaded[stage_index], position.parity);
 
-    // Rows 0-31 are those of q, rows 32-63 those of k; columns k.
     float scores[16];
-    const uint32_t operands = operand_place(shared_address(stage));
-    multiply_scores<Element>(scores, swizzled_operand_at(operands, Stage::kQ), swizzled_operand_at(operands, Stage::kK),
-                             Stage::kHalfBytes);
+    const float square = multiply_rows<Element>(scores, stage, kQueries && activation.l2norm, place);
     if (sums_gates) {
-      write_gates(made_of(stage, gates_of), gates[gates_of], sum_gates(activation, gate, raw, valid, lane), lane);
-      raw = cursor.fetch(activation);
-    }
-    const bool lower_rows = warp & 1, of_keys = warp >= 2;
-    float2 square = {};
-    if constexpr (kQueries) {
-      if (!of_keys && activation.l2norm) square = square_queries<Element>(stage, lower_rows ? kBlockRows : 0, lane);
+      if (maps.gates) raw = copied_token(shared.raw[stage_index / kCtas], head, valid, lane);
+      const ChunkGates sums = sum_gates(activation, maps.gates, gate, raw, valid, lane);
+      gates[gates_of].sum(lane) = sums.sum, gates[gates_of].beta[lane] = sums.beta;
+      if (!maps.gates) raw = cursor.fetch(activation);
     }
     named_barrier(kMakeBarrier + group, kWarpgroup);  // gates
     wgmma_wait<0>();
     pin(scores);
-    const RowTokens tokens(rows, lane);
-    RowScores with_keys(scores, lower_rows);
-    const float2 diagonal = diagonal_of(with_keys.diagonal, lane);
-    const float dot = tokens.own(diagonal);
-    if (of_keys) square = diagonal;
-    const float2 norm = norms_of(square, activation, of_keys ? 1.0f : activation.scale);
-    if (of_keys) {
+    float sum[kHeads];
+#pragma unroll
+    for (int of = 0; of < kHeads; ++of) sum[of] = gates[of].sum(place.token);
+    const float beta = gates[kHeads > 1 ? lane % 2 : 0].beta[place.token];
+    if (valid < kFusedChunk) select_scores(scores, place.token, valid, lane);
+    float own[4];  // of the columns on the diagonal
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const float upper = place.group == 0 ? scores[e] : scores[4 + e];
+      const float below = place.group == 2 ? scores[8 + e] : scores[12 + e];
+      own[e] = place.group < 2 ? upper : below;
+    }
+    TokenNorms norm = {.key = 1.0f, .query = activation.scale, .dot = diagonal_of(own[0], own[1], lane)};
+    if (activation.l2norm) {
+      norm.key = rsqrt_approx(diagonal_of(own[2], own[3], lane) + kL2NormEpsilon);
+      if constexpr (kQueries) norm.query *= rsqrt_approx(square + kL2NormEpsilon);
+    }
+    // By the four lanes of a token: three norms, and w of each head.
+    const int part = lane % 4;
+    if (part < 3) norms.of(part, place.token) = part == 0 ? norm.key : part == 1 ? norm.query : norm.dot;
+    if (part < kHeads) gates[part].w(place.token) = place.token < valid ? norm.key * beta : 0.0f;
+    named_barrier(kMakeBarrier + group, kWarpgroup);  // w of all
+    if (sums_gates) write_vectors(made_of(stage, gates_of), gates[gates_of], norms.of(lane), valid, lane);
+    // This lane's numbers of P and -L in 8 columns: those left of the diagonal, then those on it.
+    auto write = [&](int n, const float* numbers, auto&& select) {
+      const float scaled[4] = {numbers[0] * norm.query, numbers[1] * norm.query, numbers[2] * -norm.key,
+                               numbers[3] * -norm.key};
+      float2 decay[kHeads];  // w_j e^{Gi-Gj}
+#pragma unroll
+      for (int of = 0; of < kHeads; ++of) {
+        const float4 column = *reinterpret_cast<const float4*>(gates[of].number[4 * n + lane % 4]);
+        decay[of] = select({exp2_approx(sum[of] - column.x) * column.z, exp2_approx(sum[of] - column.y) * column.w});
+      }
 #pragma unroll
       for (int of = 0; of < kHeads; ++of)
-        write_key_vectors(made_of(stage, of), tokens.own(norm), gates[of], valid, tokens);
-    }
-    with_keys.scale(of_keys ? make_float2(-norm.x, -norm.y) : norm);
-    if (valid < kFusedChunk) with_keys.select(tokens, valid);
-    named_barrier(kMakeBarrier + group, kWarpgroup);  // w of all
+        write_columns<Element, kQueries>(made_of(stage, of) + Stage::kP + core_offset(0, n) + place.in_p,
+                                         lower[of].blocks + n * FusedLower::kBlockBytes + place.in_l, scaled,
+                                         decay[of]);
+    };
 #pragma unroll
-    for (int of = 0; of < kHeads; ++of) {
-      uint8_t* made = made_of(stage, of);
-      const float2 sum = {gates[of].sum(tokens.first), gates[of].sum(tokens.first + 8)};
-      float block[8];
-      decay_diagonal(block, with_keys.diagonal, gates[of], sum, lower_rows ? 16 : 0, lane);
-      if (of_keys) {
-        store_lower(lower[of].diagonal[lower_rows], block, rows);
-      } else if constexpr (kQueries) {
-        store_block<Element>(made + Stage::kP + core_offset(2 * lower_rows, 2 * lower_rows) + rows.in_p, block);
-        write_query_vectors(made, tokens.own(norm), dot, gates[of], tokens);
-      }
-      if (lower_rows) {
-        decay_block(block, with_keys.corner, gates[of], sum, 0, lane);
-        if (of_keys)
-          store_lower(lower[of].corner, block, rows);
-        else if constexpr (kQueries)
-          store_block<Element>(made + Stage::kP + core_offset(2, 0) + rows.in_p, block);
-      }
+    for (int n = 0; n < 3; ++n) {
+      if (n >= place.group) break;
+      write(n, scores + 4 * n, [](const float2& all) { return all; });
     }
-    if (of_keys) {
-      named_barrier(kLowerBarrier + group, 64);
-      // By the warps in turns, or of twins by both at once.
+    // On and above the diagonal decays may be anything.
+    const bool low = lane % 4 * 2 < lane / 4, high = lane % 4 * 2 + 1 < lane / 4;
+    write(place.group, own, [&](const float2& all) { return float2{low ? all.x : 0.0f, high ? all.y : 0.0f}; });
+    ptx::fence_proxy_async(ptx::space_shared);
+    // Of twins T of each head by a warp, else by the two in turns.
+    if (kHeads > 1 ? warp >= 2 : warp == 2 + turn) {
+      split_barrier(kLowerBarrier + group, kWarpgroup);
       const int of = kHeads > 1 ? warp - 2 : 0;
-      if (kHeads > 1 || warp == 2 + turn) write_t<Element>(lower[of], made_of(stage, of) + Stage::kT, lane);
+      write_t<Element>(lower[of], made_of(stage, of) + Stage::kT, lane);
       ptx::fence_proxy_async(ptx::space_shared);
-      split_barrier(kMadeBarrier + group, kWarpgroup);
-      if (warp == 2 && elect_lane()) {
-        if constexpr (kCtas > 1)
+      __syncwarp();
+      if (elect_lane()) {
+        if (kCtas > 1 && of == kHeads - 1)
           copy_to_block(stage + Stage::kP, made_of(stage, kHeads - 1) + Stage::kP, Stage::kMadeBytes,
                         &shared.made[stage_index], 1 - rank);
-        ptx::mbarrier_arrive(&shared.made[stage_index]);
+        if (of == 0) ptx::mbarrier_arrive(&shared.made[stage_index]);
       }
     } else {
-      ptx::fence_proxy_async(ptx::space_shared);
-      split_arrive(kMadeBarrier + group, kWarpgroup);
+      split_arrive(kLowerBarrier + group, kWarpgroup);
       // What the next chunk of this group needs, while the others make T: of twins its stage is left about now by the state, which may wait for this chunk.
       if (warp == 0) loader.load(chunk + 2 * kCtas);
     }

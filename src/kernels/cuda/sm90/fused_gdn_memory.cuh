@@ -8,6 +8,7 @@
 #include "kernels/cuda/sm90/fused_row.cuh"
 #include "kernels/cuda/sm90/record.h"
 #include "kernels/cuda/sm90/stage.cuh"
+#include "kernels/cuda/sm90/tensor_map.h"
 
 namespace deltarelay::cuda::sm90::fused_gdn {
 
@@ -45,12 +46,31 @@ struct Ring {
   static constexpr int kBytes = kOther + (kHeads - 1) * (Stage::kV - Stage::kP);
 };
 
+// Gates, then strengths of a chunk as they are copied (FusedMaps::gates): of every token those of four heads.
+struct RawGates {
+  alignas(128) float number[2][kFusedChunk][kNumbersInRow];
+};
+
 // What the warps of a making group need of their chunk's tokens.
 struct TokenGates {
   alignas(16) float number[kFusedChunk / 2][4];  // of tokens 2 p, 2 p + 1: G (base 2) twice, w twice
-  float beta[kFusedChunk];                       // 0 past the end
-  __device__ __forceinline__ float& sum(int token) { return number[token / 2][token % 2]; }
-  __device__ __forceinline__ float& at(int place) { return (&number[0][0])[place]; }
+  static __device__ __forceinline__ constexpr int place(int token) { return token / 2 * 4 + token % 2; }
+  float beta[kFusedChunk];
+  __device__ __forceinline__ float& sum(int token) { return (&number[0][0])[place(token)]; }
+  __device__ __forceinline__ float& w(int token) { return (&number[0][0])[place(token) + 2]; }
+};
+// Of a token: inverse norm of k, that of q times the scale, and q.k.
+struct TokenNorms {
+  float key, query, dot;
+};
+// Of the tokens of a chunk, each kind by itself: so far apart that the kinds of 8 tokens fall into different banks.
+struct ChunkNorms {
+  static constexpr int kKindBytes = 4 * (kFusedChunk + 8);
+  uint8_t bytes[3 * kKindBytes];
+  __device__ __forceinline__ float& of(int kind, int token) {
+    return *reinterpret_cast<float*>(bytes + kind * kKindBytes + 4 * token);
+  }
+  __device__ __forceinline__ TokenNorms of(int token) { return {of(0, token), of(1, token), of(2, token)}; }
 };
 
 // Barriers of a stage. An own stage is one whose chunks this CTA makes; the others arrive by copies of the other CTA.
@@ -58,15 +78,17 @@ template <int kCtas, int kHeads>
 struct Shared {
   static constexpr int kStages = Ring<kCtas, kHeads>::kStages;
   uint8_t ring[kStages][Ring<kCtas, kHeads>::kBytes];
-  FusedLower lower[2][kHeads];  // of each making group: of this CTA's head, and of twins of the other's
-  TokenGates gates[2][kHeads];  // likewise
-  uint64_t loaded[kStages];     // q, k, v are there
-  uint64_t made[kStages];       // P, T and the vectors
-  uint64_t done[kStages];       // of a pair's emit: the state has read it, and its output lies over v
-  uint64_t free[kStages];       // read by all states (own: of both CTAs), and the output has left
-  Item item;                    // the first, and of a pair the only one
-  Item later[kMostItems - 1];   // (fused_items.cuh)
-  int items;                    // how many; 0: this CTA has none
+  RawGates raw[kStages / kCtas];  // of the chunks that this CTA makes
+  FusedLower lower[2][kHeads];    // of each making group: of this CTA's head, and of twins of the other's
+  TokenGates gates[2][kHeads];    // likewise
+  alignas(16) ChunkNorms norms[2];
+  uint64_t loaded[kStages];    // q, k, v are there
+  uint64_t made[kStages];      // P, T and the vectors
+  uint64_t done[kStages];      // of a pair's emit: the state has read it, and its output lies over v
+  uint64_t free[kStages];      // read by all states (own: of both CTAs), and the output has left
+  Item item;                   // the first, and of a pair the only one
+  Item later[kMostItems - 1];  // (fused_items.cuh)
+  int items;                   // how many; 0: this CTA has none
   Suffix suffix;
 };
 static_assert(sizeof(Shared<1, 1>) <= 232448 && sizeof(Shared<2, 1>) <= 232448 && sizeof(Shared<2, 2>) <= 232448,
@@ -76,9 +98,8 @@ static_assert(sizeof(Shared<1, 1>) <= 232448 && sizeof(Shared<2, 1>) <= 232448 &
 template <int kCtas, int kHeads>
 using MakePosition = SteppedPosition<Ring<kCtas, kHeads>::kStages, 2 * kCtas>;
 
-// Named barriers, beside those of the state groups: of the two making groups; of the warps in each that make L; and where a chunk is made.
+// Named barriers, beside those of the state groups: of the two making groups; and of each where P, L and vectors of a chunk are made, and T can be.
 constexpr int kMakeBarrier = 3;
 constexpr int kLowerBarrier = 5;
-constexpr int kMadeBarrier = 7;
 
 }  // namespace deltarelay::cuda::sm90::fused_gdn

@@ -141,15 +141,16 @@ __device__ __forceinline__ void emit_chunks(const FusedMaps& maps, const WalkArg
   const int column = lane_column_of(lane), chunks = item.row.chunks, tokens = item.tokens;
   constexpr bool kSends = kCtas == kHeads;  // the outputs: a CTA with a whole head has no warp to spare for that
   const int half = kSends ? group : rank;
-  // This lane's row of its warp's 16 value columns, 16 tokens at a time, for transposing ldmatrix and stmatrix. Opaque as the column is.
-  const uint32_t tile_offset = opaque(swizzled_offset(8 * (lane / 16) + lane % 8, 2 * warp + lane / 8 % 2));
+  // Of this lane's row of its warp's 16 value columns in a stage, 16 tokens at a time, for transposing ldmatrix and stmatrix. Opaque as the column is.
+  const uint32_t values_at = opaque(Stage::kV + group * Stage::kTileBytes +
+                                    swizzled_offset(8 * (lane / 16) + lane % 8, 2 * warp + lane / 8 % 2));
   Fragment output[2];  // of the chunk before
   int previous = 0;    // its stage
 
   // The output goes into the v tile of its stage. A warp overwrites only what it has read.
   auto output_tile = [&] { return shared.ring[previous] + Stage::kV + group * Stage::kTileBytes; };
   auto write_output = [&] {
-    const uint32_t at = shared_address(output_tile()) + tile_offset;
+    const uint32_t at = shared_address(shared.ring[previous]) + values_at;
 #pragma unroll
     for (int b = 0; b < 2; ++b) store_matrix_transposed(at + b * 16 * kRowBytes, output[b]);
     if constexpr (!kSends) warp_arrive(&shared.done[previous]);
@@ -166,7 +167,7 @@ __device__ __forceinline__ void emit_chunks(const FusedMaps& maps, const WalkArg
     if (valid < kFusedChunk)
       clear_keys(shared.ring[stage_index], &shared.made[stage_index], position.parity, valid, group, thread);
     Fragment value[2];
-    load_values(value, step.address + Stage::kV + group * Stage::kTileBytes + tile_offset);
+    load_values(value, step.address + values_at);
     // Numbers of a chunk live in it alone: an accumulator that is carried from chunk to chunk has to be in one place.
     float read[32], u[16], out[16];
     wgmma_fence();
@@ -183,16 +184,17 @@ __device__ __forceinline__ void emit_chunks(const FusedMaps& maps, const WalkArg
     pin(u);
     Fragment update[2];
     step.pack_update(update, u, writing);
+    // The factors of Q S, and the diagonal of P in fp32: ahead of the update, whose operands would come first through the same pipe.
+    float4 query[4];
+    step.load_two(query, Stage::kQuery);
     // Two fences: ptxas puts the decay of the second half between them.
 #pragma unroll
     for (int half_index = 0; half_index < 2; ++half_index) {
       wgmma_fence();
       step.update_half(state, update, half_index);
     }
-    // While the state is updated: the factors of Q S, and the diagonal of P in fp32; then P U.
+    // While the state is updated, the output: Q S and the diagonal of P, then P U.
     const Fragment solved[2] = {pack_block<Element>(u, 0), pack_block<Element>(u, 1)};
-    float4 query[4];
-    step.load_two(query, Stage::kQuery);
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
 #pragma unroll

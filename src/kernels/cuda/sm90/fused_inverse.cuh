@@ -15,13 +15,28 @@ __device__ __forceinline__ uint32_t& word_at(uint8_t* address) { return *reinter
 // Byte of core matrix (row / 8, column / 8) of P and T.
 __device__ __forceinline__ constexpr int core_offset(int row, int column) { return column * 512 + row * 128; }
 
-// -L in fp32, 16 x 16 blocks: the two on the diagonal, and the one below. Rows are padded: float4 stays aligned, and rows fall into different banks.
+// N = -L in fp32: its 8 x 8 blocks (i, j) on and below the diagonal, row by row, with two places left free so that both 16 x 16 blocks on the diagonal lie
+// alike. Of rows 4-7 the two pieces of 16 bytes are exchanged, and blocks are a piece longer than their rows: neither what an accumulator holds, nor a column
+// of pieces, nor a row of every block on the diagonal meets in one bank.
 struct FusedLower {
-  using Block = float[16][20];
-  static constexpr int kPitchBytes = sizeof(Block) / 16;
-  Block diagonal[2], corner;
-  uint4 inverses
-      [2][32];  // in fp16: rows of the inverses of the four 8 x 8 blocks on the diagonal; what rounding took from them
+  static constexpr int kBlockBytes = 8 * 32 + 16;
+  alignas(16) uint8_t blocks[12 * kBlockBytes];
+  uint4 upper[32];
+
+  static __device__ __forceinline__ constexpr int offset(int i, int j) { return (3 * i - i / 2 + j) * kBlockBytes; }
+  static __device__ __forceinline__ constexpr int in_block(int row, int column) {
+    return row * 32 + ((column / 4) ^ (row / 4)) * 16 + column % 4 * 4;
+  }
+  // In fp16: rows of the inverses of the four 8 x 8 blocks on the diagonal, one a lane; what rounding took from them, in the two places.
+  __device__ __forceinline__ uint4& inverse(int half, int lane) {
+    static_assert(sizeof upper <= 2 * kBlockBytes);
+    return half == 0 ? upper[lane] : reinterpret_cast<uint4*>(blocks + offset(0, 1))[lane];
+  }
+  // So many neighbours from an element of block (i, j) on, all in one piece.
+  template <class Numbers>
+  __device__ __forceinline__ Numbers& at(int i, int j, int row, int column) {
+    return *reinterpret_cast<Numbers*>(blocks + offset(i, j) + in_block(row, column));
+  }
 };
 
 // Stores a 16 x 16 block of P in the layout of an accumulator; `at` is where it begins plus block_offset of this lane.
@@ -41,13 +56,12 @@ __device__ __forceinline__ void store_block(uint8_t* matrix, int row, int column
   store_block<Element>(matrix + core_offset(row, column) + block_offset(lane), block);
 }
 
-// What is above the diagonal of P and T in blocks that nobody writes, once for all chunks of a stage: of P 16 x 16, of T also two of 8 x 8. By
-// kClearThreads threads.
-constexpr int kClearThreads = 80;
+// What is above the diagonal of P and T in 8 x 8 blocks, once for all chunks of a stage: nobody writes it (but some of P). By kClearThreads threads.
+constexpr int kClearThreads = 96;
 __device__ __forceinline__ void clear_above(uint8_t* p, uint8_t* t, int thread) {
   const int square = thread / 16, row = thread % 16;
   uint8_t* at = square < 4 ? (square < 2 ? p : t) + core_offset(0, 2 + square % 2) + row * 16
-                           : t + (row < 8 ? core_offset(0, 1) : core_offset(2, 3)) + row % 8 * 16;
+                           : (square == 4 ? p : t) + (row < 8 ? core_offset(0, 1) : core_offset(2, 3)) + row % 8 * 16;
   *reinterpret_cast<uint4*>(at) = make_uint4(0, 0, 0, 0);
 }
 
@@ -59,16 +73,11 @@ struct FusedSquares {
   uint8_t* t;
   int lane;
 
-  __device__ __forceinline__ float4 four(int i, int j) const {
-    const int block = lane / 8, first = 8 * (block % 2);
-    return *reinterpret_cast<const float4*>(&lower.diagonal[block / 2][first + i][first + j]);
-  }
+  __device__ __forceinline__ float4 four(int i, int j) const { return lower.at<float4>(lane / 8, lane / 8, i, j); }
   __device__ __forceinline__ float2 pair(int row, int column) const {
-    const int r = lane / 4, c = 2 * (lane % 4);
-    if (row / 2 == column / 2) return *reinterpret_cast<const float2*>(&lower.diagonal[row / 2][8 + r][c]);
-    return *reinterpret_cast<const float2*>(&lower.corner[r + 8 * (row % 2)][8 * column + c]);
+    return lower.at<float2>(row, column, lane / 4, lane % 4 * 2);
   }
-  __device__ __forceinline__ uint4& passage(int half) { return lower.inverses[half][lane]; }
+  __device__ __forceinline__ uint4& passage(int half) { return lower.inverse(half, lane); }
 
   __device__ __forceinline__ void put_rows(const float (&y)[8]) {
     const int block = lane / 8, row = lane % 8;
@@ -91,19 +100,24 @@ struct FusedSquares {
 template <class Element>
 __device__ __forceinline__ void write_t_by_rows(FusedLower& lower, uint8_t* t, int lane) {
   using Two = Pair<Element>;
-  const int block = lane / 16, row = lane % 16;
-  FusedLower::Block& own = lower.diagonal[block];
+  const int sixteen = lane / 16, half = lane / 8 % 2, row = lane % 8;
+  // Four numbers of this lane's block of 16, which lies as the first one does.
+  auto four = [&](int i, int j, int r, int c) -> float4& {
+    return *reinterpret_cast<float4*>(lower.blocks + sixteen * FusedLower::offset(2, 2) + FusedLower::offset(i, j) +
+                                      FusedLower::in_block(r, c));
+  };
   float y[16];
 #pragma unroll
-  for (int j = 0; j < 16; j += 4) {
-    const float4 n = *reinterpret_cast<const float4*>(&own[row][j]);
+  for (int j = 0; j < 16; j += 4) {  // beside the upper 8 rows there is nothing
+    float4 n = {};
+    if (j < 8 || half == 1) n = four(half, j / 8, row, j % 8);
     y[j] = n.x, y[j + 1] = n.y, y[j + 2] = n.z, y[j + 3] = n.w;
   }
 #pragma unroll
   for (int m = 14; m >= 1; --m) {
 #pragma unroll
     for (int j = 0; j < m; j += 4) {
-      const float4 n = *reinterpret_cast<const float4*>(&own[m][j]);
+      const float4 n = four(m / 8, j / 8, m % 8, j % 8);
       y[j] = fmaf(y[m], n.x, y[j]);
       if (j + 1 < m) y[j + 1] = fmaf(y[m], n.y, y[j + 1]);
       if (j + 2 < m) y[j + 2] = fmaf(y[m], n.z, y[j + 2]);
@@ -112,43 +126,45 @@ __device__ __forceinline__ void write_t_by_rows(FusedLower& lower, uint8_t* t, i
   }
   __syncwarp();
 #pragma unroll
-  for (int j = 0; j < 16; j += 4) *reinterpret_cast<float4*>(&own[row][j]) = {y[j], y[j + 1], y[j + 2], y[j + 3]};
+  for (int j = 0; j < 16; j += 4) {
+    if (j < 8 || half == 1) four(half, j / 8, row, j % 8) = {y[j], y[j + 1], y[j + 2], y[j + 3]};
+  }
 #pragma unroll
   for (int piece = 0; piece < 2; ++piece) {
     const float* values = y + 8 * piece;
-    *reinterpret_cast<uint4*>(t + core_offset(2 * block + row / 8, 2 * block + piece) + row % 8 * 16) = {
+    *reinterpret_cast<uint4*>(t + core_offset(2 * sixteen + half, 2 * sixteen + piece) + row * 16) = {
         Two::pack(values[0], values[1]), Two::pack(values[2], values[3]), Two::pack(values[4], values[5]),
         Two::pack(values[6], values[7])};
   }
   __syncwarp();
-  // Products on the tensor cores: tf32 has 11 bits against the 8 of the result, and the identity's part is not rounded.
+  // Products on the tensor cores: tf32 has 11 bits against the 8 of the result, and the identity's part is not rounded. Blocks of 16 by their blocks of 8,
+  // `row` and `column` on; one above the diagonal is 0.
   const int r = lane / 4, c = lane % 4;
-  auto multiply = [&](const auto& left, const auto& right, float(&product)[2][4]) {
+  auto number = [&](int row_block, int column_block, int i, int j) {
+    return row_block < column_block ? 0 : as_tf32(lower.at<float>(row_block, column_block, i, j));
+  };
+  auto multiply = [&](int left_rows, int left_columns, int right_rows, float(&product)[2][4]) {
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
       uint32_t a[4];
 #pragma unroll
-      for (int e = 0; e < 4; ++e) a[e] = as_tf32(left[r + 8 * (e % 2)][8 * step + c + 4 * (e / 2)]);
+      for (int e = 0; e < 4; ++e) a[e] = number(left_rows + e % 2, left_columns + step, r, c + 4 * (e / 2));
 #pragma unroll
-      for (int n = 0; n < 2; ++n) {
-        const uint32_t b0 = as_tf32(right[8 * step + c][8 * n + r]), b1 = as_tf32(right[8 * step + c + 4][8 * n + r]);
-        mma_tf32(product[n], a, b0, b1);
-      }
+      for (int n = 0; n < 2; ++n)
+        mma_tf32(product[n], a, number(right_rows + step, n, c, r), number(right_rows + step, n, c + 4, r));
     }
   };
   float corner[2][4];
   auto each_pair = [&](auto body) {  // of the corner, as an accumulator has it
 #pragma unroll
-    for (int i = 0; i < 4; ++i)
-      body(*reinterpret_cast<float2*>(&lower.corner[r + 8 * (i % 2)][8 * (i / 2) + 2 * c]),
-           &corner[i / 2][2 * (i % 2)]);
+    for (int i = 0; i < 4; ++i) body(lower.at<float2>(2 + i % 2, i / 2, r, 2 * c), &corner[i / 2][2 * (i % 2)]);
   };
-  each_pair([](const float2& stored, float* number) { number[0] = stored.x, number[1] = stored.y; });
-  multiply(lower.corner, lower.diagonal[0], corner);  // N10 + N10 Y0
+  each_pair([](const float2& stored, float* two) { two[0] = stored.x, two[1] = stored.y; });
+  multiply(2, 0, 0, corner);  // N10 + N10 Y0
   __syncwarp();
-  each_pair([](float2& stored, const float* number) { stored = {number[0], number[1]}; });
+  each_pair([](float2& stored, const float* two) { stored = {two[0], two[1]}; });
   __syncwarp();
-  multiply(lower.diagonal[1], lower.corner, corner);  // M + Y1 M
+  multiply(2, 2, 2, corner);  // M + Y1 M
 #pragma unroll
   for (int n = 0; n < 2; ++n) {
     uint8_t* at = t + core_offset(2, n) + r * 16 + c * 4;

@@ -122,21 +122,23 @@ __device__ __forceinline__ void write_lower(FusedLower& lower, const float (&sco
   const int row = lane / 4, column = 2 * (lane % 4), pair = (warp - 2) * 8 + row / 2;
   const float strength[2] = {-factors.strength[pair][2 + row % 2], -factors.strength[pair + 4][2 + row % 2]};
   const bool low = column < row, high = column + 1 < row;
-  auto store = [&](auto& block, int first, bool diagonal) {
+  // A block of 16 from block (i, j) of 8 on: rows 0-7 of both column halves, rows 8-15, as they lie in an accumulator.
+  auto store = [&](int i, int j) {
 #pragma unroll
-    for (int i = 0; i < 8; i += 2) {  // rows 0-7 of both column halves, rows 8-15: as they lie in an accumulator
-      const int r = i / 2 % 2, half = i / 4;
-      float2 two = {scores[first + i] * strength[r], scores[first + i + 1] * strength[r]};
-      if (diagonal && r < half) two = {0.0f, 0.0f};
-      if (diagonal && r == half) two = {low ? two.x : 0.0f, high ? two.y : 0.0f};
-      *reinterpret_cast<float2*>(&block[row + 8 * r][8 * half + column]) = two;
+    for (int part = 0; part < 4; ++part) {
+      const int r = part % 2, half = part / 2;
+      const float* own = scores + 4 * j + 2 * part;
+      float2 two = {own[0] * strength[r], own[1] * strength[r]};
+      if (i + r < j + half) continue;
+      if (i + r == j + half) two = {low ? two.x : 0.0f, high ? two.y : 0.0f};
+      lower.at<float2>(i + r, j + half, row, column) = two;
     }
   };
   if (warp == 2) {
-    store(lower.diagonal[0], 0, true);
+    store(0, 0);
   } else {
-    store(lower.corner, 0, false);
-    store(lower.diagonal[1], 8, true);
+    store(2, 0);
+    store(2, 2);
   }
 }
 

@@ -16,4 +16,10 @@ struct MapRequest {
 };
 CUtensorMap make_map(const MapRequest& request);
 
+// [sequences, tokens, heads] in fp32 with neighbouring heads, as {heads, tokens, 1, 1, sequences} in boxes of {kNumbersInRow, box_tokens, 1, 1, 1}: rows of 16
+// bytes, the least that can be copied. Strides and address are multiples of 16 bytes, which can_copy_numbers tells.
+constexpr int kNumbersInRow = 4;
+bool can_copy_numbers(const TensorView& tensor);
+CUtensorMap make_number_map(const MapRequest& request);
+
 }  // namespace deltarelay::cuda::sm90

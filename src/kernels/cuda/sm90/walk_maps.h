@@ -11,7 +11,10 @@ struct WalkMaps {
 
 // Of the fused walk; box: one half of a chunk each, of v both where a CTA has both.
 struct FusedMaps {
-  CUtensorMap q, k, g, v, o;
+  CUtensorMap q, k, v, o;
+  CUtensorMap g;     // KDA as the others; GDN a map of numbers (make_number_map)
+  CUtensorMap beta;  // GDN
+  bool gates;  // whether g and beta of GDN can be copied: log-decays and strengths in fp32 at multiples of 16 bytes
 };
 
 }  // namespace deltarelay::cuda::sm90
