@@ -221,7 +221,8 @@ __device__ __forceinline__ float multiply_rows(float (&scores)[16], const uint8_
   const uint64_t keys = swizzled_operand_at(operand_place(address), Stage::kK);
   Fragment rows[8];
 #pragma unroll
-  for (int k = 0; k < 8; ++k) rows[k] = load_matrix((as_rows ^ (k % 4 * 32)) + k / 4 * Stage::kHalfBytes);
+  for (int k = 0; k < 8; ++k)  // pieces of a row are swizzled: by exclusive or
+    rows[k] = load_matrix((as_rows ^ (k % 4 * 32)) + k / 4 * Stage::kHalfBytes);
   wgmma_fence();
 #pragma unroll
   for (int k = 0; k < 8; ++k) Wgmma<Element>::times(scores, rows[k], keys + channel_step(k, Stage::kHalfBytes), k > 0);

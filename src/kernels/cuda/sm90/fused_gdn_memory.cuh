@@ -54,8 +54,9 @@ struct RawGates {
 // What the warps of a making group need of their chunk's tokens.
 struct TokenGates {
   alignas(16) float number[kFusedChunk / 2][4];  // of tokens 2 p, 2 p + 1: G (base 2) twice, w twice
+  float beta[kFusedChunk];                       // 0 past the end
+  // Of a token's G in `number`; its w is two behind it.
   static __device__ __forceinline__ constexpr int place(int token) { return token / 2 * 4 + token % 2; }
-  float beta[kFusedChunk];
   __device__ __forceinline__ float& sum(int token) { return (&number[0][0])[place(token)]; }
   __device__ __forceinline__ float& w(int token) { return (&number[0][0])[place(token) + 2]; }
 };
@@ -64,7 +65,7 @@ struct TokenNorms {
   float key, query, dot;
 };
 // Of the tokens of a chunk, each kind by itself: so far apart that the kinds of 8 tokens fall into different banks.
-struct ChunkNorms {
+struct alignas(16) ChunkNorms {
   static constexpr int kKindBytes = 4 * (kFusedChunk + 8);
   uint8_t bytes[3 * kKindBytes];
   __device__ __forceinline__ float& of(int kind, int token) {
@@ -81,14 +82,14 @@ struct Shared {
   RawGates raw[kStages / kCtas];  // of the chunks that this CTA makes
   FusedLower lower[2][kHeads];    // of each making group: of this CTA's head, and of twins of the other's
   TokenGates gates[2][kHeads];    // likewise
-  alignas(16) ChunkNorms norms[2];
-  uint64_t loaded[kStages];    // q, k, v are there
-  uint64_t made[kStages];      // P, T and the vectors
-  uint64_t done[kStages];      // of a pair's emit: the state has read it, and its output lies over v
-  uint64_t free[kStages];      // read by all states (own: of both CTAs), and the output has left
-  Item item;                   // the first, and of a pair the only one
-  Item later[kMostItems - 1];  // (fused_items.cuh)
-  int items;                   // how many; 0: this CTA has none
+  ChunkNorms norms[2];            // of each making group
+  uint64_t loaded[kStages];       // q, k, v are there
+  uint64_t made[kStages];         // P, T and the vectors
+  uint64_t done[kStages];         // of a pair's emit: the state has read it, and its output lies over v
+  uint64_t free[kStages];         // read by all states (own: of both CTAs), and the output has left
+  Item item;                      // the first, and of a pair the only one
+  Item later[kMostItems - 1];     // (fused_items.cuh)
+  int items;                      // how many; 0: this CTA has none
   Suffix suffix;
 };
 static_assert(sizeof(Shared<1, 1>) <= 232448 && sizeof(Shared<2, 1>) <= 232448 && sizeof(Shared<2, 2>) <= 232448,

@@ -137,8 +137,8 @@ __device__ __forceinline__ void write_t_by_rows(FusedLower& lower, uint8_t* t, i
         Two::pack(values[6], values[7])};
   }
   __syncwarp();
-  // Products on the tensor cores: tf32 has 11 bits against the 8 of the result, and the identity's part is not rounded. Blocks of 16 by their blocks of 8,
-  // `row` and `column` on; one above the diagonal is 0.
+  // Products on the tensor cores: tf32 has 11 bits against the 8 of the result, and the identity's part is not rounded. By blocks of 8, from those on
+  // that are given; one above the diagonal is 0.
   const int r = lane / 4, c = lane % 4;
   auto number = [&](int row_block, int column_block, int i, int j) {
     return row_block < column_block ? 0 : as_tf32(lower.at<float>(row_block, column_block, i, j));
