@@ -16,6 +16,7 @@ import check_docs  # noqa: E402
 import check_includes  # noqa: E402
 import check_results  # noqa: E402
 import read_races  # noqa: E402
+import read_wavefronts  # noqa: E402
 import results_table  # noqa: E402
 
 
@@ -358,6 +359,22 @@ class Races(unittest.TestCase):
     def test_other_machine_code(self):
         with self.assertRaisesRegex(SystemExit, "no machine code of a::walk<2,1>"):
             read_races.races_of(self.LOG, {})
+
+
+class Wavefronts(unittest.TestCase):
+    HEAD = '"Kernel Name","walk"\n"Address","Source","# Samples","Instructions Executed","L1 Wavefronts Shared","L1 Wavefronts Shared Ideal"\n'
+    ROWS = ('"0x7f10","      @P0 LDS.64 R2, [R4]","5","10","40","20"\n"0x7f20","LDS.64 R6, [R4+0x20]","1","10","20","20"\n'
+            '"0x7f30","FMUL R1, R2, R3","7","30","",""\n')
+
+    def test_sums_by_kind_of_instruction(self):
+        kinds = read_wavefronts.by_kind(read_wavefronts.read((self.HEAD + self.ROWS).splitlines()))
+        self.assertEqual([name for name, _ in kinds], ["LDS.64", "FMUL"])
+        self.assertEqual(kinds[0][1], {"executed": 20.0, "wavefronts": 60.0, "ideal": 40.0, "samples": 6.0})
+        self.assertEqual(kinds[1][1]["wavefronts"], 0.0)
+
+    def test_another_table_is_refused_by_what_it_lacks(self):
+        with self.assertRaisesRegex(ValueError, "L1 Wavefronts Shared"):
+            list(read_wavefronts.read(['"Address","Source","# Samples"', '"0x0","NOP","1"']))
 
 
 if __name__ == "__main__":
