@@ -92,7 +92,7 @@ struct Shared {
   int items;                      // how many; 0: this CTA has none
   Suffix suffix;
 };
-static_assert(sizeof(Shared<1, 1>) <= 232448 && sizeof(Shared<2, 1>) <= 232448 && sizeof(Shared<2, 2>) <= 232448,
+static_assert(sizeof(Shared<1, 1>) <= kRoomForL1 && sizeof(Shared<2, 1>) <= 232448 && sizeof(Shared<2, 2>) <= 232448,
               "227 KB a CTA");
 
 // Place in the ring of the chunks that one making group of one CTA makes.
