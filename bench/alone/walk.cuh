@@ -98,7 +98,9 @@ struct Axes {
   std::array<cuuint64_t, 4> strides;
   std::array<cuuint32_t, 5> box;
 };
-inline CUtensorMap encode(const void* data, CUtensorMapDataType type, const Axes& axes, CUtensorMapSwizzle swizzle) {
+// As tensor_map.cu does, which belongs to the library.
+inline CUtensorMap encode(const void* data, CUtensorMapDataType type, const Axes& axes, CUtensorMapSwizzle swizzle,
+                          CUtensorMapL2promotion promotion) {
   static const auto encoder = [] {
     void* entry = nullptr;
     cudaDriverEntryPointQueryResult found;
@@ -108,9 +110,9 @@ inline CUtensorMap encode(const void* data, CUtensorMapDataType type, const Axes
   }();
   const std::array<cuuint32_t, 5> steps = {1, 1, 1, 1, 1};
   CUtensorMap map;
-  const CUresult status = encoder(&map, type, 5, const_cast<void*>(data), axes.sizes.data(), axes.strides.data(),
-                                  axes.box.data(), steps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
-                                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult status =
+      encoder(&map, type, 5, const_cast<void*>(data), axes.sizes.data(), axes.strides.data(), axes.box.data(),
+              steps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (status != CUDA_SUCCESS) require(cudaErrorInvalidValue, "cuTensorMapEncodeTiled");
   return map;
 }
@@ -120,7 +122,7 @@ inline CUtensorMap map_of(const void* data, int tokens, int heads, unsigned halv
                 {.sizes = {64, static_cast<cuuint64_t>(tokens), 2, heads_64, 1},
                  .strides = {heads_64 * 256, 128, 256, 16},
                  .box = {64, 32, halves, 1, 1}},
-                CU_TENSOR_MAP_SWIZZLE_128B);
+                CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
 }
 // One number in fp32 of a token and head.
 inline CUtensorMap number_map_of(const void* data, int tokens, int heads) {
@@ -129,7 +131,7 @@ inline CUtensorMap number_map_of(const void* data, int tokens, int heads) {
                 {.sizes = {heads_64, static_cast<cuuint64_t>(tokens), 1, 1, 1},
                  .strides = {heads_64 * 4, 16, 16, 16},
                  .box = {cuda::sm90::kNumbersInRow, 32, 1, 1, 1}},
-                CU_TENSOR_MAP_SWIZZLE_NONE);
+                CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE);
 }
 
 // Tensors and arguments that the fused walks have in common.
@@ -163,7 +165,7 @@ class Walk {
             .o = map_of(o_.data(), tokens, shape_.heads_v),
             .g = gdn ? number_map_of(gates, tokens, shape_.heads_v) : map_of(gates, tokens, shape_.heads_v),
             .beta = gdn ? number_map_of(strengths, tokens, shape_.heads_v) : CUtensorMap{},
-            .gates = gdn};
+            .copies_gates = gdn};
   }
 
   cuda::WalkArgs args(int chunk_tokens) const {

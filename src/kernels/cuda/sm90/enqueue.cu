@@ -51,7 +51,7 @@ class Chain {
                    .o = map(tensors_.o, problem_.o, problem_.heads_v, 1),
                    .g = {},
                    .beta = {},
-                   .gates = false};
+                   .copies_gates = false};
     if (gdn())
       map_gates(maps);
     else
@@ -71,9 +71,9 @@ class Chain {
   // Gates and strengths of GDN, where they can be used as they lie.
   void map_gates(FusedMaps& maps) const {
     const Activation activation = of_.activation();
-    maps.gates = activation.gate_form == GateForm::kLog && activation.beta_form == BetaForm::kValue &&
-                 can_copy_numbers(activation.g) && can_copy_numbers(activation.beta);
-    if (!maps.gates) return;
+    maps.copies_gates = activation.gate_form == GateForm::kLog && activation.beta_form == BetaForm::kValue &&
+                        can_copy_numbers(activation.g) && can_copy_numbers(activation.beta);
+    if (!maps.copies_gates) return;
     auto numbers = [&](const TensorView& tensor) { return make_number_map(request(tensor, problem_.heads_v)); };
     maps.g = numbers(activation.g);
     maps.beta = numbers(activation.beta);

@@ -100,7 +100,7 @@ class Loader {
         ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, to, &map, at, loaded);
     };
     const bool own = kCtas == 1 || stage_index % 2 == rank_;
-    const bool gates = own && maps_.gates;
+    const bool gates = own && maps_.copies_gates;
     expect(loaded, ((kQueries ? 4 : 2) + kHalves) * Stage::kTileBytes + (gates ? sizeof(RawGates) : 0));
     if (!own) expect(&shared_.made[stage_index], Stage::kMadeBytes);
     if (kHeads == 1 || own) {
@@ -132,7 +132,7 @@ class Loader {
 struct RawToken {
   uint32_t gate, beta;
 };
-// Those that came with the tiles of a chunk (FusedMaps::gates).
+// Those that came with the tiles of a chunk (FusedMaps::copies_gates).
 __device__ __forceinline__ RawToken copied_token(const RawGates& copied, int head, int valid, int lane) {
   if (lane >= valid) return {};
   return {__float_as_uint(copied.number[0][lane][head % kNumbersInRow]),
@@ -248,6 +248,27 @@ __device__ __forceinline__ float diagonal_of(float even, float odd, int lane) {
   return __shfl_sync(~0u, lane / 4 % 2 != 0 ? odd : even, lane / 4 * 4 + lane / 8);
 }
 
+// Scores of the column block on the diagonal of a group's rows.
+__device__ __forceinline__ void pick_diagonal(float (&own)[4], const float (&scores)[16], int group) {
+#pragma unroll
+  for (int e = 0; e < 4; ++e) {
+    const float upper = group == 0 ? scores[e] : scores[4 + e];
+    const float below = group == 2 ? scores[8 + e] : scores[12 + e];
+    own[e] = group < 2 ? upper : below;
+  }
+}
+// `square`: of q.
+template <bool kQueries>
+__device__ __forceinline__ TokenNorms norms_of(const float (&own)[4], float square, const Activation& activation,
+                                               int lane) {
+  TokenNorms norm = {.key = 1.0f, .query = activation.scale, .dot = diagonal_of(own[0], own[1], lane)};
+  if (activation.l2norm) {
+    norm.key = rsqrt_approx(diagonal_of(own[2], own[3], lane) + kL2NormEpsilon);
+    if constexpr (kQueries) norm.query *= rsqrt_approx(square + kL2NormEpsilon);
+  }
+  return norm;
+}
+
 // The vectors for the state, by one warp, a token a lane. Rows past the end, whose norms may be anything, are 0; their factors of outputs, which nobody
 // stores, may be anything.
 __device__ __forceinline__ void write_vectors(uint8_t* stage, TokenGates& gates, const TokenNorms& norms, int valid,
@@ -307,7 +328,7 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activat
   const int own_lane = static_cast<int>(threadIdx.x % 32);
   TokenCursor<2 * kCtas> cursor(activation, item, head, first + rank, own_lane);
   RawToken raw{};
-  if (sums_gates && !maps.gates) raw = cursor.fetch(activation);
+  if (sums_gates && !maps.copies_gates) raw = cursor.fetch(activation);
   if (begin == 0) {  // the stages that this group makes, once, while the first copies are on their way
     for (Position own = position; own.parity == 0; own.advance()) {
       const int thread = threadIdx.x % kWarpgroup;
@@ -333,10 +354,10 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activat
     float scores[16];
     const float square = multiply_rows<Element>(scores, stage, kQueries && activation.l2norm, place);
     if (sums_gates) {
-      if (maps.gates) raw = copied_token(shared.raw[stage_index / kCtas], head, valid, lane);
-      const ChunkGates sums = sum_gates(activation, maps.gates, gate, raw, valid, lane);
+      if (maps.copies_gates) raw = copied_token(shared.raw[stage_index / kCtas], head, valid, lane);
+      const ChunkGates sums = sum_gates(activation, maps.copies_gates, gate, raw, valid, lane);
       gates[gates_of].sum(lane) = sums.sum, gates[gates_of].beta[lane] = sums.beta;
-      if (!maps.gates) raw = cursor.fetch(activation);
+      if (!maps.copies_gates) raw = cursor.fetch(activation);
     }
     named_barrier(kMakeBarrier + group, kWarpgroup);  // gates
     wgmma_wait<0>();
@@ -347,17 +368,8 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activat
     const float beta = gates[kHeads > 1 ? lane % 2 : 0].beta[place.token];
     if (valid < kFusedChunk) select_scores(scores, place.token, valid, lane);
     float own[4];  // of the columns on the diagonal
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const float upper = place.group == 0 ? scores[e] : scores[4 + e];
-      const float below = place.group == 2 ? scores[8 + e] : scores[12 + e];
-      own[e] = place.group < 2 ? upper : below;
-    }
-    TokenNorms norm = {.key = 1.0f, .query = activation.scale, .dot = diagonal_of(own[0], own[1], lane)};
-    if (activation.l2norm) {
-      norm.key = rsqrt_approx(diagonal_of(own[2], own[3], lane) + kL2NormEpsilon);
-      if constexpr (kQueries) norm.query *= rsqrt_approx(square + kL2NormEpsilon);
-    }
+    pick_diagonal(own, scores, place.group);
+    const TokenNorms norm = norms_of<kQueries>(own, square, activation, lane);
     // By the four lanes of a token: three norms, and w of each head.
     const int part = lane % 4;
     if (part < 3) norms.of(part, place.token) = part == 0 ? norm.key : part == 1 ? norm.query : norm.dot;

@@ -46,7 +46,7 @@ struct Ring {
   static constexpr int kBytes = kOther + (kHeads - 1) * (Stage::kV - Stage::kP);
 };
 
-// Gates, then strengths of a chunk as they are copied (FusedMaps::gates): of every token those of four heads.
+// Gates, then strengths of a chunk as they are copied (FusedMaps::copies_gates): of every token those of four heads.
 struct RawGates {
   alignas(128) float number[2][kFusedChunk][kNumbersInRow];
 };
@@ -92,8 +92,8 @@ struct Shared {
   int items;                      // how many; 0: this CTA has none
   Suffix suffix;
 };
-static_assert(sizeof(Shared<1, 1>) <= kRoomForL1 && sizeof(Shared<2, 1>) <= 232448 && sizeof(Shared<2, 2>) <= 232448,
-              "227 KB a CTA");
+static_assert(sizeof(Shared<1, 1>) <= kRoomForL1 && sizeof(Shared<2, 1>) <= kMostShared &&
+              sizeof(Shared<2, 2>) <= kMostShared);
 
 // Place in the ring of the chunks that one making group of one CTA makes.
 template <int kCtas, int kHeads>

@@ -71,7 +71,7 @@ struct FusedShared {
   Suffix suffix;
   float weakest[kFusedThreads / 32];  // log2 of the decay of each warp's channels over the last chunk
 };
-static_assert(sizeof(FusedShared<1>) <= kRoomForL1 && sizeof(FusedShared<2>) <= 232448, "227 KB a CTA");
+static_assert(sizeof(FusedShared<1>) <= kRoomForL1 && sizeof(FusedShared<2>) <= kMostShared);
 
 // Place in the ring of the chunks that one CTA makes.
 template <int kCtas>

@@ -75,6 +75,9 @@ struct Item {
   bool ends_sequence;
 };
 
+// Shared memory that a CTA can have.
+constexpr int kMostShared = 227 * 1024;
+
 // The part of a summary's row that is walked first (suffix.cuh).
 struct Suffix {
   int skipped;     // chunks of the row ahead of it; 0: the row is walked whole
@@ -151,7 +154,7 @@ struct WalkShared {
   SequenceCheckpoints checkpoints;  // of the item's sequence, where states inside it are wanted
   unsigned long long checkpoint_rows;
 };
-static_assert(sizeof(WalkShared<GdnStage>) <= 232448 && sizeof(WalkShared<KdaStage>) <= 232448, "227 KB a CTA");
+static_assert(sizeof(WalkShared<GdnStage>) <= kMostShared && sizeof(WalkShared<KdaStage>) <= kMostShared);
 
 // B operands of one chunk in its stage at `address`, and this lane's share of what is not an operand.
 template <class Stage>

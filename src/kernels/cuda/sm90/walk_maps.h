@@ -14,7 +14,8 @@ struct FusedMaps {
   CUtensorMap q, k, v, o;
   CUtensorMap g;     // KDA as the others; GDN a map of numbers (make_number_map)
   CUtensorMap beta;  // GDN
-  bool gates;  // whether g and beta of GDN can be copied: log-decays and strengths in fp32 at multiples of 16 bytes
+  bool
+      copies_gates;  // whether g and beta of GDN can be copied: log-decays and strengths in fp32 at multiples of 16 bytes
 };
 
 }  // namespace deltarelay::cuda::sm90
