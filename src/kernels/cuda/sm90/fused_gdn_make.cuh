@@ -261,7 +261,7 @@ __device__ __forceinline__ void pick_diagonal(float (&own)[4], const float (&sco
 template <bool kQueries>
 __device__ __forceinline__ TokenNorms norms_of(const float (&own)[4], float square, const Activation& activation,
                                                int lane) {
-  TokenNorms norm = {.key = 1.0f, .query = activation.scale, .dot = diagonal_of(own[0], own[1], lane)};
+  TokenNorms norm = {.key = 1.0f, .query = activation.scale};
   if (activation.l2norm) {
     norm.key = rsqrt_approx(diagonal_of(own[2], own[3], lane) + kL2NormEpsilon);
     if constexpr (kQueries) norm.query *= rsqrt_approx(square + kL2NormEpsilon);
@@ -277,8 +277,7 @@ __device__ __forceinline__ void write_vectors(uint8_t* stage, TokenGates& gates,
   auto at = [&](int vector) -> float& { return reinterpret_cast<float*>(stage + vector)[lane]; };
   at(Stage::kPrediction) = (lane < valid ? norms.key : 0.0f) * decay;
   at(Stage::kUpdate) = w * exp2_approx(last - sum);
-  float* query = reinterpret_cast<float*>(stage + Stage::kQuery) + TokenGates::place(lane);
-  query[0] = norms.query * decay, query[2] = norms.query * (norms.dot * w);
+  at(Stage::kQuery) = norms.query * decay;
   if (lane == 0) *reinterpret_cast<float4*>(stage + Stage::kDecay) = {exp2_approx(last), 0.0f, 0.0f, 0.0f};
 }
 
@@ -370,9 +369,9 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activat
     float own[4];  // of the columns on the diagonal
     pick_diagonal(own, scores, place.group);
     const TokenNorms norm = norms_of<kQueries>(own, square, activation, lane);
-    // By the four lanes of a token: three norms, and w of each head.
+    // By two of the four lanes of a token: its norms, and w of each head.
     const int part = lane % 4;
-    if (part < 3) norms.of(part, place.token) = part == 0 ? norm.key : part == 1 ? norm.query : norm.dot;
+    if (part < 2) norms.of(part, place.token) = part == 0 ? norm.key : norm.query;
     if (part < kHeads) gates[part].w(place.token) = place.token < valid ? norm.key * beta : 0.0f;
     named_barrier(kMakeBarrier + group, kWarpgroup);  // w of all
     if (sums_gates) write_vectors(made_of(stage, gates_of), gates[gates_of], norms.of(lane), valid, lane);
@@ -397,9 +396,12 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activat
       if (n >= place.group) break;
       write(n, scores + 4 * n, [](const float2& all) { return all; });
     }
-    // On and above the diagonal decays may be anything.
-    const bool low = lane % 4 * 2 < lane / 4, high = lane % 4 * 2 + 1 < lane / 4;
-    write(place.group, own, [&](const float2& all) { return float2{low ? all.x : 0.0f, high ? all.y : 0.0f}; });
+    // Above the diagonal decays may be anything; on it P has the token's own score, and L nothing.
+    const int row = lane / 4, column = lane % 4 * 2;
+    own[2] = column < row ? own[2] : 0.0f, own[3] = column + 1 < row ? own[3] : 0.0f;
+    write(place.group, own, [&](const float2& all) {
+      return float2{column <= row ? all.x : 0.0f, column + 1 <= row ? all.y : 0.0f};
+    });
     ptx::fence_proxy_async(ptx::space_shared);
     // Of twins T of each head by a warp, else by the two in turns.
     if (kHeads > 1 ? warp >= 2 : warp == 2 + turn) {

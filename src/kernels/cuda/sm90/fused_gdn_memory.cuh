@@ -26,9 +26,8 @@ struct Stage {
   static constexpr int kT = kP + kTriangleBytes;
   static constexpr int kPrediction = kT + kTriangleBytes;        // float[32]: rk e^G
   static constexpr int kUpdate = kPrediction + 4 * kFusedChunk;  // float[32]: w e^{Glast-G}, where w = beta rk
-  // float[16][4], of tokens 2 p, 2 p + 1: scale rq e^G twice, scale rq q.k w twice
-  static constexpr int kQuery = kUpdate + 4 * kFusedChunk;
-  static constexpr int kDecay = kQuery + 256;                        // float: e^{Glast}
+  static constexpr int kQuery = kUpdate + 4 * kFusedChunk;           // float[32]: scale rq e^G
+  static constexpr int kDecay = kQuery + 4 * kFusedChunk;            // float: e^{Glast}
   static constexpr int kMadeBytes = kDecay + 16 - kP;                // from kP: what is sent to the other CTA
   static constexpr int kV = (kP + kMadeBytes + 1023) / 1024 * 1024;  // the halves of the values that this CTA has
 };
@@ -60,18 +59,18 @@ struct TokenGates {
   __device__ __forceinline__ float& sum(int token) { return (&number[0][0])[place(token)]; }
   __device__ __forceinline__ float& w(int token) { return (&number[0][0])[place(token) + 2]; }
 };
-// Of a token: inverse norm of k, that of q times the scale, and q.k.
+// Of a token: inverse norm of k, that of q times the scale.
 struct TokenNorms {
-  float key, query, dot;
+  float key, query;
 };
 // Of the tokens of a chunk, each kind by itself: so far apart that the kinds of 8 tokens fall into different banks.
 struct alignas(16) ChunkNorms {
   static constexpr int kKindBytes = 4 * (kFusedChunk + 8);
-  uint8_t bytes[3 * kKindBytes];
+  uint8_t bytes[2 * kKindBytes];
   __device__ __forceinline__ float& of(int kind, int token) {
     return *reinterpret_cast<float*>(bytes + kind * kKindBytes + 4 * token);
   }
-  __device__ __forceinline__ TokenNorms of(int token) { return {of(0, token), of(1, token), of(2, token)}; }
+  __device__ __forceinline__ TokenNorms of(int token) { return {of(0, token), of(1, token)}; }
 };
 
 // Barriers of a stage. An own stage is one whose chunks this CTA makes; the others arrive by copies of the other CTA.

@@ -52,11 +52,6 @@ struct ChunkStep {
     for (int k = 0; k < 8; ++k) Product::times(product, state[k], tokens + channel_step(k, Stage::kHalfBytes), k > 0);
     wgmma_commit();
   }
-  // This lane's share of two vectors over the tokens that lie together.
-  __device__ __forceinline__ void load_two(float4 (&factor)[4], int vectors) const {
-#pragma unroll
-    for (int n = 0; n < 4; ++n) factor[n] = *reinterpret_cast<const float4*>(stage + vectors + 64 * n + 8 * column);
-  }
   __device__ __forceinline__ float decay() const { return *reinterpret_cast<const float*>(stage + Stage::kDecay); }
   // R = V - (rk e^G) K S, where there are values; rows past the end, whose values may be anything, are 0.
   __device__ __forceinline__ void subtract_prediction(float (&error)[16], const float* predicted,
@@ -184,24 +179,22 @@ __device__ __forceinline__ void emit_chunks(const FusedMaps& maps, const WalkArg
     pin(u);
     Fragment update[2];
     step.pack_update(update, u, writing);
-    // The factors of Q S, and the diagonal of P in fp32: ahead of the update, whose operands would come first through the same pipe.
-    float4 query[4];
-    step.load_two(query, Stage::kQuery);
+    // The factors of Q S: ahead of the update, whose operands would come first through the same pipe.
+    const TokenFactors query(step.stage + Stage::kQuery, column);
     // Two fences: ptxas puts the decay of the second half between them.
 #pragma unroll
     for (int half_index = 0; half_index < 2; ++half_index) {
       wgmma_fence();
       step.update_half(state, update, half_index);
     }
-    // While the state is updated, the output: Q S and the diagonal of P, then P U.
+    // While the state is updated, the output: Q S, then P U.
     const Fragment solved[2] = {pack_block<Element>(u, 0), pack_block<Element>(u, 1)};
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const int low = 4 * n + 2 * r, high = low + 1;
-        out[low] = fmaf(query[n].x, read[low], query[n].z * u[low]);
-        out[high] = fmaf(query[n].y, read[high], query[n].w * u[high]);
+        out[low] = query.of[n].x * read[low], out[high] = query.of[n].y * read[high];
       }
     }
     wgmma_fence();
