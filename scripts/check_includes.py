@@ -17,6 +17,7 @@ SEARCHED = ("src", "include", "tools", "tests", "bench", "examples")
 
 API = "include/deltarelay"
 STAGES = "src/kernels/stages.h"
+RELAY = "src/kernels/relay.h"
 CUDA = "src/kernels/cuda"
 TOOLS = ["tools/case", "tools/check"]
 # folder -> what it may include besides itself: folders, single files, or "folder/*": files of that folder, but none below it
@@ -24,15 +25,15 @@ ALLOWED = {
     "include/deltarelay": [],
     "src/problem": [API],
     "src/kernels": [API, "src/problem"],  # stages.h
-    "src/kernels/reference": [API, "src/problem", STAGES],
-    "src/kernels/cpu": [API, "src/problem", STAGES],
+    "src/kernels/reference": [API, "src/problem", STAGES, RELAY],
+    "src/kernels/cpu": [API, "src/problem", STAGES, RELAY],
     # device code has three floors, ptx <- tile <- stages, and architectures know nothing of each other
     f"{CUDA}/ptx": [],
     f"{CUDA}/tile": [f"{CUDA}/ptx"],
-    CUDA: [API, "src/problem", STAGES, f"{CUDA}/ptx", f"{CUDA}/tile"],
-    f"{CUDA}/sm80": [API, "src/problem", STAGES, f"{CUDA}/*", f"{CUDA}/ptx", f"{CUDA}/tile"],
-    f"{CUDA}/sm90": [API, "src/problem", STAGES, f"{CUDA}/*", f"{CUDA}/ptx", f"{CUDA}/tile"],
-    "src/plan": [API, "src/problem", STAGES],
+    CUDA: [API, "src/problem", STAGES, RELAY, f"{CUDA}/ptx", f"{CUDA}/tile"],
+    f"{CUDA}/sm80": [API, "src/problem", STAGES, RELAY, f"{CUDA}/*", f"{CUDA}/ptx", f"{CUDA}/tile"],
+    f"{CUDA}/sm90": [API, "src/problem", STAGES, RELAY, f"{CUDA}/*", f"{CUDA}/ptx", f"{CUDA}/tile"],
+    "src/plan": [API, "src/problem", STAGES, RELAY],
     "src/run": [API, "src/problem", "src/plan", STAGES, f"{CUDA}/args.h", f"{CUDA}/status.h", f"{CUDA}/ptx/grid.cuh"],
     "src/api": [API, "src/problem", "src/plan", "src/run", STAGES],
     "tools/case": [API],

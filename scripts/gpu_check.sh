@@ -179,7 +179,7 @@ time_file() {  # <cases> <results> <names> <words to force> <option of deltarela
 }
 
 stage_bench() {
-  local result=0 more words=(--min-time "${DELTARELAY_MIN_TIME:-0.4}") only=${DELTARELAY_ONLY:-'^(kda|gdn|weak|fixed)-'}
+  local result=0 more words=(--min-time "${DELTARELAY_MIN_TIME:-0.4}") only=${DELTARELAY_ONLY:-'^(kda|gdn|weak|batch|fixed)-'}
   if [ "$mode" = full ]; then words=(--min-time "${DELTARELAY_MIN_TIME:-0.6}" --sweep --full-columns) only=${DELTARELAY_ONLY:-.}; fi
   if [ "$mode" = quick ]; then words=(--min-time "${DELTARELAY_MIN_TIME:-0.2}"); fi
   read -ra more <<<"${DELTARELAY_BENCH_WORDS:-}"

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "deltarelay/deltarelay.h"
+#include "kernels/relay.h"
 #include "problem/problem.h"
 
 namespace deltarelay {
@@ -116,6 +117,9 @@ struct DeviceCall {
   float* slot_transition;      // [slot, HV, transition_floats]; nullptr where the call has no slot
   uint32_t* slot_lives;        // [slot, HV, 2]; nullptr where the call has no slot
   float* checkpoints;          // [bounds.checkpoints, HV, DV, DK]; nullptr where none waits (plan.h)
+  RelayLine relay;             // of rows that are handed on; without a share: none is
+  float* relay_states;         // [relay.places(), DV, DK]
+  RelayMark* relay_marks;      // [relay.places(), 2]
 };
 
 // Options that concern the choice of a backend.
@@ -191,6 +195,9 @@ struct Backend {
   bool (*tries_suffixes)(const Problem&, const CallBounds&, int32_t units, bool exact) = nullptr;
   // Where a work item of a way without records is a whole head: do two heads of one key share their making? nullptr: never.
   bool (*walks_twins)(const Problem&, const CallBounds&) = nullptr;
+  // Where rows of one length can be handed on from one unit to another (relay.h): how many items of a way and tiling are walked side by side, those of a
+  // unit's cluster and of one key. 0: rows are not handed on; nullptr: never.
+  int32_t (*relay_side)(const Problem&, int32_t way, int32_t tiles, const CallBounds&, int32_t units) = nullptr;
 };
 
 extern const Backend kReferenceBackend;

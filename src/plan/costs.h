@@ -31,6 +31,7 @@ struct Costs {
   int32_t heads = 1;             // value heads: a chunk is prepared once for each, whatever the tiling
   int32_t prepare = 0;           // one unit's time for one chunk and head, before the first phase
   int32_t prepare_bytes = 0;     // per chunk and head
+  int32_t relay_side = 0;  // > 0: whole rows of one length may be handed on, so many side by side (kernels/relay.h)
 };
 
 struct Limits {

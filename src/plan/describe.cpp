@@ -238,6 +238,10 @@ std::string describe_text(const Plan& plan) {
     text += "  cut at execution: at most " + counted(plan.capacity.rows1, "row") + " in phase 1, " +
             counted(plan.capacity.rows3, "row") + " in phase 3, " + counted(plan.capacity.slots, "slot") + "\n";
   }
+  if (plan.relay.shares > 0) {
+    text += "  rows are handed on from one unit to another, so that all have as much to do: " +
+            counted(plan.relay.places(), "share") + " of some " + counted(plan.relay.share(), "chunk") + "\n";
+  }
   if (tries_suffixes(plan)) {
     text +=
         "  summaries try the last chunks of a segment first: they are enough where gates forget what came before "

@@ -156,6 +156,7 @@ std::string describe_json(const Plan& plan) {
       .member("value_tiles", plan.tiling.value_tiles);
   write_cta(plan, json);
   json.member("tries_suffixes", tries_suffixes(plan)).member("twins", walks_twins(plan));
+  json.member("relay_shares", plan.relay.places());
   json.member("grain", plan.grain).member("predicted_ns", plan.predicted_ns).member("unsplit_ns", plan.unsplit_ns);
   json.member("signature", describe_signature(plan));
   write_table(plan, json);

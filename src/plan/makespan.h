@@ -4,6 +4,7 @@
 #pragma once
 #include <cstdint>
 
+#include "kernels/relay.h"
 #include "plan/costs.h"
 #include "plan/lengths.h"
 
@@ -153,8 +154,17 @@ DR_HD_CALL inline ns list_time(const Lengths& n, const Costs& c, const Group* gr
   return max_of(bound, levels.last());
 }
 
+// Rows of one length that are handed on: a share of them, and the start-up of every part of it.
+DR_HD inline ns relay_time(const RelayLine& line, const Costs& c) {
+  return line.share() * c.emit + ns{line.rows / line.shares + 2} * c.item;
+}
+
 // Nothing is cut: one phase of whole sequences.
 DR_HD_CALL inline ns whole_time(const Lengths& n, const Costs& c) {
+  if (c.relay_side > 0 && n.count > 0 && n.sorted[0] == n.sorted[n.count - 1]) {
+    const RelayLine line = relay_line(int64_t{n.count} * c.copies, n.sorted[0], c.relay_side, c.units);
+    if (line.shares > 0) return max_of(relay_time(line, c), memory_time(c, whole_bytes(n, c, 0, n.count)));
+  }
   const ns bound = phase_bound(n, c, {0, 0, 0, 0}, 0, n.count);
   const ns time = list_time(n, c, nullptr, 0, false, bound, 0, n.count, 2 * kGroups);
   return max_of(time, memory_time(c, whole_bytes(n, c, 0, n.count)));

@@ -124,6 +124,7 @@ struct Plan {
   plan::TableSize capacity;  // upper bounds when lengths come at execution, else what the table holds
   int64_t num_chunks = 0;    // of all sequences; an upper bound when lengths come at execution
   int64_t checkpoints = 0;   // places of kBufferCheckpoints
+  RelayLine relay;           // of rows that are handed on; without a share: none is
 
   // On a GPU: where the table lies in its buffer, and, when the lengths are known, what it holds.
   DeviceTableLayout device_table;
@@ -144,6 +145,9 @@ inline constexpr const char* kBufferPrepared = "prepared operands";  // [chunk, 
 inline constexpr const char* kBufferLives = "live transitions";      // [slot, HV, 2] uint32, on a GPU
 // [checkpoints, HV, DV, DK] fp32, on a GPU: on their way to a pool of 16 bits, where some may be due inside a chunk.
 inline constexpr const char* kBufferCheckpoints = "checkpoints";
+
+inline constexpr const char* kBufferRelayStates = "relayed states";  // [relay.places(), DV, DK] fp32, on a GPU
+inline constexpr const char* kBufferRelayMarks = "relay marks";      // [relay.places(), 2] RelayMark, on a GPU
 
 // What an execution on a GPU has at most.
 CallBounds bounds_of(const Plan& plan);

@@ -6,6 +6,7 @@
 #include <tuple>
 #include <utility>
 
+#include "kernels/relay.h"
 #include "plan/estimate.h"
 #include "plan/makespan.h"
 
@@ -62,6 +63,16 @@ ns rows_time(const std::vector<Row>& rows, const Costs& c) {
   return end;
 }
 
+// The rows as a line of which every unit has a share, where they are handed on; else without one.
+RelayLine relay_of(const SegmentTable& table, const Costs& c) {
+  const std::vector<Row>& rows = table.rows1;
+  if (c.relay_side == 0 || rows.empty() || table.num_slots > 0 || !table.rows3.empty()) return {};
+  for (const Row& row : rows) {
+    if (row.chunks != rows[0].chunks) return {};
+  }
+  return relay_line(static_cast<int64_t>(rows.size()) * c.copies, rows[0].chunks, c.relay_side, c.units);
+}
+
 bool has_two_phases(const SegmentTable& table) { return table.num_slots > 0 || !table.rows3.empty(); }
 
 // Places the items of one phase from `begin` on; each is (time, fill function).
@@ -75,8 +86,11 @@ class Player {
     const auto [start, unit] = idle_.top();
     idle_.pop();
     idle_.push({start + time, unit});
-    end_ = std::max(end_, start + time);
-    items_.push_back({phase_, unit, start, start + time, sequence, segment, head, tile, work});
+    put({phase_, unit, start, start + time, sequence, segment, head, tile, work});
+  }
+  void put(const ScheduledItem& item) {
+    end_ = std::max(end_, item.end);
+    items_.push_back(item);
   }
   // Shifts the phase to `begin` and stretches it to `length`.
   void finish(ns begin, ns length) {
@@ -95,6 +109,26 @@ class Player {
   size_t first_;
   ns end_ = 0;
 };
+
+// Rows that are handed on: every unit has its own parts of them, one after the other. A part that is not the first of its row is its second segment.
+Player play_relay(const RelayLine& line, const std::vector<Row>& rows, const Costs& c,
+                  std::vector<ScheduledItem>& items) {
+  Player player(c.units, 1, items);
+  for (int32_t place = 0; place < line.places(); ++place) {
+    const int32_t share = line.shares - 1 - place / line.side;
+    ns at = 0;
+    for (int32_t i = 0; i < line.parts(); ++i) {
+      const RelayPart part = relay_part(line, share, i);
+      if (part.row < 0) break;
+      const int32_t item = part.row * line.side + place % line.side;
+      const ns end = at + ns{part.to - part.from} * c.emit + c.item;
+      player.put({1, place, at, end, rows[static_cast<size_t>(item / c.copies)].sequence, part.from > 0 ? 1 : 0,
+                  item % c.copies, 0, "emit"});
+      at = end;
+    }
+  }
+  return player;
+}
 
 // Number of each segment inside its sequence, for labels: the place of its begin among those of the sequence.
 class SegmentNumbers {
@@ -119,7 +153,9 @@ class SegmentNumbers {
 
 PhaseTimes time_table(const SegmentTable& table, const Costs& c) {
   PhaseTimes times;
-  times.phase1 = std::max(rows_time(table.rows1, c), memory_bound(table.rows1, c));
+  const RelayLine line = relay_of(table, c);
+  times.phase1 = line.shares > 0 ? plan::relay_time(line, c) : rows_time(table.rows1, c);
+  times.phase1 = std::max(times.phase1, memory_bound(table.rows1, c));
   if (!has_two_phases(table)) return times;
   int64_t chain = 0, folds = 0;
   for (const Fold& fold : table.folds) {
@@ -132,6 +168,14 @@ PhaseTimes time_table(const SegmentTable& table, const Costs& c) {
 }
 
 int64_t scheduled_items(const SegmentTable& table, const Costs& c) {
+  const RelayLine line = relay_of(table, c);
+  if (line.shares > 0) {
+    int64_t parts = 0;
+    for (int32_t share = 0; share < line.shares; ++share) {
+      for (int32_t i = 0; i < line.parts() && relay_part(line, share, i).row >= 0; ++i) parts += line.side;
+    }
+    return parts;
+  }
   return static_cast<int64_t>(table.rows1.size() + table.folds.size() + table.rows3.size()) * c.copies;
 }
 
@@ -154,6 +198,11 @@ std::vector<ScheduledItem> schedule_table(const SegmentTable& table, const Costs
     }
     player.finish(begin, length);
   };
+  const RelayLine line = relay_of(table, c);
+  if (line.shares > 0) {
+    play_relay(line, table.rows1, c, items).finish(0, times.phase1);
+    return items;
+  }
   play_rows(table.rows1, 1, 0, times.phase1);
   if (!has_two_phases(table)) return items;
   Player player(c.units, 2, items);

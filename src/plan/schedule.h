@@ -24,7 +24,7 @@ struct ScheduledItem {
   const char* work;  // "emit", "summarize", "carry"
 };
 
-// Work items of a table: rows and folds x heads x tiles.
+// Work items of a table: rows and folds x heads x tiles, or parts of rows that are handed on.
 int64_t scheduled_items(const SegmentTable& table, const plan::Costs& costs);
 
 // The same schedule item by item. Items of a phase that memory bounds are stretched to the phase's time.

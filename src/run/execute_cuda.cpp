@@ -129,7 +129,10 @@ void execute_cuda(const Plan& plan, const dr_tensors& tensors, std::byte* worksp
                         .slot_state = buffer<float>(plan, workspace, kBufferSlotState),
                         .slot_transition = buffer<float>(plan, workspace, kBufferTransition),
                         .slot_lives = buffer<uint32_t>(plan, workspace, kBufferLives),
-                        .checkpoints = buffer<float>(plan, workspace, kBufferCheckpoints)};
+                        .checkpoints = buffer<float>(plan, workspace, kBufferCheckpoints),
+                        .relay = plan.relay,
+                        .relay_states = buffer<float>(plan, workspace, kBufferRelayStates),
+                        .relay_marks = buffer<RelayMark>(plan, workspace, kBufferRelayMarks)};
   plan.backend->enqueue(call);
 }
 

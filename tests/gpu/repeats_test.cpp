@@ -39,7 +39,7 @@ void expect_same_bits(const cases::Case& c, int64_t repeats) {
 using Repeats = EachCase;
 TEST_P(Repeats, TenThousandRunsGiveTheSameBits) { expect_same_bits(forced(GetParam()), 10000); }
 
-// Waves: pairs of CTAs take the place of others that end at that moment. Items: single CTAs that go on to others.
+// Waves: pairs of CTAs take the place of others that end at that moment. Items: single CTAs that go on to others. Relay: rows handed on.
 INSTANTIATE_TEST_SUITE_P(Gpu, Repeats, testing::ValuesIn(cases_in(R"(
   kda-cut:   kda bf16 hv=4 seqs=4096,1000 init final gate=bounded:-0.05 beta=logit l2norm segments=8
   gdn-cut:   gdn bf16 g=fp32 b=fp32 hqk=2 hv=8 seqs=4096,1000 init final gate=log:-0.02,0 l2norm segments=8
@@ -50,6 +50,8 @@ INSTANTIATE_TEST_SUITE_P(Gpu, Repeats, testing::ValuesIn(cases_in(R"(
   kda-items: kda bf16 hv=16 seqs=70x24 init final gate=bounded:-5 beta=logit l2norm segments=off isa=fused
   gdn-items: gdn bf16 hqk=8 hv=16 seqs=70x24 init final gate=softplus beta=logit l2norm segments=off isa=fused
   gdn-twins: gdn bf16 hqk=8 hv=16 seqs=530x24 init final gate=softplus beta=logit l2norm segments=off isa=fused
+  gdn-relay: gdn bf16 hqk=16 hv=64 seqs=1500x3 init final gate=log:-0.005,0 l2norm segments=off isa=fused
+  kda-relay: kda bf16 hv=32 seqs=1200x6 init final gate=bounded:-0.005 beta=logit l2norm segments=off isa=fused
   gdn-prepared: gdn bf16 hqk=2 hv=8 seqs=4096,1000 init final gate=log:-0.02,0 l2norm segments=8 isa=prepared
 )")),
                          name_of);

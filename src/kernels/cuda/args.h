@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/relay.h"
 #include "kernels/stages.h"
 #include "problem/host_device.h"
 
@@ -91,6 +92,13 @@ struct PrepareArgs {
   int32_t chunks;  // an upper bound: chunk_begin[num_seqs] says how many there are
 };
 
+// Rows that are handed on from one CTA to another (kernels/relay.h).
+struct RelayView {
+  RelayLine line;    // no share: no row is
+  float* states;     // [place, 128 value rows, 128 key columns]
+  RelayMark* marks;  // [place, 2]: of either half of the value rows
+};
+
 struct WalkArgs {
   Tables tables;
   int32_t phase;      // 1 or 3: which rows
@@ -106,6 +114,7 @@ struct WalkArgs {
   int32_t heads_qk, heads_v;
   float vanish_bound;  // of a transition that has vanished no number is above it (vanished.cuh); 0: all are 0
   CheckpointView checkpoints;
+  RelayView relay;
 };
 
 struct CarryArgs {

@@ -65,7 +65,8 @@ WalkArgs Call::walk_args(int32_t phase) const {
           .heads_qk = problem_.heads_qk,
           .heads_v = problem_.heads_v,
           .vanish_bound = call_.vanish_bound,
-          .checkpoints = checkpoints(walked_checkpoint())};
+          .checkpoints = checkpoints(walked_checkpoint()),
+          .relay = {phase == 1 ? call_.relay : RelayLine{}, call_.relay_states, call_.relay_marks}};
 }
 
 CarryArgs Call::carry_args() const {

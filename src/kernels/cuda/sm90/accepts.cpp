@@ -1,6 +1,7 @@
 #include "kernels/cuda/sm90/accepts.h"
 
 #include <limits>
+#include <numeric>
 #include <string>
 
 #include "kernels/cuda/args.h"
@@ -116,6 +117,12 @@ bool walks_twins(const Problem& p, const CallBounds& bounds) {
   constexpr int64_t kLeastChunks = 16;
   const int64_t rows = bounds.folds > 0 ? bounds.rows3 : bounds.rows1;
   return p.op == Op::kGdn && p.group() % 2 == 0 && rows > 0 && bounds.chunks >= kLeastChunks * rows;
+}
+
+int32_t relay_side(const Problem& p, int32_t way, int32_t tiles, const CallBounds& bounds, int32_t units) {
+  if (way != kFused || tiles != 1 || !p.lengths_known) return 0;
+  const int32_t together = walks_twins(p, bounds) ? 2 : 1;
+  return together * static_cast<int32_t>(std::gcd(p.group() / together, units / together));
 }
 
 }  // namespace deltarelay::cuda::sm90

@@ -26,6 +26,8 @@ bool tries_suffixes(const Problem& problem, const CallBounds& bounds, int32_t un
 // Where a fused CTA has a whole head: whether two of them with heads of one key walk as twins, which share what heads of a key have in common. Rows have to be
 // long enough: going on from one to the next takes them longer.
 bool walks_twins(const Problem& problem, const CallBounds& bounds);
+// Of fused CTAs that have a whole head: those with heads of one key, as many of them as divide the multiprocessors.
+int32_t relay_side(const Problem& problem, int32_t way, int32_t tiles, const CallBounds& bounds, int32_t units);
 
 // The backend as far as plans go. What runs them, a library with CUDA adds.
 constexpr Backend planned_backend() {
@@ -39,7 +41,8 @@ constexpr Backend planned_backend() {
           .takes_way = takes_way,
           .short_summaries = short_summaries,
           .tries_suffixes = tries_suffixes,
-          .walks_twins = walks_twins};
+          .walks_twins = walks_twins,
+          .relay_side = relay_side};
 }
 
 }  // namespace deltarelay::cuda::sm90

@@ -86,8 +86,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
     wait_for_state(args);
     if (emits) {
       if (kWhole || group == 0)
-        // States by fours would cost registers in the loop; those of later items come from the L2 anyway.
-        emit_items<kCtas, kHeads, Ring<kCtas, kHeads>::kStages, false>(
+        emit_items<kCtas, kHeads, Ring<kCtas, kHeads>::kStages, kWhole>(
             args, shared, group, rank, [&](const Item& own, auto& position, float(&state)[64]) {
               emit_chunks<Element>(maps, args, own, shared, group, rank, position, state);
             });

@@ -24,8 +24,8 @@ struct Stage {
   static constexpr int kTriangleBytes = kFusedChunk * kFusedChunk * 2;
   static constexpr int kP = 2 * kHalfBytes;
   static constexpr int kT = kP + kTriangleBytes;
-  static constexpr int kPrediction = kT + kTriangleBytes;        // float[32]: rk e^G
-  static constexpr int kUpdate = kPrediction + 4 * kFusedChunk;  // float[32]: w e^{Glast-G}, where w = beta rk
+  static constexpr int kPrediction = kT + kTriangleBytes;            // float[32]: rk e^G
+  static constexpr int kUpdate = kPrediction + 4 * kFusedChunk;      // float[32]: w e^{Glast-G}, where w = beta rk
   static constexpr int kQuery = kUpdate + 4 * kFusedChunk;           // float[32]: scale rq e^G
   static constexpr int kDecay = kQuery + 4 * kFusedChunk;            // float: e^{Glast}
   static constexpr int kMadeBytes = kDecay + 16 - kP;                // from kP: what is sent to the other CTA

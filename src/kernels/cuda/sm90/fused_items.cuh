@@ -7,8 +7,10 @@
 #include <cstdint>
 
 #include "kernels/cuda/ptx/barrier.cuh"
+#include "kernels/cuda/ptx/order.cuh"
 #include "kernels/cuda/sm90/fused_row.cuh"
 #include "kernels/cuda/sm90/stage.cuh"
+#include "kernels/relay.h"
 
 namespace deltarelay::cuda::sm90 {
 
@@ -17,19 +19,45 @@ __device__ __forceinline__ Item& item_at(Shared& shared, int index) {
   return index == 0 ? shared.item : shared.later[index - 1];
 }
 
+// Chunks [part.from, part.to) of an item.
+__device__ __forceinline__ void take_part(Item& item, const RelayPart& part, int chunks) {
+  const int tokens = min(item.tokens, part.to * kFusedChunk) - part.from * kFusedChunk;
+  item.token += part.from * kFusedChunk;
+  item.tokens = tokens;
+  item.chunk += part.from;
+  item.row.begin += part.from;
+  item.row.chunks = part.to - part.from;
+  item.ends_sequence = item.ends_sequence && part.to == chunks;
+}
+
 // Which items are this CTA's, by one warp; `number` is that of the first, and of a pair both have the same. Items come longest first: the order
-// of CTAs turns from one round of items to the next, so that all have about as much to do.
+// of CTAs turns from one round of items to the next, so that all have about as much to do. Or all have a share (relay.h).
 template <int kCtas, int kHeads = 1, class Shared>
 __device__ __forceinline__ void find_items(const WalkArgs& args, Shared& shared, uint32_t number) {
   constexpr bool kWhole = kCtas == kHeads;
   const uint32_t round = threadIdx.x % 32;
-  // Heads of twins are neighbours, and the first CTA has the first of them.
-  if (kWhole && round > 0)
-    number = round * gridDim.x + (round % 2 == 0 ? number : (gridDim.x - 1 - number) ^ (kCtas - 1));
   const uint32_t items = static_cast<uint32_t>(args.row_bound) * static_cast<uint32_t>(args.heads_v) * (kCtas / kHeads);
+  const bool shares = kWhole && args.relay.line.shares > 0;
+  const RelayLine& line = args.relay.line;
+  const int beside = static_cast<int>(number) % line.side,
+            share = line.shares - 1 - static_cast<int>(number) / line.side;
+  auto place = [&](int index) { return index * line.side + beside; };
+  RelayPart part{};
+  if (shares) {
+    part = relay_part(line, share, static_cast<int32_t>(round));
+    number = part.row < 0 ? items : static_cast<uint32_t>(place(part.row));
+  } else if (kWhole && round > 0) {
+    // Heads of twins are neighbours, and the first CTA has the first of them.
+    number = round * gridDim.x + (round % 2 == 0 ? number : (gridDim.x - 1 - number) ^ (kCtas - 1));
+  }
   Item& item = item_at(shared, static_cast<int>(round));
   const bool found = round < (kWhole ? kMostItems : 1) && number < items &&
                      find_item<2 * kHeads / kCtas>(args, kFusedChunk, item, number);
+  if (found && shares) {
+    take_part(item, part, line.chunks);
+    if (part.to < line.chunks) item.hands_on = static_cast<int16_t>(place(share));
+    if (part.from > 0) item.takes_over = static_cast<int16_t>(place(share + 1));
+  }
   const uint32_t all = __ballot_sync(~0u, found);
   // Of twins the next item begins with a chunk of the first CTA: so there is one more here perhaps, without a token.
   if (kHeads > 1 && found && (all >> round) > 1) item.row.chunks += item.row.chunks % 2;
@@ -70,6 +98,32 @@ __device__ __forceinline__ void make_items(Shared& shared, Make&& make) {
   }
 }
 
+// The state of a row between two CTAs, by the state group that has half `half` of the values. A barrier of the group and the release or acquire
+// of one thread order what all of it store and load.
+__device__ __forceinline__ RelayMark& mark_of(const WalkArgs& args, int place, int half) {
+  return args.relay.marks[2 * place + half];
+}
+__device__ __forceinline__ void hand_on(const float (&state)[64], const WalkArgs& args, const Item& item, int half) {
+  const StatePlace at(half);
+  store_slot(state, relay_state(args, item.hands_on), at.value_row, at.lane_row, at.lane_column);
+  named_barrier(kStateBarrier + half, kWarpgroup);
+  if (threadIdx.x % kWarpgroup == 0) {
+    RelayMark& mark = mark_of(args, item.hands_on, half);
+    store_release(&mark.handed, RelayMark::answer(load_relaxed(&mark.taken)));
+  }
+}
+__device__ __forceinline__ void take_over(float (&state)[64], const WalkArgs& args, const Item& item, int half) {
+  const StatePlace at(half);
+  if (threadIdx.x % kWarpgroup == 0) {
+    RelayMark& mark = mark_of(args, item.takes_over, half);
+    const uint64_t answer = RelayMark::answer(load_relaxed(&mark.taken));
+    while (load_acquire(&mark.handed) != answer) __nanosleep(100);
+    store_relaxed(&mark.taken, answer);
+  }
+  named_barrier(kStateBarrier + half, kWarpgroup);
+  load_slot(state, relay_state(args, item.takes_over), at.value_row, at.lane_row, at.lane_column);
+}
+
 // All items of this CTA by one of its state groups: emit(item, position, state) walks the chunks, of which the first lies at `position` of the
 // ring, leaves it behind the last, and does not release that one's stage. kLoadFours: initial states by fours (load_state).
 template <int kCtas, int kHeads, int kStages, bool kLoadFours, class Shared, class Emit>
@@ -82,9 +136,15 @@ __device__ __forceinline__ void emit_items(const WalkArgs& args, Shared& shared,
   for (int index = 0; index < items; ++index) {
     const Item& item = item_at(shared, index);
     float state[64];
-    load_entry<kLoadFours>(state, args, item, half);
+    if (kWhole && item.takes_over >= 0)
+      take_over(state, args, item, half);
+    else
+      load_entry<kLoadFours>(state, args, item, half);
     emit(item, position, state);
-    store_exit<kWhole>(state, args, item, half);
+    if (kWhole && item.hands_on >= 0)
+      hand_on(state, args, item, half);
+    else
+      store_exit<kWhole>(state, args, item, half);
     // The item's last output has been read: by its copy, or by the threads of this group themselves, if the chunk was not whole.
     if (first_thread()) ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>{});
     if (kWhole && index + 1 < items && item.row.chunks > 0) {

@@ -12,6 +12,7 @@
 #include "kernels/cuda/sm90/walk_maps.h"
 #include "kernels/cuda/state_io.cuh"
 #include "kernels/cuda/tile/descriptor.cuh"
+#include "kernels/relay.h"
 
 namespace deltarelay::cuda::sm90 {
 
@@ -22,6 +23,7 @@ constexpr int kFusedThreads = 4 * kWarpgroup;
 constexpr int kRoomForL1 = 195 * 1024;
 // Items of a single CTA. No more, so that where a multiprocessor is busy with other work, not all that would have been walked on it comes late.
 constexpr int kMostItems = 8;
+static_assert(kMostRelayParts <= kMostItems);
 // Of a thread of two state groups and of two others: together the whole register file. How few a state group can do with differs from kernel to kernel.
 template <int kState>
 struct FusedRegisters {
@@ -194,6 +196,11 @@ __device__ __forceinline__ float* slot_at(const WalkArgs& args, const Item& item
   return args.slot_state + (static_cast<int64_t>(slot) * args.heads_v + item.head) * (kWidth * kWidth);
 }
 
+// A state between two CTAs (relay.h).
+__device__ __forceinline__ float* relay_state(const WalkArgs& args, int place) {
+  return args.relay.states + place * (kWidth * kWidth);
+}
+
 // The state that a row is emitted from, by the state group that has half `half` of the values; kFours as in load_state.
 template <bool kFours>
 __device__ __forceinline__ void load_entry(float (&state)[64], const WalkArgs& args, const Item& item, int half) {
@@ -212,7 +219,9 @@ __device__ __forceinline__ void prefetch_entry(const WalkArgs& args, const Item&
   const Row& row = item.row;
   const uint8_t* data = nullptr;
   uint32_t bytes = kWidth * kWidth * sizeof(float);
-  if (row.slot_in >= 0) {
+  if (item.takes_over >= 0) {
+    data = reinterpret_cast<const uint8_t*>(relay_state(args, item.takes_over));
+  } else if (row.slot_in >= 0) {
     data = reinterpret_cast<const uint8_t*>(slot_at(args, item, row.slot_in));
   } else {
     const int64_t slot = initial_slot(args.initial, args.has_initial, row.sequence);

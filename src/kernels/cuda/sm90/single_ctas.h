@@ -27,8 +27,10 @@ constexpr unsigned kManyRounds = 4;
 
 // No more than the GPU has room for, where each can take `most` items. Who has which item is settled then; so one CTA for each, of which the next
 // starts where a multiprocessor is free first, if rows differ in length and there are but a few rounds of them. CTAs come in clusters of
-// `together`, which divides the number of heads.
+// `together`, which divides the number of heads. Where rows are handed on, one CTA for each share.
 inline unsigned single_ctas(const WalkArgs& args, unsigned most, int32_t units, unsigned together = 1) {
+  const RelayLine& line = args.relay.line;
+  if (line.shares > 0) return static_cast<unsigned>(line.places());
   const unsigned items = items_of(args);
   const unsigned at_once = static_cast<unsigned>(units) / together * together;
   if (items < kManyRounds * at_once && !rows_alike(args)) return items;

@@ -73,6 +73,7 @@ struct Item {
   int tokens;       // of the row
   int64_t chunk;    // first chunk of the row, numbered through the call
   bool ends_sequence;
+  int16_t takes_over, hands_on;  // the state, from and to so manieth place of RelayView; -1: no
 };
 
 // Shared memory that a CTA can have.
@@ -113,6 +114,7 @@ __device__ __forceinline__ bool find_item(const WalkArgs& args, const uint8_t* t
   item.tokens = static_cast<int>(left < whole ? left : whole);
   item.chunk = first_chunk + item.row.begin;
   item.ends_sequence = item.row.begin + item.row.chunks == chunk_begin[n + 1] - first_chunk;
+  item.takes_over = item.hands_on = -1;
   return true;
 }
 
