@@ -4,8 +4,8 @@
 //
 // With G the inclusive sum of log-decays of the chunk, r = 1 / |k| (1 without l2norm), w = beta r:
 //     R_i = v_i - r_i e^{Gi} (k S)_i      U = R + T R
-//     T = (I + L)^-1 - I,  L_ij = r_i e^{Gi-Gj} k_i.k_j w_j for j < i      P_ij = scale / |q_i| e^{Gi-Gj} q_i.k_j w_j for j < i
-//     O_i = scale / |q_i| e^{Gi} (q S)_i + (P U)_i + scale / |q_i| q_i.k_i w_i U_i       S <- e^{Glast} S + k^T (w e^{Glast-G} U)
+//     T = (I + L)^-1 - I,  L_ij = r_i e^{Gi-Gj} k_i.k_j w_j for j < i      P_ij = scale / |q_i| e^{Gi-Gj} q_i.k_j w_j for j <= i
+//     O_i = scale / |q_i| e^{Gi} (q S)_i + (P U)_i       S <- e^{Glast} S + k^T (w e^{Glast-G} U)
 // Strengths of writing stand with who reads what was written (w), not in R as in docs/math.md: values need no factor then. Tiles of q and k
 // are operands as they come, all exponents are <= 0, and any gate is exact.
 //
