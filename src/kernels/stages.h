@@ -195,9 +195,8 @@ struct Backend {
   bool (*tries_suffixes)(const Problem&, const CallBounds&, int32_t units, bool exact) = nullptr;
   // Where a work item of a way without records is a whole head: do two heads of one key share their making? nullptr: never.
   bool (*walks_twins)(const Problem&, const CallBounds&) = nullptr;
-  // Where rows of one length can be handed on from one unit to another (relay.h): how many items of a way and tiling are walked side by side, those of a
-  // unit's cluster and of one key. 0: rows are not handed on; nullptr: never.
-  int32_t (*relay_side)(const Problem&, int32_t way, int32_t tiles, const CallBounds&, int32_t units) = nullptr;
+  // Whether units of a way and tiling can hand rows on to each other (relay.h). nullptr: they cannot.
+  RelayUnits (*relay_units)(const Problem&, int32_t way, int32_t tiles, const CallBounds&, int32_t units) = nullptr;
 };
 
 extern const Backend kReferenceBackend;

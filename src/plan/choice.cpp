@@ -79,6 +79,7 @@ Choice choose(const Plan& plan, TableInput input, const Modes& modes) {
     choice.times = {choice.decision.phase1, choice.decision.carry, choice.decision.phase3};
     input.decision = choice.decision;
     choice.table = write(input, modes.costs[choice.mode]);
+    if (choice.decision.segment == 0) choice.relay = choice.decision.relay;
   } else {
     if (plan.rule == CutRule::kPolicy) {
       cuts = cuts_of_policy(plan);
@@ -129,9 +130,9 @@ std::vector<Weighed> weigh(const Plan& plan, const Modes& modes) {
   return weighed;
 }
 
-int32_t whole_mode(const Plan& plan, const Modes& modes) {
+plan::Decision decide_whole(const Plan& plan, const Modes& modes) {
   const Ordered ordered(sequences_of(plan.problem), plan.problem.num_tokens, plan.chunk);
-  return plan::decide_whole(ordered.input.lengths, modes.costs, modes.count).mode;
+  return plan::decide_whole(ordered.input.lengths, modes.costs, modes.count);
 }
 
 SegmentTable whole_table(const Plan& plan, const plan::Costs& costs) {

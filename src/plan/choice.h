@@ -16,6 +16,7 @@ struct Choice {
   PhaseTimes times;
   plan::ns unsplit = 0;  // the phases alone, as `times`
   SegmentTable table;
+  RelayLine relay;  // of its rows, where they are handed on
 };
 
 // The fastest table by the plan's rule over all modes. Pure: describing a plan repeats it.
@@ -33,8 +34,8 @@ struct Weighed {
 };
 std::vector<Weighed> weigh(const Plan& plan, const Modes& modes);
 
-// The mode in which whole sequences are fastest.
-int32_t whole_mode(const Plan& plan, const Modes& modes);
+// Whole sequences in the mode in which they are fastest.
+plan::Decision decide_whole(const Plan& plan, const Modes& modes);
 
 // Everything whole in one mode: what the picture of the unsplit schedule shows.
 SegmentTable whole_table(const Plan& plan, const plan::Costs& costs);

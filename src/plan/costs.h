@@ -4,6 +4,7 @@
 #pragma once
 #include <cstdint>
 
+#include "kernels/relay.h"
 #include "problem/host_device.h"
 
 namespace deltarelay::plan {
@@ -31,7 +32,7 @@ struct Costs {
   int32_t heads = 1;             // value heads: a chunk is prepared once for each, whatever the tiling
   int32_t prepare = 0;           // one unit's time for one chunk and head, before the first phase
   int32_t prepare_bytes = 0;     // per chunk and head
-  int32_t relay_side = 0;  // > 0: whole rows of one length may be handed on, so many side by side (kernels/relay.h)
+  RelayUnits relay;              // of whole sequences: units that can hand them on (kernels/relay.h)
 };
 
 struct Limits {
@@ -57,7 +58,8 @@ struct Decision {
   int32_t in_phase1 = 0;  // whole sequences (the longest) that ride in phase 1
   ns phase1 = 0, carry = 0, phase3 = 0;
   ns predicted = 0;
-  ns unsplit = 0;  // the best plan that cuts nothing
+  ns unsplit = 0;   // the best plan that cuts nothing
+  RelayLine relay;  // of that one
 };
 
 DR_HD constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }

@@ -240,7 +240,7 @@ std::string describe_text(const Plan& plan) {
   }
   if (plan.relay.shares > 0) {
     text += "  rows are handed on from one unit to another, so that all have as much to do: " +
-            counted(plan.relay.places(), "share") + " of some " + counted(plan.relay.share(), "chunk") + "\n";
+            counted(plan.relay.places(), "share") + " of some " + counted(plan.relay.length, "chunk") + "\n";
   }
   if (tries_suffixes(plan)) {
     text +=

@@ -99,10 +99,10 @@ void write_table(const Plan& plan, JsonWriter& json) {
 }
 
 // Phases begin when everything is prepared.
-void write_items(const char* name, const SegmentTable& table, const plan::Costs& costs, int32_t tiles, plan::ns prepare,
-                 JsonWriter& json) {
+void write_items(const char* name, const SegmentTable& table, const plan::Costs& costs, int32_t tiles,
+                 const RelayLine& relay, plan::ns prepare, JsonWriter& json) {
   json.key(name).array();
-  for (const ScheduledItem& item : schedule_table(table, costs, tiles)) {
+  for (const ScheduledItem& item : schedule_table(table, costs, tiles, relay)) {
     json.object().member("phase", item.phase).member("unit", item.unit).member("start_ns", prepare + item.start);
     json.member("end_ns", prepare + item.end).member("sequence", item.sequence).member("segment", item.segment);
     json.member("head", item.head).member("tile", item.tile).member("work", item.work).end_object();
@@ -116,20 +116,22 @@ void write_schedule(const Plan& plan, JsonWriter& json) {
     return;
   }
   const Modes modes = modes_of(plan.problem, plan.options, *plan.backend, plan.isa);
-  const int32_t mode = whole_mode(plan, modes);
+  const plan::Decision decided = decide_whole(plan, modes);
+  const int32_t mode = decided.mode;
   const SegmentTable whole = whole_table(plan, modes.costs[mode]);
-  const int64_t items = scheduled_items(plan.table, plan.costs) + scheduled_items(whole, modes.costs[mode]);
+  const int64_t items =
+      scheduled_items(plan.table, plan.costs, plan.relay) + scheduled_items(whole, modes.costs[mode], decided.relay);
   if (items > kMostScheduledItems) {
     json.member("schedule_omitted",
                 std::to_string(items) + " work items, more than " + std::to_string(kMostScheduledItems));
     return;
   }
   json.key("schedule").object().member("units", plan.costs.units).member("prepare_ns", plan.prepare_ns);
-  json.member("split_ns", plan.prepare_ns + time_table(plan.table, plan.costs).total());
-  json.member("unsplit_ns", plan.prepare_ns + time_table(whole, modes.costs[mode]).total());
+  json.member("split_ns", plan.prepare_ns + time_table(plan.table, plan.costs, plan.relay).total());
+  json.member("unsplit_ns", plan.prepare_ns + time_table(whole, modes.costs[mode], decided.relay).total());
   json.member("value_tiles", plan.tiling.value_tiles).member("unsplit_value_tiles", modes.tiles[mode]);
-  write_items("split", plan.table, plan.costs, plan.tiling.value_tiles, plan.prepare_ns, json);
-  write_items("unsplit", whole, modes.costs[mode], modes.tiles[mode], plan.prepare_ns, json);
+  write_items("split", plan.table, plan.costs, plan.tiling.value_tiles, plan.relay, plan.prepare_ns, json);
+  write_items("unsplit", whole, modes.costs[mode], modes.tiles[mode], decided.relay, plan.prepare_ns, json);
   json.end_object();
 }
 

@@ -133,7 +133,7 @@ plan::Costs costs_of(const Problem& problem, const Options& options, const Backe
     const CallBounds whole{.rows1 = problem.num_seqs, .chunks = plan::ceil_div(problem.num_tokens, chunk)};
     if (tiles == 1 && record_bytes == 0 && backend.walks_twins(problem, whole))
       c.emit = clamp_cost(scaled(c.emit, kTwinHundredths, 100), 1);
-    c.relay_side = backend.relay_side(problem, isa, tiles, whole, device.units);
+    c.relay = backend.relay_units(problem, isa, tiles, whole, device.units);
   }
   // Where gates forget, a summary is a few chunks long, and a first segment would be all of phase 1.
   if (backend.short_summaries != nullptr && backend.short_summaries(problem)) c.short_first = kShortFirst;

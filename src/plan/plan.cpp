@@ -186,6 +186,7 @@ void plan_known_lengths(Plan& plan, const Modes& modes) {
   plan.prepare_ns = plan::prepare_time(plan.costs, plan.num_chunks);
   plan.predicted_ns = plan.prepare_ns + choice.times.total();
   plan.unsplit_ns = plan.prepare_ns + choice.unsplit;
+  plan.relay = choice.relay;
   list_steps(plan, choice.times);
 }
 
@@ -239,20 +240,6 @@ void lay_out_device_table(Plan& plan) {
   plan.device_image = device_table_image(plan.device_table, sequences, plan.chunk, plan.table);
 }
 
-// Whole rows of one length, where the backend can hand them on.
-RelayLine relay_of(const Plan& plan) {
-  const std::vector<Row>& rows = plan.table.rows1;
-  if (plan.backend->relay_side == nullptr || plan.capacity.folds > 0 || plan.capacity.rows3 > 0 || rows.empty())
-    return {};
-  for (const Row& row : rows) {
-    if (row.chunks != rows[0].chunks || row.slot_out >= 0) return {};
-  }
-  const int32_t units = plan.options.device.units;
-  const int32_t side =
-      plan.backend->relay_side(plan.problem, plan.isa, plan.tiling.value_tiles, bounds_of(plan), units);
-  return relay_line(static_cast<int64_t>(rows.size()) * plan.problem.heads_v, rows[0].chunks, side, units);
-}
-
 void book_workspace(Plan& plan) {
   plan.sizes = plan.backend->sizes(plan.problem, plan.isa, plan.tiling);
   if (!plan.problem.lengths_known) {
@@ -278,7 +265,11 @@ void book_workspace(Plan& plan) {
     const Problem& p = plan.problem;
     book(kBufferCheckpoints, static_cast<size_t>(plan.checkpoints) * static_cast<size_t>(p.heads_v) *
                                  static_cast<size_t>(p.dk) * static_cast<size_t>(p.dv) * sizeof(float));
-    plan.relay = relay_of(plan);
+    if (plan.relay.shares > 0) {  // reckoned before it was known which rows there are
+      const RelayUnits units = plan.backend->relay_units(plan.problem, plan.isa, plan.tiling.value_tiles,
+                                                         bounds_of(plan), plan.options.device.units);
+      if (units.side != plan.relay.side) plan.relay = {};
+    }
     const auto places = static_cast<size_t>(plan.relay.places());
     book(kBufferRelayStates, places * static_cast<size_t>(plan.sizes.state_floats) * sizeof(float));
     book(kBufferRelayMarks, places * 2 * sizeof(RelayMark));

@@ -63,16 +63,6 @@ ns rows_time(const std::vector<Row>& rows, const Costs& c) {
   return end;
 }
 
-// The rows as a line of which every unit has a share, where they are handed on; else without one.
-RelayLine relay_of(const SegmentTable& table, const Costs& c) {
-  const std::vector<Row>& rows = table.rows1;
-  if (c.relay_side == 0 || rows.empty() || table.num_slots > 0 || !table.rows3.empty()) return {};
-  for (const Row& row : rows) {
-    if (row.chunks != rows[0].chunks) return {};
-  }
-  return relay_line(static_cast<int64_t>(rows.size()) * c.copies, rows[0].chunks, c.relay_side, c.units);
-}
-
 bool has_two_phases(const SegmentTable& table) { return table.num_slots > 0 || !table.rows3.empty(); }
 
 // Places the items of one phase from `begin` on; each is (time, fill function).
@@ -111,23 +101,14 @@ class Player {
 };
 
 // Rows that are handed on: every unit has its own parts of them, one after the other. A part that is not the first of its row is its second segment.
-Player play_relay(const RelayLine& line, const std::vector<Row>& rows, const Costs& c,
-                  std::vector<ScheduledItem>& items) {
-  Player player(c.units, 1, items);
+template <class Put>
+void for_each_part(const RelayLine& line, const std::vector<Row>& rows, Put&& put) {
+  const auto chunks_of = [&](int32_t row) { return rows[static_cast<size_t>(row)].chunks; };
   for (int32_t place = 0; place < line.places(); ++place) {
-    const int32_t share = line.shares - 1 - place / line.side;
-    ns at = 0;
-    for (int32_t i = 0; i < line.parts(); ++i) {
-      const RelayPart part = relay_part(line, share, i);
-      if (part.row < 0) break;
-      const int32_t item = part.row * line.side + place % line.side;
-      const ns end = at + ns{part.to - part.from} * c.emit + c.item;
-      player.put({1, place, at, end, rows[static_cast<size_t>(item / c.copies)].sequence, part.from > 0 ? 1 : 0,
-                  item % c.copies, 0, "emit"});
-      at = end;
-    }
+    const RelayShare share =
+        relay_share(line, static_cast<int32_t>(rows.size()), chunks_of, line.shares - 1 - place / line.side);
+    for (int32_t i = 0; i < share.parts(line); ++i) put(place, i, share.part(line, chunks_of, i));
   }
-  return player;
 }
 
 // Number of each segment inside its sequence, for labels: the place of its begin among those of the sequence.
@@ -151,10 +132,10 @@ class SegmentNumbers {
 
 }  // namespace
 
-PhaseTimes time_table(const SegmentTable& table, const Costs& c) {
+PhaseTimes time_table(const SegmentTable& table, const Costs& c, const RelayLine& relay) {
   PhaseTimes times;
-  const RelayLine line = relay_of(table, c);
-  times.phase1 = line.shares > 0 ? plan::relay_time(line, c) : rows_time(table.rows1, c);
+  const auto rows = static_cast<int64_t>(table.rows1.size());
+  times.phase1 = relay.shares > 0 ? plan::relay_time(relay, rows, c) : rows_time(table.rows1, c);
   times.phase1 = std::max(times.phase1, memory_bound(table.rows1, c));
   if (!has_two_phases(table)) return times;
   int64_t chain = 0, folds = 0;
@@ -167,24 +148,22 @@ PhaseTimes time_table(const SegmentTable& table, const Costs& c) {
   return times;
 }
 
-int64_t scheduled_items(const SegmentTable& table, const Costs& c) {
-  const RelayLine line = relay_of(table, c);
-  if (line.shares > 0) {
+int64_t scheduled_items(const SegmentTable& table, const Costs& c, const RelayLine& relay) {
+  if (relay.shares > 0) {
     int64_t parts = 0;
-    for (int32_t share = 0; share < line.shares; ++share) {
-      for (int32_t i = 0; i < line.parts() && relay_part(line, share, i).row >= 0; ++i) parts += line.side;
-    }
+    for_each_part(relay, table.rows1, [&](int32_t, int32_t, const RelayPart&) { ++parts; });
     return parts;
   }
   return static_cast<int64_t>(table.rows1.size() + table.folds.size() + table.rows3.size()) * c.copies;
 }
 
-std::vector<ScheduledItem> schedule_table(const SegmentTable& table, const Costs& c, int32_t tiles) {
-  const PhaseTimes times = time_table(table, c);
+std::vector<ScheduledItem> schedule_table(const SegmentTable& table, const Costs& c, int32_t tiles,
+                                          const RelayLine& relay) {
+  const PhaseTimes times = time_table(table, c, relay);
   const SegmentNumbers numbers(table);
   const int32_t heads = c.copies / tiles;
   std::vector<ScheduledItem> items;
-  items.reserve(static_cast<size_t>(scheduled_items(table, c)));
+  items.reserve(static_cast<size_t>(scheduled_items(table, c, relay)));
   auto play_rows = [&](const std::vector<Row>& rows, int32_t phase, ns begin, ns length) {
     Player player(c.units, phase, items);
     for (const Row& row : rows) {
@@ -198,9 +177,17 @@ std::vector<ScheduledItem> schedule_table(const SegmentTable& table, const Costs
     }
     player.finish(begin, length);
   };
-  const RelayLine line = relay_of(table, c);
-  if (line.shares > 0) {
-    play_relay(line, table.rows1, c, items).finish(0, times.phase1);
+  if (relay.shares > 0) {
+    Player player(c.units, 1, items);
+    ns at = 0;
+    for_each_part(relay, table.rows1, [&](int32_t place, int32_t index, const RelayPart& part) {
+      if (index == 0) at = 0;
+      const ns end = at + ns{part.to - part.from} * c.emit + c.item;
+      player.put({1, place, at, end, table.rows1[static_cast<size_t>(part.row)].sequence, part.from > 0 ? 1 : 0,
+                  part.head * relay.side + place % relay.side, 0, "emit"});
+      at = end;
+    });
+    player.finish(0, times.phase1);
     return items;
   }
   play_rows(table.rows1, 1, 0, times.phase1);

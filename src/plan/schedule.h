@@ -15,7 +15,7 @@ struct PhaseTimes {
 };
 
 // Exact for the model: groups of equal items are placed together.
-PhaseTimes time_table(const SegmentTable& table, const plan::Costs& costs);
+PhaseTimes time_table(const SegmentTable& table, const plan::Costs& costs, const RelayLine& relay = {});
 
 struct ScheduledItem {
   int32_t phase, unit;
@@ -25,9 +25,10 @@ struct ScheduledItem {
 };
 
 // Work items of a table: rows and folds x heads x tiles, or parts of rows that are handed on.
-int64_t scheduled_items(const SegmentTable& table, const plan::Costs& costs);
+int64_t scheduled_items(const SegmentTable& table, const plan::Costs& costs, const RelayLine& relay);
 
 // The same schedule item by item. Items of a phase that memory bounds are stretched to the phase's time.
-std::vector<ScheduledItem> schedule_table(const SegmentTable& table, const plan::Costs& costs, int32_t tiles);
+std::vector<ScheduledItem> schedule_table(const SegmentTable& table, const plan::Costs& costs, int32_t tiles,
+                                          const RelayLine& relay);
 
 }  // namespace deltarelay

@@ -178,11 +178,14 @@ DR_HD inline Decision decide_whole(const Lengths& n, const Costs* costs, int32_t
   Decision whole;
   whole.in_phase1 = n.count;
   if (n.count == 0) return whole;
-  whole.predicted = whole_time(n, costs[0]);
+  const WholeTime first = time_wholes(n, costs[0]);
+  whole.predicted = first.time;
+  whole.relay = first.relay;
   for (int32_t m = 1; m < modes; ++m) {
-    const ns time = whole_time(n, costs[m]);
-    if (time < whole.predicted - whole.predicted / 50) {
-      whole.predicted = time;
+    const WholeTime other = time_wholes(n, costs[m]);
+    if (other.time < whole.predicted - whole.predicted / 50) {
+      whole.predicted = other.time;
+      whole.relay = other.relay;
       whole.mode = m;
     }
   }

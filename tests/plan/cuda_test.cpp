@@ -136,17 +136,16 @@ TEST(CudaSm90, BooksRecordsSlotsAndTheTable) {
   EXPECT_EQ(late_chunks(2), 2) << "no chunk is empty";
 }
 
-// Rows of one length that do not fill whole rounds, and the states between those who walk them.
+// Rows that do not fill whole rounds, and the states between those who walk them.
 TEST(CudaSm90, HandsRowsOn) {
   const Options options = on_h200();
   auto gdn = [](const std::vector<int64_t>& lengths) { return test::problem_of(Op::kGdn, lengths, 32); };
   const auto plan = make_plan(gdn(std::vector<int64_t>(6, 8192)), options);
   EXPECT_EQ(plan->tiling.value_tiles, 1);
   EXPECT_EQ(plan->relay.shares, 132);
-  EXPECT_EQ(plan->relay.share(), plan::ceil_div(6 * 32 * 256, 132));
+  EXPECT_EQ(plan->relay.length, 374);
   EXPECT_EQ(booked(*plan, kBufferRelayStates), size_t{132} * 128 * 128 * 4);
   EXPECT_EQ(booked(*plan, kBufferRelayMarks), size_t{132} * 2 * 16);
-  EXPECT_EQ(plan->predicted_ns, plan::relay_time(plan->relay, plan->costs));
   EXPECT_NE(describe_text(*plan).find("rows are handed on"), std::string::npos);
 
   auto hands_on = [](const Problem& problem, const Options& with) {
@@ -154,8 +153,9 @@ TEST(CudaSm90, HandsRowsOn) {
     EXPECT_EQ(other->relay.shares > 0, booked(*other, kBufferRelayStates) > 0);
     return other->relay.shares > 0;
   };
+  EXPECT_TRUE(hands_on(gdn({8192, 5000, 8192, 7777, 0, 6001, 8000}), options)) << "rows of many lengths";
   EXPECT_FALSE(hands_on(gdn({8192, 8192, 8192, 8192}), options)) << "fewer rows than multiprocessors";
-  EXPECT_FALSE(hands_on(gdn({8192, 8192, 8192, 8192, 8192, 8000}), options)) << "rows of two lengths";
+  EXPECT_FALSE(hands_on(gdn(std::vector<int64_t>(100, 1024)), options)) << "more rows than are worth it";
   EXPECT_FALSE(hands_on(test::problem_with_bounds(Op::kGdn, 6 * 8192, 6, 32), options)) << "lengths at execution";
   Options cut = options;
   cut.segments = DR_SEGMENTS_COUNT;

@@ -92,7 +92,8 @@ TEST(Describe, ScheduleIsPossible) {
       EXPECT_LE(phase_end[2], phase_start[3]);
       EXPECT_LE(end, j["schedule"][std::string(which) + "_ns"].get<int64_t>());
     }
-    EXPECT_EQ(static_cast<int64_t>(j["schedule"]["split"].size()), scheduled_items(plan->table, plan->costs));
+    EXPECT_EQ(static_cast<int64_t>(j["schedule"]["split"].size()),
+              scheduled_items(plan->table, plan->costs, plan->relay));
   }
 }
 

@@ -4,121 +4,149 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <numeric>
+#include <random>
 #include <string>
 #include <vector>
 
 namespace deltarelay {
 namespace {
 
-std::string name(const RelayLine& line) {
-  return std::to_string(line.rows) + " rows of " + std::to_string(line.chunks) + " chunks, " +
-         std::to_string(line.shares) + " shares";
-}
+// A line of rows of these chunks.
+struct Rows {
+  std::vector<int32_t> chunks;
+  RelayLine line;
 
-// One line of many lengths and units, where it is worth it.
+  Rows(std::vector<int32_t> lengths, int32_t heads, int32_t side, int32_t units) : chunks(std::move(lengths)) {
+    std::sort(chunks.begin(), chunks.end(), std::greater<>());
+    const int64_t all = std::accumulate(chunks.begin(), chunks.end(), int64_t{0});
+    line = relay_line(all, chunks[0], heads, side, units);
+  }
+  int32_t count() const { return static_cast<int32_t>(chunks.size()); }
+  auto chunks_of() const {
+    return [this](int32_t row) { return chunks[static_cast<size_t>(row)]; };
+  }
+  std::vector<RelayPart> parts(int32_t share) const {
+    const RelayShare own = relay_share(line, count(), chunks_of(), share);
+    std::vector<RelayPart> parts;
+    for (int32_t i = 0; i < own.parts(line); ++i) parts.push_back(own.part(line, chunks_of(), i));
+    EXPECT_LT(own.part(line, chunks_of(), static_cast<int32_t>(own.parts(line))).row, 0);
+    return parts;
+  }
+  std::string name() const {
+    std::string text = std::to_string(line.shares) + " shares of " + std::to_string(line.length) + ", " +
+                       std::to_string(line.heads) + " heads of rows of";
+    for (const int32_t c : chunks) text += " " + std::to_string(c);
+    return text;
+  }
+};
+
 template <class Check>
 void for_each_line(Check&& check) {
+  std::mt19937 random(7);
+  auto draw = [&](int32_t from, int32_t to) { return std::uniform_int_distribution<int32_t>(from, to)(random); };
   int64_t lines = 0;
-  for (const int32_t units : {2, 3, 5, 65, 66, 132, 148}) {
-    for (int32_t rows = 1; rows < 900; rows += rows < 300 ? 1 : 7) {
-      for (const int32_t chunks : {1, 2, 7, 16, 31, 32, 33, 64, 100, 128, 255, 256, 257, 1000, 100000}) {
-        const RelayLine line = relay_line(rows, chunks, 1, units);
-        if (line.shares == 0) continue;
-        SCOPED_TRACE(name(line));
-        check(line);
-        ++lines;
-        if (testing::Test::HasFailure()) return;
-      }
+  for (int32_t trial = 0; trial < 4000; ++trial) {
+    const int32_t units[] = {2, 3, 5, 65, 66, 132, 148}, mosts[] = {1, 9, 40, 300, 4000};
+    const int32_t most = mosts[trial % 5], side = draw(1, 2), heads = side * draw(1, 40);
+    std::vector<int32_t> chunks(static_cast<size_t>(draw(1, trial % 3 == 0 ? 3 : 60)), draw(1, most));
+    if (trial % 2 == 0) {
+      for (int32_t& c : chunks) c = draw(1, most);
     }
+    const Rows rows(chunks, heads, side, units[trial % 7]);
+    if (rows.line.shares == 0) continue;
+    SCOPED_TRACE(rows.name());
+    check(rows);
+    ++lines;
+    if (testing::Test::HasFailure()) return;
   }
-  EXPECT_GT(lines, 5000);
+  EXPECT_GT(lines, 2000);
 }
 
 TEST(Relay, EveryChunkIsWalkedOnce) {
-  for_each_line([](const RelayLine& line) {
-    std::vector<int32_t> walked(static_cast<size_t>(line.rows), 0);  // of each row, whatever the order
+  for_each_line([](const Rows& rows) {
+    const RelayLine& line = rows.line;
+    std::vector<std::vector<RelayPart>> walked(rows.chunks.size() * static_cast<size_t>(line.heads));
+    int64_t most = 0;
     for (int32_t share = 0; share < line.shares; ++share) {
-      for (int32_t i = 0; i < line.parts(); ++i) {
-        const RelayPart part = relay_part(line, share, i);
-        if (part.row < 0) break;
-        ASSERT_LT(part.row, line.rows);
-        ASSERT_TRUE(0 <= part.from && part.from < part.to && part.to <= line.chunks);
-        walked[static_cast<size_t>(part.row)] += part.to - part.from;
+      const std::vector<RelayPart> parts = rows.parts(share);
+      most = std::max(most, static_cast<int64_t>(parts.size()));
+      for (const RelayPart& part : parts) {
+        ASSERT_TRUE(0 <= part.row && part.row < rows.count() && 0 <= part.head && part.head < line.heads);
+        walked[static_cast<size_t>(part.row * line.heads + part.head)].push_back(part);
       }
-      ASSERT_LT(relay_part(line, share, line.parts()).row, 0) << "more parts than a share has";
-      ASSERT_LE(line.parts(), kMostRelayParts);
     }
-    for (const int32_t chunks : walked) ASSERT_EQ(chunks, line.chunks);
+    EXPECT_EQ(most, most_relay_parts(line, rows.count(), rows.chunks_of()));
+    for (std::vector<RelayPart>& parts : walked) {
+      ASSERT_TRUE(parts.size() == 1 || parts.size() == 2);
+      const int32_t chunks = rows.chunks[static_cast<size_t>(parts[0].row)];
+      if (parts.size() == 2) std::swap(parts[0], parts[1]);  // shares count against time
+      EXPECT_EQ(parts.front().from, 0);
+      EXPECT_EQ(parts.back().to, chunks);
+      EXPECT_EQ(parts.front().to, parts.size() == 2 ? parts.back().from : chunks);
+      for (const RelayPart& part : parts) {
+        const bool whole = parts.size() == 1;
+        EXPECT_GE(part.to - part.from, whole ? 1 : RelayLine::kLeastPart);
+        EXPECT_EQ(part.to % 2, whole || part.to == chunks ? part.to % 2 : chunks % 2) << "the tail is even";
+      }
+    }
   });
 }
 
 TEST(Relay, WhatOneHandsOnTheNextTakesOver) {
-  for_each_line([](const RelayLine& line) {
-    RelayPart handed{-1, 0, 0};  // by share + 1
-    for (int32_t share = line.shares - 1; share >= 0; --share) {
-      const RelayPart first = relay_part(line, share, 0);
-      RelayPart last = first;
-      for (int32_t i = 1; i < line.parts(); ++i) {
-        const RelayPart part = relay_part(line, share, i);
-        if (part.row < 0) break;
-        ASSERT_EQ(part.to, line.chunks) << "only the first part is handed on";
-        ASSERT_EQ(last.from, 0) << "only the last part is taken over";
-        last = part;
+  for_each_line([](const Rows& rows) {
+    RelayPart handed{-1, 0, 0, 0};  // by share + 1
+    for (int32_t share = rows.line.shares - 1; share >= 0; --share) {
+      const std::vector<RelayPart> parts = rows.parts(share);
+      bool takes_over = false;
+      for (size_t i = 0; i < parts.size(); ++i) {
+        const bool hands_on = parts[i].to < rows.chunks[static_cast<size_t>(parts[i].row)];
+        EXPECT_TRUE(!hands_on || i == 0) << "only the first part is handed on";
+        if (parts[i].from == 0) continue;
+        EXPECT_EQ(i + 1, parts.size()) << "only the last part is taken over";
+        EXPECT_EQ(parts[i].row, handed.row);
+        EXPECT_EQ(parts[i].head, handed.head);
+        EXPECT_EQ(parts[i].from, handed.to);
+        takes_over = true;
       }
-      ASSERT_EQ(last.from > 0, handed.row >= 0);
-      if (handed.row >= 0) {
-        ASSERT_EQ(last.row, handed.row);
-        ASSERT_EQ(last.from, handed.to);
-      }
-      handed = first.to < line.chunks ? first : RelayPart{-1, 0, 0};
+      EXPECT_EQ(takes_over, handed.row >= 0);
+      handed = {-1, 0, 0, 0};
+      if (!parts.empty() && parts[0].to < rows.chunks[static_cast<size_t>(parts[0].row)]) handed = parts[0];
     }
-    ASSERT_LT(handed.row, 0) << "nobody is behind the first share";
+    EXPECT_LT(handed.row, 0) << "nobody is behind the first share";
   });
 }
 
-TEST(Relay, NobodyWaitsAndSharesAreAlike) {
-  for_each_line([](const RelayLine& line) {
-    for (int32_t share = 0; share < line.shares; ++share) {
-      const int64_t length = line.begin(share + 1) - line.begin(share);
-      ASSERT_LE(length, line.share() + 2 * RelayLine::kLeastPart);
-      // What is taken over is begun at length - (chunks - from), and was handed on at from.
-      ASSERT_GE(length, line.chunks);
-    }
-    const int64_t rounds = (line.rows + line.shares - 1) / line.shares;
-    ASSERT_LT(line.share(), rounds * line.chunks);
-  });
-}
-
-TEST(Relay, NoPartIsShort) {
-  for_each_line([](const RelayLine& line) {
-    for (int32_t share = 0; share < line.shares; ++share) {
-      for (int32_t i = 0; i < line.parts(); ++i) {
-        const RelayPart part = relay_part(line, share, i);
-        if (part.row < 0) break;
-        ASSERT_GE(part.to - part.from, std::min(RelayLine::kLeastPart, line.chunks));
+TEST(Relay, NobodyWaitsAndNoShareIsLong) {
+  for_each_line([](const Rows& rows) {
+    for (int32_t share = 0; share < rows.line.shares; ++share) {
+      int64_t at = 0;
+      for (const RelayPart& part : rows.parts(share)) {
+        EXPECT_GE(at, part.from) << "it was handed on after so many chunks";
+        at += part.to - part.from;
       }
+      EXPECT_LE(at, rows.line.length + 2 * RelayLine::kLeastPart);
     }
   });
 }
 
-TEST(Relay, NotWhereNothingIsGained) {
-  EXPECT_EQ(relay_line(64, 256, 1, 66).shares, 0) << "fewer rows than units";
-  EXPECT_EQ(relay_line(132, 256, 1, 66).shares, 0) << "whole rounds";
-  EXPECT_EQ(relay_line(512, 32, 1, 132).shares, 0) << "a round that is nearly full";
-  EXPECT_EQ(relay_line(256, 256, 4, 132).shares, 0) << "a round that is nearly full, of long rows";
-  EXPECT_EQ(relay_line(67, 256, 1, 66).shares, 0) << "a row as long as a share";
-  EXPECT_EQ(relay_line(600, 256, 1, 66).shares, 0) << "more parts than a unit has places for";
-  EXPECT_EQ(relay_line(80, 256, 0, 132).shares, 0) << "rows that are not handed on";
-  EXPECT_EQ(relay_line(80, 256, 2, 3).shares, 0) << "one share";
+TEST(Relay, OneShareIsNone) {
+  EXPECT_EQ(relay_line(256, 256, 1, 1, 66).shares, 0) << "one row";
+  EXPECT_EQ(relay_line(5 * 256, 256, 32, 0, 132).shares, 0) << "units that cannot";
+  EXPECT_EQ(relay_line(5 * 256, 256, 32, 4, 3).shares, 0) << "fewer units than walk side by side";
 }
 
-TEST(Relay, UnitsOfOneKeyWalkSideBySide) {
-  const RelayLine line = relay_line(192, 256, 4, 132);
-  EXPECT_EQ(line.shares, 33);
-  EXPECT_EQ(line.side, 4);
-  EXPECT_EQ(line.rows, 48);
-  EXPECT_EQ(line.places(), 132);
-  EXPECT_EQ(line.share(), 373);
+TEST(Relay, SharesAreAsLongAsTheLongestRow) {
+  const Rows even({256, 256, 256}, 64, 4, 132);
+  EXPECT_EQ(even.line.shares, 33);
+  EXPECT_EQ(even.line.heads, 16);
+  EXPECT_EQ(even.line.places(), 132);
+  EXPECT_EQ(even.line.length, 374);
+  const Rows uneven({1000, 10, 10}, 66, 1, 132);
+  EXPECT_EQ(uneven.line.length, 1016);
+  EXPECT_EQ(uneven.line.shares, 67);
 }
 
 TEST(Relay, MarksAreAnsweredWhateverTheyWere) {

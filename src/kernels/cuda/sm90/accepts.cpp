@@ -7,6 +7,7 @@
 #include "kernels/cuda/args.h"
 #include "kernels/cuda/decline.h"
 #include "kernels/cuda/sm90/record.h"
+#include "kernels/cuda/sm90/single_ctas.h"
 
 namespace deltarelay::cuda::sm90 {
 namespace {
@@ -119,10 +120,11 @@ bool walks_twins(const Problem& p, const CallBounds& bounds) {
   return p.op == Op::kGdn && p.group() % 2 == 0 && rows > 0 && bounds.chunks >= kLeastChunks * rows;
 }
 
-int32_t relay_side(const Problem& p, int32_t way, int32_t tiles, const CallBounds& bounds, int32_t units) {
-  if (way != kFused || tiles != 1 || !p.lengths_known) return 0;
+RelayUnits relay_units(const Problem& p, int32_t way, int32_t tiles, const CallBounds& bounds, int32_t units) {
+  if (way != kFused || tiles != 1 || !p.lengths_known) return {};
   const int32_t together = walks_twins(p, bounds) ? 2 : 1;
-  return together * static_cast<int32_t>(std::gcd(p.group() / together, units / together));
+  return {.side = together * static_cast<int32_t>(std::gcd(p.group() / together, units / together)),
+          .parts = p.op == Op::kGdn ? kMostItemsGdn : kMostItems};
 }
 
 }  // namespace deltarelay::cuda::sm90

@@ -27,7 +27,7 @@ bool tries_suffixes(const Problem& problem, const CallBounds& bounds, int32_t un
 // long enough: going on from one to the next takes them longer.
 bool walks_twins(const Problem& problem, const CallBounds& bounds);
 // Of fused CTAs that have a whole head: those with heads of one key, as many of them as divide the multiprocessors.
-int32_t relay_side(const Problem& problem, int32_t way, int32_t tiles, const CallBounds& bounds, int32_t units);
+RelayUnits relay_units(const Problem& problem, int32_t way, int32_t tiles, const CallBounds& bounds, int32_t units);
 
 // The backend as far as plans go. What runs them, a library with CUDA adds.
 constexpr Backend planned_backend() {
@@ -42,7 +42,7 @@ constexpr Backend planned_backend() {
           .short_summaries = short_summaries,
           .tries_suffixes = tries_suffixes,
           .walks_twins = walks_twins,
-          .relay_side = relay_side};
+          .relay_units = relay_units};
 }
 
 }  // namespace deltarelay::cuda::sm90

@@ -77,6 +77,7 @@ struct alignas(16) ChunkNorms {
 template <int kCtas, int kHeads>
 struct Shared {
   static constexpr int kStages = Ring<kCtas, kHeads>::kStages;
+  static constexpr int kItems = kCtas == kHeads ? kMostItemsGdn : kMostItems;
   uint8_t ring[kStages][Ring<kCtas, kHeads>::kBytes];
   RawGates raw[kStages / kCtas];  // of the chunks that this CTA makes
   FusedLower lower[2][kHeads];    // of each making group: of this CTA's head, and of twins of the other's
@@ -87,7 +88,7 @@ struct Shared {
   uint64_t done[kStages];         // of a pair's emit: the state has read it, and its output lies over v
   uint64_t free[kStages];         // read by all states (own: of both CTAs), and the output has left
   Item item;                      // the first, and of a pair the only one
-  Item later[kMostItems - 1];     // (fused_items.cuh)
+  Item later[kItems - 1];         // (fused_items.cuh)
   int items;                      // how many; 0: this CTA has none
   Suffix suffix;
 };

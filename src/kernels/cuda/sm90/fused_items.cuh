@@ -19,15 +19,17 @@ __device__ __forceinline__ Item& item_at(Shared& shared, int index) {
   return index == 0 ? shared.item : shared.later[index - 1];
 }
 
-// Chunks [part.from, part.to) of an item.
-__device__ __forceinline__ void take_part(Item& item, const RelayPart& part, int chunks) {
-  const int tokens = min(item.tokens, part.to * kFusedChunk) - part.from * kFusedChunk;
+// Chunks [part.from, part.to) of an item, from and to one of these places.
+__device__ __forceinline__ void take_part(Item& item, const RelayPart& part, int before, int behind) {
+  const bool hands_on = part.to < item.row.chunks;
+  item.takes_over = static_cast<int16_t>(part.from > 0 ? before : -1);
+  item.hands_on = static_cast<int16_t>(hands_on ? behind : -1);
+  item.ends_sequence = item.ends_sequence && !hands_on;
+  item.tokens = min(item.tokens, part.to * kFusedChunk) - part.from * kFusedChunk;
   item.token += part.from * kFusedChunk;
-  item.tokens = tokens;
   item.chunk += part.from;
   item.row.begin += part.from;
   item.row.chunks = part.to - part.from;
-  item.ends_sequence = item.ends_sequence && part.to == chunks;
 }
 
 // Which items are this CTA's, by one warp; `number` is that of the first, and of a pair both have the same. Items come longest first: the order
@@ -37,27 +39,23 @@ __device__ __forceinline__ void find_items(const WalkArgs& args, Shared& shared,
   constexpr bool kWhole = kCtas == kHeads;
   const uint32_t round = threadIdx.x % 32;
   const uint32_t items = static_cast<uint32_t>(args.row_bound) * static_cast<uint32_t>(args.heads_v) * (kCtas / kHeads);
-  const bool shares = kWhole && args.relay.line.shares > 0;
   const RelayLine& line = args.relay.line;
+  const bool shares = kWhole && line.shares > 0;
   const int beside = static_cast<int>(number) % line.side,
             share = line.shares - 1 - static_cast<int>(number) / line.side;
-  auto place = [&](int index) { return index * line.side + beside; };
   RelayPart part{};
   if (shares) {
-    part = relay_part(line, share, static_cast<int32_t>(round));
-    number = part.row < 0 ? items : static_cast<uint32_t>(place(part.row));
+    auto chunks_of = [rows = args.tables.rows1()](int row) { return rows[row].chunks; };
+    part = relay_share(line, args.row_bound, chunks_of, share).part(line, chunks_of, static_cast<int32_t>(round));
+    number = part.row < 0 ? items : static_cast<uint32_t>(part.row * args.heads_v + part.head * line.side + beside);
   } else if (kWhole && round > 0) {
     // Heads of twins are neighbours, and the first CTA has the first of them.
     number = round * gridDim.x + (round % 2 == 0 ? number : (gridDim.x - 1 - number) ^ (kCtas - 1));
   }
   Item& item = item_at(shared, static_cast<int>(round));
-  const bool found = round < (kWhole ? kMostItems : 1) && number < items &&
+  const bool found = round < (kWhole ? Shared::kItems : 1) && number < items &&
                      find_item<2 * kHeads / kCtas>(args, kFusedChunk, item, number);
-  if (found && shares) {
-    take_part(item, part, line.chunks);
-    if (part.to < line.chunks) item.hands_on = static_cast<int16_t>(place(share));
-    if (part.from > 0) item.takes_over = static_cast<int16_t>(place(share + 1));
-  }
+  if (found && shares) take_part(item, part, (share + 1) * line.side + beside, share * line.side + beside);
   const uint32_t all = __ballot_sync(~0u, found);
   // Of twins the next item begins with a chunk of the first CTA: so there is one more here perhaps, without a token.
   if (kHeads > 1 && found && (all >> round) > 1) item.row.chunks += item.row.chunks % 2;

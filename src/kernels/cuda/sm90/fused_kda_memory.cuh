@@ -57,17 +57,18 @@ struct FusedRing {
 template <int kCtas>
 struct FusedShared {
   static constexpr int kStages = FusedRing<kCtas>::kStages;
+  static constexpr int kItems = kMostItems;
   uint8_t ring[kStages][FusedRing<kCtas>::kBytes];
-  FusedLower lower;            // -L of the chunk whose scores are at work
-  uint64_t loaded[kStages];    // own: q, k, g are there
-  uint64_t summed[kStages];    // own: score -> scale: norms are taken, q and k may be overwritten
-  uint64_t scaled[kStages];    // tiles and factors are there, and v
-  uint64_t solved[kStages];    // P and T
-  uint64_t done[kStages];      // of a pair's emit: the state has read it, and its output lies over v
-  uint64_t free[kStages];      // read by all states (own: of both CTAs), and the output has left
-  Item item;                   // the first, and of a pair the only one
-  Item later[kMostItems - 1];  // (fused_items.cuh)
-  int items;                   // how many; 0: this CTA has none
+  FusedLower lower;          // -L of the chunk whose scores are at work
+  uint64_t loaded[kStages];  // own: q, k, g are there
+  uint64_t summed[kStages];  // own: score -> scale: norms are taken, q and k may be overwritten
+  uint64_t scaled[kStages];  // tiles and factors are there, and v
+  uint64_t solved[kStages];  // P and T
+  uint64_t done[kStages];    // of a pair's emit: the state has read it, and its output lies over v
+  uint64_t free[kStages];    // read by all states (own: of both CTAs), and the output has left
+  Item item;                 // the first, and of a pair the only one
+  Item later[kItems - 1];    // (fused_items.cuh)
+  int items;                 // how many; 0: this CTA has none
   Suffix suffix;
   float weakest[kFusedThreads / 32];  // log2 of the decay of each warp's channels over the last chunk
 };

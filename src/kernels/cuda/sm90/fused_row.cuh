@@ -7,12 +7,12 @@
 #include "kernels/cuda/ptx/number.cuh"
 #include "kernels/cuda/ptx/wgmma.cuh"
 #include "kernels/cuda/sm90/record.h"
+#include "kernels/cuda/sm90/single_ctas.h"
 #include "kernels/cuda/sm90/stage.cuh"
 #include "kernels/cuda/sm90/transition.cuh"
 #include "kernels/cuda/sm90/walk_maps.h"
 #include "kernels/cuda/state_io.cuh"
 #include "kernels/cuda/tile/descriptor.cuh"
-#include "kernels/relay.h"
 
 namespace deltarelay::cuda::sm90 {
 
@@ -21,9 +21,6 @@ constexpr int kFusedThreads = 4 * kWarpgroup;
 // Shared memory of a multiprocessor comes in steps, and L1 has the rest of 256 KB: 60 KB beside a CTA of at most so many bytes (the system takes one KB more),
 // else 28. Short rows, whose states come and go, take a tenth longer with these.
 constexpr int kRoomForL1 = 195 * 1024;
-// Items of a single CTA. No more, so that where a multiprocessor is busy with other work, not all that would have been walked on it comes late.
-constexpr int kMostItems = 8;
-static_assert(kMostRelayParts <= kMostItems);
 // Of a thread of two state groups and of two others: together the whole register file. How few a state group can do with differs from kernel to kernel.
 template <int kState>
 struct FusedRegisters {

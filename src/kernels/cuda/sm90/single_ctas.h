@@ -7,6 +7,11 @@
 
 namespace deltarelay::cuda::sm90 {
 
+// Items of a single CTA. No more, so that where a multiprocessor is busy with other work, not all that would have been walked on it comes late.
+constexpr int kMostItems = 8;
+// Parts of a share (kernels/relay.h): one a lane of who finds them. KDA has no shared memory for more than the above.
+constexpr int kMostItemsGdn = 32;
+
 // Rows of this phase, for every head: of which some may not be in use.
 inline unsigned items_of(const WalkArgs& args) {
   return static_cast<unsigned>(args.row_bound) * static_cast<unsigned>(args.heads_v);
