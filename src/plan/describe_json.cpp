@@ -119,8 +119,10 @@ void write_schedule(const Plan& plan, JsonWriter& json) {
   const plan::Decision decided = decide_whole(plan, modes);
   const int32_t mode = decided.mode;
   const SegmentTable whole = whole_table(plan, modes.costs[mode]);
+  // What a plan is shown beside: whole sequences at their best, or where it hands rows on just that, in rounds.
+  const RelayLine other = plan.relay.shares > 0 ? RelayLine{} : decided.relay;
   const int64_t items =
-      scheduled_items(plan.table, plan.costs, plan.relay) + scheduled_items(whole, modes.costs[mode], decided.relay);
+      scheduled_items(plan.table, plan.costs, plan.relay) + scheduled_items(whole, modes.costs[mode], other);
   if (items > kMostScheduledItems) {
     json.member("schedule_omitted",
                 std::to_string(items) + " work items, more than " + std::to_string(kMostScheduledItems));
@@ -128,10 +130,10 @@ void write_schedule(const Plan& plan, JsonWriter& json) {
   }
   json.key("schedule").object().member("units", plan.costs.units).member("prepare_ns", plan.prepare_ns);
   json.member("split_ns", plan.prepare_ns + time_table(plan.table, plan.costs, plan.relay).total());
-  json.member("unsplit_ns", plan.prepare_ns + time_table(whole, modes.costs[mode], decided.relay).total());
+  json.member("unsplit_ns", plan.prepare_ns + time_table(whole, modes.costs[mode], other).total());
   json.member("value_tiles", plan.tiling.value_tiles).member("unsplit_value_tiles", modes.tiles[mode]);
   write_items("split", plan.table, plan.costs, plan.tiling.value_tiles, plan.relay, plan.prepare_ns, json);
-  write_items("unsplit", whole, modes.costs[mode], modes.tiles[mode], decided.relay, plan.prepare_ns, json);
+  write_items("unsplit", whole, modes.costs[mode], modes.tiles[mode], other, plan.prepare_ns, json);
   json.end_object();
 }
 

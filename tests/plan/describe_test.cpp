@@ -5,8 +5,10 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "length_mixes.h"
@@ -166,6 +168,38 @@ TEST(Describe, SaysWhetherHeadsWalkAsTwins) {
     EXPECT_EQ(text.find("as twins") != std::string::npos, t.twins) << text;
     EXPECT_EQ(parsed(*plan)["twins"].get<bool>(), t.twins) << text;
   }
+}
+
+// Shown beside the same rows in rounds.
+TEST(Describe, ShowsWhoWalksWhatOfRowsThatAreHandedOn) {
+  Problem problem = test::problem_of(Op::kGdn, {8192, 8000, 8192, 7000, 6100}, 32, 128, 128);
+  problem.dtype = DType::kBf16;
+  problem.heads_qk = 16;
+  const auto plan = make_plan(problem, test::options_on(test::device_of("h200")));
+  const json j = parsed(*plan);
+  EXPECT_EQ(j["relay_shares"].get<int64_t>(), plan->relay.places());
+  EXPECT_EQ(plan->relay.side, 2) << "twins";
+  std::map<std::pair<int64_t, int64_t>, std::vector<json>>
+      parts;  // of each sequence and head, in the order of segments
+  std::vector<int64_t> busy_until(static_cast<size_t>(j["schedule"]["units"]), 0);
+  for (const json& item : j["schedule"]["split"]) {
+    parts[{item["sequence"], item["head"]}].push_back(item);
+    int64_t& until = busy_until.at(item["unit"].get<size_t>());
+    EXPECT_GE(item["start_ns"].get<int64_t>(), until);
+    until = item["end_ns"];
+  }
+  EXPECT_EQ(parts.size(), size_t{5} * 32);
+  int64_t handed_on = 0;
+  for (auto& [what, of_head] : parts) {
+    ASSERT_LE(of_head.size(), 2u);
+    if (of_head.size() == 1) continue;
+    ++handed_on;
+    if (of_head[0]["segment"].get<int64_t>() > 0) std::swap(of_head[0], of_head[1]);
+    EXPECT_EQ(of_head[0]["unit"].get<int64_t>() + plan->relay.side, of_head[1]["unit"].get<int64_t>());
+    EXPECT_LE(of_head[0]["end_ns"].get<int64_t>(), of_head[1]["start_ns"].get<int64_t>()) << "nobody waits";
+  }
+  EXPECT_GT(handed_on, 100);
+  EXPECT_GT(j["schedule"]["unsplit_ns"].get<int64_t>(), j["schedule"]["split_ns"].get<int64_t>());
 }
 
 TEST(Describe, OneCandidateIsChosenAndOthersCostWhatTheySay) {

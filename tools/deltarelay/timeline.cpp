@@ -198,6 +198,7 @@ class Picture {
         unsplit_(read_schedule(plan.at("schedule"), "unsplit")) {
     if (plan.contains("device") && plan["device"].is_object()) device_ = plan["device"].value("name", std::string());
     backend_ = plan.value("backend", std::string());
+    relayed_ = plan.value("relay_shares", 0) > 0;
     end_ = std::max({split_.end, unsplit_.end, 1.0});
     tiles_ = std::max(split_.tiles, unsplit_.tiles);
     // Many units share a panel of fixed height; few get rows that can carry a label.
@@ -206,8 +207,12 @@ class Picture {
 
   std::string draw() {
     double y = kTitleHeight;
-    y = draw_panel(y, split_, cut() ? "split into segments" : "the plan: nothing is cut", true);
-    if (cut()) y = draw_panel(y + kPanelGap, unsplit_, "unsplit, for comparison", false);
+    y = draw_panel(y, split_,
+                   relayed_ ? "rows handed on"
+                   : cut()  ? "split into segments"
+                            : "the plan: nothing is cut",
+                   true);
+    if (compares()) y = draw_panel(y + kPanelGap, unsplit_, other_way() + ", for comparison", false);
     y = draw_axis(y);
     y = draw_legend(y + 8);
     const double height = y + kMargin - 8;
@@ -219,8 +224,12 @@ class Picture {
   }
 
  private:
+  // Of a plan that hands rows on parts of them look like segments.
+  bool compares() const { return cut() || relayed_; }
+  std::string other_way() const { return relayed_ ? "in rounds" : "unsplit"; }
   bool cut() const {
-    return std::any_of(split_.items.begin(), split_.items.end(), [](const Item& item) { return item.segment > 0; });
+    return !relayed_ &&
+           std::any_of(split_.items.begin(), split_.items.end(), [](const Item& item) { return item.segment > 0; });
   }
   double x_of(double ns) const { return kPlotLeft + ns / end_ * kPlotWidth; }
   double panel_height() const { return unit_height_ * static_cast<double>(units_); }
@@ -251,11 +260,11 @@ class Picture {
   std::string title() const {
     const double gain = unsplit_.end / std::max(1.0, split_.end);
     std::string head = "DeltaRelay plan: unsplit";
-    if (cut())
+    if (compares())
       head = "DeltaRelay plan: " + (gain >= 1 ? significant(gain) + "x faster" : significant(1 / gain) + "x slower") +
-             " than unsplit, predicted";
+             " than " + other_way() + ", predicted";
     std::string facts = "predicted " + duration(split_.end);
-    if (cut()) facts += ", unsplit " + duration(unsplit_.end);
+    if (compares()) facts += ", " + other_way() + " " + duration(unsplit_.end);
     facts += "  ·  " + thousands(units_) + (units_ == 1 ? " unit" : " units");
     if (!device_.empty()) facts += " of " + device_;
     if (!backend_.empty()) facts += "  ·  backend " + backend_;
@@ -390,6 +399,9 @@ class Picture {
       entry(swatch("fill=\"#f3f5f7\" stroke=\"#d8dee4\""), "idle", 78);
       if (split_.prepare > 0) next_row();  // five stages fill a row
       body_ += text_at(x, y + 11, "note", "one hue a sequence, shades for its segments");
+    } else if (relayed_) {
+      entry(swatch("fill=\"#f3f5f7\" stroke=\"#d8dee4\""), "idle", 78);
+      body_ += text_at(x, y + 11, "note", "one hue a sequence; lighter: taken over from another unit");
     }
     next_row();
     size_t shown = 0;
@@ -411,6 +423,7 @@ class Picture {
   Schedule unsplit_;
   std::string device_;
   std::string backend_;
+  bool relayed_ = false;
   int64_t tiles_ = 1;
   double end_ = 1;
   double unit_height_ = 1;
