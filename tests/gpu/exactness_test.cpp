@@ -277,6 +277,19 @@ TEST_F(Equalities, LengthsAtExecutionCutAlikeForTheSameSegments) {
   }
 }
 
+// A row walked by two CTAs has the bits of one walked by one: where lengths come at execution none is handed on.
+TEST_F(Equalities, RowsThatAreHandedOnHaveTheSameBits) {
+  for (const char* words : {"gdn bf16 hqk=16 hv=64 seqs=1500x3 l2norm gate=log:-0.005,0",
+                            "gdn fp16 hqk=16 hv=32 seqs=2500,1900,2600,0,2000,2317 l2norm gate=log:-0.005,0",
+                            "kda bf16 hv=32 seqs=1300,1200,1250,1201,0,1190,1280 l2norm gate=bounded:-0.005"}) {
+    const std::string line = std::string(words) + " init final segments=off isa=fused";
+    const Ran early(forced(line));
+    const Ran late(forced(line + " lengths=execute"));
+    EXPECT_NE(early.run.describe(DR_DESCRIBE_TEXT).find("rows are handed on"), std::string::npos) << words;
+    EXPECT_TRUE(early.host.output_bits() == late.host.output_bits()) << words;
+  }
+}
+
 // An empty sequence hands its initial state on, bit for bit when the storage is the same; zero when it has none.
 TEST_F(Equalities, EmptySequenceHandsItsStateOn) {
   const Ran ran(forced("kda bf16 hv=2 seqs=0,70,0,0 init final mask"));

@@ -46,6 +46,28 @@ TEST(Sm90, CutsWhatItIsToldTo) {
     }
 }
 
+// Lines that are there for rows that are handed on, and none of those for rows in rounds.
+TEST(Sm90, HandsOnTheRowsOfLinesThatSaySo) {
+  struct Named {
+    const char *file, *prefix;
+    bool relay;
+  };
+  for (const Named& named :
+       {Named{"gpu.txt", "relay-", true}, Named{"gpu-sanitize.txt", "relay-", true},
+        Named{"targets.txt", "batch-", true}, Named{"gpu.txt", "twins-", false}, Named{"gpu.txt", "items-", false},
+        Named{"gpu-sanitize.txt", "twins-", false}, Named{"gpu-sanitize.txt", "items-", false}}) {
+    int64_t lines = 0;
+    for (const cases::Case& c : cases::read_file(std::string(DR_CASES_DIR "/") + named.file)) {
+      if (c.name.rfind(named.prefix, 0) != 0) continue;
+      const cases::Request request(cases::with_words(c, "device=h200"));
+      const std::string text = Plan(request.problem, request.options).describe(DR_DESCRIBE_TEXT);
+      EXPECT_EQ(text.find("rows are handed on") != std::string::npos, named.relay) << cases::print(c);
+      ++lines;
+    }
+    EXPECT_GE(lines, 2) << named.prefix << " of " << named.file;
+  }
+}
+
 TEST(Sm90, LinesOfItsOwnFilesNameIt) {
   for (const char* file : {"gpu.txt", "gpu-sanitize.txt"})
     for (const cases::Case& c : cases::read_file(std::string(DR_CASES_DIR "/") + file)) {
