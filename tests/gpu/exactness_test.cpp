@@ -290,6 +290,23 @@ TEST_F(Equalities, RowsThatAreHandedOnHaveTheSameBits) {
   }
 }
 
+// Fused GDN drops a state of which a chunk leaves less than a part in 2^96 (docs/numerics.md). A chunk that leaves 2^-92 of it keeps it: of 2^100
+// that is 2^8, beside the 1 of what is written since. Pairs, single CTAs, twins.
+TEST_F(Equalities, WhatIsLeftOfALargeStateIsKept) {
+  for (const char* words : {"hqk=1 hv=2 seqs=96", "hqk=8 hv=32 seqs=96x8", "hqk=16 hv=64 seqs=544x2"}) {
+    const cases::Case c = forced(std::string("gdn bf16 g=fp32 ") + words + " init final l2norm segments=off isa=fused");
+    const Ran ran(c, [&](check::TensorSet& x) {
+      const check::StateTensor& initial = x.initial();
+      for (int64_t i = 0; i < c.num_seqs() * initial.stride_slot; ++i) initial.set(i, initial.get(i) * 0x1p100);
+      for (int64_t n = 0; n < c.num_seqs(); ++n)
+        for (int64_t t = 0; t < c.lengths[static_cast<size_t>(n)]; ++t)
+          for (int64_t head = 0; head < c.heads_v; ++head)
+            x.g().set(x.g().at(n, t, head, 0), t / 32 == 1 ? -2.0 : -0.01);
+    });
+    expect_close(check::compare(ran.host, check::run_reference(ran.host)), words);
+  }
+}
+
 // An empty sequence hands its initial state on, bit for bit when the storage is the same; zero when it has none.
 TEST_F(Equalities, EmptySequenceHandsItsStateOn) {
   const Ran ran(forced("kda bf16 hv=2 seqs=0,70,0,0 init final mask"));

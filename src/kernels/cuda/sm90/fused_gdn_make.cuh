@@ -278,7 +278,8 @@ __device__ __forceinline__ void write_vectors(uint8_t* stage, TokenGates& gates,
   at(Stage::kPrediction) = (lane < valid ? norms.key : 0.0f) * decay;
   at(Stage::kUpdate) = w * exp2_approx(last - sum);
   at(Stage::kQuery) = norms.query * decay;
-  if (lane == 0) *reinterpret_cast<float4*>(stage + Stage::kDecay) = {exp2_approx(last), 0.0f, 0.0f, 0.0f};
+  const float kept = last < kForgotten ? 0.0f : exp2_approx(last);
+  if (lane == 0) *reinterpret_cast<float4*>(stage + Stage::kDecay) = {kept, 0.0f, 0.0f, 0.0f};
 }
 
 // Scores of tokens past the end, which may be anything, become 0.

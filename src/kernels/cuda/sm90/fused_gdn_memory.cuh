@@ -27,10 +27,13 @@ struct Stage {
   static constexpr int kPrediction = kT + kTriangleBytes;            // float[32]: rk e^G
   static constexpr int kUpdate = kPrediction + 4 * kFusedChunk;      // float[32]: w e^{Glast-G}, where w = beta rk
   static constexpr int kQuery = kUpdate + 4 * kFusedChunk;           // float[32]: scale rq e^G
-  static constexpr int kDecay = kQuery + 4 * kFusedChunk;            // float: e^{Glast}
+  static constexpr int kDecay = kQuery + 4 * kFusedChunk;            // float: e^{Glast}, or 0 (kForgotten)
   static constexpr int kMadeBytes = kDecay + 16 - kP;                // from kP: what is sent to the other CTA
   static constexpr int kV = (kP + kMadeBytes + 1023) / 1024 * 1024;  // the halves of the values that this CTA has
 };
+
+// log2 of a chunk's decay below which nothing is kept of the state before it: a part in 2^96 of it, of which an output has 8 bits and the state 24.
+constexpr float kForgotten = -96.0f;
 
 // Of the makers' 96 those above 88 are addresses that would be found again for every chunk.
 using Registers = FusedRegisters<160>;

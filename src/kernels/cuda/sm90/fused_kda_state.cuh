@@ -62,8 +62,8 @@ __device__ __forceinline__ void update_state(float (&state)[64], const Fragment 
   for (int half = 0; half < 2; ++half) {
 #pragma unroll
     for (int k = 0; k < 2; ++k)
-      Product::add_transposed(half_of(state, half), update[k],
-                              k_minus + operand_step(half * FusedStage::kHalfBytes + k * 16 * kRowBytes));
+      Product::times_transposed(half_of(state, half), update[k],
+                                k_minus + operand_step(half * FusedStage::kHalfBytes + k * 16 * kRowBytes), true);
     wgmma_commit();
   }
 }
