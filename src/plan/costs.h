@@ -24,6 +24,7 @@ struct Costs {
   int32_t carry_unit = 0;   // one unit's time for one fold of one item: the throughput of the carry
   int32_t barrier = 0;      // extra launches and waits of a plan with more than one phase
   int32_t item = 0;         // start-up of one item
+  int32_t piece_extra = 0;  // beyond that, of a segment in phase 1
   int32_t emit_bytes = 0;   // per chunk of one item
   int32_t summarize_bytes = 0;   // per chunk of one item
   int32_t transition_bytes = 0;  // (M, B) of one item
@@ -67,6 +68,8 @@ DR_HD constexpr ns max_of(ns a, ns b) { return a > b ? a : b; }
 DR_HD constexpr ns min_of(ns a, ns b) { return a < b ? a : b; }
 
 DR_HD constexpr ns first_time(const Costs& c, int64_t chunks) { return chunks * (int64_t{c.emit} + c.first_extra); }
+
+DR_HD constexpr ns piece_start(const Costs& c) { return int64_t{c.item} + c.piece_extra; }
 
 // 256 x summarize / emit: a first segment this much longer than a middle one is emitted while the middle one is summarized.
 DR_HD constexpr int32_t balanced_ratio(const Costs& c) {

@@ -111,7 +111,7 @@ DR_HD_CALL inline Estimate cut_time(const Lengths& n, const Costs& c, const Limi
     // The longest sequences come first and mostly set both phases: a hopeless trial ends here.
     const ns longest1 = max_of(first_time(c, top_first), ns{top_middle} * c.summarize);
     if (longest1 + ns{top_last} * c.emit + c.barrier >= give_up) return {};
-    const Group group{max_of(first_time(c, p.first), p.count > 1 ? ns{last} * c.summarize : 0) + c.item,
+    const Group group{max_of(first_time(c, p.first), p.count > 1 ? ns{last} * c.summarize : 0) + piece_start(c),
                       ns{last} * c.emit + c.item, p.count};
     least1 = min_of(least1, group.in_phase1);
     least3 = min_of(least3, group.in_phase3);
@@ -119,8 +119,8 @@ DR_HD_CALL inline Estimate cut_time(const Lengths& n, const Costs& c, const Limi
   }
   groups.close();
   const int64_t items = pieces * copies, transitions = pieces - cut_seqs;
-  const PhaseLoad load1{items, least1, max_of(first_time(c, top_first), ns{top_middle} * c.summarize) + c.item,
-                        copies * (first_time(c, emit1) + summed * c.summarize + pieces * c.item)};
+  const PhaseLoad load1{items, least1, max_of(first_time(c, top_first), ns{top_middle} * c.summarize) + piece_start(c),
+                        copies * (first_time(c, emit1) + summed * c.summarize + pieces * piece_start(c))};
   const PhaseLoad load3{items, least3, ns{top_last} * c.emit + c.item, copies * (emit3 * c.emit + pieces * c.item)};
   const int64_t bytes1 = copies * (emit1 * c.emit_bytes + summed * c.summarize_bytes +
                                    transitions * c.transition_bytes + int64_t{cut_seqs} * 2 * c.state_bytes);

@@ -113,7 +113,7 @@ DR_HD inline TableSize write_grain_table(const Key* keys, int32_t count, int32_t
 // What `full` summaries put on phase 1.
 DR_HD constexpr PhaseOne grain_phase_one(int64_t full, int32_t grain, const Costs& c) {
   if (full == 0) return {};
-  const ns each = ns{grain} * c.summarize + c.item;
+  const ns each = ns{grain} * c.summarize + piece_start(c);
   return {full * each, each};
 }
 

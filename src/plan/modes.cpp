@@ -77,7 +77,7 @@ const dr_stage_costs& stated_costs(const Problem& problem, const dr_device& devi
 int32_t tenths_of_start(Op op, bool fused) { return !fused ? 5 : op == Op::kKda ? 6 : 8; }
 
 // A chunk of a head that has a twin (walks_twins), in hundredths of one without: H200, 2026-11-17.
-constexpr int64_t kTwinHundredths = 93;
+constexpr int64_t kTwinHundredths = 97;
 
 plan::Costs costs_of(const Problem& problem, const Options& options, const Backend& backend, int32_t isa,
                      int32_t tiles) {
@@ -126,10 +126,14 @@ plan::Costs costs_of(const Problem& problem, const Options& options, const Backe
   c.barrier = stated.split_ns;
   c.item = stated.item_ns;
   if (&backend == &kCudaSm90Backend) {
-    c.item =
-        clamp_cost(scaled(stated.item_ns, tiles == 1 ? 10 : tenths_of_start(problem.op, record_bytes == 0), 10), 0);
-    // A pair walks a summary whatever the tiling, and the first segments beside it: with one tile a first segment repeats its local part.
-    if (tiles == 1) c.first_extra = clamp_cost(local_ns(local), 0);
+    const int64_t pair_start = scaled(stated.item_ns, tenths_of_start(problem.op, record_bytes == 0), 10);
+    if (tiles > 1) c.item = clamp_cost(pair_start, 0);
+    // A pair walks a summary whatever the tiling, and the first segments beside it: with one tile both of its CTAs start, and of a first segment each
+    // repeats the local part.
+    if (tiles == 1) {
+      c.first_extra = clamp_cost(local_ns(local), 0);
+      c.piece_extra = clamp_cost(2 * pair_start - c.item, 0);
+    }
     const CallBounds whole{.rows1 = problem.num_seqs, .chunks = plan::ceil_div(problem.num_tokens, chunk)};
     if (tiles == 1 && record_bytes == 0 && backend.walks_twins(problem, whole))
       c.emit = clamp_cost(scaled(c.emit, kTwinHundredths, 100), 1);

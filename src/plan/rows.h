@@ -123,8 +123,8 @@ DR_HD inline PhaseOne phase_one(const Cut& cut, int32_t chunks, const Costs& c) 
   const int64_t summed = int64_t{chunks} - cut.first - cut.last();
   const int32_t middle = cut.near_count > (cut.far_count ? 0 : 1) ? cut.near_chunks : 0;
   const int32_t longest = cut.far_count > 1 ? cut.far_chunks : middle;
-  return {first_time(c, cut.first) + summed * c.summarize + int64_t{cut.pieces()} * c.item,
-          max_of(first_time(c, cut.first), ns{longest} * c.summarize) + c.item};
+  return {first_time(c, cut.first) + summed * c.summarize + cut.pieces() * piece_start(c),
+          max_of(first_time(c, cut.first), ns{longest} * c.summarize) + piece_start(c)};
 }
 
 // Time of all units while the pieces of cut sequences run in phase 1: what whole sequences can share.

@@ -17,9 +17,9 @@ using plan::Costs;
 using plan::ns;
 
 ns item_time(const Row& row, const Costs& c) {
-  if (row.work == Work::kSummarize) return ns{row.chunks} * c.summarize + c.item;
+  if (row.work == Work::kSummarize) return ns{row.chunks} * c.summarize + plan::piece_start(c);
   const bool is_first = row.slot_out >= 0;
-  return (is_first ? plan::first_time(c, row.chunks) : ns{row.chunks} * c.emit) + c.item;
+  return is_first ? plan::first_time(c, row.chunks) + plan::piece_start(c) : ns{row.chunks} * c.emit + c.item;
 }
 
 // Bytes of one work item: its chunks, the states it reads and writes, the transition it leaves.

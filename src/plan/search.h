@@ -213,6 +213,7 @@ DR_HD inline bool holds_up(const Lengths& n, const Costs& c, const Limits& limit
   odd.carry_unit = shifted(c.carry_unit, risk);
   odd.barrier = shifted(c.barrier, risk);
   odd.item = shifted(c.item, risk);
+  odd.piece_extra = shifted(c.piece_extra, risk);
   return cut_time(n, odd, limits, {d.segment, d.first, d.ratio}, d.cut_seqs, INT64_MAX).total <= whole_time(n, odd);
 }
 

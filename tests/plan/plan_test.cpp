@@ -91,10 +91,10 @@ TEST(Plan, TakesTheFasterWay) {
     return make_plan(problem, options)->chunk;
   };
   const Problem full = test::problem_of(Op::kGdn, {8192, 8192, 8192, 8192}, 64);
-  Problem lone = test::problem_of(Op::kGdn, {131072}, 8);
+  Problem lone = test::problem_of(Op::kGdn, {2048}, 8);
   lone.heads_qk = 2;  // `prepare` makes scores once a key head
   EXPECT_EQ(chunk_of(full, test::options_on(h200)), 32) << "fused: nothing to prepare";
-  EXPECT_EQ(chunk_of(lone, test::options_on(h200)), 64) << "prepared: chunks of 64 shorten the chain of two phases";
+  EXPECT_EQ(chunk_of(lone, test::options_on(h200)), 64) << "prepared: of a short call chunks of 64 shorten the chains";
   for (const Problem& problem : {full, lone}) {
     const auto plan = make_plan(problem, test::options_on(h200));
     const auto prepared = make_plan(problem, test::options_on(test::prepared_on("h200")));
@@ -107,7 +107,7 @@ TEST(Plan, TakesTheFasterWay) {
     EXPECT_EQ(chunk_of(problem, invariant), 32);
   }
   EXPECT_EQ(chunk_of(test::problem_with_bounds(Op::kGdn, 131072, 1, 8), test::options_on(h200)), 32);
-  EXPECT_EQ(chunk_of(lone, forced(h200, DR_SEGMENTS_LENGTH, 32 * 129)), 32) << "129 chunks of 32 are no chunks of 64";
+  EXPECT_EQ(chunk_of(lone, forced(h200, DR_SEGMENTS_LENGTH, 32 * 33)), 32) << "33 chunks of 32 are no chunks of 64";
 }
 
 TEST(Plan, OffCutsNothing) {
@@ -348,6 +348,8 @@ TEST(Plan, SummariesAreWalkedInPairs) {
     EXPECT_NEAR(two.emit, (stated.local_ns + (stated.emit_ns - stated.local_ns) / 2) / 2, 1) << way;
     EXPECT_NEAR(one.emit + one.first_extra, 2 * two.emit, 2) << way << ": the pair's time";
     EXPECT_EQ(two.first_extra, 0) << way;
+    EXPECT_EQ(one.item + one.piece_extra, 2 * two.item) << way << ": both CTAs of the pair start";
+    EXPECT_EQ(two.piece_extra, 0) << way;
   }
 
   // Short sequences: all pairs of a phase at once. Long ones: what two tiles repeat costs more than one more start.
