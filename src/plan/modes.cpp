@@ -127,12 +127,13 @@ plan::Costs costs_of(const Problem& problem, const Options& options, const Backe
   c.item = stated.item_ns;
   if (&backend == &kCudaSm90Backend) {
     const int64_t pair_start = scaled(stated.item_ns, tenths_of_start(problem.op, record_bytes == 0), 10);
-    if (tiles > 1) c.item = clamp_cost(pair_start, 0);
     // A pair walks a summary whatever the tiling, and the first segments beside it: with one tile both of its CTAs start, and of a first segment each
     // repeats the local part.
     if (tiles == 1) {
       c.first_extra = clamp_cost(local_ns(local), 0);
       c.piece_extra = clamp_cost(2 * pair_start - c.item, 0);
+    } else {
+      c.item = clamp_cost(pair_start, 0);
     }
     const CallBounds whole{.rows1 = problem.num_seqs, .chunks = plan::ceil_div(problem.num_tokens, chunk)};
     if (tiles == 1 && record_bytes == 0 && backend.walks_twins(problem, whole))

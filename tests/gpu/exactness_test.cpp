@@ -1,5 +1,6 @@
 // Equalities: what may change without the result changing, on the GPU.
 #include <algorithm>
+#include <utility>
 
 #include "gpu_case.h"
 
@@ -293,7 +294,10 @@ TEST_F(Equalities, RowsThatAreHandedOnHaveTheSameBits) {
 // Fused GDN drops a state of which a chunk leaves less than a part in 2^96 (docs/numerics.md). A chunk that leaves 2^-92 of it keeps it: of 2^100
 // that is 2^8, beside the 1 of what is written since. Pairs, single CTAs, twins.
 TEST_F(Equalities, WhatIsLeftOfALargeStateIsKept) {
-  for (const char* words : {"hqk=1 hv=2 seqs=96", "hqk=8 hv=32 seqs=96x8", "hqk=16 hv=64 seqs=544x2"}) {
+  const std::pair<const char*, const char*> forms[] = {{"hqk=1 hv=2 seqs=96", ", 2 value tiles a head\n"},
+                                                       {"hqk=8 hv=32 seqs=96x8", ", 1 value tile a head\n"},
+                                                       {"hqk=16 hv=64 seqs=544x2", " as twins\n"}};
+  for (const auto& [words, form] : forms) {
     const cases::Case c = forced(std::string("gdn bf16 g=fp32 ") + words + " init final l2norm segments=off isa=fused");
     const Ran ran(c, [&](check::TensorSet& x) {
       const check::StateTensor& initial = x.initial();
@@ -305,6 +309,7 @@ TEST_F(Equalities, WhatIsLeftOfALargeStateIsKept) {
             x.g().set(x.g().at(n, t, head, 0), t / 32 == 1 ? -2.0 : -0.01);
           }
     });
+    EXPECT_NE(ran.run.describe(DR_DESCRIBE_TEXT).find(form), std::string::npos) << words;
     expect_close(check::compare(ran.host, check::run_reference(ran.host)), words);
   }
 }

@@ -7,7 +7,7 @@
 //     T = (I + L)^-1 - I,  L_ij = r_i e^{Gi-Gj} k_i.k_j w_j for j < i      P_ij = scale / |q_i| e^{Gi-Gj} q_i.k_j w_j for j <= i
 //     O_i = scale / |q_i| e^{Gi} (q S)_i + (P U)_i       S <- e^{Glast} S + k^T (w e^{Glast-G} U)
 // Strengths of writing stand with who reads what was written (w), not in R as in docs/math.md: values need no factor then. Tiles of q and k
-// are operands as they come, all exponents are <= 0, and any gate is exact.
+// are operands as they come, all exponents are <= 0, and any gate is exact, but that e^{Glast} S is left out where it is nothing (kForgotten).
 //
 // Groups of 128 threads: 0 and 1 the state (fused_gdn_state.cuh): halves of the values, or with two CTAs one half in each, or B and M of a
 // summary. 2 and 3 make what belongs to a chunk alone (fused_gdn_make.cuh), in turns; of a cluster CTA c % 2 makes chunk c and sends it to the
