@@ -60,8 +60,8 @@ class RelayCursor {
   DR_HD RelayCursor(const RelayLine& line, int32_t rows, const ChunksOf& chunks_of)
       : line_(line), rows_(rows), chunks_of_(chunks_of) {}
 
-  // Where share `share` begins, and the one before it ends; asked for in order. An even number of chunks inside a row, so that both parts of one with an even
-  // number have such: of twins an item with an odd number, if another follows, has one without tokens behind it.
+  // Where share `share` begins, and the one before it ends; asked for in order. The part that is handed on has an even number of chunks: of twins
+  // an item with an odd number has one without tokens behind it, if another follows, as behind that part and never behind the other.
   DR_HD RelayPlace begin(int32_t share) {
     const int64_t at = int64_t{line_.length} * share;
     for (; row_ < rows_; ++row_) {
@@ -73,7 +73,7 @@ class RelayCursor {
     const int32_t chunks = chunks_of_(row_);
     RelayPlace place{row_, static_cast<int32_t>((at - before_) / chunks),
                      static_cast<int32_t>((at - before_) % chunks)};
-    place.inside -= place.inside % 2;
+    place.inside -= (chunks - place.inside) % 2;
     if (place.inside < RelayLine::kLeastPart) {
       place.inside = 0;
     } else if (chunks - place.inside < RelayLine::kLeastPart) {

@@ -135,7 +135,7 @@ plan::Costs costs_of(const Problem& problem, const Options& options, const Backe
     } else {
       c.item = clamp_cost(pair_start, 0);
     }
-    const CallBounds whole{.rows1 = problem.num_seqs, .chunks = plan::ceil_div(problem.num_tokens, chunk)};
+    const CallBounds whole = uncut_bounds(problem, chunk);
     if (tiles == 1 && record_bytes == 0 && backend.walks_twins(problem, whole))
       c.emit = clamp_cost(scaled(c.emit, kTwinHundredths, 100), 1);
     c.relay = backend.relay_units(problem, isa, tiles, whole, device.units);
@@ -156,6 +156,18 @@ plan::Costs costs_of(const Problem& problem, const Options& options, const Backe
     c.prepare_bytes = clamp_cost(record_bytes + chunk * bytes.prepare, 0);
   }
   return c;
+}
+
+CallBounds uncut_bounds(const Problem& p, int64_t chunk) {
+  // Every sequence may end within a chunk, and no chunk is empty: without a token there is none.
+  if (!p.lengths_known)
+    return {.rows1 = p.num_seqs, .chunks = std::min(p.num_tokens, plan::ceil_div(p.num_tokens, chunk) + p.num_seqs)};
+  CallBounds bounds;
+  for (int64_t n = 0; n < p.num_seqs; ++n) {
+    bounds.rows1 += p.length(n) > 0 ? 1 : 0;
+    bounds.chunks += plan::ceil_div(p.length(n), chunk);
+  }
+  return bounds;
 }
 
 Modes modes_of(const Problem& problem, const Options& options, const Backend& backend, int32_t isa) {

@@ -17,6 +17,9 @@ struct Modes {
   int32_t count = 0;
 };
 
+// Rows and chunks of a call of which nothing is cut: a sequence without tokens has no row. When lengths come at execution, the most of them.
+CallBounds uncut_bounds(const Problem& problem, int64_t chunk);
+
 // The tilings worth weighing: never more tiles than value panels, and no more than it takes to give every unit an item of a
 // single whole sequence.
 Modes modes_of(const Problem& problem, const Options& options, const Backend& backend, int32_t isa);

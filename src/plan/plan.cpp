@@ -213,16 +213,6 @@ void plan_unknown_lengths(Plan& plan, const Modes& modes) {
   }
 }
 
-// Chunks of all sequences; when lengths come at execution, the most that the bounds allow: every sequence may end in a ragged one.
-int64_t count_chunks(const Plan& plan) {
-  const Problem& p = plan.problem;
-  // Every sequence may end within a chunk, and no chunk is empty: without a token there is none.
-  if (!p.lengths_known) return std::min(p.num_tokens, plan::ceil_div(p.num_tokens, plan.chunk) + p.num_seqs);
-  int64_t chunks = 0;
-  for (int64_t n = 0; n < p.num_seqs; ++n) chunks += plan::ceil_div(p.length(n), plan.chunk);
-  return chunks;
-}
-
 // A GPU takes a checkpoint inside a chunk on from the start of that chunk. Until it is finished it is kept in fp32, for a pool of 16 bits would round it
 // twice. No two are written to one slot, so there are at most as many as the pool has slots, however many a list may name.
 int64_t count_waiting_checkpoints(const Plan& plan) {
@@ -265,11 +255,6 @@ void book_workspace(Plan& plan) {
     const Problem& p = plan.problem;
     book(kBufferCheckpoints, static_cast<size_t>(plan.checkpoints) * static_cast<size_t>(p.heads_v) *
                                  static_cast<size_t>(p.dk) * static_cast<size_t>(p.dv) * sizeof(float));
-    if (plan.relay.shares > 0) {  // reckoned before it was known which rows there are
-      const RelayUnits units = plan.backend->relay_units(plan.problem, plan.isa, plan.tiling.value_tiles,
-                                                         bounds_of(plan), plan.options.device.units);
-      if (units.side != plan.relay.side) plan.relay = {};
-    }
     const auto places = static_cast<size_t>(plan.relay.places());
     book(kBufferRelayStates, places * static_cast<size_t>(plan.sizes.state_floats) * sizeof(float));
     book(kBufferRelayMarks, places * 2 * sizeof(RelayMark));
@@ -301,7 +286,7 @@ Draft draft_way(Problem problem, Options options, int32_t way) {
   plan.tiling.threads = plan.options.device.kind == DR_DEVICE_CPU ? plan.options.threads : 1;  // of the host
   choose_backend(plan, way);
   check_sizes(plan);
-  plan.num_chunks = count_chunks(plan);
+  plan.num_chunks = uncut_bounds(plan.problem, plan.chunk).chunks;
   choose_rule(plan);
   set_limits(plan);
   draft.modes = modes_of(plan.problem, plan.options, *plan.backend, plan.isa);

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "deltarelay/deltarelay.h"
+#include "problem/host_device.h"
 
 namespace deltarelay {
 
@@ -50,6 +51,9 @@ constexpr size_t size_of(DType type) {
   }
   return 0;
 }
+
+// Of those that tensors of numbers have, as kernels know them.
+DR_HD constexpr int32_t float_bytes(DType type) { return type == DType::kFp32 ? 4 : 2; }
 
 const char* name_of(Op op);
 const char* name_of(DType type);

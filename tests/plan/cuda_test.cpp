@@ -12,6 +12,7 @@
 #include "length_mixes.h"
 #include "plan/cuda_devices.h"
 #include "plan/plan.h"
+#include "plan/schedule.h"
 #include "plan_cases.h"
 #include "problem/status.h"
 
@@ -163,6 +164,21 @@ TEST(CudaSm90, HandsRowsOn) {
   EXPECT_FALSE(hands_on(gdn(std::vector<int64_t>(6, 8192)), cut)) << "cut";
   EXPECT_FALSE(hands_on(gdn(std::vector<int64_t>(6, 8192)), test::options_on(test::prepared_on("h200"))))
       << "not from records";
+}
+
+// Whether rows are walked by twins, and so how many lines there are, is reckoned from the chunks that they have, not from tokens: 481 of them
+// are 16 chunks. It matters where an odd number of multiprocessors leaves one without a twin.
+TEST(CudaSm90, HandsOnWhatIsPredicted) {
+  Options options = on_h200();
+  options.device.units = 131;
+  Problem problem = test::problem_of(Op::kGdn, {481, 481, 481, 481, 0}, 66);
+  problem.heads_qk = 33;
+  const auto plan = make_plan(problem, options);
+  ASSERT_EQ(plan->tiling.value_tiles, 1);
+  ASSERT_TRUE(walks_twins(*plan));
+  EXPECT_GT(plan->relay.shares, 0);
+  EXPECT_EQ(plan->relay.side, 2);
+  EXPECT_EQ(plan->predicted_ns, time_table(plan->table, plan->costs, plan->relay).total());
 }
 
 // Where the walk may have to leave a checkpoint before it is finished, and the pool would round it then.

@@ -96,7 +96,7 @@ __device__ __forceinline__ void take_on(Inputs<kWidth>& inputs, const Checkpoint
   // One element after the other, for so many addresses at once would fill the registers.
   auto for_each_element = [&](const StateView& states, int64_t number, auto&& use) {
     const bool value_major = states.layout == StateLayout::kValueMajor;
-    const int64_t bytes = states.dtype == DType::kFp32 ? 4 : 2;
+    const int64_t bytes = float_bytes(states.dtype);
     const int64_t first = number * states.stride_slot + head * states.stride_head +
                           (value_major ? int64_t{column} * args.dk + part : int64_t{part} * args.dv + column);
     uint8_t* at = static_cast<uint8_t*>(states.data) + first * bytes;

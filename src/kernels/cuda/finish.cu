@@ -30,7 +30,7 @@ __device__ void zero_rows(const FinishArgs& args, int64_t first, int row_pieces,
 }
 
 __device__ void zero_tail(const FinishArgs& args, int64_t first) {
-  const int element_bytes = args.o.dtype == DType::kFp32 ? 4 : 2;
+  const int element_bytes = float_bytes(args.o.dtype);
   const int row_bytes = args.dv * element_bytes;
   const bool whole_pieces =
       ((reinterpret_cast<uintptr_t>(args.o.data) | static_cast<uint64_t>(args.o.token * element_bytes) |

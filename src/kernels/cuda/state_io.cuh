@@ -53,7 +53,7 @@ struct StateMatrix {
 
 __device__ __forceinline__ uint8_t* state_data(const StateView& pool, int64_t slot, int head) {
   const int64_t element = slot * pool.stride_slot + head * pool.stride_head;
-  return static_cast<uint8_t*>(pool.data) + element * (pool.dtype == DType::kFp32 ? 4 : 2);
+  return static_cast<uint8_t*>(pool.data) + element * float_bytes(pool.dtype);
 }
 
 __device__ __forceinline__ StateMatrix state_matrix(const StateView& pool, int64_t slot, int head) {
@@ -63,7 +63,7 @@ __device__ __forceinline__ StateMatrix state_matrix(const StateView& pool, int64
 
 // Are `count` channels, from a multiple of it on, neighbours that one access may take?
 __device__ __forceinline__ bool has_aligned(const StateMatrix& matrix, unsigned count) {
-  const unsigned bytes = count * (matrix.dtype == DType::kFp32 ? 4 : 2);
+  const unsigned bytes = count * static_cast<unsigned>(float_bytes(matrix.dtype));
   return matrix.key_step == 1 && reinterpret_cast<uintptr_t>(matrix.data) % bytes == 0;
 }
 

@@ -34,7 +34,7 @@ struct alignas(16) Output {
 
   Output() = default;
   __device__ __forceinline__ Output(const TensorView& o, const Item& item, const Extent& extent) {
-    const int element = o.dtype == DType::kFp32 ? 4 : 2, first = item.tile * Stage::kColumns;
+    const int element = float_bytes(o.dtype), first = item.tile * Stage::kColumns;
     data = static_cast<uint8_t*>(o.data) +
            (item.sequence_at * o.sequence + item.token * o.token + item.head * o.head + first) * element;
     stride = o.token * element;

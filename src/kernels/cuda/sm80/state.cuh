@@ -28,8 +28,8 @@ struct PoolMatrix {
 __device__ __forceinline__ PoolMatrix pool_matrix(const StateView& pool, int64_t slot, int head, const Extent& extent) {
   const int64_t element = slot * pool.stride_slot + head * pool.stride_head;
   const bool value_major = pool.layout == StateLayout::kValueMajor;
-  return {static_cast<uint8_t*>(pool.data) + element * (pool.dtype == DType::kFp32 ? 4 : 2),
-          value_major ? extent.dk : 1, value_major ? 1 : extent.dv, pool.dtype};
+  return {static_cast<uint8_t*>(pool.data) + element * float_bytes(pool.dtype), value_major ? extent.dk : 1,
+          value_major ? 1 : extent.dv, pool.dtype};
 }
 
 // Calls body(number, value row, key channel) for the numbers of a lane that exist in the pool.

@@ -152,20 +152,19 @@ class TokenCursor {
     RawToken raw{};
     if (left_ > 0) raw = {load_bits(gate_, activation.g.dtype, 0), load_bits(beta_, activation.beta.dtype, 0)};
     left_ -= kTokens;
-    gate_ += activation.g.token * (kTokens * size_of(activation.g));
-    beta_ += activation.beta.token * (kTokens * size_of(activation.beta));
+    gate_ += activation.g.token * (kTokens * float_bytes(activation.g.dtype));
+    beta_ += activation.beta.token * (kTokens * float_bytes(activation.beta.dtype));
     return raw;
   }
 
  private:
   static constexpr int kTokens = kEvery * kFusedChunk;
-  static __device__ __forceinline__ int size_of(const TensorView& view) { return view.dtype == DType::kFp32 ? 4 : 2; }
   static __device__ __forceinline__ const uint8_t* first_of(const TensorView& view, const Item& item, int head,
                                                             int chunk, int lane) {
     return static_cast<const uint8_t*>(view.data) +
            (item.sequence_at * view.sequence + (item.token + chunk * kFusedChunk + lane) * view.token +
             head * view.head) *
-               size_of(view);
+               float_bytes(view.dtype);
   }
 
   const uint8_t *gate_, *beta_;

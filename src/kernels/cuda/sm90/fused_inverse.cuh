@@ -39,21 +39,18 @@ struct FusedLower {
   }
 };
 
-// Stores a 16 x 16 block of P in the layout of an accumulator; `at` is where it begins plus block_offset of this lane.
+// Byte of this lane's row in a 16 x 16 block, for storing all of it at once.
 __device__ __forceinline__ constexpr int block_offset(int lane) {
   return core_offset(lane / 8 % 2, lane / 16) + lane % 8 * 16;
 }
+// A 16 x 16 block of P or T in the layout of an accumulator, at row and column `row`, `column` (in blocks of 8).
 template <class Element>
-__device__ __forceinline__ void store_block(uint8_t* at, const float* block) {
+__device__ __forceinline__ void store_block(uint8_t* matrix, int row, int column, const float* block, int lane) {
   using Two = Pair<Element>;
+  uint8_t* at = matrix + core_offset(row, column) + block_offset(lane);
   const Fragment packed = {Two::pack(block[0], block[1]), Two::pack(block[2], block[3]), Two::pack(block[4], block[5]),
                            Two::pack(block[6], block[7])};
   store_matrix(shared_address(at), packed);
-}
-// The same at row and column `row`, `column` (in blocks of 8) of P.
-template <class Element>
-__device__ __forceinline__ void store_block(uint8_t* matrix, int row, int column, const float* block, int lane) {
-  store_block<Element>(matrix + core_offset(row, column) + block_offset(lane), block);
 }
 
 // What is above the diagonal of P and T in 8 x 8 blocks, once for all chunks of a stage: nobody writes it (but some of P). By kClearThreads threads.

@@ -41,10 +41,11 @@ __device__ __forceinline__ void find_items(const WalkArgs& args, Shared& shared,
   const uint32_t items = static_cast<uint32_t>(args.row_bound) * static_cast<uint32_t>(args.heads_v) * (kCtas / kHeads);
   const RelayLine& line = args.relay.line;
   const bool shares = kWhole && line.shares > 0;
-  const int beside = static_cast<int>(number) % line.side,
-            share = line.shares - 1 - static_cast<int>(number) / line.side;
+  int beside = 0, share = 0;
   RelayPart part{};
   if (shares) {
+    beside = static_cast<int>(number) % line.side;
+    share = line.shares - 1 - static_cast<int>(number) / line.side;
     auto chunks_of = [rows = args.tables.rows1()](int row) { return rows[row].chunks; };
     part = relay_share(line, args.row_bound, chunks_of, share).part(line, chunks_of, static_cast<int32_t>(round));
     number = part.row < 0 ? items : static_cast<uint32_t>(part.row * args.heads_v + part.head * line.side + beside);

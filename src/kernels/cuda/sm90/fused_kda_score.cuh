@@ -271,7 +271,7 @@ __device__ __forceinline__ void score_item(const FusedMaps& maps, const Activati
   // The write strength of this thread's token, fetched a chunk before its use and left as it is, so that nothing waits for it.
   const TokenShare share = token_share(threadIdx.x % kWarpgroup);
   const TensorView& beta = activation.beta;
-  const int beta_bytes = beta.dtype == DType::kFp32 ? 4 : 2;
+  const int beta_bytes = float_bytes(beta.dtype);
   const int first_token = rank * kFusedChunk + static_cast<int>(threadIdx.x % kWarpgroup / 4);
   const uint8_t* beta_at = static_cast<const uint8_t*>(beta.data) +
                            (item.sequence_at * beta.sequence +

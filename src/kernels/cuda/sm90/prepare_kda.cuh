@@ -336,7 +336,7 @@ __device__ __forceinline__ void prepare_chunk(const PrepareArgs& args, KdaPrepar
   float4 raw[kQuarter];
   uint2 q[kQuarter], k[kQuarter];
   const TensorView& g = args.activation.g;
-  const int64_t gate_bytes = g.dtype == DType::kFp32 ? 4 : 2;
+  const int64_t gate_bytes = float_bytes(g.dtype);
   load_gates<kCommonGate>(raw, static_cast<const uint8_t*>(g.data) + row_at(g, head) * gate_bytes, g.token * gate_bytes,
                           g.dtype, rows);
   load_rows(k, static_cast<const uint8_t*>(args.k.data) + row_at(args.k, key_head) * 2, args.k.token * 2, rows);
