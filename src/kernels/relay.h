@@ -60,8 +60,8 @@ class RelayCursor {
   DR_HD RelayCursor(const RelayLine& line, int32_t rows, const ChunksOf& chunks_of)
       : line_(line), rows_(rows), chunks_of_(chunks_of) {}
 
-  // Where share `share` begins, and the one before it ends; asked for in order. The part that is handed on has an even number of chunks: of twins
-  // an item with an odd number has one without tokens behind it, if another follows, as behind that part and never behind the other.
+  // Where share `share` begins, and the one before it ends; asked for in order. The part that is handed on has an even number of chunks: twins
+  // walk a chunk without tokens behind an odd number if another item follows, which is so for that part and never for the other, the last.
   DR_HD RelayPlace begin(int32_t share) {
     const int64_t at = int64_t{line_.length} * share;
     for (; row_ < rows_; ++row_) {

@@ -132,13 +132,14 @@ plan::Costs costs_of(const Problem& problem, const Options& options, const Backe
     if (tiles == 1) {
       c.first_extra = clamp_cost(local_ns(local), 0);
       c.piece_extra = clamp_cost(2 * pair_start - c.item, 0);
+      // Twins and those who hand rows on have a whole head each.
+      const CallBounds whole = uncut_bounds(problem, chunk);
+      if (record_bytes == 0 && backend.walks_twins(problem, whole))
+        c.emit = clamp_cost(scaled(c.emit, kTwinHundredths, 100), 1);
+      c.relay = backend.relay_units(problem, isa, tiles, whole, device.units);
     } else {
       c.item = clamp_cost(pair_start, 0);
     }
-    const CallBounds whole = uncut_bounds(problem, chunk);
-    if (tiles == 1 && record_bytes == 0 && backend.walks_twins(problem, whole))
-      c.emit = clamp_cost(scaled(c.emit, kTwinHundredths, 100), 1);
-    c.relay = backend.relay_units(problem, isa, tiles, whole, device.units);
   }
   // Where gates forget, a summary is a few chunks long, and a first segment would be all of phase 1.
   if (backend.short_summaries != nullptr && backend.short_summaries(problem)) c.short_first = kShortFirst;
