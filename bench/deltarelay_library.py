@@ -4,7 +4,7 @@ import ctypes as c
 
 import torch
 
-OPS = {"kda": 1, "gdn": 2}
+RULES = {"kda": 1, "gdn": 2}
 DTYPES = {torch.float32: 1, torch.bfloat16: 2, torch.float16: 3}
 GATE_LOG, GATE_RAW_BOUNDED = 0, 3
 BETA_VALUE, BETA_LOGIT = 0, 1
@@ -18,41 +18,35 @@ def fields(*groups: tuple) -> list:
     return [(name, kinds.get(kind, kind)) for kind, names in groups for name in names.split()]
 
 
-class Strides(c.Structure):
-    _fields_ = fields(("int64", "token head sequence"))
+class Layout(c.Structure):
+    _fields_ = fields(("int64", "token head sequence"), ("int32", "alignment_bytes reserved"))
 
 
 class State(c.Structure):
     _fields_ = fields(
         ("int32", "use layout dtype index_dtype"),
         ("int64", "num_slots stride_slot stride_head"),
-        ("int32", "has_null_index reserved"),
-        ("int64", "null_index"),
+        ("int32", "has_null_index alignment_bytes"),
+        ("int64", "null_index reserved1 reserved2 reserved3 reserved4"),
     )
 
 
 class Problem(c.Structure):
     _fields_ = fields(
         ("uint32", "size"),
-        ("int32", "op"),
+        ("int32", "rule op reserved"),
         ("int64", "num_seqs num_tokens seq_len"),
         ("pointer", "seq_offsets"),
         ("int32", "seq_offsets_dtype heads_qk heads_v dk dv dtype dtype_o dtype_gate dtype_beta"),
+        ("int32", "dtype_a_log dtype_dt_bias"),
         ("int32", "gate_form beta_form l2norm scale_given"),
         ("float", "scale lower_bound gate_floor"),
-        ("int32", "alignment_bytes"),
-        (Strides, "stride_q stride_k stride_v stride_o stride_g stride_beta"),
+        (Layout, "layout_q layout_k layout_v layout_o layout_g layout_beta"),
         (State, "initial final"),
         ("int32", "initial_mask checkpoints"),
         ("int64", "checkpoint_every"),
         (State, "checkpoint"),
-    )
-
-
-class StageCosts(c.Structure):
-    _fields_ = fields(
-        ("int32", "chunk emit_ns summarize_ns local_ns summarize_local_ns carry_ns carry_unit_ns split_ns item_ns"),
-        ("int32", "emit_bytes summarize_bytes prepare_ns"),
+        ("pointer", "chunks backward steps"),
     )
 
 
@@ -61,11 +55,10 @@ class Device(c.Structure):
         ("uint32", "size"),
         ("int32", "kind"),
         (c.c_char * 32, "name"),
+        (c.c_char * 64, "model"),
         ("int32", "units compute_capability"),
         ("int64", "l1_bytes l2_bytes"),
-        ("int32", "bytes_per_ns measured"),
-        (StageCosts, "kda gdn kda_fused gdn_fused kda_portable gdn_portable"),
-        ("int32", "portable_measured reserved"),
+        ("int32", "bytes_per_ns flops_per_ns"),
     )
 
 
@@ -74,10 +67,12 @@ class Options(c.Structure):
         ("uint32", "size"),
         ("int32", "segments"),
         ("int64", "segment_value"),
-        ("pointer", "backend isa policy device"),
+        ("pointer", "backend isa variant policy device"),
         ("int32", "threads invariant carry reserved"),
         ("pointer", "columns"),
-        ("int32", "num_columns reserved2"),
+        ("int32", "num_columns math"),
+        ("pointer", "costs"),
+        ("int32", "num_costs reserved2"),
         ("pointer", "parallel_for parallel_pool"),
     )
 
@@ -85,38 +80,36 @@ class Options(c.Structure):
 class Tensors(c.Structure):
     _fields_ = fields(
         ("uint32", "size reserved"),
+        ("int64", "num_tokens num_seqs"),
         ("pointer", "q k v g beta a_log dt_bias o initial initial_index has_initial final final_index"),
         ("pointer", "checkpoint checkpoint_index checkpoint_offsets checkpoint_positions seq_offsets report"),
+        ("pointer", "intermediates gradients drafts"),
     )
+
+
+def make(kind):
+    """A structure of the contract with every default, its size stated."""
+    made = kind()
+    made.size = c.sizeof(kind)
+    return made
 
 
 class Library:
     def __init__(self, path: str, device: bytes = b"cuda:0"):
         self.library = c.CDLL(path)
         self.library.dr_last_error.restype = c.c_char_p
-        # A structure of another size would mean that this file and the header have gone apart.
-        for kind, init in ((Problem, "problem"), (Device, "device"), (Options, "options"), (Tensors, "tensors")):
-            made = self.make(kind, init)
-            if made.size != c.sizeof(kind):
-                raise RuntimeError(f"dr_{init}: expected {c.sizeof(kind)} bytes, the library has {made.size}")
-        self.device = self.make(Device, "device")
+        self.device = make(Device)
         self.check(self.library.dr_device_find(device, c.byref(self.device)))
-
-    def make(self, kind, init: str):
-        # Room behind the structure: a newer library writes a larger one.
-        room = c.create_string_buffer(c.sizeof(kind) + 4096)
-        getattr(self.library, f"dr_{init}_init")(room)
-        return kind.from_buffer(room)
 
     def check(self, status: int) -> None:
         if status != 0:
             raise RuntimeError(self.library.dr_last_error().decode())
 
-    def plan(self, op: str, x: dict, offsets: list[int], lower_bound: float | None) -> tuple[c.c_void_p, int]:
+    def plan(self, rule: str, x: dict, offsets: list[int], lower_bound: float | None) -> tuple[c.c_void_p, int]:
         """A plan for tensors of the shapes and types of x, and the bytes of workspace that it needs."""
-        problem = self.make(Problem, "problem")
+        problem = make(Problem)
         host_offsets = (c.c_int64 * len(offsets))(*offsets)
-        problem.op = OPS[op]
+        problem.rule = RULES[rule]
         problem.num_seqs, problem.num_tokens = len(offsets) - 1, x["q"].shape[0]
         problem.seq_offsets, problem.seq_offsets_dtype = c.addressof(host_offsets), INT64
         problem.heads_qk, problem.heads_v = x["q"].shape[1], x["v"].shape[1]
@@ -125,11 +118,11 @@ class Library:
         problem.dtype_gate, problem.dtype_beta = DTYPES[x["g"].dtype], DTYPES[x["beta"].dtype]
         problem.gate_form = GATE_RAW_BOUNDED if lower_bound else GATE_LOG
         problem.lower_bound = lower_bound or 0.0
-        problem.beta_form = BETA_LOGIT if op == "kda" else BETA_VALUE
+        problem.beta_form = BETA_LOGIT if rule == "kda" else BETA_VALUE
         problem.l2norm = 1
         for state in (problem.initial, problem.final):
             state.use, state.layout, state.dtype = STATE_ROWS, STATE_VALUE_MAJOR, DTYPES[torch.float32]
-        options = self.make(Options, "options")
+        options = make(Options)
         options.device = c.addressof(self.device)
         plan = c.c_void_p()
         self.check(self.library.dr_plan_create(c.byref(problem), c.byref(options), c.byref(plan)))
@@ -144,12 +137,12 @@ class Library:
         self.check(self.library.dr_plan_describe(plan, 0, text, needed, None))
         return text.value.decode()
 
-    def forward(self, op: str, x: dict, offsets: list[int], lower_bound: float | None):
+    def forward(self, rule: str, x: dict, offsets: list[int], lower_bound: float | None):
         """A function that runs the case on the tensors of x, writing x["o"] and x["final"] on the current stream."""
-        plan, needed = self.plan(op, x, offsets, lower_bound)
+        plan, needed = self.plan(rule, x, offsets, lower_bound)
         workspace = torch.empty(needed + 256, dtype=torch.uint8, device="cuda")
         base = (workspace.data_ptr() + 255) // 256 * 256
-        tensors = self.make(Tensors, "tensors")
+        tensors = make(Tensors)
         for name in ("q", "k", "v", "g", "beta", "o", "initial", "final", "a_log", "dt_bias"):
             if name in x:
                 setattr(tensors, name, x[name].data_ptr())

@@ -29,7 +29,7 @@ MOST_SETS = 32
 def parse(line: str) -> dict | None:
     """A case line of the tables; None for the rest of the grammar."""
     words = line.split()
-    case = {"op": words[0], "dtype": words[1], "flags": {w for w in words if "=" not in w}}
+    case = {"rule": words[0], "dtype": words[1], "flags": {w for w in words if "=" not in w}}
     case.update(word.split("=", 1) for word in words if "=" in word)
     lengths = []
     for item in case.get("seqs", "").split(","):
@@ -39,7 +39,7 @@ def parse(line: str) -> dict | None:
     gate = case.get("gate", "")
     case["lower_bound"] = float(gate.split(":")[1]) if gate.startswith("bounded") else None
     known = case["dtype"] == "bf16" and lengths and {"init", "final", "l2norm"} <= case["flags"]
-    known = known and (case["lower_bound"] is not None if case["op"] == "kda" else gate.startswith("log:-5,0"))
+    known = known and (case["lower_bound"] is not None if case["rule"] == "kda" else gate.startswith("log:-5,0"))
     return case if known else None
 
 
@@ -55,7 +55,7 @@ def make_inputs(torch, case: dict, seed: int) -> dict:
         return torch.rand(*shape, device="cuda", generator=generator) * (high - low) + low
 
     x = {"q": normal(tokens, hqk, 128), "k": normal(tokens, hqk, 128), "v": normal(tokens, hv, 128)}
-    if case["op"] == "kda":
+    if case["rule"] == "kda":
         x["g"], x["beta"] = normal(tokens, hv, 128), normal(tokens, hv)
         x["a_log"] = uniform(-3.0, 2.0, hv)
         x["dt_bias"] = normal(hv, 128, dtype=torch.float32)
@@ -77,7 +77,7 @@ def make_inputs(torch, case: dict, seed: int) -> dict:
 
 
 def fla(torch, case, x):
-    ops = importlib.import_module("fla.ops.kda" if case["op"] == "kda" else "fla.ops.gated_delta_rule")
+    ops = importlib.import_module("fla.ops.kda" if case["rule"] == "kda" else "fla.ops.gated_delta_rule")
     common = dict(
         initial_state=x["initial"],
         output_final_state=True,
@@ -87,7 +87,7 @@ def fla(torch, case, x):
         cu_seqlens_cpu=x["offsets_cpu"],
     )
     batch = {name: x[name].unsqueeze(0) for name in ("q", "k", "v", "g", "beta")}
-    if case["op"] == "kda":
+    if case["rule"] == "kda":
         more = dict(
             A_log=x["a_log"],
             dt_bias=x["dt_bias"].reshape(-1),
@@ -102,7 +102,7 @@ def fla(torch, case, x):
 
 def flash_kda(torch, case, x):
     package = importlib.import_module("flash_kda")
-    if case["op"] != "kda" or case["hqk"] != case["hv"]:
+    if case["rule"] != "kda" or case["hqk"] != case["hv"]:
         return None
     batch = [x[name].unsqueeze(0) for name in ("q", "k", "v", "g", "beta")]
     out, final = torch.empty_like(batch[2]), torch.empty_like(x["initial"])
@@ -126,7 +126,7 @@ def flash_kda(torch, case, x):
 
 def flashinfer(torch, case, x):
     package = importlib.import_module("flashinfer.gdn_prefill")
-    if case["op"] != "gdn":
+    if case["rule"] != "gdn":
         return None
     # It takes decays, and keys that are normalised already: neither is part of its time.
     decay = x["g"].exp()
@@ -145,7 +145,7 @@ def flashinfer(torch, case, x):
 
 def cula(torch, case, x):
     package = importlib.import_module("cula.kda")
-    if case["op"] != "kda" or case["hqk"] != case["hv"]:
+    if case["rule"] != "kda" or case["hqk"] != case["hv"]:
         return None
     batch = {name: x[name].unsqueeze(0) for name in ("q", "k", "v", "g", "beta")}
     offsets = x["offsets"].to(torch.int32)
@@ -233,7 +233,7 @@ def measure(torch, library, packages: dict, row: dict, seconds: float) -> None:
     sets = [one] + [make_inputs(torch, case, 2 + i) for i in range(count - 1)]
     for other in sets[1:]:  # FLA knows lengths it has seen by the identity of their tensor, and a handful of those
         other["offsets"], other["offsets_cpu"] = one["offsets"], one["offsets_cpu"]
-    ours = [library.forward(case["op"], x, x["offsets_host"], case["lower_bound"]) for x in sets]
+    ours = [library.forward(case["rule"], x, x["offsets_host"], case["lower_bound"]) for x in sets]
     expected = ours[0]().clone()
     ms, _ = time_calls(torch, ours, seconds)
     print(f"{row['case']}: ours {ms:.4f} ms in this process, {row['ms']:.4f} in the results; {count} input sets")

@@ -30,7 +30,7 @@ int main(void) {
 
   dr_problem problem;
   dr_problem_init(&problem);
-  problem.op = DR_OP_KDA;
+  problem.rule = DR_KDA;
   problem.num_seqs = kSequences;
   problem.num_tokens = kTokens;
   problem.seq_offsets = offsets;

@@ -48,7 +48,7 @@ double checksum_of(const deltarelay::Plan& plan, size_t tokens) {
 
 int main() try {
   const std::vector<int64_t> offsets = {0, 220, 300};
-  deltarelay::Problem problem(DR_OP_KDA);
+  deltarelay::Problem problem(DR_KDA);
   problem.packed(offsets).heads(kHeads, kHeads).widths(kWidth, kWidth);
   problem.l2norm = 1;
 

@@ -21,7 +21,7 @@ FILE_FIELDS = {"device": str, "date": str, "commit": str, "driver": str, "cuda":
 ROW_FIELDS = {
     "case": str,
     "line": str,
-    "op": str,
+    "rule": str,
     "backend": str,
     "segments": int,
     "ms": float,
@@ -61,8 +61,8 @@ def check_row(where: str, row: dict) -> list[str]:
         return problems
     if not 0 < row["ms_low"] <= row["ms"] <= row["ms_high"]:
         problems.append(f"{where}: expected 0 < ms_low <= ms <= ms_high, found {row['ms_low']}, {row['ms']}, {row['ms_high']}")
-    if not row["line"].startswith(row["op"] + " "):
-        problems.append(f"{where}: line: expected a case of {row['op']}, found '{row['line']}'")
+    if not row["line"].startswith(row["rule"] + " "):
+        problems.append(f"{where}: line: expected a case of {row['rule']}, found '{row['line']}'")
     for peer, ms in row["peers"].items():
         if not isinstance(ms, (int, float)) or ms <= 0:
             problems.append(f"{where}: peers.{peer}: expected milliseconds, found {ms!r}")
@@ -150,7 +150,7 @@ def report_targets(name: str, results: dict) -> list[str]:
     limit = known.get("fixed", {}).get("first_call_ms", {}).get("required", float("inf"))
     for first in results.get("first_call", []):
         if first["first_call_ms"] > limit:
-            reports.append(f"{name}: first {first['op']} call: {first['first_call_ms']:.0f} ms, required {limit} ms")
+            reports.append(f"{name}: first {first['rule']} call: {first['first_call_ms']:.0f} ms, required {limit} ms")
     return reports
 
 

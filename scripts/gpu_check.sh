@@ -196,9 +196,9 @@ stage_bench() {
   time_file tests/cases/targets.txt "$out/bench-1.tmp" "$only" "$forced" "${words[@]}" || result=1
   time_file tests/cases/targets_portable.txt "$out/bench-2.tmp" "${DELTARELAY_ONLY:-.}" "$forced_portable" "${words[@]}" || result=1
   cat "$out/bench.log"
-  local op
-  for op in kda gdn; do
-    for _ in 1 2 3 4 5; do "$build/bin/deltarelay-first-call" "$build/libdeltarelay.so" "$op" 2>>"$out/bench.log" || result=1; done
+  local rule
+  for rule in kda gdn; do
+    for _ in 1 2 3 4 5; do "$build/bin/deltarelay-first-call" "$build/libdeltarelay.so" "$rule" 2>>"$out/bench.log" || result=1; done
   done >"$out/first.tmp"
   local name
   name=$(python3 - "$out" <<'PYTHON'
@@ -211,10 +211,10 @@ if not files:
 results = {**files[0], "rows": [row for file in files for row in file["rows"]]}
 runs = [json.loads(line) for line in (out / "first.tmp").read_text(encoding="utf-8").splitlines() if line.strip()]
 results["first_call"] = []
-for op in sorted({run["op"] for run in runs}):
-    mine = [run for run in runs if run["op"] == op]
-    medians = {key: statistics.median(run[key] for run in mine) for key in mine[0] if key != "op"}
-    results["first_call"].append({"op": op, "runs": len(mine), **medians})
+for rule in sorted({run["rule"] for run in runs}):
+    mine = [run for run in runs if run["rule"] == rule]
+    medians = {key: statistics.median(run[key] for run in mine) for key in mine[0] if key != "rule"}
+    results["first_call"].append({"rule": rule, "runs": len(mine), **medians})
 (out / "bench.tmp").write_text(json.dumps(results, indent=2), encoding="utf-8")
 print(re.sub(r"[^a-z0-9]+", "-", results["device"].lower().removeprefix("nvidia ")).strip("-"))
 PYTHON

@@ -129,7 +129,7 @@ def gpu_table(results: dict) -> str:
         lines.append("")
     for first in first_calls:
         lines.append(
-            f"First {first['op'].upper()} call of a cold process, from loading the library to its result: "
+            f"First {first['rule'].upper()} call of a cold process, from loading the library to its result: "
             f"{first['first_call_ms']:.0f} ms, beside {first['context_ms']:.0f} ms for a bare CUDA context."
         )
     swept = [row for row in results["rows"] if row.get("sweep")]

@@ -2,7 +2,7 @@
  *
  * The life of a call:
  *
- *     dr_problem problem;  dr_problem_init(&problem);  ...what is asked: sizes, types, sequences...
+ *     dr_problem problem;  dr_problem_init(&problem);  ...what is asked: rule, operation, sizes, types, sequences...
  *     dr_plan_create(&problem, NULL, &plan);           validates, chooses backend, segments and tiling
  *     dr_plan_workspace_bytes(plan, &bytes);           scratch that the caller owns
  *     dr_execute(plan, &tensors, workspace, bytes, NULL);   as often as wanted, on new pointers
@@ -17,9 +17,11 @@
  * Conventions
  *   - Structures carry their size first (set by the dr_*_init functions); a field that is zero has its default. The one
  *     field without a default is the layout of a state: [DV, DK] and [DK, DV] look alike when DK == DV.
- *   - Enumerations are int32_t. Sizes are in bytes where the name says so, else in elements.
- *   - A structure whose size is larger than the library knows (its caller has a newer header) is accepted while the bytes
- *     beyond are zero. Structures that the library fills need their size set too.
+ *   - Enumerations are int32_t. Sizes are in bytes where the name says so, else in elements. Reserved fields are zero.
+ *   - A caller and a library of different versions from 0.2 on understand each other. A structure that is shorter than the
+ *     library's (an older header) is accepted, and the missing fields are zero. A longer one (a newer header) is accepted
+ *     while the bytes beyond are zero. Structures of 0.1 are refused. Structures that the library fills need their size set
+ *     too; it fills as much of them as there is.
  *   - Every function that can fail returns a dr_status; dr_last_error() then says, for the calling thread, which argument
  *     was wrong, what was expected and what was found. A call that fails has written nothing.
  *   - The library prints nothing, changes no global state that affects results and reads no environment variable that does.
@@ -29,6 +31,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #if defined(_WIN32)
 #define DR_API __declspec(dllimport)
@@ -43,9 +46,16 @@ extern "C" {
 #endif
 
 #define DR_VERSION_MAJOR 0
-#define DR_VERSION_MINOR 1
+#define DR_VERSION_MINOR 2
 #define DR_VERSION_PATCH 0
 #define DR_VERSION (DR_VERSION_MAJOR * 10000 + DR_VERSION_MINOR * 100 + DR_VERSION_PATCH)
+
+/* Zeroes a structure and states its size. Compiled into the caller, who alone knows how large its structure is. */
+#define DR_DEFINE_INIT(name, type)                 \
+  static inline void name(type* structure) {       \
+    memset(structure, 0, sizeof *structure);       \
+    structure->size = (uint32_t)sizeof *structure; \
+  }
 
 /* ---- status ---------------------------------------------------------------------------------------------------- */
 
@@ -70,10 +80,23 @@ DR_API const char* dr_build_info(void);
 
 /* ---- what is asked --------------------------------------------------------------------------------------------- */
 
-enum { /* dr_problem.op */
-       DR_OP_KDA = 1,
-       DR_OP_GDN = 2
-       /* 3..15: further forward ops; 16..31: backward; 32..47: stages alone; 48..63: decode. Reserved. */
+enum {             /* dr_problem.rule: which recurrence */
+       DR_KDA = 1, /* a gate per key channel */
+       DR_GDN = 2  /* a gate per head */
+};
+
+/* dr_problem.op: what to do with it. This version of the library runs DR_FORWARD; it answers the others with
+ * DR_UNSUPPORTED. Their numbers are settled here, so that they never change. */
+enum {
+  DR_FORWARD = 0,     /* outputs and final states */
+  DR_BACKWARD = 1,    /* gradients */
+  DR_CHUNK_LOCAL = 2, /* stage: what needs no state */
+  DR_STATE_PASS = 3,  /* stage: the state at the start of every chunk */
+  DR_OUTPUTS = 4,     /* stage: outputs from those states */
+  DR_SUMMARY = 5,     /* stage: (M, B) of segments */
+  DR_CARRY = 6,       /* stage: the ordered fold of summaries */
+  DR_STEP = 7,        /* decode: a few tokens of every sequence */
+  DR_COMMIT = 8       /* decode: replay of accepted tokens into the states */
 };
 
 enum { /* element types; 0 is a default that depends on the field */
@@ -115,36 +138,54 @@ enum { /* dr_problem.checkpoints: states inside a sequence, a side product that 
        DR_CHECKPOINTS_CHUNKS = 3 /* at the START of each 64-token chunk (what FLA calls h) */
 };
 
-/* Element strides of one tensor. 0 means contiguous in the order of the shape, outside the strides that are given. The
- * innermost (feature) stride is 1. No element may have two indices. */
-typedef struct dr_strides {
+/* Where the elements of one tensor lie. Strides are in elements; 0 means contiguous in the order of the shape, outside the
+ * strides that are given. The innermost (feature) stride is 1. No element may have two indices. The stride of an axis with
+ * one index is not used. */
+typedef struct dr_layout {
   int64_t token;
   int64_t head;
   int64_t sequence; /* batched problems only: distance between sequences */
-} dr_strides;
+  int32_t
+      alignment_bytes; /* promised of the pointer, a power of two. 0: 16 bytes; of beta and of the gate of GDN, which
+                              are often slices of a projection, the size of an element */
+  int32_t reserved;
+} dr_layout;
 
 /* A pool of states. The two inner axes are contiguous. */
 typedef struct dr_state {
-  int32_t use;            /* DR_STATE_NONE, _ROWS or _SLOTS */
-  int32_t layout;         /* required when used */
-  int32_t dtype;          /* default DR_FP32; arithmetic is fp32 inside whatever is stored */
-  int32_t index_dtype;    /* of the index array: DR_INT32 (default) or DR_INT64 */
-  int64_t num_slots;      /* states in the pool; default: one per sequence (or per checkpoint) */
-  int64_t stride_slot;    /* elements; default HV * DK * DV */
-  int64_t stride_head;    /* elements; default DK * DV */
-  int32_t has_null_index; /* nonzero: null_index below is a null slot too */
-  int32_t reserved;
+  int32_t use;             /* DR_STATE_NONE, _ROWS or _SLOTS */
+  int32_t layout;          /* required when used */
+  int32_t dtype;           /* default DR_FP32; arithmetic is fp32 inside whatever is stored */
+  int32_t index_dtype;     /* of the index array: DR_INT32 (default) or DR_INT64 */
+  int64_t num_slots;       /* states in the pool; default: one per sequence (or per checkpoint) */
+  int64_t stride_slot;     /* elements; default HV * DK * DV */
+  int64_t stride_head;     /* elements; default DK * DV */
+  int32_t has_null_index;  /* nonzero: null_index below is a null slot too */
+  int32_t alignment_bytes; /* promised of the pool's pointer, a power of two; 0: 16 bytes */
   int64_t null_index;
+  int64_t reserved[4];
 } dr_state;
+
+/* What an operation needs beyond the forward hangs on structures of its own. They are declared here and defined by the
+ * version that runs the operation; until then their pointers are NULL. docs/contract.md has their design. */
+typedef struct dr_chunks dr_chunks;               /* stages: chunk length, wanted intermediates, their types */
+typedef struct dr_backward dr_backward;           /* wanted gradients, their types and layouts, tape */
+typedef struct dr_steps dr_steps;                 /* decode: most tokens a call, drafts, journal */
+typedef struct dr_intermediates dr_intermediates; /* tensors of the stages */
+typedef struct dr_gradients dr_gradients;         /* tensors of the backward */
+typedef struct dr_drafts dr_drafts;               /* tensors of decode steps */
 
 typedef struct dr_problem {
   uint32_t size; /* sizeof(dr_problem) */
-  int32_t op;    /* DR_OP_KDA or DR_OP_GDN */
+  int32_t rule;  /* DR_KDA or DR_GDN */
+  int32_t op;    /* DR_FORWARD */
+  int32_t reserved;
 
   /* Sequences. Packed: tensors have num_tokens rows, sequence n owns rows [seq_offsets[n], seq_offsets[n+1]); offsets start
    * at 0, never decrease and end at or before num_tokens; rows after the last offset give zero outputs. seq_offsets is read
    * during dr_plan_create only. When it is NULL (and seq_len is 0) the lengths are known only to dr_execute, which then
-   * needs dr_tensors.seq_offsets; num_tokens and num_seqs are upper bounds that fix workspace and tiling.
+   * needs dr_tensors.seq_offsets; num_tokens and num_seqs are upper bounds that fix workspace and tiling, and
+   * dr_tensors.num_tokens and num_seqs say how many rows and sequences a call really has.
    * Batched: seq_len > 0; tensors are [num_seqs, seq_len, ...], one sequence a row; num_tokens is 0 or num_seqs * seq_len.
    * Lengths 0 and 1 are legal. */
   int64_t num_seqs;
@@ -156,12 +197,14 @@ typedef struct dr_problem {
   int32_t heads_qk; /* HQK */
   int32_t heads_v;  /* HV, a multiple of HQK: value head h reads query/key head h / (HV / HQK) */
   int32_t dk;       /* key width, 1..256 */
-  int32_t dv;       /* value width, 1..256 */
+  int32_t dv;       /* value width, 1..512 */
 
-  int32_t dtype;      /* of q, k, v; default DR_FP32 */
-  int32_t dtype_o;    /* default: dtype */
-  int32_t dtype_gate; /* default: dtype */
-  int32_t dtype_beta; /* default: dtype */
+  int32_t dtype;         /* of q, k, v; default DR_FP32 */
+  int32_t dtype_o;       /* default: dtype */
+  int32_t dtype_gate;    /* default: dtype */
+  int32_t dtype_beta;    /* default: dtype */
+  int32_t dtype_a_log;   /* default DR_FP32 */
+  int32_t dtype_dt_bias; /* default DR_FP32 */
 
   int32_t gate_form;
   int32_t beta_form;
@@ -169,14 +212,13 @@ typedef struct dr_problem {
   int32_t scale_given; /* zero: scale is DK^-1/2 */
   float scale;
   float lower_bound; /* raw bounded gate: finite, < 0 */
-  float
-      gate_floor; /* log and linear gates: a promise that log-decays are >= this (< 0); lower ones are raised to it. 0: none */
-  int32_t alignment_bytes; /* promised of every tensor pointer; default 16; a power of two */
+  float gate_floor;  /* log and linear gates: a promise that log-decays are >= this (< 0); lower ones are raised to it.
+                        0: none */
 
-  dr_strides stride_q, stride_k; /* [T, HQK, DK] */
-  dr_strides stride_v, stride_o; /* [T, HV, DV] */
-  dr_strides stride_g;           /* [T, HV, DK] (KDA) or [T, HV] (GDN) */
-  dr_strides stride_beta;        /* [T, HV] */
+  dr_layout layout_q, layout_k; /* [T, HQK, DK] */
+  dr_layout layout_v, layout_o; /* [T, HV, DV] */
+  dr_layout layout_g;           /* [T, HV, DK] (KDA) or [T, HV] (GDN) */
+  dr_layout layout_beta;        /* [T, HV] */
 
   dr_state initial;
   dr_state final;       /* may be the same memory as initial, slot for slot */
@@ -186,17 +228,49 @@ typedef struct dr_problem {
   int64_t checkpoint_every; /* DR_CHECKPOINTS_EVERY: a multiple of 16 */
   dr_state checkpoint; /* rows are in sequence order: EVERY has floor(len / n) for a sequence, CHUNKS ceil(len / 64),
                                LIST what dr_tensors.checkpoint_offsets says */
+
+  const dr_chunks* chunks; /* NULL, as are the next two */
+  const dr_backward* backward;
+  const dr_steps* steps;
 } dr_problem;
 
-/* Sets every field to zero and size to the size of the structure. */
-DR_API void dr_problem_init(dr_problem* problem);
+DR_DEFINE_INIT(dr_problem_init, dr_problem)
 
 /* ---- devices: facts as data, so that a plan for an absent device can be made and read --------------------------- */
 
 enum { DR_DEVICE_CPU = 1, DR_DEVICE_CUDA = 2 };
 
-/* Stage costs at DK = DV = 128 in one mode: what one unit needs. Planning is in integer nanoseconds. */
-typedef struct dr_stage_costs {
+typedef struct dr_device {
+  uint32_t size;
+  int32_t kind;               /* DR_DEVICE_CPU or DR_DEVICE_CUDA */
+  char name[32];              /* "cpu"; "h200", ...: a model; "cuda:0", ...: a GPU of this machine */
+  char model[64];             /* as its maker calls it; "": not known */
+  int32_t units;              /* threads of a CPU, multiprocessors of a GPU */
+  int32_t compute_capability; /* 90 for 9.0; 0 on a CPU */
+  int64_t l1_bytes;           /* per unit: L1 data cache, or shared memory */
+  int64_t l2_bytes;
+  int32_t bytes_per_ns; /* memory bandwidth in GB/s; 0: no memory term */
+  int32_t flops_per_ns; /* of a CPU: fp32 GFLOP/s of one unit; 0: not known */
+} dr_device;
+
+DR_DEFINE_INIT(dr_device_init, dr_device)
+
+/* Known devices: 0 is this machine's CPU, then a table of GPU models, then the GPUs that are here, named "cuda:0", "cuda:1", ...
+ * (none where there is no driver). dr_device_find also takes "cuda", the calling thread's current one. */
+DR_API int32_t dr_device_count(void);
+DR_API dr_status dr_device_get(int32_t index, dr_device* device);
+DR_API dr_status dr_device_find(const char* name, dr_device* device);
+
+/* What the stages of one variant of a backend cost one unit of a device, at DK = DV = 128, for one rule and operation. The
+ * planner works with these numbers, in whole nanoseconds. */
+typedef struct dr_costs {
+  uint32_t size;
+  int32_t rule;
+  int32_t op;
+  int32_t measured;           /* nonzero: on a device of this model; else estimated from measurements on another */
+  char backend[24];           /* "cpu", "cuda-sm90", ... */
+  char variant[24];           /* "" where the backend has one */
+  char measured_on[40];       /* the model on which the numbers were taken */
   int32_t chunk;              /* tokens a chunk */
   int32_t emit_ns;            /* per chunk and head */
   int32_t summarize_ns;       /* per chunk and head, M and B */
@@ -209,37 +283,14 @@ typedef struct dr_stage_costs {
   int32_t emit_bytes;         /* memory traffic per chunk and head */
   int32_t summarize_bytes;
   int32_t prepare_ns; /* per chunk and head, of a step before the phases; 0: part of emit and summarize */
-} dr_stage_costs;
+} dr_costs;
 
-typedef struct dr_device {
-  uint32_t size;
-  int32_t kind;               /* DR_DEVICE_CPU or DR_DEVICE_CUDA */
-  char name[32];              /* "cpu"; "h200", ...: a model; "cuda:0", ...: a GPU of this machine */
-  int32_t units;              /* threads of a CPU, multiprocessors of a GPU */
-  int32_t compute_capability; /* 90 for 9.0; 0 on a CPU */
-  int64_t l1_bytes;           /* per unit: L1 data cache, or shared memory */
-  int64_t l2_bytes;
-  int32_t bytes_per_ns; /* memory bandwidth in GB/s; 0: no memory term */
-  int32_t measured;     /* nonzero: the costs were measured on such a device, else they are estimates */
-  dr_stage_costs kda, gdn;
-  /* Of kernels that need no step before the phases, for problems that have such; chunk 0: none. Of two value tiles each
-   * starts in a part of item_ns, and two units at least walk a summary and the first segments beside it. */
-  dr_stage_costs kda_fused, gdn_fused;
-  /* Of the kernels for every GPU (cuda-sm80): times of a unit, also where it runs two items at once. chunk 0: none, and they are planned with kda
-   * and gdn. */
-  dr_stage_costs kda_portable, gdn_portable;
-  int32_t portable_measured; /* as `measured`, of these */
-  int32_t reserved;
-} dr_device;
+DR_DEFINE_INIT(dr_costs_init, dr_costs)
 
-DR_API void dr_device_init(dr_device* device);
-
-/* Known devices: 0 is this machine's CPU, then a table of GPU models, then the GPUs that are here, named "cuda:0", "cuda:1", ...
- * (none where there is no driver). dr_device_find also takes "cuda", the calling thread's current one. A GPU that is here has its
- * own facts with the stage costs of its model, or, when the table lacks it, of the model nearest to it. */
-DR_API int32_t dr_device_count(void);
-DR_API dr_status dr_device_get(int32_t index, dr_device* device);
-DR_API dr_status dr_device_find(const char* name, dr_device* device);
+/* The costs that plans for this device are made with. `variant` NULL or "": of a backend that has one. A caller who knows
+ * better passes its own by dr_options.costs. */
+DR_API dr_status dr_device_costs(const dr_device* device, const char* backend, const char* variant, int32_t rule,
+                                 int32_t op, dr_costs* costs);
 
 /* ---- how it is to be done -------------------------------------------------------------------------------------- */
 
@@ -259,6 +310,11 @@ enum { /* dr_options.carry */
        DR_CARRY_TRUNCATED = 1
 };
 
+enum {                      /* dr_options.math: what products may round to */
+       DR_MATH_DEFAULT = 0, /* within the tolerances of docs/numerics.md */
+       DR_MATH_TF32 = 1     /* cuda-sm80, fp32 data: one product of 11 bits a factor instead of three. Less exact */
+};
+
 /* Runs body(context, i) for every i in [0, count), on any threads, and returns when all are done. */
 typedef void (*dr_parallel_body)(void* context, int64_t i);
 typedef void (*dr_parallel_for)(void* pool, int64_t count, dr_parallel_body body, void* context);
@@ -269,10 +325,10 @@ typedef struct dr_options {
   uint32_t size;
   int32_t segments;
   int64_t segment_value;
-  const char* backend;     /* NULL: the first that accepts */
-  const char* isa;         /* cpu: an instruction set by name; cuda-sm90: "fused" or "prepared"; NULL: the best one.
-                              cuda-sm80, fp32 data: "tf32", products of 11 bits a factor; never taken by itself */
-  const char* policy;      /* NULL or "deltarelay"; or how another system would cut: "fla", "cula-sm100", ... */
+  const char* backend; /* NULL: the first that accepts */
+  const char* isa;     /* cpu: an instruction set by name; NULL: the best one that this machine has */
+  const char* variant; /* a backend's way to do it: "fused" or "prepared" (cuda-sm90); NULL: the fastest by the model */
+  const char* policy;  /* NULL or "deltarelay"; or how another system would cut: "fla", "cula-sm100", ... */
   const dr_device* device; /* NULL: this machine's CPU, or its current GPU when `backend` is one for CUDA */
   int32_t threads;         /* 0: as many as the device has units */
   int32_t invariant;       /* nonzero: output bits of a sequence do not depend on the rest of the batch */
@@ -280,12 +336,15 @@ typedef struct dr_options {
   float carry_log_decay;  /* DR_CARRY_TRUNCATED: natural logarithm, -80 to below 0; 0: -16. Else 0 */
   const int32_t* columns; /* reference backend: only these value columns are computed, others are left as they are */
   int32_t num_columns;
+  int32_t math;
+  const dr_costs* costs; /* own costs, which replace the library's for their backend, variant, rule and operation */
+  int32_t num_costs;     /* entries, costs[0].size bytes apart */
   int32_t reserved;
   dr_parallel_for parallel_for; /* NULL: a pool of the library's own, made when first needed */
   void* parallel_pool;
 } dr_options;
 
-DR_API void dr_options_init(dr_options* options);
+DR_DEFINE_INIT(dr_options_init, dr_options)
 
 /* ---- plans ----------------------------------------------------------------------------------------------------- */
 
@@ -300,7 +359,8 @@ typedef struct dr_plan_summary {
   uint32_t size;
   int32_t chunk;         /* tokens a chunk */
   const char* backend;   /* lives as long as the library */
-  const char* isa;       /* instruction set or way, where the backend has several, else "" */
+  const char* isa;       /* instruction set of the cpu backend, else "" */
+  const char* variant;   /* where the backend has several, else "" */
   int64_t num_segments;  /* of all sequences; equals the number of non-empty sequences when nothing is cut */
   int64_t max_segments;  /* of one sequence */
   int64_t cut_sequences; /* sequences with more than one segment */
@@ -311,7 +371,7 @@ typedef struct dr_plan_summary {
   int64_t unsplit_ns;   /* by the same model, nothing cut */
 } dr_plan_summary;
 
-DR_API void dr_plan_summary_init(dr_plan_summary* summary);
+DR_DEFINE_INIT(dr_plan_summary_init, dr_plan_summary)
 DR_API dr_status dr_plan_summarize(const dr_plan* plan, dr_plan_summary* summary);
 
 enum { /* dr_plan_describe format */
@@ -335,14 +395,16 @@ DR_API dr_status dr_plan_describe(const dr_plan* plan, int32_t format, char* tex
 typedef struct dr_tensors {
   uint32_t size;
   uint32_t reserved;
-  const void* q;        /* [T, HQK, DK] */
-  const void* k;        /* [T, HQK, DK] */
-  const void* v;        /* [T, HV, DV] */
-  const void* g;        /* [T, HV, DK] or [T, HV] */
-  const void* beta;     /* [T, HV] */
-  const float* a_log;   /* [HV]; raw gates; NULL in the bounded form: factor 1 */
-  const float* dt_bias; /* [HV, DK] (KDA) or [HV] (GDN); raw gates; NULL: no bias */
-  void* o;              /* [T, HV, DV] */
+  int64_t num_tokens;  /* rows of this call, where lengths come at execution: at most problem.num_tokens; 0: as many */
+  int64_t num_seqs;    /* sequences of this call, likewise */
+  const void* q;       /* [T, HQK, DK] */
+  const void* k;       /* [T, HQK, DK] */
+  const void* v;       /* [T, HV, DV] */
+  const void* g;       /* [T, HV, DK] or [T, HV] */
+  const void* beta;    /* [T, HV] */
+  const void* a_log;   /* [HV]; raw gates; NULL in the bounded form: factor 1 */
+  const void* dt_bias; /* [HV, DK] (KDA) or [HV] (GDN); raw gates; NULL: no bias */
+  void* o;             /* [T, HV, DV] */
 
   const void* initial;        /* state pool */
   const void* initial_index;  /* [num_seqs], with DR_STATE_SLOTS */
@@ -358,11 +420,15 @@ typedef struct dr_tensors {
   const void* seq_offsets; /* only when the problem had none */
   uint32_t* report;        /* may be NULL; set to 0, or to DR_REPORT_* bits: device-side values had to be clamped, or a
                               truncated carry dropped a transition that was not 0 */
+
+  const dr_intermediates* intermediates; /* NULL, as are the next two */
+  const dr_gradients* gradients;
+  const dr_drafts* drafts;
 } dr_tensors;
 
 enum { DR_REPORT_OFFSETS = 1, DR_REPORT_SLOTS = 2, DR_REPORT_CHECKPOINTS = 4, DR_REPORT_DROPPED = 8 };
 
-DR_API void dr_tensors_init(dr_tensors* tensors);
+DR_DEFINE_INIT(dr_tensors_init, dr_tensors)
 
 /* Runs the plan. Never allocates on behalf of the result, never keeps a pointer. `workspace` is 256-byte aligned, at least
  * dr_plan_workspace_bytes, contents undefined before and after; one workspace per concurrent execution. `stream` is a

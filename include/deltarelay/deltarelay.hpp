@@ -1,7 +1,7 @@
 // DeltaRelay for C++20: owners of the handles of deltarelay.h, and exceptions instead of statuses. Nothing else: the
 // structures are those of the C header, so every field of the contract can be set directly.
 //
-//     deltarelay::Problem problem(DR_OP_KDA);
+//     deltarelay::Problem problem(DR_KDA);
 //     problem.batched(1, 65536).heads(4, 4).widths(128, 128).types(DR_BF16).with_final(DR_STATE_VALUE_MAJOR);
 //     const deltarelay::Plan plan(problem);
 //     deltarelay::Workspace workspace(plan.workspace_bytes());
@@ -41,9 +41,9 @@ inline void check(dr_status status) {
 
 // What is asked. Functions fill the fields that belong together; the fields themselves are open.
 struct Problem : dr_problem {
-  explicit Problem(int32_t op_kind = 0) noexcept : dr_problem() {
+  explicit Problem(int32_t which_rule = 0) noexcept : dr_problem() {
     dr_problem_init(this);
-    op = op_kind;
+    rule = which_rule;
   }
 
   // One tensor row for every token; sequence n owns rows [offsets[n], offsets[n+1]). The offsets are not copied: they must

@@ -10,8 +10,7 @@ namespace {
 
 void give(const dr_device& facts, dr_device* device) {
   require_pointer("device", device);
-  check_output_size("device", device, sizeof *device);
-  write_output(device, &facts, sizeof facts);
+  give_output("device", device, facts);
 }
 
 void get_device(int32_t index, dr_device* device) {
@@ -20,6 +19,23 @@ void get_device(int32_t index, dr_device* device) {
     fail_invalid("index", "0 to " + std::to_string(count - 1), std::to_string(index));
   }
   give(device_at(index), device);
+}
+
+void give_costs(const dr_device* given, const char* backend, const char* variant, int32_t rule, int32_t op,
+                dr_costs* costs) {
+  require_pointer("device", given);
+  require_pointer("backend", backend);
+  require_pointer("costs", costs);
+  const dr_device device = take_input("device", *given);
+  const std::string name = variant != nullptr ? variant : "";
+  const int32_t family = cost_family(backend, name);
+  if (family < 0 || kCostFamilies[family].device_kind != device.kind) {
+    fail_invalid("backend", "one with costs on such a device, and its variant",
+                 "'" + std::string(backend) + "', variant '" + name + "'");
+  }
+  if (rule != DR_KDA && rule != DR_GDN) fail_invalid("rule", "DR_KDA (1) or DR_GDN (2)", std::to_string(rule));
+  if (op != DR_FORWARD) fail_invalid("op", "DR_FORWARD (0)", std::to_string(op));
+  give_output("costs", costs, costs_of_device(device).at(static_cast<CostFamily>(family), static_cast<Rule>(rule)));
 }
 
 void find_device(const char* name, dr_device* device) {
@@ -40,4 +56,9 @@ dr_status dr_device_get(int32_t index, dr_device* device) {
 
 dr_status dr_device_find(const char* name, dr_device* device) {
   return as_status([&] { find_device(name, device); });
+}
+
+dr_status dr_device_costs(const dr_device* device, const char* backend, const char* variant, int32_t rule, int32_t op,
+                          dr_costs* costs) {
+  return as_status([&] { give_costs(device, backend, variant, rule, op, costs); });
 }

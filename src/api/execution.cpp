@@ -4,6 +4,7 @@
 
 #include "api/last_error.h"
 #include "api/plan_handle.h"
+#include "problem/struct_size.h"
 #include "problem/validate.h"
 #include "run/execute.h"
 
@@ -24,17 +25,18 @@ void check_workspace(const Plan& plan, const void* workspace, size_t bytes) {
   }
 }
 
-void run(const Plan& plan, const dr_tensors* tensors, void* workspace, size_t workspace_bytes, void* stream) {
+void run(const Plan& plan, const dr_tensors* given, void* workspace, size_t workspace_bytes, void* stream) {
   if (!plan.options.device_is_here) {
     fail_unsupported(std::string("plan: made for the device '") + plan.options.device.name +
                      "', which can be planned for but not run on here");
   }
   const bool on_host = plan.options.device.kind == DR_DEVICE_CPU;
-  require_pointer("tensors", tensors);
-  validate_tensors(plan.problem, *tensors, on_host);
+  require_pointer("tensors", given);
+  const dr_tensors tensors = take_input("tensors", *given);
+  validate_tensors(plan.problem, tensors, on_host);
   check_workspace(plan, workspace, workspace_bytes);
   if (on_host && stream != nullptr) fail_invalid("stream", "NULL for a plan on the CPU", "a pointer");
-  execute(plan, *tensors, static_cast<std::byte*>(workspace), stream);
+  execute(plan, tensors, static_cast<std::byte*>(workspace), stream);
 }
 
 }  // namespace

@@ -1,5 +1,4 @@
 // What the library says about itself, and the structures a caller starts from.
-#include <cstring>
 #include <string>
 
 #include "api/last_error.h"
@@ -8,13 +7,6 @@
 
 namespace deltarelay {
 namespace {
-
-template <typename Structure>
-void start_from_defaults(Structure* structure) {
-  if (structure == nullptr) return;
-  std::memset(structure, 0, sizeof *structure);
-  structure->size = sizeof *structure;
-}
 
 const char* compiler_name() {
 #if defined(__clang__)
@@ -78,9 +70,3 @@ const char* dr_build_info(void) {
     return "deltarelay";
   }
 }
-
-void dr_problem_init(dr_problem* problem) { deltarelay::start_from_defaults(problem); }
-void dr_options_init(dr_options* options) { deltarelay::start_from_defaults(options); }
-void dr_tensors_init(dr_tensors* tensors) { deltarelay::start_from_defaults(tensors); }
-void dr_device_init(dr_device* device) { deltarelay::start_from_defaults(device); }
-void dr_plan_summary_init(dr_plan_summary* summary) { deltarelay::start_from_defaults(summary); }

@@ -62,6 +62,7 @@ dr_plan_summary summarize(const Plan& plan) {
   summary.chunk = plan.chunk;
   summary.backend = plan.backend->name;
   summary.isa = isa_name(plan);
+  summary.variant = variant_name(plan);
   count_segments(plan, &summary);
   summary.threads = plan.tiling.threads;
   summary.value_tiles = plan.tiling.value_tiles;
@@ -107,8 +108,6 @@ dr_status dr_plan_summarize(const dr_plan* plan, dr_plan_summary* summary) {
   return as_status([&] {
     require_pointer("plan", plan);
     require_pointer("summary", summary);
-    check_output_size("summary", summary, sizeof *summary);
-    const dr_plan_summary facts = summarize(*plan->plan);
-    write_output(summary, &facts, sizeof facts);
+    give_output("summary", summary, summarize(*plan->plan));
   });
 }

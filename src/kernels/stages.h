@@ -124,7 +124,9 @@ struct DeviceCall {
 
 // Options that concern the choice of a backend.
 struct Request {
-  const char* isa = nullptr;
+  const char* isa = nullptr;      // nullptr: not named
+  const char* variant = nullptr;  // likewise
+  int32_t math = DR_MATH_DEFAULT;
   int32_t num_columns = 0;  // > 0: a subset of value columns is asked for
   bool cut = false;         // segments are forced, or asked for in the manner of another system
   int32_t device_kind = DR_DEVICE_CPU;
@@ -179,10 +181,10 @@ struct Backend {
   int32_t (*shape)(const Problem&) = nullptr;
   void (*load_shape)(const Problem&) = nullptr;
   // Ways to serve a problem that differ in chunks and records: `chunk`, `panel_columns` and `sizes` are told which, where a backend of a CPU is
-  // told the instruction set. A plan takes the one that it predicts to be fastest, unless options.isa names one. 0: there is one way. A way that
+  // told the instruction set. A plan takes the one that it predicts to be fastest, unless options.variant names one. 0: there is one way. A way that
   // nobody need name has an empty name.
   int32_t num_ways = 0;
-  int32_t num_named_ways = 0;  // the last of them: less exact, so taken only when options.isa names them
+  int32_t tf32_way = -1;  // the one of DR_MATH_TF32, taken when that is asked for and never else; -1: none
   const char* const* way_names = nullptr;
   bool (*takes_way)(const Problem&, int32_t way) = nullptr;
   // Where the tiling is not for the planner to choose: value tiles of a head, and what one unit with so much shared memory (0: not known) runs at
@@ -209,7 +211,8 @@ int32_t cpu_isa_count();
 const char* cpu_isa_name(int32_t index);
 int32_t cpu_isa_find(const char* name);  // -1: not on this machine; nullptr: 0, the best
 
-// Facts of this machine's CPU, with the cpu backend's stage costs for its best instruction set.
+// Facts of this machine's CPU, and the stage costs of the cpu backend there.
 void cpu_describe(dr_device* device);
+void cpu_costs(Rule rule, dr_costs* costs);
 
 }  // namespace deltarelay

@@ -106,7 +106,7 @@ void append_sequences(const Plan& plan, std::string& text) {
 
 void append_problem(const Plan& plan, std::string& text) {
   const Problem& p = plan.problem;
-  text += std::string(name_of(p.op)) + " " + name_of(p.dtype) + ", " + counted(p.num_seqs, "sequence") + ", " +
+  text += std::string(name_of(p.rule)) + " " + name_of(p.dtype) + ", " + counted(p.num_seqs, "sequence") + ", " +
           counted(p.num_tokens, "token") + (p.lengths_known ? "" : " at most (lengths come at execution)") + ", " +
           counted(p.heads_v, "value head") + " on " + counted(p.heads_qk, "key head") + ", DK " + std::to_string(p.dk) +
           ", DV " + std::to_string(p.dv) + "\n";
@@ -115,7 +115,9 @@ void append_problem(const Plan& plan, std::string& text) {
 void append_device(const Plan& plan, std::string& text) {
   const dr_device& device = plan.options.device;
   text += "device " + std::string(device.name) + ": " + counted(device.units, "unit") +
-          (is_measured(device, *plan.backend) ? ", measured costs" : ", estimated costs") +
+          (stated_costs(plan.problem, plan.options, *plan.backend, plan.sizes.record_bytes).measured != 0
+               ? ", measured costs"
+               : ", estimated costs") +
           (plan.options.device_is_here ? "" : "; planned for an absent device: can be read, not executed") + "\n";
 }
 
@@ -169,6 +171,14 @@ std::string cut_text(const std::vector<plan::Range>& segments) {
     i = next;
   }
   return text;
+}
+
+// " (avx2)", " (fused)", " (tf32)": how the backend does it, where it has several ways.
+std::string way_text(const Plan& plan) {
+  for (const char* name : {isa_name(plan), variant_name(plan), plan.options.math == DR_MATH_TF32 ? "tf32" : ""}) {
+    if (*name != '\0') return std::string(" (") + name + ")";
+  }
+  return {};
 }
 
 std::string carry_text(const Options& options) {
@@ -225,7 +235,7 @@ std::string describe_text(const Plan& plan) {
   append_problem(plan, text);
   append_device(plan, text);
   text += "backend " + std::string(plan.backend->name);
-  if (*isa_name(plan) != '\0') text += std::string(" (") + isa_name(plan) + ")";
+  text += way_text(plan);
   text += ": chunks of " + std::to_string(plan.chunk) + " tokens, ";
   if (plan.options.device.kind == DR_DEVICE_CPU) text += counted(plan.tiling.threads, "thread") + ", ";
   text += counted(plan.tiling.value_tiles, "value tile") + " a head";
@@ -274,8 +284,10 @@ std::string describe_text(const Plan& plan) {
 
 // Threads and tiling do not change bits and are left out; neither does where a whole sequence runs.
 std::string describe_signature(const Plan& plan) {
-  std::string text = std::string(name_of(plan.problem.op)) + " backend=" + plan.backend->name;
+  std::string text = std::string(name_of(plan.problem.rule)) + " backend=" + plan.backend->name;
   if (*isa_name(plan) != '\0') text += std::string(" isa=") + isa_name(plan);
+  if (*variant_name(plan) != '\0') text += std::string(" variant=") + variant_name(plan);
+  if (plan.options.math == DR_MATH_TF32) text += " math=tf32";
   text += " chunk=" + std::to_string(plan.chunk) + " carry=" + carry_text(plan.options);
   if (plan.options.invariant) {
     return text + " grain=" + (plan.grain < 0 ? std::string("infinite") : std::to_string(plan.grain));

@@ -17,7 +17,8 @@ constexpr int64_t kMostScheduledItems =
 
 void write_problem(const Problem& p, JsonWriter& json) {
   json.key("problem").object();
-  json.member("op", name_of(p.op)).member("dtype", name_of(p.dtype)).member("num_seqs", p.num_seqs);
+  json.member("rule", name_of(p.rule)).member("op", name_of_op(DR_FORWARD));
+  json.member("dtype", name_of(p.dtype)).member("num_seqs", p.num_seqs);
   json.member("num_tokens", p.num_tokens).member("seq_len", p.seq_len).member("lengths_known", p.lengths_known);
   json.member("heads_qk", p.heads_qk).member("heads_v", p.heads_v).member("dk", p.dk).member("dv", p.dv);
   json.member("gate_form", name_of(p.gate_form)).member("beta_form", name_of(p.beta_form)).member("l2norm", p.l2norm);
@@ -31,8 +32,11 @@ void write_problem(const Problem& p, JsonWriter& json) {
   json.end_object();
 }
 
-void write_costs(const char* name, const dr_stage_costs& c, JsonWriter& json) {
-  json.key(name).object();
+void write_costs(const dr_costs& c, JsonWriter& json) {
+  json.object();
+  json.member("backend", static_cast<const char*>(c.backend)).member("variant", static_cast<const char*>(c.variant));
+  json.member("rule", name_of(static_cast<Rule>(c.rule))).member("op", name_of_op(c.op));
+  json.member("measured", c.measured != 0).member("measured_on", static_cast<const char*>(c.measured_on));
   json.member("chunk", c.chunk).member("emit_ns", c.emit_ns).member("summarize_ns", c.summarize_ns);
   json.member("local_ns", c.local_ns).member("summarize_local_ns", c.summarize_local_ns);
   json.member("carry_ns", c.carry_ns).member("carry_unit_ns", c.carry_unit_ns);
@@ -44,24 +48,31 @@ void write_costs(const char* name, const dr_stage_costs& c, JsonWriter& json) {
 void write_device(const Options& options, JsonWriter& json) {
   const dr_device& d = options.device;
   json.key("device").object();
-  json.member("name", static_cast<const char*>(d.name)).member("kind", d.kind == DR_DEVICE_CPU ? "cpu" : "cuda");
+  json.member("name", static_cast<const char*>(d.name)).member("model", static_cast<const char*>(d.model));
+  json.member("kind", d.kind == DR_DEVICE_CPU ? "cpu" : "cuda");
   json.member("units", d.units).member("compute_capability", d.compute_capability);
   json.member("l1_bytes", d.l1_bytes).member("l2_bytes", d.l2_bytes).member("bytes_per_ns", d.bytes_per_ns);
-  json.member("measured", d.measured != 0).member("here", options.device_is_here);
-  write_costs("kda", d.kda, json);
-  write_costs("gdn", d.gdn, json);
-  if (d.kda_fused.chunk > 0) write_costs("kda_fused", d.kda_fused, json);
-  if (d.gdn_fused.chunk > 0) write_costs("gdn_fused", d.gdn_fused, json);
-  if (d.kda_portable.chunk > 0) write_costs("kda_portable", d.kda_portable, json);
-  if (d.gdn_portable.chunk > 0) write_costs("gdn_portable", d.gdn_portable, json);
+  json.member("flops_per_ns", d.flops_per_ns).member("here", options.device_is_here);
   json.end_object();
+  json.key("costs").array();
+  for (int32_t i = 0; i < kNumCostFamilies; ++i) {
+    if (kCostFamilies[i].device_kind != d.kind) continue;
+    for (const Rule rule : {Rule::kKda, Rule::kGdn})
+      write_costs(options.costs.at(static_cast<CostFamily>(i), rule), json);
+  }
+  json.end_array();
 }
 
 void write_options(const Options& o, JsonWriter& json) {
   const char* const segments[] = {"auto", "off", "count", "length"};
   json.key("options").object();
   json.member("segments", segments[o.segments]).member("segment_value", o.segment_value).member("backend", o.backend);
-  json.member("isa", o.isa).member("policy", o.policy).member("threads", o.threads).member("invariant", o.invariant);
+  json.member("isa", o.isa)
+      .member("variant", o.variant)
+      .member("math", math_text(o))
+      .member("policy", o.policy)
+      .member("threads", o.threads)
+      .member("invariant", o.invariant);
   json.member("carry", carry_text(o));
   json.key("columns").array();
   for (const int32_t column : o.columns) json.value(int64_t{column});
@@ -154,7 +165,7 @@ std::string describe_json(const Plan& plan) {
   write_problem(plan.problem, json);
   write_options(plan.options, json);
   write_device(plan.options, json);
-  json.member("backend", plan.backend->name).member("isa", isa_name(plan));
+  json.member("backend", plan.backend->name).member("isa", isa_name(plan)).member("variant", variant_name(plan));
   json.member("chunk", plan.chunk)
       .member("threads", plan.tiling.threads)
       .member("value_tiles", plan.tiling.value_tiles);

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "plan/cuda_devices.h"
+#include "plan/device_costs.h"
 #include "plan/plan.h"
 #include "problem/status.h"
 
@@ -78,8 +79,7 @@ constexpr Gpu kGpus[] = {
 constexpr int32_t kNumGpus = static_cast<int32_t>(sizeof kGpus / sizeof kGpus[0]);
 
 // Costs of an H200 on a GPU whose chunks take `tenths` of its time.
-dr_stage_costs gpu_costs(const Measured& h200, int32_t tenths) {
-  dr_stage_costs c{};
+void set_gpu_costs(const Measured& h200, int32_t tenths, dr_costs& c) {
   c.chunk = kChunk;
   c.emit_ns = h200.emit_ns * tenths / 10;
   c.summarize_ns = h200.summarize_ns * tenths / 10;
@@ -92,16 +92,16 @@ dr_stage_costs gpu_costs(const Measured& h200, int32_t tenths) {
   c.emit_bytes = h200.emit_bytes;
   c.summarize_bytes = h200.summarize_bytes;
   c.prepare_ns = h200.prepare_ns * tenths / 10;
-  return c;
 }
 
-dr_stage_costs gpu_portable_costs(const Measured& h200, int32_t tenths) {
-  dr_stage_costs c = gpu_costs(h200, tenths);
+void set_portable_costs(const Measured& h200, int32_t tenths, dr_costs& c) {
+  set_gpu_costs(h200, tenths, c);
   c.chunk = kPortableChunk;
   c.carry_ns = kPortableCarryNs * tenths / 10;
   c.carry_unit_ns = kPortableCarryUnitNs * tenths / 10;
-  return c;
 }
+
+constexpr const char* kMeasuredGpu = "h200";
 
 dr_device describe_gpu(const Gpu& gpu) {
   dr_device device{};
@@ -113,13 +113,6 @@ dr_device describe_gpu(const Gpu& gpu) {
   device.l1_bytes = int64_t{gpu.shared_kib} << 10;
   device.l2_bytes = int64_t{gpu.l2_mib} << 20;
   device.bytes_per_ns = gpu.bytes_per_ns;
-  device.measured = device.portable_measured = gpu.measured ? 1 : 0;
-  device.kda = gpu_costs(kKda, gpu.tenths_of_h200);
-  device.gdn = gpu_costs(kGdn, gpu.tenths_of_h200);
-  device.kda_fused = gpu_costs(kKdaFused, gpu.tenths_of_h200);
-  device.gdn_fused = gpu_costs(kGdnFused, gpu.tenths_of_h200);
-  device.kda_portable = gpu_portable_costs(kKdaPortable, gpu.portable_tenths);
-  device.gdn_portable = gpu_portable_costs(kGdnPortable, gpu.portable_tenths);
   return device;
 }
 
@@ -167,17 +160,26 @@ const Gpu* row_of_model(const std::string& model) {
 }
 
 // The row with the same compute capability, else the highest below it, else the lowest; of several the one nearest in units.
-const Gpu& nearest_row(const CudaFacts& facts) {
+const Gpu& nearest_row(int32_t compute_capability, int32_t units) {
   auto rank = [&](const Gpu& gpu) {
-    const int32_t above = gpu.compute_capability - facts.compute_capability;
+    const int32_t above = gpu.compute_capability - compute_capability;
     const int32_t capability = above > 0 ? 1000 + above : -above;
-    return capability * 10000 + std::abs(gpu.units - facts.units);
+    return capability * 10000 + std::abs(gpu.units - units);
   };
   const Gpu* best = &kGpus[0];
   for (const Gpu& gpu : kGpus) {
     if (rank(gpu) < rank(*best)) best = &gpu;
   }
   return *best;
+}
+
+// The row whose costs a GPU has: of its name in the table, else of its model, else of the nearest.
+const Gpu& row_of(const dr_device& device) {
+  for (const Gpu& gpu : kGpus) {
+    if (std::strcmp(device.name, gpu.name) == 0) return gpu;
+  }
+  const Gpu* model = row_of_model(device.model);
+  return model != nullptr ? *model : nearest_row(device.compute_capability, device.units);
 }
 
 constexpr const char* kCudaName = "cuda";
@@ -229,8 +231,9 @@ dr_device cuda_device(int32_t ordinal) {
   const CudaFacts facts = cuda_facts(ordinal);
   const Gpu* model = row_of_model(facts.model);
   const bool same = model != nullptr && model->units == facts.units;
-  const Gpu& row = model != nullptr ? *model : nearest_row(facts);
+  const Gpu& row = model != nullptr ? *model : nearest_row(facts.compute_capability, facts.units);
   dr_device device = describe_gpu(row);
+  std::strncpy(device.model, facts.model.c_str(), sizeof device.model - 1);
   std::memset(device.name, 0, sizeof device.name);
   std::strncpy(device.name, (kCudaPrefix + std::to_string(ordinal)).c_str(), sizeof device.name - 1);
   device.units = facts.units;
@@ -239,9 +242,43 @@ dr_device cuda_device(int32_t ordinal) {
   device.l2_bytes = facts.l2_bytes;
   if (!same) {  // another model, or a part of one: bandwidth goes with the multiprocessors, and nobody has timed it
     device.bytes_per_ns = static_cast<int32_t>(int64_t{row.bytes_per_ns} * facts.units / row.units);
-    device.measured = device.portable_measured = 0;
   }
   return device;
+}
+
+DeviceCosts costs_of_device(const dr_device& device) {
+  DeviceCosts costs;
+  for (int32_t i = 0; i < kNumCostFamilies; ++i) {
+    const CostFamilyNames& names = kCostFamilies[i];
+    if (names.device_kind != device.kind) continue;
+    for (const Rule rule : {Rule::kKda, Rule::kGdn}) {
+      dr_costs& c = costs.at(static_cast<CostFamily>(i), rule);
+      c.size = sizeof c;
+      c.rule = static_cast<int32_t>(rule);
+      c.op = DR_FORWARD;
+      std::strncpy(c.backend, names.backend, sizeof c.backend - 1);
+      std::strncpy(c.variant, names.variant, sizeof c.variant - 1);
+    }
+  }
+  if (device.kind == DR_DEVICE_CPU) {
+    for (const Rule rule : {Rule::kKda, Rule::kGdn}) cpu_costs(rule, &costs.at(CostFamily::kCpu, rule));
+    return costs;
+  }
+  const Gpu& row = row_of(device);
+  // A part of a GPU, or another model with its costs: nobody has timed it.
+  const bool measured = row.measured && device.units == row.units;
+  for (const Rule rule : {Rule::kKda, Rule::kGdn}) {
+    const bool kda = rule == Rule::kKda;
+    set_gpu_costs(kda ? kKda : kGdn, row.tenths_of_h200, costs.at(CostFamily::kSm90Prepared, rule));
+    set_gpu_costs(kda ? kKdaFused : kGdnFused, row.tenths_of_h200, costs.at(CostFamily::kSm90Fused, rule));
+    set_portable_costs(kda ? kKdaPortable : kGdnPortable, row.portable_tenths, costs.at(CostFamily::kSm80, rule));
+    for (const CostFamily family : {CostFamily::kSm90Prepared, CostFamily::kSm90Fused, CostFamily::kSm80}) {
+      dr_costs& c = costs.at(family, rule);
+      c.measured = measured ? 1 : 0;
+      std::strncpy(c.measured_on, kMeasuredGpu, sizeof c.measured_on - 1);
+    }
+  }
+  return costs;
 }
 
 int32_t cuda_ordinal(const dr_device& device) {

@@ -28,31 +28,31 @@ struct TokenBytes {
   int64_t emit, summarize, prepare;
 };
 
-TokenBytes token_bytes(Op op, int64_t dk, int64_t dv, int64_t group, int64_t data, int64_t output, int64_t gate,
+TokenBytes token_bytes(Rule rule, int64_t dk, int64_t dv, int64_t group, int64_t data, int64_t output, int64_t gate,
                        int64_t beta) {
-  const int64_t gates = (op == Op::kKda ? dk : 1) * gate;
+  const int64_t gates = (rule == Rule::kKda ? dk : 1) * gate;
   const int64_t summarize = dk * data / group + dv * data + gates + beta;
   return {summarize + dk * data / group + dv * output, summarize, 2 * dk * data / group + gates + beta};
 }
 
 TokenBytes bytes_of(const Problem& p) {
   auto bytes = [](DType type) { return static_cast<int64_t>(size_of(type)); };
-  return token_bytes(p.op, p.dk, p.dv, p.group(), bytes(p.dtype), bytes(p.dtype_o), bytes(p.dtype_gate),
+  return token_bytes(p.rule, p.dk, p.dv, p.group(), bytes(p.dtype), bytes(p.dtype_o), bytes(p.dtype_gate),
                      bytes(p.dtype_beta));
 }
 
 // What a device's byte figures stand for: 16-bit data; KDA with a 16-bit gate and one value head a key head, GDN with an fp32
 // gate and four (the cases of the speed targets).
-TokenBytes stated_bytes(Op op) {
-  return op == Op::kKda ? token_bytes(op, kStatedWidth, kStatedWidth, 1, 2, 2, 2, 2)
-                        : token_bytes(op, kStatedWidth, kStatedWidth, 4, 2, 2, 4, 4);
+TokenBytes stated_bytes(Rule rule) {
+  return rule == Rule::kKda ? token_bytes(rule, kStatedWidth, kStatedWidth, 1, 2, 2, 2, 2)
+                            : token_bytes(rule, kStatedWidth, kStatedWidth, 4, 2, 2, 4, 4);
 }
 
 // Of what preparing a chunk of GDN costs a value head where four share a key head, three parts in fourteen are for the key head: on an
 // H200 1.18 us, and 1.94 where none is shared. In KDA all of it is for the value head.
 constexpr int64_t kShares = 14;
 int64_t prepare_share(const Problem& p) {
-  return p.op == Op::kGdn ? 11 + 12 / std::max<int64_t>(1, p.group()) : kShares;
+  return p.rule == Rule::kGdn ? 11 + 12 / std::max<int64_t>(1, p.group()) : kShares;
 }
 
 }  // namespace
@@ -63,18 +63,18 @@ int32_t most_tiles(const Problem& problem, const Backend& backend, int32_t isa) 
   return std::max(1, static_cast<int32_t>(plan::ceil_div(problem.dv, panel)));
 }
 
-const dr_stage_costs& stated_costs(const Problem& problem, const dr_device& device, const Backend& backend,
-                                   int64_t record_bytes) {
-  const bool fused = backend.num_ways > 0 && record_bytes == 0;
-  if (fused && fused_costs(problem.op, device).chunk > 0) return fused_costs(problem.op, device);
-  const bool portable = &backend == &kCudaSm80Backend;
-  if (portable && portable_costs(problem.op, device).chunk > 0) return portable_costs(problem.op, device);
-  return problem.op == Op::kKda ? device.kda : device.gdn;
+const dr_costs& stated_costs(const Problem& problem, const Options& options, const Backend& backend,
+                             int64_t record_bytes) {
+  CostFamily family = CostFamily::kSm90Prepared;
+  if (options.device.kind == DR_DEVICE_CPU) family = CostFamily::kCpu;
+  if (&backend == &kCudaSm80Backend) family = CostFamily::kSm80;
+  if (&backend == &kCudaSm90Backend && record_bytes == 0) family = CostFamily::kSm90Fused;
+  return options.costs.at(family, problem.rule);
 }
 
 // What a CTA of a pair takes to start, in tenths of what one that walks alone does (cuda-sm90). It has half of the state, and in the fused walks as
 // much else. Of these measured on an H200, 2026-11-16: pairs that come in waves 5.5 us (GDN) and 6.3 (KDA) each.
-int32_t tenths_of_start(Op op, bool fused) { return !fused ? 5 : op == Op::kKda ? 6 : 8; }
+int32_t tenths_of_start(Rule rule, bool fused) { return !fused ? 5 : rule == Rule::kKda ? 6 : 8; }
 
 // A chunk of a head that has a twin (walks_twins), in hundredths of one without: H200, 2026-11-17.
 constexpr int64_t kTwinHundredths = 97;
@@ -83,7 +83,7 @@ plan::Costs costs_of(const Problem& problem, const Options& options, const Backe
                      int32_t tiles) {
   const dr_device& device = options.device;
   const int64_t record_bytes = backend.sizes(problem, isa, {options.threads, tiles}).record_bytes;
-  const dr_stage_costs& stated = stated_costs(problem, device, backend, record_bytes);
+  const dr_costs& stated = stated_costs(problem, options, backend, record_bytes);
   const int64_t dk = problem.dk, dv = problem.dv, w = kStatedWidth;
   const int64_t chunk = backend.chunk(problem, isa), stated_chunk = std::max(1, stated.chunk);
   const bool is_reference = &backend == &kReferenceBackend;
@@ -113,7 +113,7 @@ plan::Costs costs_of(const Problem& problem, const Options& options, const Backe
   const int64_t fold_tiles = std::min(panels, units);
   auto fold_ns = [&](int64_t stated_ns) { return scaled(stated_ns, dk * dk * dv, w * w * w); };
 
-  const TokenBytes bytes = bytes_of(problem), nominal = stated_bytes(problem.op);
+  const TokenBytes bytes = bytes_of(problem), nominal = stated_bytes(problem.rule);
 
   plan::Costs c;
   c.units = static_cast<int32_t>(units);
@@ -126,7 +126,7 @@ plan::Costs costs_of(const Problem& problem, const Options& options, const Backe
   c.barrier = stated.split_ns;
   c.item = stated.item_ns;
   if (&backend == &kCudaSm90Backend) {
-    const int64_t pair_start = scaled(stated.item_ns, tenths_of_start(problem.op, record_bytes == 0), 10);
+    const int64_t pair_start = scaled(stated.item_ns, tenths_of_start(problem.rule, record_bytes == 0), 10);
     // A pair walks a summary whatever the tiling, and the first segments beside it: with one tile both of its CTAs start, and of a first segment each
     // repeats the local part.
     if (tiles == 1) {

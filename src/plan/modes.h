@@ -28,20 +28,9 @@ Modes modes_of(const Problem& problem, const Options& options, const Backend& ba
 plan::Costs costs_of(const Problem& problem, const Options& options, const Backend& backend, int32_t isa,
                      int32_t tiles);
 
-// What the device states of kernels without a step before the phases; chunk 0: nothing.
-inline const dr_stage_costs& fused_costs(Op op, const dr_device& device) {
-  return op == Op::kKda ? device.kda_fused : device.gdn_fused;
-}
-
-// What the device states of the portable kernels; chunk 0: nothing.
-inline const dr_stage_costs& portable_costs(Op op, const dr_device& device) {
-  return op == Op::kKda ? device.kda_portable : device.gdn_portable;
-}
-
-// Were the costs that this backend is planned with measured on such a device?
-inline bool is_measured(const dr_device& device, const Backend& backend) {
-  return (&backend == &kCudaSm80Backend ? device.portable_measured : device.measured) != 0;
-}
+// The costs that a plan by this backend and way is made with; `record_bytes`: 0 where the way leaves no records.
+const dr_costs& stated_costs(const Problem& problem, const Options& options, const Backend& backend,
+                             int64_t record_bytes);
 
 // What a unit of the device runs at once, where the backend says so; else value_columns is 0 and it is one work item.
 inline CtaTiling cta_tiling_of(const Problem& problem, const dr_device& device, const Backend& backend) {

@@ -1,4 +1,5 @@
 // dr_options: every rule once.
+#include <cstddef>
 #include <cstring>
 #include <string>
 
@@ -25,7 +26,7 @@ void expect_zero(const char* argument, int64_t value) {
   if (value != 0) fail_invalid(argument, "0", std::to_string(value));
 }
 
-void check_costs(const std::string& name, const dr_stage_costs& c) {
+void check_costs(const std::string& name, const dr_costs& c) {
   auto at_least = [&](const char* field, int32_t value, int32_t least) {
     if (value < least) fail_invalid(name + "." + field, "at least " + std::to_string(least), std::to_string(value));
   };
@@ -47,37 +48,66 @@ void check_costs(const std::string& name, const dr_stage_costs& c) {
   at_least("prepare_ns", c.prepare_ns, 0);
 }
 
-void check_device(const dr_device& device) {
-  check_input_size("options.device", &device, sizeof device);
-  expect_range("options.device.kind", device.kind, DR_DEVICE_CPU, DR_DEVICE_CUDA);
-  if (std::memchr(device.name, '\0', sizeof device.name) == nullptr) {
-    fail_invalid("options.device.name", "a text that ends within " + std::to_string(sizeof device.name) + " bytes",
-                 "no end");
+// A text in a field of fixed size has its end there.
+template <size_t kBytes>
+void check_text(const std::string& argument, const char (&text)[kBytes]) {
+  if (std::memchr(text, '\0', kBytes) == nullptr) {
+    fail_invalid(argument, "a text that ends within " + std::to_string(kBytes) + " bytes", "no end");
   }
+}
+
+std::string cost_names() {
+  std::string names;
+  for (const CostFamilyNames& family : kCostFamilies) {
+    names += (names.empty() ? "'" : ", '") + std::string(family.backend) + (*family.variant != '\0' ? " " : "") +
+             family.variant + "'";
+  }
+  return names;
+}
+
+// The caller's costs in the place of the library's. Entries of a caller with another header have another size.
+void take_costs(const dr_options& request, Options& options) {
+  options.costs = costs_of_device(options.device);
+  constexpr int32_t kMost = 1024;  // far more than there are backends, variants, rules and operations
+  expect_range("options.num_costs", request.num_costs, 0, kMost);
+  if (request.num_costs > 0 && request.costs == nullptr)
+    fail_invalid("options.costs", "a pointer while num_costs is not 0", "NULL");
+  const auto* bytes = reinterpret_cast<const std::byte*>(request.costs);
+  for (int32_t i = 0; i < request.num_costs; ++i) {
+    const std::string name = "options.costs[" + std::to_string(i) + "]";
+    const size_t step = request.costs->size;
+    const dr_costs c = take_input(name.c_str(), *reinterpret_cast<const dr_costs*>(bytes + i * step));
+    if (c.size != step) fail_invalid(name + ".size", std::to_string(step) + ", as the first", std::to_string(c.size));
+    check_text(name + ".backend", c.backend);
+    check_text(name + ".variant", c.variant);
+    check_text(name + ".measured_on", c.measured_on);
+    const int32_t family = cost_family(c.backend, c.variant);
+    if (family < 0)
+      fail_invalid(name, "costs of one of " + cost_names(), "'" + std::string(c.backend) + " " + c.variant + "'");
+    expect_range((name + ".rule").c_str(), c.rule, DR_KDA, DR_GDN);
+    expect_range((name + ".op").c_str(), c.op, DR_FORWARD, DR_FORWARD);
+    check_costs(name, c);
+    options.costs.at(static_cast<CostFamily>(family), static_cast<Rule>(c.rule)) = c;
+  }
+}
+
+void check_device(const dr_device& device) {
+  expect_range("options.device.kind", device.kind, DR_DEVICE_CPU, DR_DEVICE_CUDA);
+  check_text("options.device.name", device.name);
+  check_text("options.device.model", device.model);
   expect_range("options.device.units", device.units, 1, kMostUnits);
   if (device.bytes_per_ns < 0) {
     fail_invalid("options.device.bytes_per_ns", "at least 0", std::to_string(device.bytes_per_ns));
   }
-  check_costs("options.device.kda", device.kda);
-  check_costs("options.device.gdn", device.gdn);
-  if (device.kda_fused.chunk != 0) check_costs("options.device.kda_fused", device.kda_fused);
-  if (device.gdn_fused.chunk != 0) check_costs("options.device.gdn_fused", device.gdn_fused);
-  if (device.kda_portable.chunk != 0) check_costs("options.device.kda_portable", device.kda_portable);
-  if (device.gdn_portable.chunk != 0) check_costs("options.device.gdn_portable", device.gdn_portable);
-  expect_zero("options.device.reserved", device.reserved);
-}
-
-bool same_costs(const dr_stage_costs& a, const dr_stage_costs& b) {  // all fields are int32_t: no padding
-  return std::memcmp(&a, &b, sizeof a) == 0;
+  if (device.flops_per_ns < 0) {
+    fail_invalid("options.device.flops_per_ns", "at least 0", std::to_string(device.flops_per_ns));
+  }
 }
 
 bool same_device(const dr_device& a, const dr_device& b) {
   return a.kind == b.kind && std::strcmp(a.name, b.name) == 0 && a.units == b.units &&
          a.compute_capability == b.compute_capability && a.l1_bytes == b.l1_bytes && a.l2_bytes == b.l2_bytes &&
-         a.bytes_per_ns == b.bytes_per_ns && a.measured == b.measured && same_costs(a.kda, b.kda) &&
-         same_costs(a.gdn, b.gdn) && same_costs(a.kda_fused, b.kda_fused) && same_costs(a.gdn_fused, b.gdn_fused) &&
-         same_costs(a.kda_portable, b.kda_portable) && same_costs(a.gdn_portable, b.gdn_portable) &&
-         a.portable_measured == b.portable_measured;
+         a.bytes_per_ns == b.bytes_per_ns;
 }
 
 std::string backend_names() {
@@ -92,16 +122,27 @@ std::string policy_names() {
   return names;
 }
 
-void check_isa(const std::string& isa) {
-  if (cpu_isa_find(isa.c_str()) >= 0) return;
-  for (int32_t b = 0; b < backend_count(); ++b) {
-    for (int32_t way = 0; way < backend_at(b)->num_ways; ++way) {
-      if (isa == backend_at(b)->way_names[way]) return;
-    }
-  }
+void take_isa(const dr_options& request, Options& options) {
+  if (request.isa == nullptr || *request.isa == '\0') return;
+  options.isa = request.isa;
+  if (cpu_isa_find(request.isa) >= 0) return;
   std::string names;
   for (int32_t i = 0; i < cpu_isa_count(); ++i) names += (i ? ", " : "") + std::string(cpu_isa_name(i));
-  fail_unsupported("options.isa: expected one that this machine has (" + names + "), found '" + isa + "'");
+  fail_unsupported("options.isa: expected one that this machine has (" + names + "), found '" + options.isa + "'");
+}
+
+void take_variant(const dr_options& request, Options& options) {
+  if (request.variant == nullptr || *request.variant == '\0') return;
+  options.variant = request.variant;
+  std::string names;
+  for (int32_t b = 0; b < backend_count(); ++b) {
+    for (int32_t way = 0; way < backend_at(b)->num_ways; ++way) {
+      const std::string name = backend_at(b)->way_names[way];
+      if (name == options.variant) return;
+      if (!name.empty()) names += (names.empty() ? "" : ", ") + name + " (" + backend_at(b)->name + ")";
+    }
+  }
+  fail_invalid("options.variant", "one of " + names, "'" + options.variant + "'");
 }
 
 void take_segments(const dr_options& request, Options& options) {
@@ -178,10 +219,11 @@ void take_carry(const dr_options& request, const Problem& problem, Options& opti
 void take_device(const dr_device* given, const std::string& backend, Options& options) {
   options.device = device_at(0);
   if (given != nullptr) {
-    check_device(*given);
-    options.cuda_device = cuda_ordinal(*given);
-    options.device_is_here = options.cuda_device >= 0 || same_device(*given, options.device);
-    options.device = *given;
+    const dr_device device = take_input("options.device", *given);
+    check_device(device);
+    options.cuda_device = cuda_ordinal(device);
+    options.device_is_here = options.cuda_device >= 0 || same_device(device, options.device);
+    options.device = device;
   } else if (backend.compare(0, 4, "cuda") == 0) {
     options.cuda_device = cuda_current_device();
     if (options.cuda_device >= 0) options.device = cuda_device(options.cuda_device);
@@ -190,15 +232,17 @@ void take_device(const dr_device* given, const std::string& backend, Options& op
 
 }  // namespace
 
-Options validate_options(const dr_options* request, const Problem& problem, const char* asked) {
+Options validate_options(const dr_options* given, const Problem& problem, const char* asked) {
   Options options;
   options.policy = kOwnPolicy;
-  if (request == nullptr) {
+  if (given == nullptr) {
     take_device(nullptr, asked, options);
+    options.costs = costs_of_device(options.device);
     options.threads = options.device.units;
     return options;
   }
-  check_input_size("options", request, sizeof *request);
+  const dr_options copy = take_input("options", *given);
+  const dr_options* const request = &copy;
   take_segments(*request, options);
   take_policy(*request, options);
   if (request->backend != nullptr && *request->backend != '\0') {
@@ -207,11 +251,12 @@ Options validate_options(const dr_options* request, const Problem& problem, cons
       fail_invalid("options.backend", "one of " + backend_names(), "'" + options.backend + "'");
     }
   }
-  if (request->isa != nullptr && *request->isa != '\0') {
-    options.isa = request->isa;
-    check_isa(options.isa);
-  }
+  take_isa(*request, options);
+  take_variant(*request, options);
+  expect_range("options.math", request->math, DR_MATH_DEFAULT, DR_MATH_TF32);
+  options.math = request->math;
   take_device(request->device, *asked != '\0' ? std::string(asked) : options.backend, options);
+  take_costs(*request, options);
   expect_range("options.threads", request->threads, 0, kMostThreads);
   options.threads = request->threads > 0 ? request->threads : options.device.units;
   take_carry(*request, problem, options);

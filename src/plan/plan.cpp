@@ -22,10 +22,9 @@ namespace {
 // Is this way of the plan's backend one for its problem, and the one asked for, or one that need not be?
 bool may_take(const Plan& plan, int32_t way) {
   const Backend& backend = *plan.backend;
-  const std::string& asked = plan.options.isa;
-  const bool offered =
-      asked.empty() ? way < backend.num_ways - backend.num_named_ways : asked == backend.way_names[way];
-  return offered && backend.takes_way(plan.problem, way);
+  const std::string& asked = plan.options.variant;
+  if ((way == backend.tf32_way) != (plan.options.math == DR_MATH_TF32)) return false;
+  return (asked.empty() || asked == backend.way_names[way]) && backend.takes_way(plan.problem, way);
 }
 
 // `way`: of the backend that is chosen; -1: the first that serves the problem.
@@ -144,7 +143,8 @@ void set_limits(Plan& plan) {
   // on the same core, so their errors move together and the margin alone is enough.
   constexpr int32_t kRiskOfEstimates = 150;
   const dr_device& device = plan.options.device;
-  const bool estimated = device.kind == DR_DEVICE_CUDA && !is_measured(device, *plan.backend);
+  const bool estimated = device.kind == DR_DEVICE_CUDA &&
+                         stated_costs(plan.problem, plan.options, *plan.backend, plan.sizes.record_bytes).measured == 0;
   plan.limits.risk_permille = estimated ? kRiskOfEstimates : 0;
 }
 
@@ -306,11 +306,6 @@ std::unique_ptr<Plan> complete(Draft draft, int64_t give_up = INT64_MAX) {
   return std::move(draft.plan);
 }
 
-// A device that states no costs of a way without `prepare` is planned with the other.
-bool is_stated(const Plan& plan) {
-  return plan.sizes.record_bytes > 0 || fused_costs(plan.problem.op, plan.options.device).chunk > 0;
-}
-
 // Ways differ in bits and in workspace: what may not depend on the batch, or only grow with it, keeps to the first.
 bool may_choose(const Plan& plan) { return !plan.options.invariant && plan.problem.lengths_known; }
 
@@ -349,8 +344,9 @@ float vanish_bound_of(const Plan& plan) {
   return std::nextafter(static_cast<float>(bound), 0.0f);  // not above it, however it is rounded
 }
 
-const char* isa_name(const Plan& plan) {
-  if (plan.backend == &kCpuBackend) return cpu_isa_name(plan.isa);
+const char* isa_name(const Plan& plan) { return plan.backend == &kCpuBackend ? cpu_isa_name(plan.isa) : ""; }
+
+const char* variant_name(const Plan& plan) {
   return plan.backend->num_ways > 0 ? plan.backend->way_names[plan.isa] : "";
 }
 
@@ -359,13 +355,8 @@ std::unique_ptr<const Plan> make_plan(Problem problem, Options options) {
   const Backend& backend = *first.plan->backend;
   for (int32_t way = first.plan->isa + 1; way < backend.num_ways; ++way) {
     if (!may_take(*first.plan, way)) continue;
-    const bool needed = !is_stated(*first.plan);
-    if (!needed && !(may_choose(*first.plan) && fits(*first.plan, way))) continue;
+    if (!may_choose(*first.plan) || !fits(*first.plan, way)) continue;
     Draft second = draft_way(first.plan->problem, first.plan->options, way);
-    if (needed) {
-      first = std::move(second);
-      continue;
-    }
     // The likely winner first: of the other only cuts are looked for that beat it. A little beyond that, for the search comes closer
     // step by step.
     if (second.work() < first.work()) std::swap(first, second);

@@ -10,6 +10,7 @@
 #include "kernels/stages.h"
 #include "plan/costs.h"
 #include "plan/cut_rules.h"
+#include "plan/device_costs.h"
 #include "plan/device_table.h"
 #include "plan/rows.h"
 #include "problem/problem.h"
@@ -24,9 +25,12 @@ struct Options {
   int32_t segments = DR_SEGMENTS_AUTO;
   int64_t segment_value = 0;
   std::string backend;  // empty: the first that accepts
-  std::string isa;      // empty: the best
-  std::string policy;   // "deltarelay" or a preset of policies.h
+  std::string isa;      // of a CPU; empty: the best
+  std::string variant;  // empty: the fastest by the model
+  int32_t math = DR_MATH_DEFAULT;
+  std::string policy;  // "deltarelay" or a preset of policies.h
   dr_device device{};
+  DeviceCosts costs;           // of that device, or the caller's
   bool device_is_here = true;  // false: planned for an absent device, cannot be executed
   int32_t cuda_device = -1;    // ordinal of a GPU of this machine; -1: a CPU, or absent
   int32_t threads = 0;         // resolved, >= 1
@@ -38,14 +42,16 @@ struct Options {
   void* parallel_pool = nullptr;
 };
 
-// Throws Error(DR_INVALID) naming the option. `request` may be nullptr. `asked` is a backend that the caller asks about without
+// Throws Error(DR_INVALID) naming the option. `given` may be nullptr. `asked` is a backend that the caller asks about without
 // naming it in the options: one for CUDA means the current GPU where the options name no device.
-Options validate_options(const dr_options* request, const Problem& problem, const char* asked = "");
+Options validate_options(const dr_options* given, const Problem& problem, const char* asked = "");
 
 // What a backend needs of the options to accept or decline. Refers to `options`.
 inline Request request_of(const Options& options) {
   Request request;
   request.isa = options.isa.empty() ? nullptr : options.isa.c_str();
+  request.variant = options.variant.empty() ? nullptr : options.variant.c_str();
+  request.math = options.math;
   request.num_columns = static_cast<int32_t>(options.columns.size());
   request.cut =
       options.segments == DR_SEGMENTS_COUNT || options.segments == DR_SEGMENTS_LENGTH || options.policy != kOwnPolicy;
@@ -138,8 +144,10 @@ inline constexpr const char* kBufferTransition = "slot transition";  // [slot, H
 inline constexpr const char* kBufferOffsets =
     "sequence offsets";                                       // [num_seqs + 1] int64, lengths known only at execution
 inline constexpr const char* kBufferTable = "segment table";  // lengths known only at execution, or on a GPU
-// Instruction set of a CPU, or way of another backend; "" where there is one.
+// Instruction set of the cpu backend, else ""; variant where the backend has several, else "".
 const char* isa_name(const Plan& plan);
+const char* variant_name(const Plan& plan);
+std::string way_text(const Plan& plan);  // " (fused)", for words; "" where there is one way
 
 inline constexpr const char* kBufferPrepared = "prepared operands";  // [chunk, HV, record_bytes]
 inline constexpr const char* kBufferLives = "live transitions";      // [slot, HV, 2] uint32, on a GPU
@@ -181,6 +189,7 @@ std::string describe_text(const Plan& plan);
 std::string describe_json(const Plan& plan);
 std::string describe_signature(const Plan& plan);
 std::string carry_text(const Options& options);  // "exact", "truncated:-16"
+inline const char* math_text(const Options& options) { return options.math == DR_MATH_TF32 ? "tf32" : "default"; }
 
 // Known devices: 0 is this machine's CPU, then a table of GPUs, then the GPUs that are here as "cuda:0", "cuda:1", ... Only
 // questions about the latter ask the CUDA runtime. devices.cpp.

@@ -14,6 +14,11 @@ struct Strides {  // elements; the feature stride is 1
   int64_t sequence = 0;  // batched problems only
 };
 
+// Bytes of which an address is promised to be a multiple.
+struct Alignments {
+  int64_t q = 16, k = 16, v = 16, o = 16, g = 16, beta = 16;
+};
+
 struct StatePool {
   StateUse use = StateUse::kNone;
   StateLayout layout = StateLayout::kValueMajor;
@@ -22,6 +27,7 @@ struct StatePool {
   int64_t num_slots = 0;
   int64_t stride_slot = 0;  // elements
   int64_t stride_head = 0;
+  int64_t alignment = 16;  // bytes, promised
   bool has_null_index = false;
   int64_t null_index = 0;
 
@@ -30,7 +36,7 @@ struct StatePool {
 };
 
 struct Problem {
-  Op op = Op::kKda;
+  Rule rule = Rule::kKda;
 
   int64_t num_seqs = 0;
   int64_t num_tokens = 0;     // rows of a packed tensor; num_seqs * seq_len when batched
@@ -48,6 +54,8 @@ struct Problem {
   DType dtype_o = DType::kFp32;
   DType dtype_gate = DType::kFp32;
   DType dtype_beta = DType::kFp32;
+  DType dtype_a_log = DType::kFp32;
+  DType dtype_dt_bias = DType::kFp32;
 
   GateForm gate_form = GateForm::kLog;
   BetaForm beta_form = BetaForm::kValue;
@@ -55,9 +63,9 @@ struct Problem {
   float scale = 1.0f;
   float lower_bound = 0.0f;  // raw bounded gate
   float gate_floor = 0.0f;   // 0: none promised
-  int64_t alignment_bytes = 16;
 
   Strides q, k, v, o, g, beta;
+  Alignments alignment;
 
   StatePool initial, final;
   bool initial_mask = false;
@@ -67,6 +75,7 @@ struct Problem {
 
   bool batched() const { return seq_len > 0; }
   int32_t group() const { return heads_v / heads_qk; }  // value heads that share a query/key head
+  bool raw_gate() const { return gate_form == GateForm::kRawSoftplus || gate_form == GateForm::kRawBounded; }
   // Length of sequence n; only when lengths_known.
   int64_t length(int64_t n) const { return batched() ? seq_len : offsets[n + 1] - offsets[n]; }
 

@@ -62,7 +62,7 @@ void check_extent(const char* argument, std::span<Axis> axes, int64_t width, siz
 
 }  // namespace
 
-Strides resolve_strides(const char* argument, const dr_strides& given, const TensorShape& shape) {
+Strides resolve_strides(const char* argument, const dr_layout& given, const TensorShape& shape) {
   check_not_negative(Argument(argument, "token"), given.token);
   check_not_negative(Argument(argument, "head"), given.head);
   check_not_negative(Argument(argument, "sequence"), given.sequence);

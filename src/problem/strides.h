@@ -17,8 +17,8 @@ struct TensorShape {
 };
 
 // Strides of `given` with zeros replaced. A default stride is the extent of the axes inside it in the order of the shape:
-// head = width, token = heads * head, sequence = tokens * token. `argument` is "problem.stride_q" or its like.
-Strides resolve_strides(const char* argument, const dr_strides& given, const TensorShape& shape);
+// head = width, token = heads * head, sequence = tokens * token. `argument` is "problem.layout_q" or its like.
+Strides resolve_strides(const char* argument, const dr_layout& given, const TensorShape& shape);
 
 // The same for the two outer axes [num_slots, heads] of a state pool: stride_head = width, stride_slot = heads * head.
 void resolve_state_strides(const char* argument, const dr_state& given, int64_t heads, int64_t width, StatePool* pool);

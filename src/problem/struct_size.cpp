@@ -1,5 +1,6 @@
 #include "problem/struct_size.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -19,35 +20,44 @@ uint32_t size_field(const void* structure) {
   return size;
 }
 
-void check_plausible(const char* argument, uint32_t found, size_t known) {
-  if (found >= known && found <= kLargestBelievable) return;
-  fail_invalid(std::string(argument) + ".size",
-               std::to_string(known) + " (the size of the structure; an init function sets it)", std::to_string(found));
+void check_plausible(const char* argument, uint32_t found, const Sizing& sizing) {
+  const std::string name = std::string(argument) + ".size";
+  const std::string expected =
+      "at least " + std::to_string(sizing.in_0_2) + " (version 0.2 or later of the header; an init function sets it)";
+  if (sizing.in_0_1 != 0 && found == sizing.in_0_1) {
+    fail_invalid(name, expected,
+                 std::to_string(found) + ", the size in version 0.1: compile against the header of this library");
+  }
+  if (found < sizing.in_0_2 || found > kLargestBelievable) fail_invalid(name, expected, std::to_string(found));
 }
 
 }  // namespace
 
-void check_input_size(const char* argument, const void* structure, size_t known) {
-  const uint32_t found = size_field(structure);
-  check_plausible(argument, found, known);
-  const auto* bytes = static_cast<const unsigned char*>(structure);
-  for (size_t i = known; i < found; ++i) {
+void copy_input(const char* argument, const void* given, void* copy, const Sizing& sizing) {
+  const uint32_t found = size_field(given);
+  check_plausible(argument, found, sizing);
+  const auto* bytes = static_cast<const unsigned char*>(given);
+  for (size_t i = sizing.known; i < found; ++i) {
     if (bytes[i] == 0) continue;
-    fail_invalid(std::string(argument) + ".size",
-                 std::to_string(known) + ", or zeros in the fields after it that this version of the library lacks",
-                 std::to_string(found) + " with byte " + std::to_string(i) + " set");
+    fail_invalid(
+        std::string(argument) + ".size",
+        std::to_string(sizing.known) + ", or zeros in the fields after it that this version of the library lacks",
+        std::to_string(found) + " with byte " + std::to_string(i) + " set");
   }
+  std::memset(copy, 0, sizing.known);
+  std::memcpy(copy, given, std::min<size_t>(found, sizing.known));
 }
 
-void check_output_size(const char* argument, const void* structure, size_t known) {
-  check_plausible(argument, size_field(structure), known);
+void check_output_size(const char* argument, const void* structure, const Sizing& sizing) {
+  check_plausible(argument, size_field(structure), sizing);
 }
 
 void write_output(void* structure, const void* value, size_t known) {
   const uint32_t size = size_field(structure);
+  const size_t shared = std::min<size_t>(size, known);
   auto* bytes = static_cast<unsigned char*>(structure);
-  std::memcpy(bytes + sizeof size, static_cast<const unsigned char*>(value) + sizeof size, known - sizeof size);
-  std::memset(bytes + known, 0, size - known);
+  std::memcpy(bytes + sizeof size, static_cast<const unsigned char*>(value) + sizeof size, shared - sizeof size);
+  std::memset(bytes + shared, 0, size - shared);
 }
 
 }  // namespace deltarelay

@@ -1,18 +1,60 @@
 // Size-first structures: how a caller that was compiled with another version of the header is served.
+//
+// A structure that the caller filled is copied: what a shorter one (an older header) lacks is zero, which is the default of
+// every field. A longer one (a newer header) is taken while the bytes that this library does not know are zero. Sizes of
+// 0.1 are refused by name: that header put other fields at the same places.
 #pragma once
 #include <cstddef>
 
+#include "deltarelay/deltarelay.h"
+
 namespace deltarelay {
 
-// A structure that the caller filled. One that is smaller than `known` lacks fields that would be read. A larger one comes
-// from a newer header: it is taken while all the bytes that this library does not know are zero, which is their default.
-// Throws Error(DR_INVALID). `argument` is the name of the structure.
-void check_input_size(const char* argument, const void* structure, size_t known);
+// What is known of the sizes of one structure.
+struct Sizing {
+  size_t known;   // in this version
+  size_t in_0_2;  // in 0.2.0, the oldest that is accepted
+  size_t in_0_1;  // refused; 0: it was not there
+};
 
-// A structure that the library fills: at least `known` bytes, so that every field has room. Throws Error(DR_INVALID).
-void check_output_size(const char* argument, const void* structure, size_t known);
+template <class Structure>
+inline constexpr Sizing kSizing{};
+template <>
+inline constexpr Sizing kSizing<dr_problem>{sizeof(dr_problem), 616, 440};
+template <>
+inline constexpr Sizing kSizing<dr_options>{sizeof(dr_options), 120, 96};
+template <>
+inline constexpr Sizing kSizing<dr_tensors>{sizeof(dr_tensors), 200, 160};
+template <>
+inline constexpr Sizing kSizing<dr_device>{sizeof(dr_device), 136, 368};
+template <>
+inline constexpr Sizing kSizing<dr_costs>{sizeof(dr_costs), 152, 0};
+template <>
+inline constexpr Sizing kSizing<dr_plan_summary>{sizeof(dr_plan_summary), 88, 80};
 
-// Fills such a structure: `known` bytes from `value`, the rest zero; the size stays what the caller stated.
+// Copies a structure that the caller filled into `copy`, of sizing.known bytes. `argument` is its name. Throws
+// Error(DR_INVALID).
+void copy_input(const char* argument, const void* given, void* copy, const Sizing& sizing);
+
+// Checks the size of a structure that the library fills. Throws Error(DR_INVALID).
+void check_output_size(const char* argument, const void* structure, const Sizing& sizing);
+
+// Fills such a structure from `value`, of `known` bytes: as much as the caller has room for, and zero beyond. The size stays
+// what the caller stated.
 void write_output(void* structure, const void* value, size_t known);
+
+template <class Structure>
+Structure take_input(const char* argument, const Structure& given) {
+  static_assert(kSizing<Structure>.in_0_1 != sizeof(Structure), "a size of 0.1 must stay recognisable");
+  Structure copy;
+  copy_input(argument, &given, &copy, kSizing<Structure>);
+  return copy;
+}
+
+template <class Structure>
+void give_output(const char* argument, Structure* structure, const Structure& value) {
+  check_output_size(argument, structure, kSizing<Structure>);
+  write_output(structure, &value, sizeof value);
+}
 
 }  // namespace deltarelay

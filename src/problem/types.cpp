@@ -2,14 +2,20 @@
 
 namespace deltarelay {
 
-const char* name_of(Op op) {
-  switch (op) {
-    case Op::kKda:
+const char* name_of(Rule rule) {
+  switch (rule) {
+    case Rule::kKda:
       return "kda";
-    case Op::kGdn:
+    case Rule::kGdn:
       return "gdn";
   }
   return "?";
+}
+
+const char* name_of_op(int32_t op) {
+  static constexpr const char* kNames[] = {"forward", "backward", "chunk-local", "state-pass", "outputs",
+                                           "summary", "carry",    "step",        "commit"};
+  return op >= DR_FORWARD && op <= DR_COMMIT ? kNames[op] : nullptr;
 }
 
 const char* name_of(DType type) {

@@ -8,7 +8,8 @@
 
 namespace deltarelay {
 
-enum class Op : int32_t { kKda = DR_OP_KDA, kGdn = DR_OP_GDN };
+// Which recurrence: a gate per key channel, or per head.
+enum class Rule : int32_t { kKda = DR_KDA, kGdn = DR_GDN };
 
 enum class DType : int32_t { kFp32 = DR_FP32, kBf16 = DR_BF16, kFp16 = DR_FP16, kInt32 = DR_INT32, kInt64 = DR_INT64 };
 
@@ -55,7 +56,9 @@ constexpr size_t size_of(DType type) {
 // size_of for the types that numbers of a tensor may have: in a kernel one selection instead of a switch.
 DR_HD constexpr int32_t float_bytes(DType type) { return type == DType::kFp32 ? 4 : 2; }
 
-const char* name_of(Op op);
+const char* name_of(Rule rule);
+// An operation (DR_FORWARD, ...) as the case grammar spells it; nullptr: there is none of this number.
+const char* name_of_op(int32_t op);
 const char* name_of(DType type);
 const char* name_of(GateForm form);
 const char* name_of(BetaForm form);
@@ -67,7 +70,8 @@ const char* name_of(Checkpoints checkpoints);
 constexpr int64_t kCheckpointAlignment = 16;
 // FLA's chunk: what DR_CHECKPOINTS_CHUNKS counts in.
 constexpr int64_t kCheckpointChunk = 64;
-constexpr int32_t kMaxHeadWidth = 256;
+constexpr int32_t kMaxKeyWidth = 256;
+constexpr int32_t kMaxValueWidth = 512;
 // Chunks of a sequence are counted in int32_t, and no backend's chunk is under 16 tokens.
 constexpr int64_t kMaxSequenceTokens = ((int64_t{1} << 31) - 1) * kCheckpointAlignment;
 // Tokens times value heads. Far above any memory, and low enough that sums of nanoseconds in the planner fit int64_t.

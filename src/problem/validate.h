@@ -6,7 +6,7 @@
 namespace deltarelay {
 
 // Checks a problem and resolves its defaults. Throws Error(DR_INVALID).
-Problem validate(const dr_problem& request);
+Problem validate(const dr_problem& given);
 
 // Checks the pointers of one execution against the problem: presence, alignment, host-readable index and checkpoint lists
 // when `host_memory`. Throws Error(DR_INVALID). Writes nothing.

@@ -21,7 +21,7 @@ struct Choice {
 
 constexpr Choice kFloatTypes[] = {{DR_FP32, "DR_FP32"}, {DR_BF16, "DR_BF16"}, {DR_FP16, "DR_FP16"}};
 constexpr Choice kIndexTypes[] = {{DR_INT32, "DR_INT32"}, {DR_INT64, "DR_INT64"}};
-constexpr Choice kOps[] = {{DR_OP_KDA, "DR_OP_KDA"}, {DR_OP_GDN, "DR_OP_GDN"}};
+constexpr Choice kRules[] = {{DR_KDA, "DR_KDA"}, {DR_GDN, "DR_GDN"}};
 constexpr Choice kGateForms[] = {{DR_GATE_LOG, "DR_GATE_LOG"},
                                  {DR_GATE_LINEAR, "DR_GATE_LINEAR"},
                                  {DR_GATE_RAW_SOFTPLUS, "DR_GATE_RAW_SOFTPLUS"},
@@ -60,6 +60,29 @@ void check_range(const char* argument, int64_t found, int64_t least, int64_t mos
   fail_invalid(argument, std::to_string(least) + " to " + std::to_string(most), std::to_string(found));
 }
 
+void expect_zero(Argument argument, int64_t found) {
+  if (found != 0) fail_invalid(argument.name(), "0", std::to_string(found));
+}
+
+// Operations and the structures they hang on a problem have their places in the contract before they can be run.
+void check_operation(const dr_problem& request) {
+  if (name_of_op(request.op) == nullptr) {
+    fail_invalid("problem.op", "DR_FORWARD (0) to DR_COMMIT (" + std::to_string(DR_COMMIT) + ")",
+                 std::to_string(request.op));
+  }
+  if (request.op != DR_FORWARD) {
+    fail_unsupported(std::string("problem.op: expected DR_FORWARD (0), the operation of this version, found ") +
+                     std::to_string(request.op) + " (" + name_of_op(request.op) + ")");
+  }
+  const auto expect_null = [](const char* argument, const void* found) {
+    if (found != nullptr) fail_invalid(argument, "NULL with DR_FORWARD", "a pointer");
+  };
+  expect_null("problem.chunks", request.chunks);
+  expect_null("problem.backward", request.backward);
+  expect_null("problem.steps", request.steps);
+  expect_zero("problem.reserved", request.reserved);
+}
+
 void read_heads(const dr_problem& request, Problem* p) {
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   check_range("problem.heads_qk", request.heads_qk, 1, kMost);
@@ -70,8 +93,8 @@ void read_heads(const dr_problem& request, Problem* p) {
                      " (every query/key head serves as many value heads)",
                  std::to_string(request.heads_v));
   }
-  check_range("problem.dk", request.dk, 1, kMaxHeadWidth);
-  check_range("problem.dv", request.dv, 1, kMaxHeadWidth);
+  check_range("problem.dk", request.dk, 1, kMaxKeyWidth);
+  check_range("problem.dv", request.dv, 1, kMaxValueWidth);
   p->heads_qk = request.heads_qk;
   p->heads_v = request.heads_v;
   p->dk = request.dk;
@@ -135,11 +158,18 @@ void read_types(const dr_problem& request, Problem* p) {
   p->dtype_o = choose_or("problem.dtype_o", request.dtype_o, kFloatTypes, p->dtype);
   p->dtype_gate = choose_or("problem.dtype_gate", request.dtype_gate, kFloatTypes, p->dtype);
   p->dtype_beta = choose_or("problem.dtype_beta", request.dtype_beta, kFloatTypes, p->dtype);
-  const int32_t alignment = request.alignment_bytes;
-  if (alignment < 0 || (alignment & (alignment - 1)) != 0) {
-    fail_invalid("problem.alignment_bytes", "0 (16 bytes) or a power of two", std::to_string(alignment));
+  p->dtype_a_log = choose_or("problem.dtype_a_log", request.dtype_a_log, kFloatTypes, DType::kFp32);
+  p->dtype_dt_bias = choose_or("problem.dtype_dt_bias", request.dtype_dt_bias, kFloatTypes, DType::kFp32);
+}
+
+constexpr int64_t kDefaultAlignment = 16;  // of what kernels read in vectors
+
+int64_t read_alignment(Argument argument, int32_t given, int64_t otherwise) {
+  if (given < 0 || (given & (given - 1)) != 0) {
+    fail_invalid(argument.name(), "0 (" + std::to_string(otherwise) + " bytes) or a power of two",
+                 std::to_string(given));
   }
-  if (alignment != 0) p->alignment_bytes = alignment;
+  return given != 0 ? given : otherwise;
 }
 
 void read_gate(const dr_problem& request, Problem* p) {
@@ -196,13 +226,24 @@ void read_strides(const dr_problem& request, Problem* p) {
     shape.dtype = dtype;
     return shape;
   };
-  p->q = resolve_strides("problem.stride_q", request.stride_q, with(p->heads_qk, p->dk, p->dtype));
-  p->k = resolve_strides("problem.stride_k", request.stride_k, with(p->heads_qk, p->dk, p->dtype));
-  p->v = resolve_strides("problem.stride_v", request.stride_v, with(p->heads_v, p->dv, p->dtype));
-  p->o = resolve_strides("problem.stride_o", request.stride_o, with(p->heads_v, p->dv, p->dtype_o));
-  const int64_t gate_width = p->op == Op::kKda ? p->dk : 1;
-  p->g = resolve_strides("problem.stride_g", request.stride_g, with(p->heads_v, gate_width, p->dtype_gate));
-  p->beta = resolve_strides("problem.stride_beta", request.stride_beta, with(p->heads_v, 1, p->dtype_beta));
+  const auto read = [](const char* argument, const dr_layout& given, const TensorShape& of, int64_t otherwise,
+                       Strides* strides, int64_t* alignment) {
+    expect_zero(Argument(argument, "reserved"), given.reserved);
+    *strides = resolve_strides(argument, given, of);
+    *alignment = read_alignment(Argument(argument, "alignment_bytes"), given.alignment_bytes, otherwise);
+  };
+  // beta and the gate of GDN are one number a head, often a slice of a projection: nothing is asked of them by default.
+  const int64_t gate_width = p->rule == Rule::kKda ? p->dk : 1;
+  const auto gate_bytes = static_cast<int64_t>(size_of(p->dtype_gate));
+  const auto beta_bytes = static_cast<int64_t>(size_of(p->dtype_beta));
+  const int64_t gate_alignment = p->rule == Rule::kKda ? kDefaultAlignment : gate_bytes;
+  Alignments& a = p->alignment;
+  read("problem.layout_q", request.layout_q, with(p->heads_qk, p->dk, p->dtype), kDefaultAlignment, &p->q, &a.q);
+  read("problem.layout_k", request.layout_k, with(p->heads_qk, p->dk, p->dtype), kDefaultAlignment, &p->k, &a.k);
+  read("problem.layout_v", request.layout_v, with(p->heads_v, p->dv, p->dtype), kDefaultAlignment, &p->v, &a.v);
+  read("problem.layout_o", request.layout_o, with(p->heads_v, p->dv, p->dtype_o), kDefaultAlignment, &p->o, &a.o);
+  read("problem.layout_g", request.layout_g, with(p->heads_v, gate_width, p->dtype_gate), gate_alignment, &p->g, &a.g);
+  read("problem.layout_beta", request.layout_beta, with(p->heads_v, 1, p->dtype_beta), beta_bytes, &p->beta, &a.beta);
 }
 
 // `rows`: how many rows DR_STATE_ROWS needs, and the default of num_slots. What an unused pool says is not looked at, so
@@ -215,8 +256,8 @@ StatePool read_state(const char* pool_name, const dr_state& request, const Probl
   pool.layout = choose<StateLayout>(Argument(pool_name, "layout"), request.layout, kLayouts);
   pool.dtype = choose_or(Argument(pool_name, "dtype"), request.dtype, kFloatTypes, DType::kFp32);
   pool.index_dtype = choose_or(Argument(pool_name, "index_dtype"), request.index_dtype, kIndexTypes, DType::kInt32);
-  if (request.reserved != 0)
-    fail_invalid(Argument(pool_name, "reserved").name(), "0", std::to_string(request.reserved));
+  for (const int64_t word : request.reserved) expect_zero(Argument(pool_name, "reserved"), word);
+  pool.alignment = read_alignment(Argument(pool_name, "alignment_bytes"), request.alignment_bytes, kDefaultAlignment);
   if (request.num_slots < 0) {
     fail_invalid(Argument(pool_name, "num_slots").name(), "0 (one for each row) or the states in the pool",
                  std::to_string(request.num_slots));
@@ -266,10 +307,11 @@ void read_checkpoints(const dr_problem& request, Problem* p) {
 
 }  // namespace
 
-Problem validate(const dr_problem& request) {
-  check_input_size("problem", &request, sizeof request);
+Problem validate(const dr_problem& given) {
+  const dr_problem request = take_input("problem", given);
   Problem p;
-  p.op = choose<Op>("problem.op", request.op, kOps);
+  check_operation(request);
+  p.rule = choose<Rule>("problem.rule", request.rule, kRules);
   read_heads(request, &p);
   read_sequences(request, &p);
   read_types(request, &p);

@@ -11,7 +11,6 @@
 #include "problem/number.h"
 #include "problem/slots.h"
 #include "problem/status.h"
-#include "problem/struct_size.h"
 #include "problem/validate.h"
 
 namespace deltarelay {
@@ -36,10 +35,10 @@ void check_absent(const char* argument, const void* data, const char* reason) {
 }
 
 // A tensor or a pool: present unless it has no element, and aligned as promised (never below its element).
-void check_data(const char* argument, const void* data, bool empty, DType dtype, const Problem& problem) {
+void check_data(const char* argument, const void* data, bool empty, DType dtype, int64_t alignment) {
   if (data == nullptr && empty) return;
   check_present(argument, data);
-  const auto promised = static_cast<size_t>(problem.alignment_bytes);
+  const auto promised = static_cast<size_t>(alignment);
   check_alignment(argument, data, promised > size_of(dtype) ? promised : size_of(dtype));
 }
 
@@ -55,13 +54,13 @@ void check_slots(const char* argument, const StatePool& pool, const void* index,
 
 // A pool with its index array, without the values in the latter.
 void check_pool(const char* argument, const char* index_argument, const StatePool& pool, const void* data,
-                const void* index, bool empty, const Problem& problem) {
+                const void* index, bool empty) {
   if (!pool.used()) {
     check_absent(argument, data, "its use in the problem is DR_STATE_NONE");
     check_absent(index_argument, index, "its use in the problem is DR_STATE_NONE");
     return;
   }
-  check_data(argument, data, empty, pool.dtype, problem);
+  check_data(argument, data, empty, pool.dtype, pool.alignment);
   if (pool.use == StateUse::kRows) {
     check_absent(index_argument, index, "its use in the problem is DR_STATE_ROWS");
     return;
@@ -220,7 +219,7 @@ void check_lists(const Problem& p, const dr_tensors& t) {
   if (!p.checkpoint.used()) return;
   const int64_t rows = count_checkpoints(p, t);
   check_pool("tensors.checkpoint", "tensors.checkpoint_index", p.checkpoint, t.checkpoint, t.checkpoint_index,
-             rows == 0, p);
+             rows == 0);
   if (p.checkpoint.use == StateUse::kRows && rows > p.checkpoint.num_slots) {
     fail_invalid("tensors.checkpoint", "at most num_slots = " + std::to_string(p.checkpoint.num_slots) + " rows",
                  std::to_string(rows));
@@ -269,21 +268,20 @@ void check_offsets(const char* argument, const void* offsets, DType dtype, int64
 }
 
 void validate_tensors(const Problem& p, const dr_tensors& t, bool host_memory) {
-  check_input_size("tensors", &t, sizeof t);
   if (t.reserved != 0) fail_invalid("tensors.reserved", "0", std::to_string(t.reserved));
   const bool empty = p.num_tokens == 0;
-  check_data("tensors.q", t.q, empty, p.dtype, p);
-  check_data("tensors.k", t.k, empty, p.dtype, p);
-  check_data("tensors.v", t.v, empty, p.dtype, p);
-  check_data("tensors.g", t.g, empty, p.dtype_gate, p);
-  check_data("tensors.beta", t.beta, empty, p.dtype_beta, p);
-  check_data("tensors.o", t.o, empty, p.dtype_o, p);
+  check_data("tensors.q", t.q, empty, p.dtype, p.alignment.q);
+  check_data("tensors.k", t.k, empty, p.dtype, p.alignment.k);
+  check_data("tensors.v", t.v, empty, p.dtype, p.alignment.v);
+  check_data("tensors.g", t.g, empty, p.dtype_gate, p.alignment.g);
+  check_data("tensors.beta", t.beta, empty, p.dtype_beta, p.alignment.beta);
+  check_data("tensors.o", t.o, empty, p.dtype_o, p.alignment.o);
   check_output_alone(t);
 
-  const bool raw = p.gate_form == GateForm::kRawSoftplus || p.gate_form == GateForm::kRawBounded;
+  const bool raw = p.raw_gate();
   if (p.gate_form == GateForm::kRawSoftplus) check_present("tensors.a_log", t.a_log);
-  if (raw) check_alignment("tensors.a_log", t.a_log, alignof(float));
-  if (raw) check_alignment("tensors.dt_bias", t.dt_bias, alignof(float));
+  if (raw) check_alignment("tensors.a_log", t.a_log, size_of(p.dtype_a_log));
+  if (raw) check_alignment("tensors.dt_bias", t.dt_bias, size_of(p.dtype_dt_bias));
 
   if (p.lengths_known) {
     check_absent("tensors.seq_offsets", t.seq_offsets, "the problem has the lengths");
@@ -291,8 +289,8 @@ void validate_tensors(const Problem& p, const dr_tensors& t, bool host_memory) {
     check_present("tensors.seq_offsets", t.seq_offsets);
     check_index_alignment("tensors.seq_offsets", t.seq_offsets, p.offsets_dtype);
   }
-  check_pool("tensors.initial", "tensors.initial_index", p.initial, t.initial, t.initial_index, false, p);
-  check_pool("tensors.final", "tensors.final_index", p.final, t.final, t.final_index, false, p);
+  check_pool("tensors.initial", "tensors.initial_index", p.initial, t.initial, t.initial_index, false);
+  check_pool("tensors.final", "tensors.final_index", p.final, t.final, t.final_index, false);
   if (p.initial_mask) {
     check_present("tensors.has_initial", t.has_initial);
   } else {
@@ -300,7 +298,7 @@ void validate_tensors(const Problem& p, const dr_tensors& t, bool host_memory) {
   }
 
   // How many checkpoints there are may be known only from lists, so an empty pool is excused until they are read.
-  check_pool("tensors.checkpoint", "tensors.checkpoint_index", p.checkpoint, t.checkpoint, t.checkpoint_index, true, p);
+  check_pool("tensors.checkpoint", "tensors.checkpoint_index", p.checkpoint, t.checkpoint, t.checkpoint_index, true);
   if (p.checkpoints == Checkpoints::kList) {
     check_present("tensors.checkpoint_offsets", t.checkpoint_offsets);
     check_alignment("tensors.checkpoint_offsets", t.checkpoint_offsets, alignof(int32_t));

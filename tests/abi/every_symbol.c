@@ -8,12 +8,25 @@
   { #function, (dr_any_function)(function) }
 
 static const dr_symbol kSymbols[] = {
-    ENTRY(dr_status_string),        ENTRY(dr_last_error),        ENTRY(dr_version),        ENTRY(dr_build_info),
-    ENTRY(dr_problem_init),         ENTRY(dr_device_init),       ENTRY(dr_device_count),   ENTRY(dr_device_get),
-    ENTRY(dr_device_find),          ENTRY(dr_options_init),      ENTRY(dr_plan_create),    ENTRY(dr_plan_destroy),
-    ENTRY(dr_plan_workspace_bytes), ENTRY(dr_plan_summary_init), ENTRY(dr_plan_summarize), ENTRY(dr_plan_describe),
-    ENTRY(dr_tensors_init),         ENTRY(dr_execute),           ENTRY(dr_backend_count),  ENTRY(dr_backend_name),
-    ENTRY(dr_backend_check),        ENTRY(dr_isa_count),         ENTRY(dr_isa_name),
+    ENTRY(dr_status_string),
+    ENTRY(dr_last_error),
+    ENTRY(dr_version),
+    ENTRY(dr_build_info),
+    ENTRY(dr_device_count),
+    ENTRY(dr_device_get),
+    ENTRY(dr_device_find),
+    ENTRY(dr_device_costs),
+    ENTRY(dr_plan_create),
+    ENTRY(dr_plan_destroy),
+    ENTRY(dr_plan_workspace_bytes),
+    ENTRY(dr_plan_summarize),
+    ENTRY(dr_plan_describe),
+    ENTRY(dr_execute),
+    ENTRY(dr_backend_count),
+    ENTRY(dr_backend_name),
+    ENTRY(dr_backend_check),
+    ENTRY(dr_isa_count),
+    ENTRY(dr_isa_name),
 };
 
 const dr_symbol* dr_symbols_named_in_c(int* count) {

@@ -101,6 +101,7 @@ TEST(Execute, EveryTensorIsChecked) {
   static const int32_t kIndex[2] = {0, 1};
   static const uint8_t kMask[2] = {1, 1};
   refuse("size", {"found 0"}, [](SmallCall& c) { c.tensors.size = 0; });
+  refuse("size", {"found 160, the size in version 0.1"}, [](SmallCall& c) { c.tensors.size = 160; });
   refuse("reserved", {"found 1"}, [](SmallCall& c) { c.tensors.reserved = 1; });
   refuse("q", {"found NULL"}, [](SmallCall& c) { c.tensors.q = nullptr; });
   refuse("k", {"found NULL"}, [](SmallCall& c) { c.tensors.k = nullptr; });

@@ -32,8 +32,9 @@ TEST(PlanCreate, EveryFieldOfTheProblemIsChecked) {
     expect_no_plan(&call.problem, nullptr, std::string("problem.") + argument, words);
   };
   static const int32_t kDecreasing[3] = {0, 9, 8};
-  refuse("size", {"expected " + std::to_string(sizeof(dr_problem)), "found 12"}, [](dr_problem& p) { p.size = 12; });
-  refuse("op", {"DR_OP_KDA", "found 5"}, [](dr_problem& p) { p.op = 5; });
+  refuse("size", {"expected at least " + std::to_string(sizeof(dr_problem)), "found 12"},
+         [](dr_problem& p) { p.size = 12; });
+  refuse("rule", {"DR_KDA", "found 5"}, [](dr_problem& p) { p.rule = 5; });
   refuse("num_seqs", {"found -1"}, [](dr_problem& p) { p.num_seqs = -1; });
   refuse("num_tokens", {"found -1"}, [](dr_problem& p) { p.num_tokens = -1; });
   refuse("seq_len", {"found -1"}, [](dr_problem& p) { p.seq_len = -1; });
@@ -42,7 +43,7 @@ TEST(PlanCreate, EveryFieldOfTheProblemIsChecked) {
   refuse("heads_qk", {"found 0"}, [](dr_problem& p) { p.heads_qk = 0; });
   refuse("heads_v", {"head count", "multiple of heads_qk = 2", "found 3"}, [](dr_problem& p) { p.heads_v = 3; });
   refuse("dk", {"1 to 256", "found 257"}, [](dr_problem& p) { p.dk = 257; });
-  refuse("dv", {"1 to 256", "found 0"}, [](dr_problem& p) { p.dv = 0; });
+  refuse("dv", {"1 to 512", "found 0"}, [](dr_problem& p) { p.dv = 0; });
   refuse("dtype", {"DR_BF16", "found 4"}, [](dr_problem& p) { p.dtype = DR_INT32; });
   refuse("dtype_o", {"DR_BF16", "found 9"}, [](dr_problem& p) { p.dtype_o = 9; });
   refuse("dtype_gate", {"DR_BF16", "found 9"}, [](dr_problem& p) { p.dtype_gate = 9; });
@@ -55,13 +56,18 @@ TEST(PlanCreate, EveryFieldOfTheProblemIsChecked) {
   });
   refuse("lower_bound", {"expected 0", "found -5"}, [](dr_problem& p) { p.lower_bound = -5.0f; });
   refuse("gate_floor", {"below 0", "found 1"}, [](dr_problem& p) { p.gate_floor = 1.0f; });
-  refuse("alignment_bytes", {"power of two", "found 12"}, [](dr_problem& p) { p.alignment_bytes = 12; });
-  refuse("stride_q.token", {"at least 32", "found 31"}, [](dr_problem& p) { p.stride_q.token = 31; });
-  refuse("stride_k.head", {"at least 16", "found 15"}, [](dr_problem& p) { p.stride_k.head = 15; });
-  refuse("stride_v.token", {"found -1"}, [](dr_problem& p) { p.stride_v.token = -1; });
-  refuse("stride_o.sequence", {"packed", "found 99"}, [](dr_problem& p) { p.stride_o.sequence = 99; });
-  refuse("stride_g.token", {"at least 32", "found 20"}, [](dr_problem& p) { p.stride_g.token = 20; });
-  refuse("stride_beta.token", {"at least 2", "found 1"}, [](dr_problem& p) { p.stride_beta.token = 1; });
+  refuse("dtype_a_log", {"DR_BF16", "found 9"}, [](dr_problem& p) { p.dtype_a_log = 9; });
+  refuse("dtype_dt_bias", {"DR_BF16", "found 4"}, [](dr_problem& p) { p.dtype_dt_bias = DR_INT32; });
+  refuse("layout_q.alignment_bytes", {"power of two", "found 12"},
+         [](dr_problem& p) { p.layout_q.alignment_bytes = 12; });
+  refuse("final.alignment_bytes", {"power of two", "found 12"}, [](dr_problem& p) { p.final.alignment_bytes = 12; });
+  refuse("final.reserved", {"expected 0", "found 1"}, [](dr_problem& p) { p.final.reserved[3] = 1; });
+  refuse("layout_q.token", {"at least 32", "found 31"}, [](dr_problem& p) { p.layout_q.token = 31; });
+  refuse("layout_k.head", {"at least 16", "found 15"}, [](dr_problem& p) { p.layout_k.head = 15; });
+  refuse("layout_v.token", {"found -1"}, [](dr_problem& p) { p.layout_v.token = -1; });
+  refuse("layout_o.sequence", {"packed", "found 99"}, [](dr_problem& p) { p.layout_o.sequence = 99; });
+  refuse("layout_g.token", {"at least 32", "found 20"}, [](dr_problem& p) { p.layout_g.token = 20; });
+  refuse("layout_beta.token", {"at least 2", "found 1"}, [](dr_problem& p) { p.layout_beta.token = 1; });
   refuse("initial.use", {"DR_STATE_ROWS", "found 7"}, [](dr_problem& p) { p.initial.use = 7; });
   refuse("final.layout", {"DR_STATE_VALUE_MAJOR", "found 0"}, [](dr_problem& p) { p.final.layout = 0; });
   refuse("initial_mask", {"found 1"}, [](dr_problem& p) { p.initial_mask = 1; });

@@ -45,7 +45,7 @@ struct SmallCall {
         o(kTokens * kHeads * kDv, kPoison),
         state(2 * kHeads * kDk * kDv, kPoison) {
     dr_problem_init(&problem);
-    problem.op = DR_OP_KDA;
+    problem.rule = DR_KDA;
     problem.num_seqs = 2;
     problem.num_tokens = kTokens;
     problem.seq_offsets = offsets;

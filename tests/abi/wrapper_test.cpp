@@ -14,7 +14,7 @@ static_assert(std::is_nothrow_move_constructible_v<deltarelay::Workspace>);
 static_assert(sizeof(deltarelay::Problem) == sizeof(dr_problem));
 
 deltarelay::Problem small_problem(const std::vector<int64_t>& offsets) {
-  deltarelay::Problem problem(DR_OP_KDA);
+  deltarelay::Problem problem(DR_KDA);
   problem.packed(offsets, SmallCall::kTokens).heads(SmallCall::kHeads, SmallCall::kHeads);
   problem.widths(SmallCall::kDk, SmallCall::kDv).with_final(DR_STATE_KEY_MAJOR);
   return problem;
@@ -47,13 +47,13 @@ TEST(Wrapper, ThrowsStatusAndMessage) {
     EXPECT_EQ(error.status(), DR_INVALID);
     EXPECT_STREQ(error.what(), "problem.dk: expected 1 to 256, found 1000");
   }
-  EXPECT_THROW(deltarelay::Problem(DR_OP_GDN).packed(std::span<const int64_t>{}), deltarelay::Exception);
+  EXPECT_THROW(deltarelay::Problem(DR_GDN).packed(std::span<const int64_t>{}), deltarelay::Exception);
   EXPECT_THROW(deltarelay::find_device("nonesuch"), deltarelay::Exception);
 }
 
 TEST(Wrapper, FillsTheFieldsThatBelongTogether) {
   const std::vector<int32_t> offsets = {0, 8, 20};
-  deltarelay::Problem problem(DR_OP_GDN);
+  deltarelay::Problem problem(DR_GDN);
   problem.packed(offsets).heads(2, 4).widths(32, 64).types(DR_BF16, DR_FP32).scaled_by(0.25f);
   problem.with_initial(DR_STATE_VALUE_MAJOR, DR_BF16, DR_STATE_SLOTS);
   EXPECT_EQ(problem.num_seqs, 2);

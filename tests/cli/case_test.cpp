@@ -28,7 +28,7 @@ TEST(CaseParse, ReadsTheLineOfTheDocuments) {
   const Case c = parse(
       "kda bf16 hqk=16 hv=64 dk=128 dv=96 seqs=8192,1300x3 init final gate=bounded:-5 backend=cuda-sm90 segments=auto "
       "seed=7");
-  EXPECT_EQ(c.op, DR_OP_KDA);
+  EXPECT_EQ(c.rule, DR_KDA);
   EXPECT_EQ(c.dtype, DR_BF16);
   EXPECT_EQ(c.heads_qk, 16);
   EXPECT_EQ(c.heads_v, 64);
@@ -84,8 +84,8 @@ TEST(CaseParse, ReadsStates) {
 }
 
 TEST(CaseParse, ErrorsNameWordExpectedAndFound) {
-  EXPECT_EQ(error_of(""), "op: expected kda or gdn, found ''");
-  EXPECT_EQ(error_of("mamba seqs=1"), "op: expected kda or gdn, found 'mamba'");
+  EXPECT_EQ(error_of(""), "rule: expected kda or gdn, found ''");
+  EXPECT_EQ(error_of("mamba seqs=1"), "rule: expected kda or gdn, found 'mamba'");
   EXPECT_EQ(error_of("kda dk=0 seqs=1"), "dk: expected a whole number from 1 to 4096, found '0'");
   EXPECT_EQ(error_of("kda dk=x seqs=1"), "dk: expected a whole number from 1 to 4096, found 'x'");
   EXPECT_EQ(error_of("kda dk=12q seqs=1"), "dk: expected a whole number from 1 to 4096, found '12q'");
@@ -152,7 +152,7 @@ TEST(CasePrint, EveryWordComesBack) {
       "checkpoints=every:16",
       "checkpoints=list:16,64 checkpoint-state=slots:key",
       "checkpoints=chunks",
-      "backend=cpu isa=NEON policy=fla device=h200 threads=3",
+      "backend=cpu isa=NEON variant=fused math=tf32 policy=fla device=h200 threads=3",
       "segments=off",
       "segments=12",
       "segments=len:4096 invariant carry=truncated seed=123456789012",
@@ -181,6 +181,8 @@ Case runnable_here(const Case& c) {
   if (!c.on_gpu()) return c;
   Case here = with_words(c, "backend=cpu device=cpu");
   here.isa.clear();
+  here.variant.clear();
+  here.math = DR_MATH_DEFAULT;
   return here;
 }
 
@@ -220,7 +222,7 @@ TEST(CaseFiles, EveryLineOfEveryFileIsACaseTheLibraryAccepts) {
 TEST(CaseFiles, TargetsAreThoseOfTheTable) {
   int64_t table = 0;
   for (const Case& c : read_file(std::string(DR_CASES_DIR) + "/targets.txt")) {
-    const bool kda = c.op == DR_OP_KDA;
+    const bool kda = c.rule == DR_KDA;
     if (c.name.substr(0, 4) != "kda-" && c.name.substr(0, 4) != "gdn-") continue;
     ++table;
     EXPECT_EQ(c.name.substr(0, 3), kda ? "kda" : "gdn") << print(c);
@@ -255,7 +257,7 @@ TEST(CaseFiles, PortableTargetsAreThoseOfTheTable) {
       continue;
     }
     const Case& base = table.at(name.substr(0, name.find("-h64") + 4));
-    EXPECT_TRUE(c.op == base.op && c.heads_qk == base.heads_qk && c.heads_v == base.heads_v) << print(c);
+    EXPECT_TRUE(c.rule == base.rule && c.heads_qk == base.heads_qk && c.heads_v == base.heads_v) << print(c);
     EXPECT_EQ(c.lengths, base.lengths) << print(c);
     ++others;
   }
@@ -301,7 +303,7 @@ TEST(CaseRequest, SaysWhatTheCaseSays) {
   const Request request(
       parse("gdn bf16 g=fp32 hqk=2 hv=4 dk=8 dv=16 seqs=3,4 tail=2 offsets=int64 beta=twice scale=2 threads=3 "
             "init=slots:null=1 segments=len:128 isa=NEON"));
-  EXPECT_EQ(request.problem.op, DR_OP_GDN);
+  EXPECT_EQ(request.problem.rule, DR_GDN);
   EXPECT_EQ(request.problem.num_seqs, 2);
   EXPECT_EQ(request.problem.num_tokens, 9);
   EXPECT_EQ(request.problem.dtype_gate, DR_FP32);

@@ -71,7 +71,7 @@ class Support(Base):
         self.assertGreater(len(rows), 100)
         for row in rows:
             # The reference replays token by token in double: no segment to cut, no shorter products.
-            declined = any(word in row["words"] for word in ("segments=", "isa="))
+            declined = any(word in row["words"] for word in ("segments=", "math="))
             if row["backend"] == "reference":
                 self.assertEqual(row["accepted"], not declined, row)
             self.assertEqual(row["accepted"], row["reason"] == "", row)
@@ -92,11 +92,12 @@ class TilingCommand(Base):
         for name in ("a100", "h200", "b200", "rtx3090", "rtx4090", "rtx5090"):
             self.assertIn(name, names)
         for device in devices:
-            shapes = {(row["op"], row["dtype"], row["width"]) for row in device["tilings"]}
+            shapes = {(row["rule"], row["dtype"], row["width"]) for row in device["tilings"]}
             self.assertEqual(len(shapes), 2 * 3 * 5, device["name"])
-            self.assertEqual(device["portable_measured"], device["name"] == "h200")
+            costs = [c for c in device["costs"] if c["backend"] == "cuda-sm80" and c["rule"] == "kda"][0]
+            self.assertEqual(costs["measured"], device["name"] == "h200")
             for row in device["tilings"]:
-                self.assertEqual(row["chunk"], device["kda_portable"]["chunk"])
+                self.assertEqual(row["chunk"], costs["chunk"])
                 self.assertLessEqual(row["together"] * (row["shared_bytes"] + 1024), device["l1_bytes"], row)
                 self.assertLessEqual(row["together"] * row["threads"] * row["registers"], 65536, row)
                 self.assertEqual(row["together"], min(row["by_registers"], row["by_shared_memory"]), row)
@@ -123,7 +124,7 @@ class Explain(Base):
 
     def test_invalid_and_unreadable_differ(self):
         self.fail_with(1, "head", "explain", "kda hqk=3 hv=4 seqs=10")
-        self.fail_with(2, "op: expected kda or gdn", "explain", "mamba seqs=10")
+        self.fail_with(2, "rule: expected kda or gdn", "explain", "mamba seqs=10")
         self.fail_with(2, "file", "explain", "tests/cases/none.txt")
         self.fail_with(2, "device", "explain", "kda seqs=10 device=abacus")
 
@@ -231,9 +232,9 @@ class Verify(Base):
         self.assertIn("backend=cpu", out)
         self.assertIn("backend=reference", out)
         out, _ = self.fail_with(
-            1, "most were declined", "verify", *words, "--with", "backend=reference isa=tf32", "--skip-declined"
+            1, "most were declined", "verify", *words, "--with", "backend=reference math=tf32", "--skip-declined"
         )
-        self.assertRegex(out, r"declined \d+: .*isa")
+        self.assertRegex(out, r"declined \d+: .*math")
         self.fail_with(2, "expected a word", "verify", *words, "--with", "backend")
 
     def test_quiet(self):
@@ -245,7 +246,7 @@ class Verify(Base):
         self.fail_with(1, "FAIL", "verify", TINY + " backend=cpu isa=ABACUS")
 
     def test_declined_cases_can_be_skipped(self):
-        declined = TINY + " backend=reference isa=tf32"
+        declined = TINY + " backend=reference math=tf32"
         self.fail_with(1, "0 passed, 1 failed", "verify", declined)
         self.assertIn("1 skipped", self.succeed("verify", declined, "--skip-declined"))
 

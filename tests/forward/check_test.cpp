@@ -257,7 +257,7 @@ TEST(Compare, FindsOneWrongBlockOfMany) {
 TEST(CheckCase, TellsTheKindsOfNoApart) {
   EXPECT_EQ(check::check_case(cases::parse("kda fp32 hv=1 dk=16 seqs=20 backend=reference")).verdict,
             check::Verdict::kPassed);
-  EXPECT_EQ(check::check_case(cases::parse("kda fp32 hv=1 dk=16 seqs=20 backend=reference isa=tf32")).verdict,
+  EXPECT_EQ(check::check_case(cases::parse("kda fp32 hv=1 dk=16 seqs=20 backend=reference math=tf32")).verdict,
             check::Verdict::kDeclined);
   const check::Outcome invalid = check::check_case(cases::parse("kda fp32 hqk=2 hv=3 dk=16 seqs=20"));
   EXPECT_EQ(invalid.verdict, check::Verdict::kInvalid);

@@ -43,9 +43,9 @@ TEST_P(Far, StridesBeyond32Bits) {
   const Ran near(c);
   cases::Request request(c);
   dr_problem& problem = request.problem;
-  const int64_t gate_width = c.op == DR_OP_KDA ? kWidth : 1;
-  const dr_strides far = {kFarToken, kFarHead, 0};
-  problem.stride_q = problem.stride_k = problem.stride_v = problem.stride_o = problem.stride_g = problem.stride_beta =
+  const int64_t gate_width = c.rule == DR_KDA ? kWidth : 1;
+  const dr_layout far = {kFarToken, kFarHead, 0, 0, 0};
+  problem.layout_q = problem.layout_k = problem.layout_v = problem.layout_o = problem.layout_g = problem.layout_beta =
       far;
   problem.initial.stride_head = problem.final.stride_head = kFarToken * 3;
   problem.initial.stride_slot = problem.final.stride_slot = kFarToken * 7;

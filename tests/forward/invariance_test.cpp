@@ -109,12 +109,13 @@ INSTANTIATE_TEST_SUITE_P(Plans, SamePlan, testing::ValuesIn(cases_in(R"(
 // Spreading columns over threads is tiling: it must happen here, and must not show in the bits.
 TEST(Tiling, ValueColumnsAreSpreadAndBitsStay) {
   if (nothing_to_test()) GTEST_SKIP() << "only the reference is built in";
-  for (const char* op : {"kda fp32", "gdn fp32", "kda bf16", "gdn bf16"}) {
-    const cases::Case c = on_backend(cases::parse(std::string(op) + " hv=1 dk=128 seqs=1024 init final segments=off"));
+  for (const char* rule : {"kda fp32", "gdn fp32", "kda bf16", "gdn bf16"}) {
+    const cases::Case c =
+        on_backend(cases::parse(std::string(rule) + " hv=1 dk=128 seqs=1024 init final segments=off"));
     const Ran one(cases::with_words(c, "threads=1"));
     const Ran four(cases::with_words(c, "threads=4"));
-    EXPECT_GT(four.run.summary().value_tiles, one.run.summary().value_tiles) << op;
-    EXPECT_TRUE(one.tensors.output_bits() == four.tensors.output_bits()) << op;
+    EXPECT_GT(four.run.summary().value_tiles, one.run.summary().value_tiles) << rule;
+    EXPECT_TRUE(one.tensors.output_bits() == four.tensors.output_bits()) << rule;
   }
 }
 
@@ -224,9 +225,9 @@ TEST_P(EachPlan, GroupedEqualsRepeated) {
 
 TEST_P(EachPlan, GdnIsKdaWithTheGateOnEveryChannel) {
   cases::Case gdn = on_backend(GetParam());
-  gdn.op = DR_OP_GDN;
+  gdn.rule = DR_GDN;
   cases::Case kda = gdn;
-  kda.op = DR_OP_KDA;
+  kda.rule = DR_KDA;
   SCOPED_TRACE(cases::print(gdn));
   const Ran scalar(gdn);
   check::TensorSet broadcast(kda);

@@ -107,7 +107,7 @@ INSTANTIATE_TEST_SUITE_P(FlashKda_Shapes, ForwardCase,
                                                      "seqs=101,202,902,1802,1089 hv=4"}})),
                          name_of);
 
-// FLA and sglang, packed prefill, for both ops.
+// FLA and sglang, packed prefill, for both rules.
 INSTANTIATE_TEST_SUITE_P(
     Fla_PackedPrefill, ForwardCase,
     testing::ValuesIn(combine({{"kda bf16", "gdn bf16", "kda fp16", "gdn fp32"},

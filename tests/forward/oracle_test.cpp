@@ -59,7 +59,7 @@ class Definition {
     double beta = row(x_.beta(), n, t, head)[0];
     if (c_.beta_form() != DR_BETA_VALUE) beta = sigmoid(beta) * (c_.beta_form() == DR_BETA_TWICE_LOGIT ? 2.0 : 1.0);
     for (int64_t i = 0; i < c_.dk; ++i) {
-      const double decay = std::exp(log_decay(g[static_cast<size_t>(c_.op == DR_OP_KDA ? i : 0)], head, i));
+      const double decay = std::exp(log_decay(g[static_cast<size_t>(c_.rule == DR_KDA ? i : 0)], head, i));
       for (int64_t c = 0; c < c_.dv; ++c) S(i, c) *= decay;
     }
     const double scale = static_cast<double>(
@@ -78,11 +78,11 @@ class Definition {
   }
 
   double log_decay(double g, int64_t head, int64_t i) const {
-    const float* a_log = x_.tensors().a_log;
-    const float* dt_bias = x_.tensors().dt_bias;
+    const auto* a_log = static_cast<const float*>(x_.tensors().a_log);
+    const auto* dt_bias = static_cast<const float*>(x_.tensors().dt_bias);
     const double a = a_log != nullptr ? std::exp(static_cast<double>(a_log[head])) : 1.0;
     const double bias =
-        dt_bias != nullptr ? static_cast<double>(dt_bias[c_.op == DR_OP_KDA ? head * c_.dk + i : head]) : 0.0;
+        dt_bias != nullptr ? static_cast<double>(dt_bias[c_.rule == DR_KDA ? head * c_.dk + i : head]) : 0.0;
     switch (c_.gate_form) {
       case DR_GATE_RAW_SOFTPLUS:
         return -a * std::log(1.0 + std::exp(g + bias));

@@ -4,10 +4,10 @@
 namespace deltarelay::forward {
 namespace {
 
-const std::vector<std::string> kOps = {"kda fp32", "gdn fp32", "kda bf16", "gdn bf16", "kda fp16", "gdn fp16"};
+const std::vector<std::string> kRules = {"kda fp32", "gdn fp32", "kda bf16", "gdn bf16", "kda fp16", "gdn fp16"};
 
 INSTANTIATE_TEST_SUITE_P(ExtremeGates, ForwardCase,
-                         testing::ValuesIn(combine({kOps,
+                         testing::ValuesIn(combine({kRules,
                                                     {"hv=2 dk=64 seqs=500,77 init final l2norm"},
                                                     {"gate=log:extreme", "gate=log:inf", "gate=log:zero",
                                                      "gate=log:-5,-5", "gate=linear", "gate=linear:extreme",
@@ -25,7 +25,7 @@ INSTANTIATE_TEST_SUITE_P(MeanGate, ForwardCase,
 
 INSTANTIATE_TEST_SUITE_P(
     RawGates, ForwardCase,
-    testing::ValuesIn(combine({kOps,
+    testing::ValuesIn(combine({kRules,
                                {"hqk=2 hv=6 dk=64 seqs=300,65 init final"},
                                {"gate=softplus", "gate=softplus no-dt-bias", "gate=bounded:-5", "gate=bounded:-5:low",
                                 "gate=bounded:-12.5", "gate=bounded:-300:low", "gate=bounded:-0.1",
@@ -33,7 +33,7 @@ INSTANTIATE_TEST_SUITE_P(
     name_of);
 
 INSTANTIATE_TEST_SUITE_P(WriteStrengths, ForwardCase,
-                         testing::ValuesIn(combine({kOps,
+                         testing::ValuesIn(combine({kRules,
                                                     {"hv=2 dk=64 seqs=300,65 init final l2norm"},
                                                     {"beta=value", "beta=one", "beta=zero", "beta=near2", "beta=logit",
                                                      "beta=twice"}})),
@@ -42,7 +42,7 @@ INSTANTIATE_TEST_SUITE_P(WriteStrengths, ForwardCase,
 // Here the chunk form itself amplifies rounding: the wider column of the table.
 INSTANTIATE_TEST_SUITE_P(
     Hostile, ForwardCase,
-    testing::ValuesIn(combine({kOps,
+    testing::ValuesIn(combine({kRules,
                                {"hv=2 dk=128 init final"},
                                {"seqs=2048", "seqs=65,1,300"},
                                {"gate=log:zero keys=correlated", "gate=log:zero keys=correlated beta=one",
@@ -51,7 +51,7 @@ INSTANTIATE_TEST_SUITE_P(
     name_of);
 
 INSTANTIATE_TEST_SUITE_P(HostileCut, CutCase,
-                         testing::ValuesIn(combine({kOps,
+                         testing::ValuesIn(combine({kRules,
                                                     {"hv=2 dk=64 seqs=1000,300 segments=4 init final"},
                                                     {"gate=log:extreme", "gate=log:inf", "gate=log:zero l2norm",
                                                      "gate=log:zero keys=correlated", "gate=log:zero l2norm beta=near2",

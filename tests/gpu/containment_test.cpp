@@ -125,20 +125,20 @@ class Reports : public OnGpu {
 };
 
 TEST_F(Reports, NothingWhenAllIsWell) {
-  for (const char* op : {"kda", "gdn"}) {
-    Ran ran(forced(std::string(op) + " bf16 hv=2 seqs=100,50,30 lengths=execute init=slots final=slots l2norm"));
-    EXPECT_EQ(report_of(ran, nullptr, nullptr, 0), 0u) << op;
+  for (const char* rule : {"kda", "gdn"}) {
+    Ran ran(forced(std::string(rule) + " bf16 hv=2 seqs=100,50,30 lengths=execute init=slots final=slots l2norm"));
+    EXPECT_EQ(report_of(ran, nullptr, nullptr, 0), 0u) << rule;
   }
 }
 
 TEST_F(Reports, OffsetsOutsideTheirBounds) {
   const std::vector<std::vector<int32_t>> lists = {
       {0, 100, 90, 180}, {0, 100, 1 << 30, 180}, {-5, 100, 150, 180}, {0, 100, 150, 4000}, {7, 100, 150, 180}};
-  for (const char* op : {"kda", "gdn"}) {
+  for (const char* rule : {"kda", "gdn"}) {
     for (const std::vector<int32_t>& offsets : lists) {
-      Ran ran(forced(std::string(op) + " bf16 hv=2 seqs=100,50,30 lengths=execute init final l2norm"));
+      Ran ran(forced(std::string(rule) + " bf16 hv=2 seqs=100,50,30 lengths=execute init final l2norm"));
       const uint32_t report = report_of(ran, ran.device.tensors().seq_offsets, offsets.data(), 16);
-      EXPECT_NE(report & DR_REPORT_OFFSETS, 0u) << op << ", offsets " << testing::PrintToString(offsets);
+      EXPECT_NE(report & DR_REPORT_OFFSETS, 0u) << rule << ", offsets " << testing::PrintToString(offsets);
       expect_inside(ran);
     }
   }
@@ -146,39 +146,39 @@ TEST_F(Reports, OffsetsOutsideTheirBounds) {
 
 // Of a truncated carry: whether a transition was dropped that was not 0.
 TEST_F(Reports, DroppedHistory) {
-  for (const char* op : {"kda bf16 isa=prepared", "gdn bf16 isa=prepared", "gdn bf16 isa=fused",
-                         "kda fp32 dk=60 dv=100 backend=cuda-sm80", "gdn bf16 dk=128 backend=cuda-sm80"}) {
-    const std::string line = std::string(op) + " hv=2 seqs=2000 init final beta=logit l2norm segments=4";
+  for (const char* rule : {"kda bf16 variant=prepared", "gdn bf16 variant=prepared", "gdn bf16 variant=fused",
+                           "kda fp32 dk=60 dv=100 backend=cuda-sm80", "gdn bf16 dk=128 backend=cuda-sm80"}) {
+    const std::string line = std::string(rule) + " hv=2 seqs=2000 init final beta=logit l2norm segments=4";
     auto dropped = [&](const char* words) {
       Ran ran(forced(line + words));
       return (report_of(ran, nullptr, nullptr, 0) & DR_REPORT_DROPPED) != 0;
     };
-    EXPECT_TRUE(dropped(" gate=log:-0.2,0 carry=truncated")) << op;
-    EXPECT_FALSE(dropped(" gate=log:-0.2,0")) << op << ": an exact carry";
-    EXPECT_FALSE(dropped(" gate=log:-0.01,0 carry=truncated")) << op << ": nothing is small";
-    EXPECT_FALSE(dropped(" gate=log:-1000,-500 carry=truncated")) << op << ": all of it is 0 after a token";
+    EXPECT_TRUE(dropped(" gate=log:-0.2,0 carry=truncated")) << rule;
+    EXPECT_FALSE(dropped(" gate=log:-0.2,0")) << rule << ": an exact carry";
+    EXPECT_FALSE(dropped(" gate=log:-0.01,0 carry=truncated")) << rule << ": nothing is small";
+    EXPECT_FALSE(dropped(" gate=log:-1000,-500 carry=truncated")) << rule << ": all of it is 0 after a token";
   }
 }
 
 TEST_F(Reports, SlotsOutsideThePool) {
-  for (const char* op : {"kda bf16", "gdn bf16", "kda fp32 backend=cuda-sm80", "gdn fp32 backend=cuda-sm80"}) {
-    const cases::Case c = forced(std::string(op) + " hv=2 seqs=100,50,30 init=slots final=slots l2norm");
+  for (const char* rule : {"kda bf16", "gdn bf16", "kda fp32 backend=cuda-sm80", "gdn fp32 backend=cuda-sm80"}) {
+    const cases::Case c = forced(std::string(rule) + " hv=2 seqs=100,50,30 init=slots final=slots l2norm");
     Ran reads(c);
     const int32_t far[] = {0, 1 << 29, 2};
-    EXPECT_NE(report_of(reads, reads.device.tensors().initial_index, far, sizeof far) & DR_REPORT_SLOTS, 0u) << op;
+    EXPECT_NE(report_of(reads, reads.device.tensors().initial_index, far, sizeof far) & DR_REPORT_SLOTS, 0u) << rule;
     expect_inside(reads);
     Ran writes(c);
     const int32_t near[] = {99, 1, 2};
-    EXPECT_NE(report_of(writes, writes.device.tensors().final_index, near, sizeof near) & DR_REPORT_SLOTS, 0u) << op;
+    EXPECT_NE(report_of(writes, writes.device.tensors().final_index, near, sizeof near) & DR_REPORT_SLOTS, 0u) << rule;
     expect_inside(writes);
   }
 }
 
 // Checkpoints that go to the pool at once, and those that wait by slot or by number.
 TEST_F(Reports, CheckpointsOutsideThePoolOrTheirSequence) {
-  for (const char* op : {"kda bf16", "gdn bf16", "kda fp32 backend=cuda-sm80", "gdn fp32 backend=cuda-sm80"}) {
+  for (const char* rule : {"kda bf16", "gdn bf16", "kda fp32 backend=cuda-sm80", "gdn fp32 backend=cuda-sm80"}) {
     for (const char* state : {"slots", "slots:bf16", "slots:bf16:pool=10"}) {
-      const std::string line = std::string(op) + " hv=2 seqs=100,50,30 l2norm checkpoint-state=" + state;
+      const std::string line = std::string(rule) + " hv=2 seqs=100,50,30 l2norm checkpoint-state=" + state;
       Ran ran(forced(line + " checkpoints=every:16"));
       EXPECT_EQ(report_of(ran, nullptr, nullptr, 0), 0u) << line;
       const int32_t far[] = {0, 1, 2, 1 << 29, 4, 5, -1, 7, 8, 9};

@@ -65,7 +65,7 @@ TEST_P(InVain, ASuffixThatKeepsTheStateIsNoSummary) {
       for (int64_t t = 0; t < c.lengths[static_cast<size_t>(n)]; ++t)
         for (int64_t head = 0; head < c.heads_v; ++head) {
           x.beta().set(x.beta().at(n, t, head, 0), 0.02);  // what is written over is forgotten too
-          for (int64_t i = 0; i < (c.op == DR_OP_KDA ? c.dk : 1); ++i)
+          for (int64_t i = 0; i < (c.rule == DR_KDA ? c.dk : 1); ++i)
             x.g().set(x.g().at(n, t, head, i), t % kSegment >= kSegment - kForgetting ? -0.0625 : -1e-5);
         }
   };
@@ -79,10 +79,10 @@ TEST_P(InVain, ASuffixThatKeepsTheStateIsNoSummary) {
 
 // 34 heads: summaries of KDA try a suffix where they take turns on the multiprocessors (H200: 132).
 INSTANTIATE_TEST_SUITE_P(Walks, InVain, testing::ValuesIn(cases_in(R"(
-  kda-fused:      kda bf16 hqk=2 hv=34 seqs=24576 init final gate=log:-0.1,0 floor=-5 l2norm segments=len:8192 isa=fused
-  kda-prepared:   kda bf16 hqk=2 hv=34 seqs=24576 init final gate=log:-0.1,0 l2norm segments=len:8192 isa=prepared
-  gdn-fused:      gdn bf16 g=fp32 hv=1 seqs=24576 init final gate=log:-0.1,0 l2norm segments=len:8192 isa=fused
-  gdn-prepared:   gdn bf16 g=fp32 hv=1 seqs=24576 init final gate=log:-0.1,0 l2norm segments=len:8192 isa=prepared
+  kda-fused:      kda bf16 hqk=2 hv=34 seqs=24576 init final gate=log:-0.1,0 floor=-5 l2norm segments=len:8192 variant=fused
+  kda-prepared:   kda bf16 hqk=2 hv=34 seqs=24576 init final gate=log:-0.1,0 l2norm segments=len:8192 variant=prepared
+  gdn-fused:      gdn bf16 g=fp32 hv=1 seqs=24576 init final gate=log:-0.1,0 l2norm segments=len:8192 variant=fused
+  gdn-prepared:   gdn bf16 g=fp32 hv=1 seqs=24576 init final gate=log:-0.1,0 l2norm segments=len:8192 variant=prepared
   gdn-portable:   gdn bf16 g=fp32 hv=1 seqs=24576 init final gate=log:-0.1,0 l2norm segments=len:8192 backend=cuda-sm80
   kda-both:       kda bf16 hv=2 dk=64 dv=64 seqs=24576 init final gate=log:-0.1,0 l2norm segments=len:8192 backend=cuda-sm80
 )")),
@@ -101,13 +101,13 @@ TEST_P(Truncated, HasTheBitsOfTheExactCarryWhereNothingIsDropped) {
       EXPECT_TRUE(block_of(exact.host, n, head) == block_of(truncated.host, n, head)) << n << ", " << head;
 }
 
-INSTANTIATE_TEST_SUITE_P(Gates, Truncated,
-                         testing::ValuesIn(combine({{"kda bf16 isa=prepared", "gdn bf16 isa=prepared",
-                                                     "gdn fp16 isa=fused", "kda fp32 dk=60 dv=100 backend=cuda-sm80",
-                                                     "gdn bf16 dk=128 backend=cuda-sm80"},
-                                                    {"hv=2 seqs=1300,700 beta=logit l2norm init final segments=4"},
-                                                    {"gate=log:-0.01,0", "gate=log:-5,0"}})),
-                         name_of);
+INSTANTIATE_TEST_SUITE_P(
+    Gates, Truncated,
+    testing::ValuesIn(combine({{"kda bf16 variant=prepared", "gdn bf16 variant=prepared", "gdn fp16 variant=fused",
+                                "kda fp32 dk=60 dv=100 backend=cuda-sm80", "gdn bf16 dk=128 backend=cuda-sm80"},
+                               {"hv=2 seqs=1300,700 beta=logit l2norm init final segments=4"},
+                               {"gate=log:-0.01,0", "gate=log:-5,0"}})),
+    name_of);
 
 using EachPlan = EachCase;
 
@@ -126,7 +126,7 @@ TEST_P(EachPlan, AbsentInitialStateIsZerosBitForBit) {
 // Value heads that share a query/key head, against the same heads with their own copies of it. In one way, for the plan weighs the group.
 TEST_P(EachPlan, GroupedEqualsPlainBitForBit) {
   cases::Case grouped = forced(GetParam());
-  if (grouped.backend == kBackend) grouped = cases::with_words(grouped, "isa=prepared");
+  if (grouped.backend == kBackend) grouped = cases::with_words(grouped, "variant=prepared");
   grouped.heads_qk = 2;
   grouped.heads_v = 6;
   cases::Case plain = grouped;
@@ -146,9 +146,9 @@ TEST_P(EachPlan, GroupedEqualsPlainBitForBit) {
 
 TEST_P(EachPlan, GdnIsKdaWithTheGateOnEveryChannel) {
   cases::Case gdn = forced(GetParam());
-  gdn.op = DR_OP_GDN;
+  gdn.rule = DR_GDN;
   cases::Case kda = gdn;
-  kda.op = DR_OP_KDA;
+  kda.rule = DR_KDA;
   const Ran scalar(gdn);
   const Ran broadcast(kda, [&](check::TensorSet& x) {
     for (int64_t n = 0; n < gdn.num_seqs(); ++n)
@@ -269,8 +269,9 @@ TEST_F(Equalities, StridesMoveNoBits) {
 // The lengths of a plan and those of an execution fill the same table from the same arithmetic.
 TEST_F(Equalities, LengthsAtExecutionCutAlikeForTheSameSegments) {
   for (const char* words :
-       {"kda bf16 hv=2 l2norm gate=bounded:-0.05 isa=fused", "kda bf16 hv=2 l2norm gate=log:-0.01,0 isa=prepared",
-        "gdn bf16 hv=2 l2norm gate=log:-0.01,0 isa=fused", "gdn bf16 hv=2 l2norm gate=log:-0.01,0 isa=prepared"}) {
+       {"kda bf16 hv=2 l2norm gate=bounded:-0.05 variant=fused",
+        "kda bf16 hv=2 l2norm gate=log:-0.01,0 variant=prepared", "gdn bf16 hv=2 l2norm gate=log:-0.01,0 variant=fused",
+        "gdn bf16 hv=2 l2norm gate=log:-0.01,0 variant=prepared"}) {
     const std::string line = std::string(words) + " seqs=700,0,65,300 init final segments=off";
     const Ran early(forced(line));
     const Ran late(forced(line + " lengths=execute"));
@@ -283,7 +284,7 @@ TEST_F(Equalities, RowsThatAreHandedOnHaveTheSameBits) {
   for (const char* words : {"gdn bf16 hqk=16 hv=64 seqs=1500x3 l2norm gate=log:-0.005,0",
                             "gdn fp16 hqk=16 hv=32 seqs=2500,1900,2600,0,2000,2317 l2norm gate=log:-0.005,0",
                             "kda bf16 hv=32 seqs=1300,1200,1250,1201,0,1190,1280 l2norm gate=bounded:-0.005"}) {
-    const std::string line = std::string(words) + " init final segments=off isa=fused";
+    const std::string line = std::string(words) + " init final segments=off variant=fused";
     const Ran early(forced(line));
     const Ran late(forced(line + " lengths=execute"));
     EXPECT_NE(early.run.describe(DR_DESCRIBE_TEXT).find("rows are handed on"), std::string::npos) << words;
@@ -298,7 +299,8 @@ TEST_F(Equalities, WhatIsLeftOfALargeStateIsKept) {
                                                        {"hqk=8 hv=32 seqs=96x8", ", 1 value tile a head\n"},
                                                        {"hqk=16 hv=64 seqs=544x2", " as twins\n"}};
   for (const auto& [words, form] : forms) {
-    const cases::Case c = forced(std::string("gdn bf16 g=fp32 ") + words + " init final l2norm segments=off isa=fused");
+    const cases::Case c =
+        forced(std::string("gdn bf16 g=fp32 ") + words + " init final l2norm segments=off variant=fused");
     const Ran ran(c, [&](check::TensorSet& x) {
       const check::StateTensor& initial = x.initial();
       for (int64_t i = 0; i < c.num_seqs() * initial.stride_slot; ++i) initial.set(i, initial.get(i) * 0x1p100);

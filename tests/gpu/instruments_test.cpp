@@ -91,7 +91,7 @@ TEST_P(Generator, MakesTheBitsOfTheCpu) {
     EXPECT_EQ(gpu::hash(a, bytes), gpu::hash(b, bytes)) << name;
   };
   const cases::TensorStrides strides = cases::tensor_strides(c);
-  const auto bytes = [&](const dr_strides& of, int64_t heads, int64_t width, int32_t dtype) {
+  const auto bytes = [&](const dr_layout& of, int64_t heads, int64_t width, int32_t dtype) {
     return cases::extent(c, of, heads, width) * check::bytes_of(dtype);
   };
   const dr_tensors& a = copied.tensors();
@@ -99,7 +99,7 @@ TEST_P(Generator, MakesTheBitsOfTheCpu) {
   compare("q", a.q, b.q, bytes(strides.q, c.heads_qk, c.dk, c.dtype));
   compare("k", a.k, b.k, bytes(strides.k, c.heads_qk, c.dk, c.dtype));
   compare("v", a.v, b.v, bytes(strides.v, c.heads_v, c.dv, c.dtype));
-  compare("g", a.g, b.g, bytes(strides.g, c.heads_v, c.op == DR_OP_KDA ? c.dk : 1, c.gate_dtype()));
+  compare("g", a.g, b.g, bytes(strides.g, c.heads_v, c.rule == DR_KDA ? c.dk : 1, c.gate_dtype()));
   compare("beta", a.beta, b.beta, bytes(strides.beta, c.heads_v, 1, c.beta_dtype()));
   ASSERT_TRUE(made.generate(c.seed + 1));
   EXPECT_NE(gpu::hash(a.q, 1000), gpu::hash(b.q, 1000)) << "another seed, the same values";

@@ -154,7 +154,7 @@ TEST_P(MoreHeads, PrefixThenRestGivesTheBitsOfTheWhole) {
   }
 }
 
-// One sequence a line. Weak gates: what crosses a cut must not be forgotten at once. The last lines of each op are the grain the library
+// One sequence a line. Weak gates: what crosses a cut must not be forgotten at once. The last lines of each rule are the grain the library
 // chooses, and a sequence that is shorter than a grain and so never cut.
 INSTANTIATE_TEST_SUITE_P(Gpu, Invariant, testing::ValuesIn(cases_in(R"(
   kda:          kda bf16 hv=2 seqs=1300 init final gate=bounded:-0.05 beta=logit l2norm invariant segments=len:256

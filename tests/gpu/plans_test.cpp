@@ -80,7 +80,7 @@ TEST(Sm90, DeclinesWithTheArgumentTheExpectedAndTheFound) {
   const std::pair<const char*, const char*> all[] = {
       {"kda bf16 hv=2 dk=64 seqs=100", "64"},      {"gdn bf16 hv=2 dv=256 seqs=100", "256"},
       {"kda fp32 hv=2 seqs=100", "fp32"},          {"kda bf16 o=fp32 hv=2 seqs=100", "fp32"},
-      {"gdn bf16 hv=2 seqs=100 align=2", "align"}, {"kda bf16 hv=2 seqs=100 isa=tf32", "tf32"},
+      {"gdn bf16 hv=2 seqs=100 align=2", "align"}, {"kda bf16 hv=2 seqs=100 math=tf32", "tf32"},
   };
   for (const auto& [line, found] : all) {
     const std::string reason = reason_to_decline(cases::parse(line));
@@ -117,7 +117,8 @@ TEST(Random, CasesAreDrawnForTheirBackend) {
           << cases::print(c) << "\n"
           << dr_last_error();
       const Plan plan(request.problem, request.options);
-      ways.insert(std::string(plan.summary().backend) + "/" + plan.summary().isa);
+      const bool tf32 = request.options.math == DR_MATH_TF32;
+      ways.insert(std::string(plan.summary().backend) + "/" + plan.summary().variant + (tf32 ? "tf32" : ""));
     }
   EXPECT_THAT(ways, testing::ElementsAre("cuda-sm80/", "cuda-sm80/tf32", "cuda-sm90/fused", "cuda-sm90/prepared"));
 }

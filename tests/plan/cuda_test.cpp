@@ -32,7 +32,7 @@ Options on_h200() {
 }
 
 std::string reason_of(const std::function<void(Problem&, Options&)>& change) {
-  Problem problem = test::problem_of(Op::kKda, {300, 40}, 2);
+  Problem problem = test::problem_of(Rule::kKda, {300, 40}, 2);
   problem.heads_v = 4;
   problem.q = problem.k = {256, 128, 0};
   problem.v = problem.o = {512, 128, 0};
@@ -43,7 +43,7 @@ std::string reason_of(const std::function<void(Problem&, Options&)>& change) {
 
 TEST(CudaSm90, TakesWhatItsKernelsAreFor) {
   EXPECT_EQ(reason_of([](Problem&, Options&) {}), "");
-  EXPECT_EQ(reason_of([](Problem& p, Options&) { p.op = Op::kGdn; }), "");
+  EXPECT_EQ(reason_of([](Problem& p, Options&) { p.rule = Rule::kGdn; }), "");
   EXPECT_EQ(reason_of([](Problem& p, Options&) { p.dtype = p.dtype_o = DType::kFp16; }), "");
   EXPECT_EQ(reason_of([](Problem& p, Options&) { p.dtype_gate = p.dtype_beta = DType::kFp32; }), "");
   EXPECT_EQ(reason_of([](Problem&, Options& o) { o.invariant = true; }), "");
@@ -59,24 +59,24 @@ TEST(CudaSm90, DeclinesTheRestByNameExpectedAndFound) {
       {[](Problem& p, Options&) { p.dv = 256; }, "dv: expected 128, found 256"},
       {[](Problem& p, Options&) { p.dtype = p.dtype_o = DType::kFp32; }, "dtype: expected bf16 or fp16, found fp32"},
       {[](Problem& p, Options&) { p.dtype_o = DType::kFp32; }, "dtype_o: expected bf16 as dtype, found fp32"},
-      {[](Problem& p, Options&) { p.alignment_bytes = 8; }, "alignment_bytes: expected at least 16, found 8"},
-      {[](Problem& p, Options&) { p.q.token = 260; }, "stride_q.token: expected a multiple of 8 elements"},
-      {[](Problem& p, Options&) { p.k.head = 132; }, "stride_k.head: expected a multiple of 8 elements"},
+      {[](Problem& p, Options&) { p.alignment.k = 8; }, "layout_k.alignment_bytes: expected at least 16, found 8"},
+      {[](Problem& p, Options&) { p.q.token = 260; }, "layout_q.token: expected a multiple of 8 elements"},
+      {[](Problem& p, Options&) { p.k.head = 132; }, "layout_k.head: expected a multiple of 8 elements"},
       {[](Problem& p, Options&) { p.v.sequence = 4; }, "found 4"},
-      {[](Problem& p, Options&) { p.o.token = 516; }, "stride_o.token"},
+      {[](Problem& p, Options&) { p.o.token = 516; }, "layout_o.token"},
       {[](Problem& p, Options&) { p.o.token = int64_t{1} << 39; }, "below 549755813888, found 549755813888"},
       {[](Problem& p, Options&) { p.num_tokens = int64_t{1} << 31; }, "num_tokens: expected at most 2147483647"},
       {[](Problem& p, Options& o) {
          p.checkpoints = Checkpoints::kChunks;
-         o.isa = "fused";
+         o.variant = "fused";
        },
-       "isa: expected prepared, with these gates and checkpoints, found fused"},
+       "variant: expected prepared, with these gates and checkpoints, found fused"},
       {[](Problem&, Options& o) {
          o.columns = {0, 3};
        },
        "columns: expected all value columns, found a list of 2"},
-      {[](Problem&, Options& o) { o.isa = "neon"; },
-       "isa: expected prepared, with these gates and checkpoints, found neon"},
+      {[](Problem&, Options& o) { o.isa = "neon"; }, "isa: expected none (instruction sets are of CPUs), found neon"},
+      {[](Problem&, Options& o) { o.math = DR_MATH_TF32; }, "math: expected default, found tf32"},
   };
   for (const auto& [change, words] : refusals) EXPECT_THAT(reason_of(change), HasSubstr(words));
 }
@@ -84,11 +84,12 @@ TEST(CudaSm90, DeclinesTheRestByNameExpectedAndFound) {
 TEST(CudaSm90, ComesFirstOnHopperAndPortableKernelsTakeTheRest) {
   Options options = on_h200();
   options.backend.clear();
-  EXPECT_EQ(std::string(make_plan(test::problem_of(Op::kKda, {512}, 2), options)->backend->name), kName);
-  EXPECT_EQ(std::string(make_plan(test::problem_of(Op::kKda, {512}, 2, 64, 64), options)->backend->name), "cuda-sm80");
+  EXPECT_EQ(std::string(make_plan(test::problem_of(Rule::kKda, {512}, 2), options)->backend->name), kName);
+  EXPECT_EQ(std::string(make_plan(test::problem_of(Rule::kKda, {512}, 2, 64, 64), options)->backend->name),
+            "cuda-sm80");
   options.columns = {0, 3};
   try {
-    make_plan(test::problem_of(Op::kKda, {512}, 2, 64, 64), options);
+    make_plan(test::problem_of(Rule::kKda, {512}, 2, 64, 64), options);
     FAIL() << "accepted";
   } catch (const Error& error) {
     EXPECT_EQ(error.status(), DR_UNSUPPORTED);
@@ -106,10 +107,10 @@ size_t booked(const Plan& plan, const char* name) {
 
 TEST(CudaSm90, BooksRecordsSlotsAndTheTable) {
   Options options = on_h200();
-  options.device = test::prepared_on("h200");
+  test::move_to(test::prepared_on("h200"), options);
   options.segments = DR_SEGMENTS_COUNT;
   options.segment_value = 3;
-  const auto kda = make_plan(test::problem_of(Op::kKda, {300, 0, 33}, 4), options);
+  const auto kda = make_plan(test::problem_of(Rule::kKda, {300, 0, 33}, 4), options);
   EXPECT_EQ(kda->chunk, 32);
   EXPECT_EQ(kda->num_chunks, 10 + 0 + 2);
   EXPECT_EQ(booked(*kda, kBufferPrepared), size_t{12} * 4 * KdaRecord::kBytes);
@@ -117,20 +118,20 @@ TEST(CudaSm90, BooksRecordsSlotsAndTheTable) {
   EXPECT_EQ(booked(*kda, kBufferTransition), size_t{2} * 4 * 128 * 128 * 4);
   EXPECT_EQ(booked(*kda, kBufferTable), kda->device_image.size());
   EXPECT_EQ(booked(*kda, kBufferScratch), 0u);
-  const auto gdn = make_plan(test::problem_of(Op::kGdn, {300, 0, 33}, 4), options);
+  const auto gdn = make_plan(test::problem_of(Rule::kGdn, {300, 0, 33}, 4), options);
   EXPECT_EQ(gdn->chunk, 64);
   EXPECT_EQ(booked(*gdn, kBufferPrepared), size_t{5 + 1} * 4 * GdnRecord::kBytes);
   EXPECT_LE(gdn->tiling.value_tiles, 2);
 
   const auto late =
-      make_plan(test::problem_with_bounds(Op::kGdn, 1000, 3, 4), test::options_on(test::prepared_on("h200")));
+      make_plan(test::problem_with_bounds(Rule::kGdn, 1000, 3, 4), test::options_on(test::prepared_on("h200")));
   EXPECT_EQ(late->num_chunks, 16 + 3);
   EXPECT_EQ(booked(*late, kBufferPrepared), size_t{19} * 4 * GdnRecord::kBytes);
   EXPECT_TRUE(late->device_image.empty());
   EXPECT_GT(booked(*late, kBufferTable), late->device_table.scratch);
   EXPECT_EQ(booked(*late, kBufferOffsets), 0u) << "offsets are read where they are";
   auto late_chunks = [](int64_t tokens) {
-    const Problem problem = test::problem_with_bounds(Op::kGdn, tokens, 3, 4);
+    const Problem problem = test::problem_with_bounds(Rule::kGdn, tokens, 3, 4);
     return make_plan(problem, test::options_on(test::prepared_on("h200")))->num_chunks;
   };
   EXPECT_EQ(late_chunks(0), 0) << "nothing to launch";
@@ -140,7 +141,7 @@ TEST(CudaSm90, BooksRecordsSlotsAndTheTable) {
 // Rows that do not fill whole rounds, and the states between those who walk them.
 TEST(CudaSm90, HandsRowsOn) {
   const Options options = on_h200();
-  auto gdn = [](const std::vector<int64_t>& lengths) { return test::problem_of(Op::kGdn, lengths, 32); };
+  auto gdn = [](const std::vector<int64_t>& lengths) { return test::problem_of(Rule::kGdn, lengths, 32); };
   const auto plan = make_plan(gdn(std::vector<int64_t>(6, 8192)), options);
   EXPECT_EQ(plan->tiling.value_tiles, 1);
   EXPECT_EQ(plan->relay.shares, 132);
@@ -157,7 +158,7 @@ TEST(CudaSm90, HandsRowsOn) {
   EXPECT_TRUE(hands_on(gdn({8192, 5000, 8192, 7777, 0, 6001, 8000}), options)) << "rows of many lengths";
   EXPECT_FALSE(hands_on(gdn({8192, 8192, 8192, 8192}), options)) << "fewer rows than multiprocessors";
   EXPECT_FALSE(hands_on(gdn(std::vector<int64_t>(100, 1024)), options)) << "more rows than are worth it";
-  EXPECT_FALSE(hands_on(test::problem_with_bounds(Op::kGdn, 6 * 8192, 6, 32), options)) << "lengths at execution";
+  EXPECT_FALSE(hands_on(test::problem_with_bounds(Rule::kGdn, 6 * 8192, 6, 32), options)) << "lengths at execution";
   Options cut = options;
   cut.segments = DR_SEGMENTS_COUNT;
   cut.segment_value = 2;
@@ -171,7 +172,7 @@ TEST(CudaSm90, HandsRowsOn) {
 TEST(CudaSm90, HandsOnWhatIsPredicted) {
   Options options = on_h200();
   options.device.units = 131;
-  Problem problem = test::problem_of(Op::kGdn, {481, 481, 481, 481, 0}, 66);
+  Problem problem = test::problem_of(Rule::kGdn, {481, 481, 481, 481, 0}, 66);
   problem.heads_qk = 33;
   const auto plan = make_plan(problem, options);
   ASSERT_EQ(plan->tiling.value_tiles, 1);
@@ -196,7 +197,8 @@ TEST(CudaSm90, BooksCheckpointsOnTheirWayToAPoolOf16Bits) {
     EXPECT_EQ(plan->ledger.total_bytes(), without->ledger.total_bytes() + bytes) << "nothing else grows";
     return plan->checkpoints;
   };
-  const Problem kda = test::problem_of(Op::kKda, {300, 0, 130}, 4), gdn = test::problem_of(Op::kGdn, {300, 0, 130}, 4);
+  const Problem kda = test::problem_of(Rule::kKda, {300, 0, 130}, 4),
+                gdn = test::problem_of(Rule::kGdn, {300, 0, 130}, 4);
   for (const DType pool : {DType::kBf16, DType::kFp16}) {
     EXPECT_EQ(places(test::with_checkpoints(kda, 48, 8, pool)), 6 + 2);
     EXPECT_EQ(places(test::with_checkpoints(gdn, 96, 4, pool)), 3 + 1);
@@ -213,7 +215,7 @@ TEST(CudaSm90, BooksCheckpointsOnTheirWayToAPoolOf16Bits) {
   EXPECT_EQ(places(test::with_checkpoints(kda, 0, 100000)), 18 + 8);
   EXPECT_EQ(places(test::with_checkpoints(kda, 48, 100000)), 8);
   EXPECT_EQ(places(test::with_checkpoints(kda, 0, 0)), 0) << "an empty pool";
-  const auto long_one = test::with_checkpoints(test::problem_of(Op::kKda, {int64_t{1} << 20}, 4), 0, 1 << 20);
+  const auto long_one = test::with_checkpoints(test::problem_of(Rule::kKda, {int64_t{1} << 20}, 4), 0, 1 << 20);
   EXPECT_EQ(places(long_one), 1 << 16) << "2^32 numbers";
 
   const auto text = describe_text(*make_plan(test::with_checkpoints(kda, 48, 8), options));
@@ -233,11 +235,11 @@ TEST(CudaSm90, BooksCheckpointsForEveryLengthWithinTheBounds) {
       auto places = [&](const Problem& problem) {
         return make_plan(test::with_checkpoints(problem, every, 1000), options)->checkpoints;
       };
-      const int64_t late = places(test::problem_with_bounds(Op::kKda, tokens, 3, 4));
+      const int64_t late = places(test::problem_with_bounds(Rule::kKda, tokens, 3, 4));
       EXPECT_GE(late, before);
       before = late;
       for (const int64_t cut : {int64_t{0}, tokens / 3, tokens / 2})
-        EXPECT_GE(late, places(test::problem_of(Op::kKda, {cut, tokens - cut, 0}, 4)));
+        EXPECT_GE(late, places(test::problem_of(Rule::kKda, {cut, tokens - cut, 0}, 4)));
     }
     EXPECT_GT(before, 0);
   }
@@ -259,7 +261,7 @@ TEST(CudaSm90, ImageIsTheTable) {
     Options options = on_h200();
     options.invariant = round % 4 == 0;
     Problem problem =
-        test::problem_of(round % 2 ? Op::kKda : Op::kGdn, lengths, static_cast<int32_t>(random.in(1, 24)));
+        test::problem_of(round % 2 ? Rule::kKda : Rule::kGdn, lengths, static_cast<int32_t>(random.in(1, 24)));
     if (round % 7 == 0) {
       problem.offsets.clear();
       problem.num_seqs = random.in(1, 9);
@@ -302,9 +304,10 @@ TEST(CudaDevices, AreListedAfterTheTableAndFoundByNumber) {
     EXPECT_GT(device.bytes_per_ns, 0);
     EXPECT_EQ(cuda_ordinal(device), i);
     EXPECT_EQ(std::string(device_named(device.name).name), device.name);
+    EXPECT_STRNE(device.model, "");
     dr_device other = device;
-    other.kda.emit_ns += 1;
-    EXPECT_EQ(cuda_ordinal(other), i) << "costs are the caller's to say";
+    other.bytes_per_ns += 1;
+    EXPECT_EQ(cuda_ordinal(other), i) << "bandwidth is the caller's to say";
     other.units += 1;
     EXPECT_EQ(cuda_ordinal(other), -1) << "another GPU";
   }
@@ -338,7 +341,7 @@ TEST(CudaDevices, ABackendForCudaMeansTheCurrentGpu) {
   dr_options request{};
   request.size = sizeof request;
   request.backend = kName;
-  const Problem problem = test::problem_of(Op::kKda, {512}, 2);
+  const Problem problem = test::problem_of(Rule::kKda, {512}, 2);
   const Options options = validate_options(&request, problem);
   EXPECT_TRUE(options.device_is_here);
   if (cuda_device_count() == 0) {

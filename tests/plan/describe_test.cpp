@@ -25,17 +25,23 @@ using ::testing::HasSubstr;
 json parsed(const Plan& plan) { return json::parse(describe_json(plan)); }
 
 TEST(Describe, JsonHoldsTheWholePlan) {
-  const Problem problem = test::problem_of(Op::kKda, {131072, 1024, 0, 1000}, 4);
+  const Problem problem = test::problem_of(Rule::kKda, {131072, 1024, 0, 1000}, 4);
   const auto plan = make_plan(problem, test::options_on(test::device_of("h200")));
   const json j = parsed(*plan);
   EXPECT_EQ(j["backend"], "cuda-sm90");
   EXPECT_EQ(j["chunk"], 32);
-  EXPECT_EQ(j["problem"]["op"], "kda");
+  EXPECT_EQ(j["problem"]["rule"], "kda");
   EXPECT_EQ(j["problem"]["lengths"], json({131072, 1024, 0, 1000}));
   EXPECT_EQ(j["device"]["name"], "h200");
   EXPECT_EQ(j["device"]["units"], 132);
   EXPECT_EQ(j["device"]["here"], false);
-  EXPECT_EQ(j["device"]["kda"]["emit_ns"], test::device_of("h200").kda.emit_ns);
+  ASSERT_EQ(j["costs"].size(), 6u);
+  EXPECT_EQ(j["costs"][0]["backend"], "cuda-sm90");
+  EXPECT_EQ(j["costs"][0]["variant"], "prepared");
+  EXPECT_EQ(j["costs"][0]["rule"], "kda");
+  EXPECT_EQ(j["costs"][0]["measured_on"], "h200");
+  const dr_costs stated = test::costs_on("h200", CostFamily::kSm90Prepared, Rule::kKda);
+  EXPECT_EQ(j["costs"][0]["emit_ns"], stated.emit_ns);
   EXPECT_EQ(j["options"]["segments"], "auto");
   EXPECT_EQ(j["predicted_ns"], plan->predicted_ns);
   EXPECT_EQ(j["workspace_bytes"], plan->ledger.total_bytes());
@@ -43,7 +49,7 @@ TEST(Describe, JsonHoldsTheWholePlan) {
   EXPECT_EQ(j["rows1"].size(), plan->table.rows1.size());
   EXPECT_EQ(j["rows3"].size(), plan->table.rows3.size());
   EXPECT_EQ(j["folds"].size(), plan->table.folds.size());
-  EXPECT_EQ(j["device"]["kda"]["prepare_ns"], test::device_of("h200").kda.prepare_ns);
+  EXPECT_EQ(j["costs"][0]["prepare_ns"], stated.prepare_ns);
   EXPECT_EQ(j["steps"].size(), 4u);
   EXPECT_EQ(j["steps"][0]["stage"], "prepare");
   EXPECT_EQ(j["declined"].size(), 3u);
@@ -64,7 +70,7 @@ TEST(Describe, ScheduleIsPossible) {
   test::Random random(41);
   for (int32_t round = 0; round < 60; ++round) {
     const auto lengths = test::random_lengths(random, static_cast<test::Family>(round % test::kFamilies));
-    const Problem problem = test::problem_of(Op::kGdn, lengths, static_cast<int32_t>(random.in(1, 12)));
+    const Problem problem = test::problem_of(Rule::kGdn, lengths, static_cast<int32_t>(random.in(1, 12)));
     Options options = test::options_on(round % 2 ? test::device_of("h200") : test::cpu_with(16));
     options.invariant = round % 5 == 0;
     const auto plan = make_plan(problem, options);
@@ -100,7 +106,7 @@ TEST(Describe, ScheduleIsPossible) {
 }
 
 TEST(Describe, ScheduleOfAHugeCallIsLeftOut) {
-  const auto plan = make_plan(test::problem_of(Op::kKda, std::vector<int64_t>(1000, 500), 64),
+  const auto plan = make_plan(test::problem_of(Rule::kKda, std::vector<int64_t>(1000, 500), 64),
                               test::options_on(test::device_of("h200")));
   const json j = parsed(*plan);
   EXPECT_FALSE(j.contains("schedule"));
@@ -108,7 +114,7 @@ TEST(Describe, ScheduleOfAHugeCallIsLeftOut) {
 }
 
 TEST(Describe, TextNamesChoiceRejectedCandidatesAndDeclines) {
-  const auto plan = make_plan(test::problem_of(Op::kKda, {131072}, 8), test::options_on(test::device_of("h200")));
+  const auto plan = make_plan(test::problem_of(Rule::kKda, {131072}, 8), test::options_on(test::device_of("h200")));
   const std::string text = describe_text(*plan);
   EXPECT_THAT(text, HasSubstr("absent device"));
   EXPECT_THAT(text, HasSubstr("backend cuda-sm90 (prepared): chunks of 32 tokens"));
@@ -127,17 +133,17 @@ TEST(Describe, SaysWhetherSummariesTryTheEndOfASegmentFirst) {
   Options whole = h200;
   whole.segments = DR_SEGMENTS_OFF;
   struct Tries {
-    Op op;
+    Rule rule;
     int64_t tokens;
     int32_t heads, width;
     bool cut, tries;
   };
-  for (const Tries& t : {Tries{Op::kGdn, 32768, 8, 128, true, true}, Tries{Op::kGdn, 32768, 8, 128, false, false},
-                         Tries{Op::kGdn, 32768, 8, 96, true, true}, Tries{Op::kKda, 131072, 4, 128, true, true},
+  for (const Tries& t : {Tries{Rule::kGdn, 32768, 8, 128, true, true}, Tries{Rule::kGdn, 32768, 8, 128, false, false},
+                         Tries{Rule::kGdn, 32768, 8, 96, true, true}, Tries{Rule::kKda, 131072, 4, 128, true, true},
                          // Every summary runs at once there, so short ones would gain nothing.
-                         Tries{Op::kKda, 16384, 4, 128, true, false}, Tries{Op::kKda, 32768, 8, 96, true, false},
-                         Tries{Op::kKda, 32768, 8, 64, true, true}}) {
-    Problem problem = test::problem_of(t.op, {t.tokens}, t.heads, t.width, t.width);
+                         Tries{Rule::kKda, 16384, 4, 128, true, false}, Tries{Rule::kKda, 32768, 8, 96, true, false},
+                         Tries{Rule::kKda, 32768, 8, 64, true, true}}) {
+    Problem problem = test::problem_of(t.rule, {t.tokens}, t.heads, t.width, t.width);
     problem.dtype = DType::kBf16;
     const auto plan = make_plan(problem, t.cut ? h200 : whole);
     const std::string text = describe_text(*plan);
@@ -148,17 +154,17 @@ TEST(Describe, SaysWhetherSummariesTryTheEndOfASegmentFirst) {
 
 TEST(Describe, SaysWhetherHeadsWalkAsTwins) {
   struct Twins {
-    Op op;
+    Rule rule;
     int64_t tokens;
     int32_t heads_qk, heads_v;
     bool twins;
   };
-  for (const Twins& t : {Twins{Op::kGdn, 8192, 16, 32, true}, Twins{Op::kGdn, 512, 8, 64, true},
-                         Twins{Op::kGdn, 480, 8, 64, false},    // rows are too short
-                         Twins{Op::kGdn, 8192, 12, 36, false},  // three heads a key
-                         Twins{Op::kGdn, 8192, 32, 32, false}, Twins{Op::kKda, 8192, 16, 32, false},
-                         Twins{Op::kGdn, 8192, 2, 4, false}}) {  // few heads: two CTAs each
-    Problem problem = test::problem_of(t.op, std::vector<int64_t>(4, t.tokens), t.heads_v, 128, 128);
+  for (const Twins& t : {Twins{Rule::kGdn, 8192, 16, 32, true}, Twins{Rule::kGdn, 512, 8, 64, true},
+                         Twins{Rule::kGdn, 480, 8, 64, false},    // rows are too short
+                         Twins{Rule::kGdn, 8192, 12, 36, false},  // three heads a key
+                         Twins{Rule::kGdn, 8192, 32, 32, false}, Twins{Rule::kKda, 8192, 16, 32, false},
+                         Twins{Rule::kGdn, 8192, 2, 4, false}}) {  // few heads: two CTAs each
+    Problem problem = test::problem_of(t.rule, std::vector<int64_t>(4, t.tokens), t.heads_v, 128, 128);
     problem.dtype = DType::kBf16;
     problem.heads_qk = t.heads_qk;
     Options options = test::options_on(test::device_of("h200"));
@@ -172,7 +178,7 @@ TEST(Describe, SaysWhetherHeadsWalkAsTwins) {
 
 // Shown beside the same rows in rounds.
 TEST(Describe, ShowsWhoWalksWhatOfRowsThatAreHandedOn) {
-  Problem problem = test::problem_of(Op::kGdn, {8192, 8000, 8192, 7000, 6100}, 32, 128, 128);
+  Problem problem = test::problem_of(Rule::kGdn, {8192, 8000, 8192, 7000, 6100}, 32, 128, 128);
   problem.dtype = DType::kBf16;
   problem.heads_qk = 16;
   const auto plan = make_plan(problem, test::options_on(test::device_of("h200")));
@@ -210,7 +216,7 @@ TEST(Describe, OneCandidateIsChosenAndOthersCostWhatTheySay) {
                                        : round % 3 == 1 ? test::device_of("h200")
                                                         : test::cpu_with(24));
     if (round % 7 == 0) options.segments = DR_SEGMENTS_OFF;
-    const auto plan = make_plan(test::problem_of(Op::kKda, lengths, 2), options);
+    const auto plan = make_plan(test::problem_of(Rule::kKda, lengths, 2), options);
     if (plan->table.rows1.empty()) continue;
     int32_t chosen = 0;
     for (const Candidate& c : candidates_of(*plan)) {
@@ -225,7 +231,7 @@ TEST(Describe, OneCandidateIsChosenAndOthersCostWhatTheySay) {
 }
 
 TEST(Describe, SignatureLeavesOutTilingAndThreads) {
-  const Problem problem = test::problem_of(Op::kGdn, {8192, 64}, 1);
+  const Problem problem = test::problem_of(Rule::kGdn, {8192, 64}, 1);
   Options options = test::options_on(test::cpu_with(2));
   const auto two = make_plan(problem, options);
   options.threads = 1;
@@ -241,7 +247,7 @@ TEST(Describe, SignatureLeavesOutTilingAndThreads) {
 }
 
 TEST(Describe, TruncatedCarrySaysItsBoundAndWhoDrops) {
-  const Problem problem = test::problem_of(Op::kKda, {4096}, 2);
+  const Problem problem = test::problem_of(Rule::kKda, {4096}, 2);
   Options gpu = test::options_on(test::device_of("h200")), cpu = test::options_on(test::cpu_with(2));
   EXPECT_EQ(vanish_bound_of(*make_plan(problem, gpu)), 0.0f);
   EXPECT_THAT(describe_signature(*make_plan(problem, gpu)), HasSubstr(" carry=exact "));
@@ -261,7 +267,7 @@ TEST(Describe, TruncatedCarrySaysItsBoundAndWhoDrops) {
 
 TEST(Describe, LengthsAtExecutionAreSaidSo) {
   const auto plan =
-      make_plan(test::problem_with_bounds(Op::kKda, 100000, 8, 4), test::options_on(test::device_of("h200")));
+      make_plan(test::problem_with_bounds(Rule::kKda, 100000, 8, 4), test::options_on(test::device_of("h200")));
   EXPECT_THAT(describe_text(*plan), HasSubstr("lengths that come at execution"));
   const json j = parsed(*plan);
   EXPECT_EQ(j["schedule_omitted"], "lengths come at execution");
@@ -271,8 +277,8 @@ TEST(Describe, LengthsAtExecutionAreSaidSo) {
 TEST(Describe, EveryKindOfPlanParses) {
   const std::vector<int64_t> lengths{5000, 0, 64, 20000};
   for (int32_t i = 0; i < device_count(); ++i) {
-    Options options = test::options_on(device_at(i));
-    const Problem problem = test::problem_of(Op::kKda, lengths, 2);
+    Options options = test::options_on(test::device_of(device_at(i).name));
+    const Problem problem = test::problem_of(Rule::kKda, lengths, 2);
     for (const bool invariant : {false, true}) {
       options.invariant = invariant;
       EXPECT_EQ(parsed(*make_plan(problem, options))["device"]["name"], std::string(device_at(i).name));
@@ -281,9 +287,9 @@ TEST(Describe, EveryKindOfPlanParses) {
   Options odd = test::options_on(test::cpu_with(2));
   odd.device.name[0] = '"';
   odd.device.name[1] = '\n';
-  EXPECT_EQ(parsed(*make_plan(test::problem_of(Op::kKda, lengths, 2), odd))["device"]["name"].get<std::string>()[0],
+  EXPECT_EQ(parsed(*make_plan(test::problem_of(Rule::kKda, lengths, 2), odd))["device"]["name"].get<std::string>()[0],
             '"');
-  const json empty = parsed(*make_plan(test::problem_of(Op::kKda, {}, 2), test::options_on(test::cpu_with(2))));
+  const json empty = parsed(*make_plan(test::problem_of(Rule::kKda, {}, 2), test::options_on(test::cpu_with(2))));
   EXPECT_EQ(empty["segments"].size(), 0u);
 }
 

@@ -20,7 +20,7 @@ namespace {
 using test::Family;
 using test::Random;
 
-Options invariant_on(const dr_device& device) {
+Options invariant_on(const test::Machine& device) {
   Options options = test::options_on(device);
   options.invariant = true;
   return options;
@@ -52,8 +52,8 @@ TEST(Grain, TablesAreValidAndFoldEveryFullGrain) {
   for (int32_t round = 0; round < 600; ++round) {
     const auto lengths = test::random_lengths(random, static_cast<Family>(round % test::kFamilies));
     const Problem problem =
-        test::problem_of(round % 2 ? Op::kKda : Op::kGdn, lengths, static_cast<int32_t>(random.in(1, 24)));
-    const dr_device device = round % 3 ? test::device_of(random.one_of(devices)) : test::cpu_with(96);
+        test::problem_of(round % 2 ? Rule::kKda : Rule::kGdn, lengths, static_cast<int32_t>(random.in(1, 24)));
+    const test::Machine device = round % 3 ? test::device_of(random.one_of(devices)) : test::cpu_with(96);
     const auto plan = make_plan(problem, invariant_on(device));
     SCOPED_TRACE(round);
     test::TableRules(test::chunks_of(problem, plan->chunk)).check(plan->table, plan->costs);
@@ -120,8 +120,8 @@ TEST(Grain, CutsDependOnTheSequenceAlone) {
     auto lengths = test::random_lengths(random, static_cast<Family>(round % test::kFamilies));
     const size_t at = static_cast<size_t>(random.in(0, static_cast<int64_t>(lengths.size())));
     lengths.insert(lengths.begin() + static_cast<std::ptrdiff_t>(at), length);
-    const auto alone = make_plan(test::problem_of(Op::kKda, {length}, 4), options);
-    const auto among = make_plan(test::problem_of(Op::kKda, lengths, 4), options);
+    const auto alone = make_plan(test::problem_of(Rule::kKda, {length}, 4), options);
+    const auto among = make_plan(test::problem_of(Rule::kKda, lengths, 4), options);
     ASSERT_EQ(alone->grain, among->grain);
     ASSERT_EQ(rows_of(*alone, 0), rows_of(*among, static_cast<int32_t>(at)))
         << "round " << round << ", length " << length;
@@ -130,7 +130,7 @@ TEST(Grain, CutsDependOnTheSequenceAlone) {
 
 TEST(Grain, DoesNotDependOnThreads) {
   Options options = invariant_on(test::cpu_with(64));
-  const Problem problem = test::problem_of(Op::kKda, {100000, 3000}, 2);
+  const Problem problem = test::problem_of(Rule::kKda, {100000, 3000}, 2);
   const auto all = make_plan(problem, options);
   options.threads = 1;
   const auto one = make_plan(problem, options);
@@ -143,7 +143,7 @@ TEST(Grain, ForcedLengthIsTheGrain) {
   Options options = invariant_on(test::cpu_with(2));
   options.segments = DR_SEGMENTS_LENGTH;
   options.segment_value = 64;
-  const Problem problem = test::problem_of(Op::kGdn, {200, 64, 63, 0, 128}, 3);
+  const Problem problem = test::problem_of(Rule::kGdn, {200, 64, 63, 0, 128}, 3);
   const auto plan = make_plan(problem, options);
   EXPECT_EQ(plan->grain * plan->chunk, 64);
   test::TableRules(test::chunks_of(problem, plan->chunk)).check(plan->table, plan->costs);

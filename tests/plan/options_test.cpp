@@ -20,7 +20,7 @@ Options validated(const std::function<void(dr_options&)>& change) {
   dr_options request{};
   request.size = sizeof request;
   change(request);
-  return validate_options(&request, test::problem_of(Op::kKda, {100}, 2, 64, 32));
+  return validate_options(&request, test::problem_of(Rule::kKda, {100}, 2, 64, 32));
 }
 
 void expect_refused(const std::function<void(dr_options&)>& change, dr_status status, const std::string& words) {
@@ -34,7 +34,7 @@ void expect_refused(const std::function<void(dr_options&)>& change, dr_status st
 }
 
 TEST(Options, Defaults) {
-  const Options none = validate_options(nullptr, test::problem_of(Op::kKda, {100}, 2));
+  const Options none = validate_options(nullptr, test::problem_of(Rule::kKda, {100}, 2));
   EXPECT_EQ(none.segments, DR_SEGMENTS_AUTO);
   EXPECT_TRUE(none.device_is_here);
   EXPECT_EQ(none.threads, none.device.units);
@@ -89,7 +89,7 @@ TEST(Options, Refusals) {
 
 // What a truncated carry drops is bounded only where no token makes a state grow.
 TEST(Options, TruncatedCarry) {
-  Problem bounded = test::problem_of(Op::kKda, {100}, 2, 64, 32);
+  Problem bounded = test::problem_of(Rule::kKda, {100}, 2, 64, 32);
   bounded.l2norm = true;
   bounded.beta_form = BetaForm::kLogit;
   auto taken = [&](const Problem& problem, float log_decay) {
@@ -137,20 +137,70 @@ TEST(Options, DeviceRefusals) {
   with([](dr_device& d) { d.kind = 0; }, "options.device.kind");
   with([](dr_device& d) { d.units = 0; }, "options.device.units");
   with([](dr_device& d) { d.bytes_per_ns = -1; }, "options.device.bytes_per_ns");
-  with([](dr_device& d) { d.kda.emit_ns = 0; }, "options.device.kda.emit_ns");
-  with([](dr_device& d) { d.kda.prepare_ns = -1; }, "options.device.kda.prepare_ns: expected at least 0, found -1");
-  with([](dr_device& d) { d.gdn.chunk = 0; }, "options.device.gdn.chunk");
-  with([](dr_device& d) { d.gdn.local_ns = d.gdn.emit_ns + 1; },
-       "options.device.gdn.local_ns: expected at most emit_ns");
-  with([](dr_device& d) { d.gdn.summarize_local_ns = d.gdn.summarize_ns + 1; },
-       "options.device.gdn.summarize_local_ns: expected at most summarize_ns");
-  with([](dr_device& d) { d.kda_fused.summarize_local_ns = -1; },
-       "options.device.kda_fused.summarize_local_ns: expected at least 0, found -1");
+  with([](dr_device& d) { d.flops_per_ns = -1; }, "options.device.flops_per_ns");
+  with([](dr_device& d) { d.size = 368; }, "found 368, the size in version 0.1");
+  with(
+      [](dr_device& d) {
+        for (char& c : d.model) c = 'x';
+      },
+      "options.device.model");
   with(
       [](dr_device& d) {
         for (char& c : d.name) c = 'x';
       },
       "options.device.name");
+}
+
+TEST(Options, CostsOfTheCallerReplaceTheLibrarys) {
+  const dr_device h200 = device_named("h200");
+  dr_costs given[2] = {costs_of_device(h200).at(CostFamily::kSm90Fused, Rule::kKda),
+                       costs_of_device(h200).at(CostFamily::kSm80, Rule::kGdn)};
+  given[0].emit_ns = 77777;
+  given[1].measured = 0;
+  const Options options = validated([&](dr_options& o) { o.device = &h200, o.costs = given, o.num_costs = 2; });
+  EXPECT_EQ(options.costs.at(CostFamily::kSm90Fused, Rule::kKda).emit_ns, 77777);
+  EXPECT_EQ(options.costs.at(CostFamily::kSm80, Rule::kGdn).measured, 0);
+  const dr_costs kept = costs_of_device(h200).at(CostFamily::kSm90Fused, Rule::kGdn);
+  EXPECT_EQ(options.costs.at(CostFamily::kSm90Fused, Rule::kGdn).emit_ns, kept.emit_ns);
+}
+
+TEST(Options, CostRefusals) {
+  auto with = [](const std::function<void(dr_costs&)>& change, const std::string& words) {
+    const dr_device h200 = device_named("h200");
+    dr_costs given[2] = {costs_of_device(h200).at(CostFamily::kSm90Fused, Rule::kKda),
+                         costs_of_device(h200).at(CostFamily::kSm80, Rule::kGdn)};
+    change(given[1]);
+    expect_refused([&](dr_options& o) { o.device = &h200, o.costs = given, o.num_costs = 2; }, DR_INVALID, words);
+  };
+  with([](dr_costs& c) { c.emit_ns = 0; }, "options.costs[1].emit_ns");
+  with([](dr_costs& c) { c.prepare_ns = -1; }, "options.costs[1].prepare_ns: expected at least 0, found -1");
+  with([](dr_costs& c) { c.chunk = 0; }, "options.costs[1].chunk");
+  with([](dr_costs& c) { c.local_ns = c.emit_ns + 1; }, "options.costs[1].local_ns: expected at most emit_ns");
+  with([](dr_costs& c) { c.summarize_local_ns = c.summarize_ns + 1; },
+       "options.costs[1].summarize_local_ns: expected at most summarize_ns");
+  with([](dr_costs& c) { c.summarize_local_ns = -1; },
+       "options.costs[1].summarize_local_ns: expected at least 0, found -1");
+  with([](dr_costs& c) { c.rule = 0; }, "options.costs[1].rule: expected 1 to 2, found 0");
+  with([](dr_costs& c) { c.op = DR_BACKWARD; }, "options.costs[1].op");
+  with([](dr_costs& c) { c.backend[0] = 'x'; }, "expected costs of one of 'cpu', 'cuda-sm90 prepared'");
+  with([](dr_costs& c) { c.variant[0] = 'x'; }, "found 'cuda-sm80 x'");
+  with([](dr_costs& c) { c.size = 12; }, "options.costs[1].size");
+  with(
+      [](dr_costs& c) {
+        for (char& x : c.measured_on) x = 'x';
+      },
+      "options.costs[1].measured_on");
+  expect_refused([](dr_options& o) { o.num_costs = 1; }, DR_INVALID, "options.costs: expected a pointer");
+  expect_refused([](dr_options& o) { o.num_costs = -1; }, DR_INVALID, "options.num_costs");
+}
+
+TEST(Options, VariantAndMath) {
+  EXPECT_EQ(validated([](dr_options& o) { o.variant = "prepared"; }).variant, "prepared");
+  EXPECT_EQ(validated([](dr_options& o) { o.math = DR_MATH_TF32; }).math, DR_MATH_TF32);
+  expect_refused([](dr_options& o) { o.variant = "tf32"; }, DR_INVALID,
+                 "options.variant: expected one of fused (cuda-sm90), prepared (cuda-sm90), found 'tf32'");
+  expect_refused([](dr_options& o) { o.math = 2; }, DR_INVALID, "options.math: expected 0 to 1, found 2");
+  expect_refused([](dr_options& o) { o.isa = "fused"; }, DR_UNSUPPORTED, "options.isa");
 }
 
 }  // namespace

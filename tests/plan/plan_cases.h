@@ -10,10 +10,10 @@
 
 namespace deltarelay::test {
 
-inline Problem problem_of(Op op, const std::vector<int64_t>& lengths, int32_t heads, int32_t dk = 128,
+inline Problem problem_of(Rule rule, const std::vector<int64_t>& lengths, int32_t heads, int32_t dk = 128,
                           int32_t dv = 128) {
   Problem p;
-  p.op = op;
+  p.rule = rule;
   p.num_seqs = static_cast<int64_t>(lengths.size());
   p.offsets.push_back(0);
   for (const int64_t length : lengths) p.offsets.push_back(p.offsets.back() + length);
@@ -25,9 +25,9 @@ inline Problem problem_of(Op op, const std::vector<int64_t>& lengths, int32_t he
   return p;
 }
 
-inline Problem problem_with_bounds(Op op, int64_t num_tokens, int64_t num_seqs, int32_t heads, int32_t dk = 128,
+inline Problem problem_with_bounds(Rule rule, int64_t num_tokens, int64_t num_seqs, int32_t heads, int32_t dk = 128,
                                    int32_t dv = 128) {
-  Problem p = problem_of(op, {}, heads, dk, dv);
+  Problem p = problem_of(rule, {}, heads, dk, dv);
   p.num_tokens = num_tokens;
   p.num_seqs = num_seqs;
   p.offsets.clear();
@@ -45,45 +45,66 @@ inline Problem with_checkpoints(Problem p, int64_t every, int64_t num_slots, DTy
   return p;
 }
 
-inline dr_device device_of(const std::string& name) {
+// A device with the costs that plans for it are made with.
+struct Machine {
+  dr_device device{};
+  DeviceCosts costs;
+  std::string variant;  // of a backend that has several; empty: the planner's choice
+
+  operator const dr_device&() const { return device; }  // NOLINT(google-explicit-constructor): mostly facts are wanted
+};
+
+inline Machine device_of(const std::string& name) {
   for (int32_t i = 0; i < device_count(); ++i) {
-    if (name == device_at(i).name) return device_at(i);
+    if (name == device_at(i).name) return {device_at(i), costs_of_device(device_at(i)), ""};
   }
   return {};
 }
 
+inline dr_costs costs_on(const char* name, CostFamily family, Rule rule) {
+  return costs_of_device(device_of(name)).at(family, rule);
+}
+
 // A device that is planned with `prepare`, whatever else there is.
-inline dr_device prepared_on(const char* name) {
-  dr_device device = device_of(name);
-  device.kda_fused = device.gdn_fused = {};
-  return device;
+inline Machine prepared_on(const char* name) {
+  Machine machine = device_of(name);
+  machine.variant = "prepared";
+  return machine;
 }
 
 // A CPU with this many cores and round costs: emit 26 us a chunk of 16, a summary 1.8 times that, a quarter of it local.
-inline dr_device cpu_with(int32_t units) {
-  dr_device device{};
-  device.size = sizeof device;
-  device.kind = DR_DEVICE_CPU;
-  std::string("test-cpu").copy(device.name, sizeof device.name - 1);
-  device.units = units;
-  dr_stage_costs costs{};
-  costs.chunk = 16;
-  costs.emit_ns = 26000;
-  costs.summarize_ns = 47000;
-  costs.local_ns = costs.summarize_local_ns = 6000;
-  costs.carry_ns = costs.carry_unit_ns = 52000;
-  costs.split_ns = 10000;
-  costs.item_ns = 500;
-  device.kda = device.gdn = costs;
-  return device;
+inline Machine cpu_with(int32_t units) {
+  Machine machine;
+  machine.device.size = sizeof machine.device;
+  machine.device.kind = DR_DEVICE_CPU;
+  std::string("test-cpu").copy(machine.device.name, sizeof machine.device.name - 1);
+  machine.device.units = units;
+  for (const Rule rule : {Rule::kKda, Rule::kGdn}) {
+    dr_costs& costs = machine.costs.at(CostFamily::kCpu, rule);
+    costs.rule = static_cast<int32_t>(rule);
+    costs.chunk = 16;
+    costs.emit_ns = 26000;
+    costs.summarize_ns = 47000;
+    costs.local_ns = costs.summarize_local_ns = 6000;
+    costs.carry_ns = costs.carry_unit_ns = 52000;
+    costs.split_ns = 10000;
+    costs.item_ns = 500;
+  }
+  return machine;
 }
 
-inline Options options_on(const dr_device& device) {
+inline void move_to(const Machine& machine, Options& options) {
+  options.device = machine.device;
+  options.costs = machine.costs;
+  options.variant = machine.variant;
+}
+
+inline Options options_on(const Machine& machine) {
   Options options;
   options.policy = kOwnPolicy;
-  options.device = device;
+  move_to(machine, options);
   options.device_is_here = false;
-  options.threads = device.units;
+  options.threads = machine.device.units;
   return options;
 }
 

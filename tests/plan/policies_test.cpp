@@ -132,7 +132,7 @@ TEST(Policies, PlansInOurForm) {
     for (int32_t i = 0; i < policy_count(); ++i) {
       Options options = test::options_on(test::device_of(device));
       options.policy = policy_name(i);
-      const Problem problem = test::problem_of(Op::kKda, lengths, 2);
+      const Problem problem = test::problem_of(Rule::kKda, lengths, 2);
       const auto plan = make_plan(problem, options);
       SCOPED_TRACE(options.policy + std::string(" on ") + device);
       test::TableRules(test::chunks_of(problem, plan->chunk)).check(plan->table, plan->costs);
@@ -143,7 +143,7 @@ TEST(Policies, PlansInOurForm) {
   // On a CPU the same token lengths, in its own chunks.
   Options options = test::options_on(test::cpu_with(64));
   options.policy = "flashqla";
-  const Problem problem = test::problem_of(Op::kGdn, lengths, 2);
+  const Problem problem = test::problem_of(Rule::kGdn, lengths, 2);
   const auto plan = make_plan(problem, options);
   test::TableRules(test::chunks_of(problem, plan->chunk)).check(plan->table, plan->costs);
   EXPECT_GT(plan->table.num_slots, 0);
@@ -153,7 +153,7 @@ TEST(Policies, CulaSm100AsAPlanOn152Units) {
   Options options = test::options_on(test::device_of("gb200"));
   options.policy = "cula-sm100";
   auto segments = [&](const std::vector<int64_t>& lengths, int32_t heads) {
-    const auto plan = make_plan(test::problem_of(Op::kKda, lengths, heads), options);
+    const auto plan = make_plan(test::problem_of(Rule::kKda, lengths, heads), options);
     int64_t emitted = 0;
     for (const auto* rows : {&plan->table.rows1, &plan->table.rows3}) {
       for (const Row& row : *rows) emitted += row.work == Work::kEmit;

@@ -30,7 +30,7 @@ Options on(const char* device) {
 }
 
 std::string reason_of(const std::function<void(Problem&, Options&)>& change) {
-  Problem problem = test::problem_of(Op::kKda, {300, 40}, 2);
+  Problem problem = test::problem_of(Rule::kKda, {300, 40}, 2);
   Options options = on("a100");
   change(problem, options);
   return backend_named(kName)->decline(problem, request_of(options));
@@ -43,10 +43,10 @@ TEST(CudaSm80, TakesEveryProblem) {
     EXPECT_EQ(reason_of([&](Problem& p, Options&) { p.dtype = type; }), "");
     EXPECT_EQ(reason_of([&](Problem& p, Options&) { p.dtype_o = p.dtype_gate = p.dtype_beta = type; }), "");
   }
-  EXPECT_EQ(reason_of([](Problem& p, Options&) { p.op = Op::kGdn; }), "");
+  EXPECT_EQ(reason_of([](Problem& p, Options&) { p.rule = Rule::kGdn; }), "");
   EXPECT_EQ(reason_of([](Problem& p, Options&) { p.dk = p.dv = 1; }), "");
   EXPECT_EQ(reason_of([](Problem& p, Options&) { p.dk = 256, p.dv = 7; }), "");
-  EXPECT_EQ(reason_of([](Problem& p, Options&) { p.alignment_bytes = 2; }), "");
+  EXPECT_EQ(reason_of([](Problem& p, Options&) { p.alignment = {2, 2, 2, 2, 2, 2}; }), "");
   EXPECT_EQ(reason_of([](Problem& p, Options&) { p.q.token = 257; }), "");
   EXPECT_EQ(reason_of([](Problem&, Options& o) { o.invariant = true; }), "");
 }
@@ -61,10 +61,9 @@ TEST(CudaSm80, DeclinesTheRestByNameExpectedAndFound) {
          o.columns = {0, 3};
        },
        "columns: expected all value columns, found a list of 2"},
-      {[](Problem&, Options& o) { o.isa = "fused"; }, "isa: expected none (tf32 is for fp32 data), found fused"},
-      {[](Problem&, Options& o) { o.isa = "tf32"; }, "isa: expected none (tf32 is for fp32 data), found tf32"},
-      {[](Problem& p, Options& o) { p.dtype = DType::kFp32, o.isa = "fused"; },
-       "isa: expected none or tf32, found fused"},
+      {[](Problem&, Options& o) { o.variant = "fused"; }, "variant: expected none (there is one), found fused"},
+      {[](Problem&, Options& o) { o.math = DR_MATH_TF32; }, "math: expected default with bf16 data, found tf32"},
+      {[](Problem&, Options& o) { o.isa = "neon"; }, "isa: expected none (instruction sets are of CPUs), found neon"},
   };
   for (const auto& [change, words] : refusals) EXPECT_THAT(reason_of(change), HasSubstr(words));
 }
@@ -99,7 +98,7 @@ TEST(CudaSm80, CodeRunsOnItsMajorCapabilityAndVirtualCodeOnAllLater) {
 }
 
 TEST(CudaSm80, BooksCheckpointsOfAnyWidthOnTheirWayToAPoolOf16Bits) {
-  Problem problem = test::problem_of(Op::kGdn, {300, 0, 130}, 3, 60, 100);
+  Problem problem = test::problem_of(Rule::kGdn, {300, 0, 130}, 3, 60, 100);
   problem.dtype = DType::kFp32;
   const auto plan = make_plan(test::with_checkpoints(problem, 48, 8), on("a100"));
   const Buffer* buffer = plan->ledger.find(kBufferCheckpoints);
@@ -113,10 +112,10 @@ TEST(CudaSm80, BooksCheckpointsOfAnyWidthOnTheirWayToAPoolOf16Bits) {
 
 TEST(CudaSm80, ShapesHaveNumbersOfTheirOwn) {
   std::set<int32_t> numbers;
-  for (const Op op : {Op::kKda, Op::kGdn})
+  for (const Rule rule : {Rule::kKda, Rule::kGdn})
     for (const DType type : {DType::kFp32, DType::kBf16, DType::kFp16})
       for (const int32_t dk : {1, 65, 97, 129, 193}) {
-        Problem problem = test::problem_of(op, {64}, 1, dk, 64);
+        Problem problem = test::problem_of(rule, {64}, 1, dk, 64);
         problem.dtype = type;
         const int32_t number = cuda::sm80::shape_number(problem);
         EXPECT_GE(number, 0);
@@ -127,7 +126,7 @@ TEST(CudaSm80, ShapesHaveNumbersOfTheirOwn) {
 }
 
 TEST(CudaSm80, MidFrameIsForBoundedGates) {
-  Problem problem = test::problem_of(Op::kKda, {64}, 1);
+  Problem problem = test::problem_of(Rule::kKda, {64}, 1);
   EXPECT_FALSE(cuda::sm80::shape_of(problem).mid_frame) << "a log gate without a floor";
   problem.gate_floor = -5.0f;
   EXPECT_TRUE(cuda::sm80::shape_of(problem).mid_frame);
@@ -135,68 +134,68 @@ TEST(CudaSm80, MidFrameIsForBoundedGates) {
   EXPECT_FALSE(cuda::sm80::shape_of(problem).mid_frame);
 }
 
-Problem fp32_problem(Op op) {
-  Problem problem = test::problem_of(op, {4096, 70}, 2);
+Problem fp32_problem(Rule rule) {
+  Problem problem = test::problem_of(rule, {4096, 70}, 2);
   problem.dtype = problem.dtype_o = problem.dtype_gate = problem.dtype_beta = DType::kFp32;
   return problem;
 }
 
 TEST(CudaSm80, Tf32ProductsAreTakenByNameOnly) {
-  for (const Op op : {Op::kKda, Op::kGdn}) {
-    const Problem problem = fp32_problem(op);
+  for (const Rule rule : {Rule::kKda, Rule::kGdn}) {
+    const Problem problem = fp32_problem(rule);
     Options options = on("a100");
     const auto exact = make_plan(problem, options);
     EXPECT_FALSE(cuda::sm80::shape_of(problem, exact->isa).tf32);
-    EXPECT_STREQ(isa_name(*exact), "");
+    EXPECT_STREQ(variant_name(*exact), "");
     EXPECT_EQ(exact->other_way, -1) << "a less exact way is not weighed";
     EXPECT_THAT(describe_text(*exact), HasSubstr("backend cuda-sm80: chunks of 32 tokens"));
 
-    options.isa = "tf32";
+    options.math = DR_MATH_TF32;
     const auto tf32 = make_plan(problem, options);
     EXPECT_TRUE(cuda::sm80::shape_of(problem, tf32->isa).tf32);
-    EXPECT_STREQ(isa_name(*tf32), "tf32");
+    EXPECT_STREQ(variant_name(*tf32), "");
     EXPECT_THAT(describe_text(*tf32), HasSubstr("backend cuda-sm80 (tf32): chunks of 32 tokens"));
-    EXPECT_THAT(describe_signature(*tf32), HasSubstr(" isa=tf32 "));
+    EXPECT_THAT(describe_signature(*tf32), HasSubstr(" math=tf32 "));
     EXPECT_LT(tf32->unsplit_ns, exact->unsplit_ns);
     EXPECT_EQ(tf32->prepare_ns, exact->prepare_ns) << "records are as exact as ever";
     EXPECT_EQ(tf32->sizes.record_bytes, exact->sizes.record_bytes);
 
     options.backend.clear();
-    options.device = test::device_of("h200");
+    test::move_to(test::device_of("h200"), options);
     EXPECT_STREQ(make_plan(problem, options)->backend->name, kName) << "nobody else has them";
   }
 }
 
-TEST(CudaSm80, Tf32IsNoInstructionSetOfOthers) {
-  const Problem problem = fp32_problem(Op::kGdn);
-  Options options = test::options_on(device_at(0));
-  options.isa = "tf32";
+TEST(CudaSm80, OthersHaveNoTf32Products) {
+  const Problem problem = fp32_problem(Rule::kGdn);
+  Options options = test::options_on(test::device_of("cpu"));
+  options.math = DR_MATH_TF32;
   for (const char* name : {"cpu", "reference"})
     EXPECT_THAT(backend_named(name)->decline(problem, request_of(options)), HasSubstr("found tf32")) << name;
   options.device = test::device_of("h200");
-  EXPECT_THAT(backend_named("cuda-sm90")->decline(test::problem_of(Op::kGdn, {100}, 2), request_of(options)),
-              HasSubstr("isa: expected fused or prepared, found tf32"));
+  EXPECT_THAT(backend_named("cuda-sm90")->decline(test::problem_of(Rule::kGdn, {100}, 2), request_of(options)),
+              HasSubstr("math: expected default, found tf32"));
 }
 
 // CTAs of a multiprocessor: with 228 KiB of shared memory, with 164 and with 100.
 TEST(CudaSm80, TilingFollowsFromTypeWidthsAndSharedMemory) {
   struct Expected {
-    Op op;
+    Rule rule;
     DType dtype;
     int32_t dk, dv, tiles, columns, in_228, in_164, in_100;
   };
-  for (const Expected& e : {Expected{Op::kKda, DType::kBf16, 128, 128, 1, 128, 2, 2, 1},
-                            Expected{Op::kGdn, DType::kBf16, 128, 128, 1, 128, 2, 2, 1},
-                            Expected{Op::kGdn, DType::kFp16, 100, 192, 2, 128, 2, 2, 1},
-                            Expected{Op::kKda, DType::kBf16, 60, 100, 2, 64, 4, 3, 2},
-                            Expected{Op::kKda, DType::kFp16, 64, 64, 1, 64, 4, 3, 2},
-                            Expected{Op::kGdn, DType::kFp32, 128, 192, 3, 64, 2, 2, 1},
-                            Expected{Op::kKda, DType::kFp32, 64, 65, 2, 64, 2, 1, 1},
-                            Expected{Op::kGdn, DType::kBf16, 192, 256, 4, 64, 2, 2, 1},
-                            Expected{Op::kKda, DType::kFp32, 256, 1, 1, 64, 2, 1, 1}}) {
-    Problem problem = test::problem_of(e.op, {5000, 70}, 3, e.dk, e.dv);
+  for (const Expected& e : {Expected{Rule::kKda, DType::kBf16, 128, 128, 1, 128, 2, 2, 1},
+                            Expected{Rule::kGdn, DType::kBf16, 128, 128, 1, 128, 2, 2, 1},
+                            Expected{Rule::kGdn, DType::kFp16, 100, 192, 2, 128, 2, 2, 1},
+                            Expected{Rule::kKda, DType::kBf16, 60, 100, 2, 64, 4, 3, 2},
+                            Expected{Rule::kKda, DType::kFp16, 64, 64, 1, 64, 4, 3, 2},
+                            Expected{Rule::kGdn, DType::kFp32, 128, 192, 3, 64, 2, 2, 1},
+                            Expected{Rule::kKda, DType::kFp32, 64, 65, 2, 64, 2, 1, 1},
+                            Expected{Rule::kGdn, DType::kBf16, 192, 256, 4, 64, 2, 2, 1},
+                            Expected{Rule::kKda, DType::kFp32, 256, 1, 1, 64, 2, 1, 1}}) {
+    Problem problem = test::problem_of(e.rule, {5000, 70}, 3, e.dk, e.dv);
     problem.dtype = e.dtype;
-    SCOPED_TRACE(std::string(name_of(e.op)) + " " + name_of(e.dtype) + " " + std::to_string(e.dk) + " x " +
+    SCOPED_TRACE(std::string(name_of(e.rule)) + " " + name_of(e.dtype) + " " + std::to_string(e.dk) + " x " +
                  std::to_string(e.dv));
     for (const auto& [name, together] : {std::pair{"h200", e.in_228}, {"a100", e.in_164}, {"rtx4090", e.in_100}}) {
       const auto plan = make_plan(problem, on(name));
@@ -210,7 +209,7 @@ TEST(CudaSm80, TilingFollowsFromTypeWidthsAndSharedMemory) {
       EXPECT_THAT(describe_text(*plan), HasSubstr(words)) << name;
     }
   }
-  const auto uneven = make_plan(test::problem_of(Op::kKda, {5000}, 3, 96, 70), on("rtx4090"));
+  const auto uneven = make_plan(test::problem_of(Rule::kKda, {5000}, 3, 96, 70), on("rtx4090"));
   EXPECT_EQ(uneven->sizes.state_floats, 128 * 96) << "rows in whole tiles";
   EXPECT_EQ(uneven->sizes.transition_floats, 128 * 96);
 }
@@ -225,21 +224,21 @@ TEST(CudaSm80, ACtaFitsEveryDevice) {
     int32_t columns;
     bool fine;
   };
-  for (const Op op : {Op::kKda, Op::kGdn})
+  for (const Rule rule : {Rule::kKda, Rule::kGdn})
     for (const int32_t element : {2, 4})
       for (const int32_t width : {64, 96, 128, 192, 256})
         for (const auto [columns, fine] : {Tile{kTileValues, false}, Tile{kWideTile, false}, Tile{kTileValues, true}}) {
           if (columns == kWideTile && !has_wide_tiles(element, width)) continue;
           if (fine && (width > kPlainChannels || element != 2)) continue;
-          const WalkTiling t = walk_tiling(op, element, width, columns, fine);
-          SCOPED_TRACE(std::string(name_of(op)) + " " + std::to_string(element) + " bytes, " + std::to_string(width) +
+          const WalkTiling t = walk_tiling(rule, element, width, columns, fine);
+          SCOPED_TRACE(std::string(name_of(rule)) + " " + std::to_string(element) + " bytes, " + std::to_string(width) +
                        " x " + std::to_string(columns) + (fine ? ", fine" : ""));
           EXPECT_GE(ctas_in(100 << 10, t.shared_bytes), 1);
           EXPECT_EQ(t.row_tiles * 16 * (t.threads / 32), columns);
           EXPECT_EQ(t.shared_bytes, t.stages * t.stage_bytes + kPlanBytes);
           // Tiles, the rest of the record and values, one behind the other.
-          const RecordPlaces record = record_places(op, element, width, fine);
-          const int32_t tiles = op == Op::kGdn || t.overlaid ? 2 : 3;
+          const RecordPlaces record = record_places(rule, element, width, fine);
+          const int32_t tiles = rule == Rule::kGdn || t.overlaid ? 2 : 3;
           EXPECT_EQ(t.behind, tiles * kChunk * t.row_bytes);
           EXPECT_EQ(t.values, t.behind + record.bytes - record.p);
           EXPECT_EQ(t.stage_bytes, t.values + kChunk * t.value_row_bytes);
@@ -247,41 +246,40 @@ TEST(CudaSm80, ACtaFitsEveryDevice) {
 }
 
 TEST(CudaSm80, SharedMemoryThatIsNotKnownIsNoLimit) {
-  const Problem problem = test::problem_of(Op::kKda, {5000}, 3);
+  const Problem problem = test::problem_of(Rule::kKda, {5000}, 3);
   EXPECT_EQ(cuda::sm80::cta_tiling(problem, 0).together(), 2);
   EXPECT_EQ(cuda::sm80::cta_tiling(problem, 48 << 10).together(), 1) << "one always runs, or the launch says why not";
 }
 
 // What the plan of a backend says of its costs, and that it goes by them.
 TEST(CudaSm80, HasCostsOfItsOwn) {
-  const Problem problem = test::problem_of(Op::kKda, {65536}, 4);
-  dr_device device = test::device_of("h200");
-  EXPECT_NE(device.portable_measured, 0);
-  EXPECT_EQ(test::device_of("b200").portable_measured, 0);
+  const Problem problem = test::problem_of(Rule::kKda, {65536}, 4);
+  const test::Machine h200 = test::device_of("h200");
+  const dr_costs stated = h200.costs.at(CostFamily::kSm80, Rule::kKda);
+  EXPECT_NE(stated.measured, 0);
+  EXPECT_EQ(test::costs_on("b200", CostFamily::kSm80, Rule::kKda).measured, 0);
+  EXPECT_STREQ(test::costs_on("b200", CostFamily::kSm80, Rule::kKda).measured_on, "h200");
   const Backend& backend = *backend_named(kName);
   const plan::Costs costs = costs_of(problem, on("h200"), backend, 0, 1);
-  EXPECT_EQ(costs.emit, 2 * device.kda_portable.emit_ns) << "two items share a unit";
+  EXPECT_EQ(costs.emit, 2 * stated.emit_ns) << "two items share a unit";
   EXPECT_THAT(describe_text(*make_plan(problem, on("h200"))), HasSubstr("132 units, measured costs"));
   EXPECT_EQ(make_plan(problem, on("h200"))->limits.risk_permille, 0);
 
-  Options own = test::options_on(device);
-  own.device.portable_measured = 0;
+  Options own = test::options_on(h200);
+  own.costs.at(CostFamily::kSm80, Rule::kKda).measured = 0;
   EXPECT_THAT(describe_text(*make_plan(problem, own)), HasSubstr("132 units, measured costs")) << "cuda-sm90";
 
   own = on("h200");
-  own.device.portable_measured = 0;
+  own.costs.at(CostFamily::kSm80, Rule::kKda).measured = 0;
   EXPECT_THAT(describe_text(*make_plan(problem, own)), HasSubstr("132 units, estimated costs"));
   EXPECT_EQ(make_plan(problem, own)->limits.risk_permille, 150);
-  own.device.kda_portable.emit_ns *= 2;
+  own.costs.at(CostFamily::kSm80, Rule::kKda).emit_ns *= 2;
   EXPECT_GT(make_plan(problem, own)->unsplit_ns, make_plan(problem, on("h200"))->unsplit_ns);
-  own.device.kda_portable = {};
-  EXPECT_EQ(costs_of(problem, own, backend, 0, 1).barrier, device.kda.split_ns) << "without them those of kda";
 
   Problem exact = problem;
   exact.dtype = DType::kFp32;
   const plan::Costs slow = costs_of(exact, on("h200"), backend, 0, 2);
   EXPECT_EQ(slow.units, costs.units);
-  const dr_stage_costs& stated = device.kda_portable;
   EXPECT_EQ(slow.emit, 2 * 4 * (stated.local_ns + (stated.emit_ns - stated.local_ns) / 2))
       << "two share a unit, four times the work";
 }
@@ -289,10 +287,10 @@ TEST(CudaSm80, HasCostsOfItsOwn) {
 // Summaries of GDN may end after a few chunks: then a first segment would be all of phase 1. KDA walks its rows whole.
 TEST(CudaSm80, FirstSegmentsOfGdnAreShort) {
   for (const char* device : {"h200", "a100", "rtx4090"}) {
-    const plan::Decision gdn = make_plan(test::problem_of(Op::kGdn, {131072}, 8), on(device))->decision;
+    const plan::Decision gdn = make_plan(test::problem_of(Rule::kGdn, {131072}, 8), on(device))->decision;
     ASSERT_GT(gdn.segment, 8) << device;
     EXPECT_LE(gdn.first, gdn.segment / 4) << device;
-    const plan::Decision kda = make_plan(test::problem_of(Op::kKda, {131072}, 8), on(device))->decision;
+    const plan::Decision kda = make_plan(test::problem_of(Rule::kKda, {131072}, 8), on(device))->decision;
     ASSERT_GT(kda.segment, 0) << device;
     EXPECT_GE(kda.first, kda.segment) << device;
   }

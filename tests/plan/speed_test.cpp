@@ -54,9 +54,9 @@ Timing timing_at(size_t num_seqs, int32_t mixes) {
     }
     lengths.resize(num_seqs);
     const Problem problem =
-        test::problem_of(i % 2 ? Op::kKda : Op::kGdn, lengths, static_cast<int32_t>(random.magnitude(1, 64)));
-    const dr_device device = i % 3 ? test::device_of(i % 4 ? "h200" : "rtx5090")
-                                   : test::cpu_with(static_cast<int32_t>(random.magnitude(1, 128)));
+        test::problem_of(i % 2 ? Rule::kKda : Rule::kGdn, lengths, static_cast<int32_t>(random.magnitude(1, 64)));
+    const test::Machine device = i % 3 ? test::device_of(i % 4 ? "h200" : "rtx5090")
+                                       : test::cpu_with(static_cast<int32_t>(random.magnitude(1, 128)));
     times.push_back(best_microseconds(problem, test::options_on(device), kTimed ? 15 : 1));
   }
   std::sort(times.begin(), times.end());

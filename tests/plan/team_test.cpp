@@ -134,7 +134,7 @@ std::vector<int64_t> offsets_of(const std::vector<int64_t>& lengths) {
   return offsets;
 }
 
-Options random_rule(Random& random, const dr_device& device, int64_t tokens, int32_t way) {
+Options random_rule(Random& random, const test::Machine& device, int64_t tokens, int32_t way) {
   Options options = test::options_on(device);
   options.invariant = way == 1;
   if (way == 2) {
@@ -170,10 +170,11 @@ TEST(Team, TableOfManyEqualsThatOfTheHost) {
     const int64_t tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0}) + random.in(0, 500);
     for (int64_t more = random.in(0, 3); more > 0; --more) lengths.push_back(0);
     const Problem problem =
-        test::problem_with_bounds(round % 2 ? Op::kKda : Op::kGdn, std::max<int64_t>(tokens, 128),
+        test::problem_with_bounds(round % 2 ? Rule::kKda : Rule::kGdn, std::max<int64_t>(tokens, 128),
                                   static_cast<int64_t>(lengths.size()), static_cast<int32_t>(random.magnitude(1, 64)));
-    dr_device device = test::device_of(round % 3 ? "h200" : "rtx5090");
-    device.measured = round % 5 == 0;  // with and without the rule of risk
+    test::Machine device = test::device_of(round % 3 ? "h200" : "rtx5090");
+    for (const CostFamily family : {CostFamily::kSm90Prepared, CostFamily::kSm90Fused, CostFamily::kSm80})
+      device.costs.at(family, problem.rule).measured = round % 5 == 0;  // with and without the rule of risk
     SCOPED_TRACE(round);
     const auto plan = make_plan(problem, random_rule(random, device, problem.num_tokens, round / 6 % 6));
     const auto offsets = offsets_of(lengths);
@@ -239,7 +240,7 @@ TEST(Team, DecisionEqualsThatOfTheWalk) {
 }
 
 TEST(Team, BadOffsetsAreBroughtIntoRangeAndReported) {
-  const Problem problem = test::problem_with_bounds(Op::kGdn, 1000, 4, 2);
+  const Problem problem = test::problem_with_bounds(Rule::kGdn, 1000, 4, 2);
   const auto plan = make_plan(problem, test::options_on(test::device_of("h200")));
   const std::vector<std::pair<std::vector<int64_t>, std::vector<int64_t>>> cases{
       {{0, 300, 200, 700, 1000}, {0, 300, 300, 700, 1000}},
@@ -258,7 +259,7 @@ TEST(Team, RandomOffsetsStayInsideWhatWasBooked) {
   Random random(73);
   for (int32_t round = 0; round < 1000; ++round) {
     const int64_t tokens = random.magnitude(1, 100000), num_seqs = random.in(0, 40);
-    const Problem problem = test::problem_with_bounds(round % 2 ? Op::kKda : Op::kGdn, tokens, num_seqs,
+    const Problem problem = test::problem_with_bounds(round % 2 ? Rule::kKda : Rule::kGdn, tokens, num_seqs,
                                                       static_cast<int32_t>(random.magnitude(1, 16)));
     Options options = test::options_on(test::device_of("h200"));
     options.invariant = round % 5 == 0;

@@ -15,13 +15,13 @@ void expect_distinct(int32_t first, int32_t last) {
 }
 
 TEST(Names, EveryValueHasItsOwn) {
-  expect_distinct<Op>(1, 2);
+  expect_distinct<Rule>(1, 2);
   expect_distinct<DType>(1, 5);
   expect_distinct<GateForm>(0, 3);
   expect_distinct<BetaForm>(0, 2);
   expect_distinct<StateLayout>(1, 2);
   expect_distinct<Checkpoints>(0, 3);
-  EXPECT_STREQ(name_of(static_cast<Op>(9)), "?");
+  EXPECT_STREQ(name_of(static_cast<Rule>(9)), "?");
 }
 
 TEST(Names, UnsupportedIsAnotherStatus) {

@@ -15,7 +15,7 @@ TEST(ProblemRules, DefaultsAreResolved) {
   request.dtype = DR_BF16;
   request.dtype_gate = DR_FP32;
   const Problem p = validate(request);
-  EXPECT_EQ(p.op, Op::kKda);
+  EXPECT_EQ(p.rule, Rule::kKda);
   EXPECT_EQ(p.offsets, (std::vector<int64_t>{0, 5, 12, 12}));
   EXPECT_TRUE(p.lengths_known);
   EXPECT_FALSE(p.batched());
@@ -28,15 +28,19 @@ TEST(ProblemRules, DefaultsAreResolved) {
   EXPECT_EQ(p.dtype_gate, DType::kFp32);
   EXPECT_EQ(p.dtype_beta, DType::kBf16);
   EXPECT_FLOAT_EQ(p.scale, 1.0f / std::sqrt(8.0f));
-  EXPECT_EQ(p.alignment_bytes, 16);
+  EXPECT_EQ(p.alignment.q, 16);
+  EXPECT_EQ(p.alignment.g, 16);
+  EXPECT_EQ(p.alignment.beta, 2) << "nothing is asked of a slice of a projection";
+  EXPECT_EQ(p.dtype_a_log, DType::kFp32);
+  EXPECT_EQ(p.dtype_dt_bias, DType::kFp32);
   EXPECT_FALSE(p.initial.used() || p.final.used() || p.checkpoint.used());
 }
 
-TEST(ProblemRules, Op) {
-  for (const int32_t op : {0, -1, 3, 17, 40, 50, 64}) {
+TEST(ProblemRules, Rule) {
+  for (const int32_t rule : {0, -1, 3, 17, 40, 50, 64}) {
     Request request;
-    request.op = op;
-    expect_refusal(request, "problem.op", "DR_OP_KDA (1) or DR_OP_GDN (2)", std::to_string(op));
+    request.rule = rule;
+    expect_refusal(request, "problem.rule", "DR_KDA (1) or DR_GDN (2)", std::to_string(rule));
   }
 }
 
@@ -61,10 +65,13 @@ TEST(ProblemRules, Widths) {
     request.dk = width;
     expect_refusal(request, "problem.dk", "1 to 256", std::to_string(width));
     request.dk = 256;
-    request.dv = width;
-    expect_refusal(request, "problem.dv", "1 to 256", std::to_string(width));
-    request.dv = 1;
+    request.dv = 512;
     EXPECT_NO_THROW(validate(request));
+  }
+  for (const int32_t width : {0, -1, 513}) {
+    Request request;
+    request.dv = width;
+    expect_refusal(request, "problem.dv", "1 to 512", std::to_string(width));
   }
 }
 
@@ -196,18 +203,63 @@ TEST(ProblemRules, DataTypes) {
   }
 }
 
-TEST(ProblemRules, Alignment) {
+TEST(ProblemRules, AlignmentOfEachTensor) {
   Request request;
-  for (const int32_t bytes : {-16, 3, 24, 100}) {
-    request.alignment_bytes = bytes;
-    expect_refusal(request, "problem.alignment_bytes", "power of two", std::to_string(bytes));
+  request.initial.use = DR_STATE_ROWS;
+  request.initial.layout = DR_STATE_VALUE_MAJOR;
+  const std::pair<int32_t*, std::string> promises[] = {{&request.layout_q.alignment_bytes, "problem.layout_q"},
+                                                       {&request.layout_k.alignment_bytes, "problem.layout_k"},
+                                                       {&request.layout_v.alignment_bytes, "problem.layout_v"},
+                                                       {&request.layout_o.alignment_bytes, "problem.layout_o"},
+                                                       {&request.layout_g.alignment_bytes, "problem.layout_g"},
+                                                       {&request.layout_beta.alignment_bytes, "problem.layout_beta"},
+                                                       {&request.initial.alignment_bytes, "problem.initial"}};
+  for (const auto& [bytes, name] : promises) {
+    for (const int32_t wrong : {-16, 3, 24, 100, std::numeric_limits<int32_t>::min()}) {
+      *bytes = wrong;
+      expect_refusal(request, name + ".alignment_bytes", "power of two", std::to_string(wrong));
+    }
+    *bytes = 0;
   }
-  request.alignment_bytes = std::numeric_limits<int32_t>::min();
-  expect_refusal(request, "problem.alignment_bytes", "power of two", "-2147483648");
-  request.alignment_bytes = 64;
-  EXPECT_EQ(validate(request).alignment_bytes, 64);
-  request.alignment_bytes = 1;
-  EXPECT_EQ(validate(request).alignment_bytes, 1);
+  request.layout_k.alignment_bytes = 64;
+  request.layout_g.alignment_bytes = 1;
+  request.initial.alignment_bytes = 4;
+  const Problem p = validate(request);
+  EXPECT_EQ(p.alignment.q, 16);
+  EXPECT_EQ(p.alignment.k, 64);
+  EXPECT_EQ(p.alignment.g, 1);
+  EXPECT_EQ(p.initial.alignment, 4);
+  request.rule = DR_GDN;
+  request.layout_g.alignment_bytes = 0;
+  request.dtype_gate = DR_FP32;
+  EXPECT_EQ(validate(request).alignment.g, 4);
+}
+
+TEST(ProblemRules, OperationsToComeAreNamed) {
+  Request request;
+  for (const int32_t op : {-1, 9, 100}) {
+    request.op = op;
+    expect_refusal(request, "problem.op", "DR_FORWARD (0) to DR_COMMIT (8)", std::to_string(op));
+  }
+  for (int32_t op = DR_BACKWARD; op <= DR_COMMIT; ++op) {
+    request.op = op;
+    try {
+      validate(request);
+      FAIL() << op << " was accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.status(), DR_UNSUPPORTED);
+      EXPECT_NE(std::string(error.what()).find(name_of_op(op)), std::string::npos) << error.what();
+    }
+  }
+  request.op = DR_FORWARD;
+  request.backward = reinterpret_cast<const dr_backward*>(&request);
+  expect_refusal(request, "problem.backward", "NULL with DR_FORWARD", "a pointer");
+  request.backward = nullptr;
+  request.reserved = 3;
+  expect_refusal(request, "problem.reserved", "0", "3");
+  request.reserved = 0;
+  request.layout_v.reserved = 4;
+  expect_refusal(request, "problem.layout_v.reserved", "0", "4");
 }
 
 TEST(ProblemRules, Forms) {

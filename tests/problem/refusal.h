@@ -16,7 +16,7 @@ struct Request : dr_problem {
 
   Request() : dr_problem() {
     size = sizeof(dr_problem);
-    op = DR_OP_KDA;
+    rule = DR_KDA;
     num_seqs = 3;
     num_tokens = 14;
     seq_offsets = offsets;

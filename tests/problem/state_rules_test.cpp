@@ -75,9 +75,9 @@ TEST(StateRules, Enumerations) {
     (request.*pool.state).index_dtype = DR_FP32;
     expect_refusal(request, pool.name + ".index_dtype", "DR_INT32 (4) or DR_INT64 (5)", "1");
     (request.*pool.state).index_dtype = DR_INT64;
-    (request.*pool.state).reserved = 7;
+    (request.*pool.state).reserved[2] = 7;
     expect_refusal(request, pool.name + ".reserved", "0", "7");
-    (request.*pool.state).reserved = 0;
+    (request.*pool.state).reserved[2] = 0;
     EXPECT_EQ(resolved(request, pool).index_dtype, DType::kInt64);
   }
 }

@@ -9,15 +9,15 @@ constexpr int64_t kHuge = int64_t{1} << 61;
 
 struct Field {
   const char* name;
-  dr_strides dr_problem::*strides;
+  dr_layout dr_problem::*strides;
   int64_t heads, width;
 };
 
 // Of a KDA problem with HQK = 2, HV = 4, DK = 8, DV = 6.
 const Field kFields[] = {
-    {"problem.stride_q", &dr_problem::stride_q, 2, 8}, {"problem.stride_k", &dr_problem::stride_k, 2, 8},
-    {"problem.stride_v", &dr_problem::stride_v, 4, 6}, {"problem.stride_o", &dr_problem::stride_o, 4, 6},
-    {"problem.stride_g", &dr_problem::stride_g, 4, 8}, {"problem.stride_beta", &dr_problem::stride_beta, 4, 1},
+    {"problem.layout_q", &dr_problem::layout_q, 2, 8}, {"problem.layout_k", &dr_problem::layout_k, 2, 8},
+    {"problem.layout_v", &dr_problem::layout_v, 4, 6}, {"problem.layout_o", &dr_problem::layout_o, 4, 6},
+    {"problem.layout_g", &dr_problem::layout_g, 4, 8}, {"problem.layout_beta", &dr_problem::layout_beta, 4, 1},
 };
 
 TEST(StrideRules, DefaultsAreContiguous) {
@@ -30,7 +30,7 @@ TEST(StrideRules, DefaultsAreContiguous) {
   EXPECT_EQ(p.g.token, 32);
   EXPECT_EQ(p.beta.head, 1);
   EXPECT_EQ(p.beta.token, 4);
-  request.op = DR_OP_GDN;
+  request.rule = DR_GDN;
   p = validate(request);
   EXPECT_EQ(p.g.head, 1);
   EXPECT_EQ(p.g.token, 4);
@@ -43,10 +43,10 @@ TEST(StrideRules, DefaultsAreContiguous) {
 TEST(StrideRules, DefaultsFollowTheStridesInside) {
   Request request;
   request.make_batched();
-  request.stride_q.head = 10;
+  request.layout_q.head = 10;
   EXPECT_EQ(validate(request).q.token, 20);
   EXPECT_EQ(validate(request).q.sequence, 140);
-  request.stride_q.token = 50;
+  request.layout_q.token = 50;
   EXPECT_EQ(validate(request).q.sequence, 350);
 }
 
@@ -56,9 +56,9 @@ TEST(StrideRules, NegativeIsRefused) {
     request.make_batched();
     (request.*field.strides).token = -1;
     expect_refusal(request, std::string(field.name) + ".token", "0 (contiguous) or a positive number", "-1");
-    request.*field.strides = {0, -2, 0};
+    request.*field.strides = {0, -2, 0, 0, 0};
     expect_refusal(request, std::string(field.name) + ".head", "0 (contiguous) or a positive number", "-2");
-    request.*field.strides = {0, 0, -3};
+    request.*field.strides = {0, 0, -3, 0, 0};
     expect_refusal(request, std::string(field.name) + ".sequence", "0 (contiguous) or a positive number", "-3");
   }
 }
@@ -73,10 +73,10 @@ TEST(StrideRules, OverlapIsRefused) {
       expect_refusal(request, std::string(field.name) + ".head", "at least " + std::to_string(field.width),
                      std::to_string(field.width - 1));
     }
-    request.*field.strides = {row - 1, 0, 0};
+    request.*field.strides = {row - 1, 0, 0, 0, 0};
     expect_refusal(request, std::string(field.name) + ".token", "at least " + std::to_string(row),
                    std::to_string(row - 1));
-    request.*field.strides = {0, 0, 7 * row - 1};
+    request.*field.strides = {0, 0, 7 * row - 1, 0, 0};
     expect_refusal(request, std::string(field.name) + ".sequence", "at least " + std::to_string(7 * row),
                    std::to_string(7 * row - 1));
   }
@@ -93,14 +93,14 @@ TEST(StrideRules, PackedProblemsHaveNoSequenceStride) {
 TEST(StrideRules, ViewsAreAccepted) {
   Request request;
   // q, k and v side by side in one row of 16 + 16 + 24 elements.
-  request.stride_q.token = request.stride_k.token = request.stride_v.token = 56;
+  request.layout_q.token = request.layout_k.token = request.layout_v.token = 56;
   EXPECT_EQ(validate(request).v.token, 56);
   // Heads outside tokens.
-  request.stride_o.token = 6;
-  request.stride_o.head = 14 * 6;
+  request.layout_o.token = 6;
+  request.layout_o.head = 14 * 6;
   EXPECT_EQ(validate(request).o.head, 84);
-  request.stride_o.head = 14 * 6 - 1;
-  expect_refusal(request, "problem.stride_o.head", "at least 84", "83");
+  request.layout_o.head = 14 * 6 - 1;
+  expect_refusal(request, "problem.layout_o.head", "at least 84", "83");
 }
 
 TEST(StrideRules, AnAxisOfOneIndexIsFree) {
@@ -110,15 +110,15 @@ TEST(StrideRules, AnAxisOfOneIndexIsFree) {
   request.num_tokens = 1;
   request.seq_offsets = offsets;
   request.heads_qk = request.heads_v = 1;
-  request.stride_q = {1, 1, 0};
+  request.layout_q = {1, 1, 0, 0, 0};
   EXPECT_NO_THROW(validate(request));
-  request.stride_q = {std::numeric_limits<int64_t>::max(), 0, 0};
+  request.layout_q = {std::numeric_limits<int64_t>::max(), 0, 0, 0, 0};
   EXPECT_NO_THROW(validate(request));
 }
 
 TEST(StrideRules, LargeStridesAreAccepted) {
   Request request;
-  request.stride_v.token = int64_t{1} << 40;  // few tokens over a sparse mapping
+  request.layout_v.token = int64_t{1} << 40;  // few tokens over a sparse mapping
   EXPECT_EQ(validate(request).v.token, int64_t{1} << 40);
 }
 
@@ -129,11 +129,11 @@ TEST(StrideRules, OverflowIsRefused) {
     (request.*field.strides).token = kHuge;
     (request.*field.strides).sequence = std::numeric_limits<int64_t>::max();  // given, so that its default cannot fail
     expect_refusal(request, std::string(field.name) + ".token", "at most 2^63 - 1 bytes", "7 steps of");
-    request.*field.strides = {0, kHuge, 0};  // the default of token is 2 or 4 times this
+    request.*field.strides = {0, kHuge, 0, 0, 0};  // the default of token is 2 or 4 times this
     EXPECT_THROW(validate(request), Error);
-    request.*field.strides = {kHuge, 0, 0};
+    request.*field.strides = {kHuge, 0, 0, 0, 0};
     expect_refusal(request, std::string(field.name) + ".sequence", "at most 2^63 - 1 bytes", "an extent of 7 times");
-    request.*field.strides = {0, 0, (int64_t{1} << 61) - 4096};  // elements fit, bytes do not
+    request.*field.strides = {0, 0, (int64_t{1} << 61) - 4096, 0, 0};  // elements fit, bytes do not
     expect_refusal(request, field.name, "at most 2^63 - 1 bytes", "elements of 4 bytes");
   }
 }

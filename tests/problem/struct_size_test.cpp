@@ -9,16 +9,22 @@ namespace {
 
 TEST(StructSize, TooSmallIsRefused) {
   Request request;
-  for (const uint32_t size : {0u, 4u, static_cast<uint32_t>(sizeof(dr_problem)) - 1}) {
+  for (const uint32_t size : {0u, 4u, static_cast<uint32_t>(kSizing<dr_problem>.in_0_2) - 1}) {
     request.size = size;
-    expect_refusal(request, "problem.size", std::to_string(sizeof(dr_problem)), std::to_string(size));
+    expect_refusal(request, "problem.size", "at least 616 (version 0.2 or later", std::to_string(size));
   }
+}
+
+TEST(StructSize, SizesOfTheFirstHeaderAreRefusedByVersion) {
+  Request request;
+  request.size = 440;
+  expect_refusal(request, "problem.size", "version 0.2 or later", "440, the size in version 0.1");
 }
 
 TEST(StructSize, GarbageIsNotBelieved) {
   Request request;
   request.size = 0xcdcdcdcdu;
-  expect_refusal(request, "problem.size", std::to_string(sizeof(dr_problem)), "3452816845");
+  expect_refusal(request, "problem.size", "at least 616", "3452816845");
 }
 
 // As a caller with a newer header would pass it: our structure with fields after it.
@@ -38,30 +44,57 @@ TEST(StructSize, LargerIsAcceptedWhileTheRestIsZero) {
                  std::to_string(sizeof newer) + " with byte ");
 }
 
-struct Output {
+// A structure as some later version will have it, beside what 0.2.0 had of it.
+struct First {
   uint32_t size;
-  int32_t known;
-  int32_t unknown[2];
+  int32_t kept;
 };
-constexpr size_t kKnown = 8;
+struct Later {
+  uint32_t size;
+  int32_t kept;
+  int64_t added;
+};
+constexpr Sizing kLater{sizeof(Later), sizeof(First), 12};
 
-TEST(StructSize, OutputsKeepTheirSizeAndLoseNothing) {
-  const Output value{77, 5, {6, 7}};
-  Output output{sizeof(Output), -1, {-1, -1}};
-  check_output_size("output", &output, kKnown);
-  write_output(&output, &value, kKnown);
-  EXPECT_EQ(output.size, sizeof(Output));
-  EXPECT_EQ(output.known, 5);
-  EXPECT_EQ(output.unknown[0], 0);
-  EXPECT_EQ(output.unknown[1], 0);
+TEST(StructSize, WhatAnOlderHeaderLacksIsZero) {
+  const First given{sizeof(First), 5};
+  Later copy{77, 77, 77};
+  copy_input("structure", &given, &copy, kLater);
+  EXPECT_EQ(copy.kept, 5);
+  EXPECT_EQ(copy.added, 0);
 
-  output = {kKnown, -1, {-1, -1}};
-  write_output(&output, &value, kKnown);
-  EXPECT_EQ(output.known, 5);
-  EXPECT_EQ(output.unknown[0], -1);  // outside what the caller owns
+  Later whole{sizeof(Later), 6, 7};
+  copy_input("structure", &whole, &copy, kLater);
+  EXPECT_EQ(copy.kept, 6);
+  EXPECT_EQ(copy.added, 7);
+  whole.size = 12;
+  expect_refusal([&] { copy_input("structure", &whole, &copy, kLater); }, "structure.size", "at least 8",
+                 "12, the size in version 0.1");
+}
 
-  output.size = 4;
-  expect_refusal([&] { check_output_size("output", &output, kKnown); }, "output.size", "8", "4");
+TEST(StructSize, OutputsKeepTheirSizeAndNothingBeyondItIsWritten) {
+  const Later value{99, 5, 6};
+  struct {
+    First first;
+    int64_t not_the_librarys = -1;
+  } older{{sizeof(First), -1}};
+  check_output_size("output", &older.first, kLater);
+  write_output(&older.first, &value, sizeof value);
+  EXPECT_EQ(older.first.size, sizeof(First));
+  EXPECT_EQ(older.first.kept, 5);
+  EXPECT_EQ(older.not_the_librarys, -1);
+
+  struct {
+    Later later;
+    int64_t unknown = -1;
+  } newer{{sizeof(Later) + 8, -1, -1}};
+  write_output(&newer, &value, sizeof value);
+  EXPECT_EQ(newer.later.size, sizeof(Later) + 8);
+  EXPECT_EQ(newer.later.added, 6);
+  EXPECT_EQ(newer.unknown, 0) << "what this version does not know is zero";
+
+  newer.later.size = 4;
+  expect_refusal([&] { check_output_size("output", &newer, kLater); }, "output.size", "at least 8", "4");
 }
 
 }  // namespace

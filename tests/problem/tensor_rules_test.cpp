@@ -55,11 +55,8 @@ TEST(TensorRules, CompleteTensorsAreAccepted) {
   EXPECT_NO_THROW(call.run());
 }
 
-TEST(TensorRules, SizeAndReserved) {
+TEST(TensorRules, Reserved) {
   Call call;
-  call.tensors.size = 8;
-  call.refuse("tensors.size", std::to_string(sizeof(dr_tensors)), "8");
-  call.tensors.size = sizeof(dr_tensors);
   call.tensors.reserved = 3;
   call.refuse("tensors.reserved", "0", "3");
 }
@@ -97,9 +94,9 @@ TEST(TensorRules, Alignment) {
   Call call;
   call.tensors.k = call.memory[1] + 8;
   call.refuse("tensors.k", "a multiple of 16 bytes", "multiple of 8");
-  call.request.alignment_bytes = 8;
+  call.request.layout_k.alignment_bytes = 8;
   EXPECT_NO_THROW(call.run());
-  call.request.alignment_bytes = 1;  // never below the element
+  call.request.layout_k.alignment_bytes = 1;  // never below the element
   call.tensors.k = call.memory[1] + 2;
   call.refuse("tensors.k", "a multiple of 4 bytes", "multiple of 2");
   call.request.dtype = DR_FP16;
@@ -107,7 +104,7 @@ TEST(TensorRules, Alignment) {
   call.tensors.k = call.memory[1] + 1;
   call.refuse("tensors.k", "a multiple of 2 bytes", "multiple of 1");
   call.tensors.k = call.memory[1];
-  call.request.alignment_bytes = 1 << 30;
+  call.request.layout_k.alignment_bytes = 1 << 30;
   EXPECT_THROW(call.run(), Error);
 }
 
@@ -115,7 +112,7 @@ TEST(TensorRules, AlignmentOfEveryPointer) {
   const auto refuse = [](const char* name, const std::function<void(Call&)>& spoil) {
     Call call;
     call.request.gate_form = DR_GATE_RAW_SOFTPLUS;
-    call.tensors.a_log = reinterpret_cast<const float*>(call.memory[8]);
+    call.tensors.a_log = call.memory[8];
     call.use_initial(DR_STATE_SLOTS);
     call.use_final(DR_STATE_SLOTS);
     EXPECT_NO_THROW(call.run());
@@ -130,8 +127,8 @@ TEST(TensorRules, AlignmentOfEveryPointer) {
   refuse("tensors.o", [&](Call& call) { call.tensors.o = skewed(call, 5); });
   refuse("tensors.initial", [&](Call& call) { call.tensors.initial = skewed(call, 6); });
   refuse("tensors.final", [&](Call& call) { call.tensors.final = skewed(call, 7); });
-  refuse("tensors.a_log", [&](Call& call) { call.tensors.a_log = static_cast<const float*>(skewed(call, 8)); });
-  refuse("tensors.dt_bias", [&](Call& call) { call.tensors.dt_bias = static_cast<const float*>(skewed(call, 9)); });
+  refuse("tensors.a_log", [&](Call& call) { call.tensors.a_log = skewed(call, 8); });
+  refuse("tensors.dt_bias", [&](Call& call) { call.tensors.dt_bias = skewed(call, 9); });
   refuse("tensors.initial_index", [&](Call& call) { call.tensors.initial_index = skewed(call, 10); });
   refuse("tensors.final_index", [&](Call& call) { call.tensors.final_index = skewed(call, 10); });
   refuse("tensors.report", [&](Call& call) { call.tensors.report = static_cast<uint32_t*>(skewed(call, 11)); });
@@ -147,7 +144,7 @@ TEST(TensorRules, GateParameters) {
   // Parameters of the layer that this gate form has no use for are not looked at.
   call.request.gate_form = DR_GATE_LOG;
   call.request.lower_bound = 0.0f;
-  call.tensors.a_log = reinterpret_cast<const float*>(call.memory[8]);
+  call.tensors.a_log = call.memory[8];
   call.tensors.dt_bias = call.tensors.a_log;
   EXPECT_NO_THROW(call.run());
 }

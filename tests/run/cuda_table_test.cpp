@@ -114,9 +114,9 @@ TEST_F(CudaTable, GraphHoldsTheImageItself) {
   cudaGraphDestroy(graph);
 }
 
-std::unique_ptr<const Plan> late_plan(Random& random, Op op, int64_t tokens, int64_t num_seqs, int32_t way) {
+std::unique_ptr<const Plan> late_plan(Random& random, Rule rule, int64_t tokens, int64_t num_seqs, int32_t way) {
   Problem p;
-  p.op = op;
+  p.rule = rule;
   p.num_seqs = num_seqs;
   p.num_tokens = tokens;
   p.lengths_known = false;
@@ -126,7 +126,9 @@ std::unique_ptr<const Plan> late_plan(Random& random, Op op, int64_t tokens, int
   Options options;
   options.policy = kOwnPolicy;
   options.device = device_named("h200");
-  options.device.measured = way % 2;
+  options.costs = costs_of_device(options.device);
+  for (const CostFamily family : {CostFamily::kSm90Prepared, CostFamily::kSm90Fused})
+    options.costs.at(family, rule).measured = way % 2;
   options.device_is_here = false;
   options.invariant = way == 1;
   if (way == 2)
@@ -194,7 +196,7 @@ TEST_F(CudaTable, PlannerWritesTheTableOfTheHost) {
       offsets.push_back(offsets.back() + length);
     }
     const int64_t tokens = std::max<int64_t>(128, offsets.back() + random.in(0, 100));
-    const auto plan = late_plan(random, round % 2 ? Op::kKda : Op::kGdn, tokens, num_seqs, round % 7);
+    const auto plan = late_plan(random, round % 2 ? Rule::kKda : Rule::kGdn, tokens, num_seqs, round % 7);
     const bool bad = round % 11 == 0 && num_seqs > 1;
     if (bad) offsets[static_cast<size_t>(random.in(1, num_seqs))] = tokens + random.in(1, 1000);
 
@@ -237,7 +239,7 @@ TEST_F(CudaTable, TimesAreShown) {
       std::vector<int64_t> offsets{0};
       for (int64_t n = 0; n < num_seqs; ++n) offsets.push_back(offsets.back() + length + random.in(0, length / 2));
       Random heads(5);
-      const auto plan = late_plan(heads, Op::kGdn, offsets.back(), num_seqs, 5);
+      const auto plan = late_plan(heads, Rule::kGdn, offsets.back(), num_seqs, 5);
       DeviceBytes device_offsets(offsets.size() * sizeof(int64_t));
       device_offsets.write(offsets.data(), offsets.size() * sizeof(int64_t));
       const DeviceBytes memory(plan->device_table.bytes);

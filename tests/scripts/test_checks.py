@@ -152,7 +152,7 @@ class Results(Tree):
 
 
 GPU_ROW = {
-    "case": "kda-8k-h64", "line": "kda bf16 hqk=64 hv=64 seqs=8192 device=cuda:0", "op": "kda", "backend": "cuda-sm90",
+    "case": "kda-8k-h64", "line": "kda bf16 hqk=64 hv=64 seqs=8192 device=cuda:0", "rule": "kda", "backend": "cuda-sm90",
     "segments": 2, "cut_sequences": 1, "ms": 0.4, "ms_low": 0.39, "ms_high": 0.41, "host_us": 9.0, "plan_us": 5.0,
     "token_heads_per_s": 1e9, "gflops": 1e5, "gbytes_per_s": 1700.0, "error": 4e-3, "workspace_bytes": 1000,
     "workspace_bytes_per_token_head": 912.0, "plan": "words", "unsplit_ms": 0.5, "peers": {"fla": 1.7}, "sweep": {"1": 0.5, "2": 0.4},
@@ -160,7 +160,7 @@ GPU_ROW = {
 GPU_RESULTS = {
     "device": "NVIDIA H200", "date": "2026-11-15T05:23:41Z", "commit": "0123456789ab", "driver": "580.1", "cuda": "13.0",
     "cpu": "A-1", "rows": [GPU_ROW],
-    "first_call": [{"op": "kda", "first_call_ms": 90.0, "context_ms": 200.0}],
+    "first_call": [{"rule": "kda", "first_call_ms": 90.0, "context_ms": 200.0}],
 }  # fmt: skip
 TARGETS = {
     "device": "NVIDIA H200",

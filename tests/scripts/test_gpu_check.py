@@ -32,7 +32,7 @@ json.dump({**head, "rows": rows}, open(value("--json"), "w"))
 sys.exit(0 if rows else 1)
 """
 FIRST_CALL = """#!/bin/sh
-echo '{"op": "'"$2"'", "first_call_ms": 5, "context_ms": 100}'
+echo '{"rule": "'"$2"'", "first_call_ms": 5, "context_ms": 100}'
 """
 
 
@@ -81,7 +81,7 @@ class Bench(unittest.TestCase):
         self.assertEqual(code, 0)
         self.assertEqual(self.cases(results), ["kda-a", "gdn-b", "portable-kda-a", "portable-gdn-b"], "mix- is for full runs")
         self.assertEqual([row["backend"] for row in results["rows"]], ["cuda-sm90"] * 2 + ["cuda-sm80"] * 2)
-        self.assertEqual([first["op"] for first in results["first_call"]], ["gdn", "kda"])
+        self.assertEqual([first["rule"] for first in results["first_call"]], ["gdn", "kda"])
         without_names = [re.sub(r"--only \S+|cuda-sm\d+|\S+\.tmp", "", " ".join(row["words"])) for row in results["rows"]]
         self.assertEqual(len(set(without_names)), 1, "the same options")
 

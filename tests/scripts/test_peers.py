@@ -34,7 +34,7 @@ class Lines(unittest.TestCase):
                 continue
             case = peers.parse(words + " backend=cuda-sm90 device=cuda:0")
             self.assertIsNotNone(case, line)
-            self.assertEqual(case["lower_bound"], -5.0 if case["op"] == "kda" else None)
+            self.assertEqual(case["lower_bound"], -5.0 if case["rule"] == "kda" else None)
             known += 1
         self.assertEqual(known, 31)
 
@@ -51,19 +51,19 @@ class Lines(unittest.TestCase):
 class Binding(unittest.TestCase):
     """Plans for an H200 that is not here: a field out of place would show in their words."""
 
-    def plan(self, op: str, lower_bound: float | None, gate: str) -> str:
+    def plan(self, rule: str, lower_bound: float | None, gate: str) -> str:
         library = deltarelay_library.Library(LIBRARY, b"h200")
         self.assertEqual(library.device.units, 132)
         x = {"q": tensor("bf16", 9000, 2, 128), "v": tensor("bf16", 9000, 8, 128), "o": tensor("bf16", 9000, 8, 128)}
         x["g"], x["beta"] = tensor(gate, 9000, 8), tensor(gate, 9000, 8)
-        plan, needed = library.plan(op, x, [0, 8192, 9000], lower_bound)
+        plan, needed = library.plan(rule, x, [0, 8192, 9000], lower_bound)
         self.assertGreater(needed, 0)
         return library.describe(plan)
 
     def test_words_of_a_plan(self):
-        for op, lower_bound, gate in (("kda", -5.0, "bf16"), ("gdn", None, "fp32")):
-            text = self.plan(op, lower_bound, gate)
-            self.assertIn(f"{op} bf16, 2 sequences, 9000 tokens, 8 value heads on 2 key heads, DK 128, DV 128", text)
+        for rule, lower_bound, gate in (("kda", -5.0, "bf16"), ("gdn", None, "fp32")):
+            text = self.plan(rule, lower_bound, gate)
+            self.assertIn(f"{rule} bf16, 2 sequences, 9000 tokens, 8 value heads on 2 key heads, DK 128, DV 128", text)
             self.assertIn("h200", text)
 
     def test_errors_have_words(self):

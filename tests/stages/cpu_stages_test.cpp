@@ -34,7 +34,7 @@ class SerialExecutor final : public Executor {
 using Gates = std::function<double(std::mt19937_64&)>;
 
 struct Shape {
-  Op op;
+  Rule rule;
   int32_t dk, dv;
   int64_t tokens;
   Gates gates;
@@ -53,8 +53,8 @@ class Bench {
  public:
   Bench(const Shape& shape, int32_t isa, int32_t slots) : isa_(isa) {
     const int64_t t = shape.tokens;
-    const int32_t gates = shape.op == Op::kKda ? shape.dk : 1;
-    problem.op = shape.op;
+    const int32_t gates = shape.rule == Rule::kKda ? shape.dk : 1;
+    problem.rule = shape.rule;
     problem.num_seqs = 1;
     problem.num_tokens = t;
     problem.offsets = {0, t};
@@ -213,13 +213,13 @@ void for_every_shape(const std::function<void(const Shape&, int32_t isa)>& body)
     Gates gates;
   };
   for (int32_t isa = 0; isa < cpu_isa_count(); ++isa) {
-    for (const Op op : {Op::kKda, Op::kGdn}) {
+    for (const Rule rule : {Rule::kKda, Rule::kGdn}) {
       for (const Named& gates : {Named{"weak", weak}, Named{"mild", mild}, Named{"mostly extreme", mostly_extreme},
                                  Named{"often forgets", often_forgets}}) {
         for (const auto& [dk, dv] : {std::pair{64, 64}, std::pair{33, 70}}) {
-          SCOPED_TRACE(std::string(cpu_isa_name(isa)) + ", " + name_of(op) + ", gates " + gates.name + ", DK " +
+          SCOPED_TRACE(std::string(cpu_isa_name(isa)) + ", " + name_of(rule) + ", gates " + gates.name + ", DK " +
                        std::to_string(dk) + ", DV " + std::to_string(dv));
-          body(Shape{op, dk, dv, 75, gates.gates}, isa);
+          body(Shape{rule, dk, dv, 75, gates.gates}, isa);
         }
       }
     }

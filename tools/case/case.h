@@ -70,11 +70,14 @@ struct State {
 struct Case {
   std::string name;  // label before the line; no blanks; part of equality
 
-  int32_t op = DR_OP_KDA;
+  int32_t rule = DR_KDA;
+  int32_t op = DR_FORWARD;
   int32_t dtype = DR_FP32;
   int32_t dtype_o = 0;  // 0: as dtype
   int32_t dtype_gate = 0;
   int32_t dtype_beta = 0;
+  int32_t dtype_a_log = DR_FP32;
+  int32_t dtype_dt_bias = DR_FP32;
   int32_t heads_qk = 1;
   int32_t heads_v = 1;
   int32_t dk = 128;
@@ -111,7 +114,9 @@ struct Case {
   State checkpoint;
 
   std::string backend;  // empty: the library's choice
-  std::string isa;
+  std::string isa;      // instruction set of the cpu backend
+  std::string variant;  // a backend's way to do it
+  int32_t math = DR_MATH_DEFAULT;
   std::string policy;
   std::string device;  // "h200" is a table of facts to plan for, "cuda:0" the first GPU of this machine
   int32_t segments = DR_SEGMENTS_AUTO;
@@ -154,7 +159,7 @@ std::string print_without_name(const Case& c);
 
 // Lines of a file; blank lines and what follows a # are left out. Throws CaseError with file and line number.
 std::vector<Case> read_file(const std::filesystem::path& path);
-// Arguments of the command, in order: files of cases, quoted case lines, and bare words (a case then begins at each op or
+// Arguments of the command, in order: files of cases, quoted case lines, and bare words (a case then begins at each rule or
 // `name:`). Throws CaseError.
 std::vector<Case> read_arguments(const std::vector<std::string>& arguments);
 
@@ -164,6 +169,9 @@ Case with_words(const Case& c, std::string_view words);
 // A valid case drawn from everything the grammar can say, small enough that tokens x HV x DK x DV stays under `cost`.
 // The same seed gives the same case on every machine. `backend` is named in it, and what that is known to decline is not drawn.
 Case random_case(uint64_t seed, int64_t cost, const std::string& backend = {});
+
+// Promises this alignment of every tensor and pool of a problem.
+void promise_alignment(dr_problem& problem, int32_t bytes);
 
 // The request that a case makes of the library. The structures point into this object, which therefore stays where it is.
 class Request {
@@ -194,13 +202,13 @@ PackedRow packed_row(const Case& c);
 
 // Strides of every tensor as the case lays them out, none left at its default (a Request leaves contiguous ones at 0).
 struct TensorStrides {
-  dr_strides q, k, v, o, g, beta;
+  dr_layout q, k, v, o, g, beta;
 };
 TensorStrides tensor_strides(const Case& c);
 
 // Elements from the first to past the last of a tensor with these strides. `heads` and `width` are those of the tensor
 // (GDN gates and beta: width 1). A kPacked view of q, k or v ends where its own last row ends.
-int64_t extent(const Case& c, const dr_strides& strides, int64_t heads, int64_t width);
+int64_t extent(const Case& c, const dr_layout& strides, int64_t heads, int64_t width);
 
 // States in the pool of `state` when `entries` rows (sequences or checkpoints) are wanted.
 int64_t pool_size(const State& state, int64_t entries);

@@ -249,6 +249,10 @@ const std::map<std::string_view, Setter>& setters() {
       {"checkpoint-state", [](auto v, Case& c) { c.checkpoint = parse_state("checkpoint-state", v); }},
       {"backend", [](auto v, Case& c) { c.backend = parse_name("backend", v); }},
       {"isa", [](auto v, Case& c) { c.isa = parse_name("isa", v); }},
+      {"variant", [](auto v, Case& c) { c.variant = parse_name("variant", v); }},
+      {"math", [](auto v, Case& c) { c.math = parse_word("math", v, kMaths); }},
+      {"a-log", [](auto v, Case& c) { c.dtype_a_log = parse_word("a-log", v, kFloatTypes); }},
+      {"dt-bias", [](auto v, Case& c) { c.dtype_dt_bias = parse_word("dt-bias", v, kFloatTypes); }},
       {"policy", [](auto v, Case& c) { c.policy = parse_name("policy", v); }},
       {"device", [](auto v, Case& c) { c.device = v == "cuda" ? "cuda:0" : parse_name("device", v); }},
       {"segments", parse_segments},
@@ -328,8 +332,9 @@ Case parse(std::string_view line) {
       fail("name", "letters, digits, dots and dashes before the colon", words[next]);
     ++next;
   }
-  if (next == words.size()) fail("op", list_words(kOps), "");
-  c.op = parse_word("op", words[next++], kOps);
+  if (next == words.size()) fail("rule", list_words(kRules), "");
+  c.rule = parse_word("rule", words[next++], kRules);
+  if (next < words.size() && find_word(kOps, words[next]) != nullptr) c.op = *find_word(kOps, words[next++]);
 
   std::set<std::string_view> given;
   for (; next < words.size(); ++next) {
@@ -389,10 +394,10 @@ std::vector<Case> read_arguments(const std::vector<std::string>& arguments) {
       continue;
     }
     const bool quoted = argument.find(' ') != std::string::npos;
-    // Said plainly, or a mistyped path would be reported as a strange op.
+    // Said plainly, or a mistyped path would be reported as a strange rule.
     if (!quoted && line.empty() && argument.find_first_of("/.") != std::string::npos && argument.back() != ':')
       fail("file", "a file of cases that can be read", argument);
-    const bool starts = quoted || argument.empty() || argument.back() == ':' || find_word(kOps, argument) != nullptr;
+    const bool starts = quoted || argument.empty() || argument.back() == ':' || find_word(kRules, argument) != nullptr;
     if (starts && !after_name) finish();
     line += (line.empty() ? "" : " ") + argument;
     after_name = !argument.empty() && argument.back() == ':';

@@ -78,7 +78,8 @@ std::string print_segments(const Case& c) {
 }  // namespace
 
 std::string print_without_name(const Case& c) {
-  std::string line(text_of(kOps, c.op));
+  std::string line(text_of(kRules, c.rule));
+  if (c.op != DR_FORWARD) line += ' ' + std::string(text_of(kOps, c.op));
   const auto add = [&](const std::string& word) { line += " " + word; };
   const auto add_type = [&](const char* word, int32_t dtype) {
     if (dtype != 0) add(std::string(word) + "=" + dtype_name(dtype));
@@ -112,6 +113,8 @@ std::string print_without_name(const Case& c) {
   add(print_gate(c));
   if (!c.a_log) add("no-a-log");
   if (!c.dt_bias) add("no-dt-bias");
+  if (c.dtype_a_log != DR_FP32) add("a-log=" + std::string(text_of(kFloatTypes, c.dtype_a_log)));
+  if (c.dtype_dt_bias != DR_FP32) add("dt-bias=" + std::string(text_of(kFloatTypes, c.dtype_dt_bias)));
   if (c.gate_floor != 0) add("floor=" + number(c.gate_floor));
   if (c.beta != BetaProfile::kValue) add("beta=" + std::string(text_of(kBetaProfiles, c.beta)));
   if (c.keys != KeyProfile::kNormal) add("keys=" + std::string(text_of(kKeyProfiles, c.keys)));
@@ -122,6 +125,8 @@ std::string print_without_name(const Case& c) {
 
   if (!c.backend.empty()) add("backend=" + c.backend);
   if (!c.isa.empty()) add("isa=" + c.isa);
+  if (!c.variant.empty()) add("variant=" + c.variant);
+  if (c.math != DR_MATH_DEFAULT) add("math=" + std::string(text_of(kMaths, c.math)));
   if (!c.policy.empty()) add("policy=" + c.policy);
   if (!c.device.empty()) add("device=" + c.device);
   if (c.segments != DR_SEGMENTS_AUTO) add(print_segments(c));

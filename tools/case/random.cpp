@@ -233,10 +233,10 @@ void random_carry(Dice& dice, Case& c) {
 // Ways that the backend takes for the rest of the case.
 void random_way(Dice& dice, Case& c) {
   const bool tf32 = c.backend == "cuda-sm80" && c.dtype == DR_FP32 && shortest_block(c) >= kLeastBlock;
-  if (tf32 && dice.one_in(3)) c.isa = "tf32";
+  if (tf32 && dice.one_in(3)) c.math = DR_MATH_TF32;
   if (!is_hopper(c) || !dice.one_in(2)) return;
-  const bool fused = c.op == DR_OP_GDN && c.checkpoints == DR_CHECKPOINTS_NONE;
-  c.isa = fused && dice.one_in(2) ? "fused" : "prepared";
+  const bool fused = c.rule == DR_GDN && c.checkpoints == DR_CHECKPOINTS_NONE;
+  c.variant = fused && dice.one_in(2) ? "fused" : "prepared";
 }
 
 }  // namespace
@@ -246,7 +246,7 @@ Case random_case(uint64_t seed, int64_t cost, const std::string& backend) {
   Case c;
   c.backend = backend;
   c.seed = seed & 0xffffffffu;
-  c.op = dice.one_in(2) ? DR_OP_KDA : DR_OP_GDN;
+  c.rule = dice.one_in(2) ? DR_KDA : DR_GDN;
   random_types(dice, c);
   random_sizes(dice, cost, c);
   random_values(dice, c);

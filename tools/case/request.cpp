@@ -12,8 +12,8 @@ constexpr int64_t kAlignment = 16;  // bytes, the contract's default
 
 int64_t bytes_of(int32_t dtype) { return dtype == DR_FP32 ? 4 : 2; }
 
-dr_strides strides_of(const Case& c, int64_t heads, int64_t width) {
-  dr_strides strides{};
+dr_layout strides_of(const Case& c, int64_t heads, int64_t width) {
+  dr_layout strides{};
   const int64_t tokens = c.batched ? c.lengths[0] : c.num_tokens();
   if (c.strides == Strides::kHeadFirst) {
     strides.token = width;
@@ -28,8 +28,8 @@ dr_strides strides_of(const Case& c, int64_t heads, int64_t width) {
   return strides;
 }
 
-dr_strides packed_strides(const Case& c, int64_t width) {
-  dr_strides strides{};
+dr_layout packed_strides(const Case& c, int64_t width) {
+  dr_layout strides{};
   strides.token = packed_row(c).width;
   strides.head = width;
   if (c.batched) strides.sequence = c.lengths[0] * strides.token;
@@ -94,14 +94,14 @@ bool Case::on_gpu() const { return (device.empty() ? backend : device).substr(0,
 
 bool Case::hostile() const {
   constexpr int32_t kFewChannels = 16;  // half as many as a chunk has keys
-  const bool narrow = op == DR_OP_KDA && dtype != DR_FP32 && dk <= kFewChannels;
+  const bool narrow = rule == DR_KDA && dtype != DR_FP32 && dk <= kFewChannels;
   return is_slow(*this) && (keys == KeyProfile::kCorrelated || writes_near_2(*this) || narrow);
 }
 
 bool Case::strained() const {
   constexpr int32_t kMostChannels = 64;
   return (keys == KeyProfile::kCorrelated && writes_near_2(*this)) ||
-         (op == DR_OP_KDA && dk <= kMostChannels && beta == BetaProfile::kOne && is_slow(*this));
+         (rule == DR_KDA && dk <= kMostChannels && beta == BetaProfile::kOne && is_slow(*this));
 }
 
 PackedRow packed_row(const Case& c) {
@@ -116,20 +116,28 @@ TensorStrides tensor_strides(const Case& c) {
   all.k = all.q;
   all.v = packed ? packed_strides(c, c.dv) : strides_of(c, c.heads_v, c.dv);
   all.o = strides_of(c, c.heads_v, c.dv);
-  all.g = strides_of(c, c.heads_v, c.op == DR_OP_KDA ? c.dk : 1);
+  all.g = strides_of(c, c.heads_v, c.rule == DR_KDA ? c.dk : 1);
   all.beta = strides_of(c, c.heads_v, 1);
   return all;
 }
 
-int64_t extent(const Case& c, const dr_strides& strides, int64_t heads, int64_t width) {
+int64_t extent(const Case& c, const dr_layout& strides, int64_t heads, int64_t width) {
   const int64_t tokens = c.batched ? c.lengths[0] : c.num_tokens();
   if (tokens == 0) return 0;
   const int64_t sequences = c.batched ? c.num_seqs() : 1;
   return (sequences - 1) * strides.sequence + (tokens - 1) * strides.token + (heads - 1) * strides.head + width;
 }
 
+void promise_alignment(dr_problem& problem, int32_t bytes) {
+  for (dr_layout* layout : {&problem.layout_q, &problem.layout_k, &problem.layout_v, &problem.layout_o,
+                            &problem.layout_g, &problem.layout_beta})
+    layout->alignment_bytes = bytes;
+  for (dr_state* state : {&problem.initial, &problem.final, &problem.checkpoint}) state->alignment_bytes = bytes;
+}
+
 Request::Request(const Case& c) : case_(c) {
   dr_problem_init(&problem);
+  problem.rule = c.rule;
   problem.op = c.op;
   problem.num_seqs = c.num_seqs();
   problem.num_tokens = c.num_tokens();
@@ -149,6 +157,8 @@ Request::Request(const Case& c) : case_(c) {
   problem.dtype_o = c.dtype_o;
   problem.dtype_gate = c.dtype_gate;
   problem.dtype_beta = c.dtype_beta;
+  problem.dtype_a_log = c.dtype_a_log;
+  problem.dtype_dt_bias = c.dtype_dt_bias;
   problem.gate_form = c.gate_form;
   problem.beta_form = c.beta_form();
   problem.l2norm = c.l2norm ? 1 : 0;
@@ -156,18 +166,15 @@ Request::Request(const Case& c) : case_(c) {
   problem.scale = static_cast<float>(c.scale.value_or(0.0));
   if (c.gate_form == DR_GATE_RAW_BOUNDED) problem.lower_bound = static_cast<float>(c.lower_bound);
   problem.gate_floor = static_cast<float>(c.gate_floor);
-  problem.alignment_bytes = c.alignment;
   if (c.strides != Strides::kContiguous) {
     const TensorStrides strides = tensor_strides(c);
-    problem.stride_q = strides.q;
-    problem.stride_k = strides.k;
-    problem.stride_v = strides.v;
+    problem.layout_q = strides.q;
+    problem.layout_k = strides.k;
+    problem.layout_v = strides.v;
     if (c.strides != Strides::kPacked) {
-      problem.stride_o = strides.o;
-      problem.stride_g = strides.g;
-      problem.stride_beta = strides.beta;
-    } else if (c.alignment == 0) {
-      problem.alignment_bytes = packed_alignment(c);
+      problem.layout_o = strides.o;
+      problem.layout_g = strides.g;
+      problem.layout_beta = strides.beta;
     }
   }
   int64_t num_checkpoints = 0;
@@ -178,6 +185,11 @@ Request::Request(const Case& c) : case_(c) {
   problem.checkpoints = c.checkpoints;
   problem.checkpoint_every = c.checkpoint_every;
   problem.checkpoint = state_of(c, c.checkpoint, num_checkpoints);
+  if (c.alignment != 0) {
+    promise_alignment(problem, c.alignment);
+  } else if (c.strides == Strides::kPacked) {
+    promise_alignment(problem, packed_alignment(c));
+  }
   // How many checkpoints a list or late lengths will give is not known to the plan, so the pool has to be stated.
   if (problem.checkpoint.use != DR_STATE_NONE) problem.checkpoint.num_slots = pool_size(c.checkpoint, num_checkpoints);
 
@@ -187,6 +199,8 @@ Request::Request(const Case& c) : case_(c) {
   const auto text_or_null = [](const std::string& text) { return text.empty() ? nullptr : text.c_str(); };
   options.backend = text_or_null(case_.backend);
   options.isa = text_or_null(case_.isa);
+  options.variant = text_or_null(case_.variant);
+  options.math = case_.math;
   options.policy = text_or_null(case_.policy);
   options.threads = c.threads;
   options.invariant = c.invariant ? 1 : 0;

@@ -14,7 +14,16 @@ struct Word {
   T value;
 };
 
-inline constexpr std::array<Word<int32_t>, 2> kOps = {{{"kda", DR_OP_KDA}, {"gdn", DR_OP_GDN}}};
+inline constexpr std::array<Word<int32_t>, 2> kRules = {{{"kda", DR_KDA}, {"gdn", DR_GDN}}};
+inline constexpr std::array<Word<int32_t>, 9> kOps = {{{"forward", DR_FORWARD},
+                                                       {"backward", DR_BACKWARD},
+                                                       {"chunk-local", DR_CHUNK_LOCAL},
+                                                       {"state-pass", DR_STATE_PASS},
+                                                       {"outputs", DR_OUTPUTS},
+                                                       {"summary", DR_SUMMARY},
+                                                       {"carry", DR_CARRY},
+                                                       {"step", DR_STEP},
+                                                       {"commit", DR_COMMIT}}};
 inline constexpr std::array<Word<int32_t>, 3> kFloatTypes = {{{"fp32", DR_FP32}, {"bf16", DR_BF16}, {"fp16", DR_FP16}}};
 inline constexpr std::array<Word<int32_t>, 2> kIntTypes = {{{"int32", DR_INT32}, {"int64", DR_INT64}}};
 inline constexpr std::array<Word<int32_t>, 4> kGateForms = {{{"log", DR_GATE_LOG},
@@ -42,6 +51,8 @@ inline constexpr std::array<Word<int32_t>, 2> kLayouts = {
     {{"value", DR_STATE_VALUE_MAJOR}, {"key", DR_STATE_KEY_MAJOR}}};
 inline constexpr std::array<Word<int32_t>, 2> kCarries = {
     {{"exact", DR_CARRY_EXACT}, {"truncated", DR_CARRY_TRUNCATED}}};
+
+inline constexpr std::array<Word<int32_t>, 2> kMaths = {{{"default", DR_MATH_DEFAULT}, {"tf32", DR_MATH_TF32}}};
 
 template <typename T, size_t N>
 const T* find_word(const std::array<Word<T>, N>& words, std::string_view text) {

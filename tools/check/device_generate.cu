@@ -16,7 +16,7 @@ enum class Which { kQ, kK, kV, kGate, kBeta };
 struct Target {
   void* data;
   int32_t dtype;
-  dr_strides strides;
+  dr_layout strides;
   int64_t heads, width;
   int64_t rows;     // of all sequences
   int64_t seq_len;  // batched; 0: packed, where rows follow each other
@@ -75,13 +75,13 @@ void generate_tokens(const cases::Case& c, uint64_t seed, const dr_tensors& tens
   ValueRules rules = rules_of(c);
   rules.seed = seed;
   const cases::TensorStrides strides = cases::tensor_strides(c);
-  const auto target = [&](const void* data, int32_t dtype, const dr_strides& of, int64_t heads, int64_t width) {
+  const auto target = [&](const void* data, int32_t dtype, const dr_layout& of, int64_t heads, int64_t width) {
     return Target{const_cast<void*>(data), dtype, of, heads, width, c.tokens(), c.batched ? c.lengths[0] : 0};
   };
   launch<Which::kQ>(rules, target(tensors.q, c.dtype, strides.q, c.heads_qk, c.dk));
   launch<Which::kK>(rules, target(tensors.k, c.dtype, strides.k, c.heads_qk, c.dk));
   launch<Which::kV>(rules, target(tensors.v, c.dtype, strides.v, c.heads_v, c.dv));
-  launch<Which::kGate>(rules, target(tensors.g, c.gate_dtype(), strides.g, c.heads_v, c.op == DR_OP_KDA ? c.dk : 1));
+  launch<Which::kGate>(rules, target(tensors.g, c.gate_dtype(), strides.g, c.heads_v, c.rule == DR_KDA ? c.dk : 1));
   launch<Which::kBeta>(rules, target(tensors.beta, c.beta_dtype(), strides.beta, c.heads_v, 1));
   synchronize();
 }

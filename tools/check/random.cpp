@@ -15,7 +15,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int64_t kMostFailures = 40;
 constexpr int64_t kMostDeclined = 40;  // beyond as many as have run
 
-// "isa: expected fused or prepared, found tf32" is the same reason whatever was found.
+// "variant: expected fused or prepared, found x" is the same reason whatever was found.
 std::string reason_of(const std::string& message) { return message.substr(0, message.find(", found")); }
 
 class RandomRun {

@@ -22,6 +22,8 @@ cases::Case reference_case(const cases::Case& c) {
   cases::Case r = c;
   r.backend = "reference";
   r.isa.clear();
+  r.variant.clear();
+  r.math = DR_MATH_DEFAULT;
   r.policy.clear();
   r.device.clear();
   r.segments = DR_SEGMENTS_OFF;
@@ -214,9 +216,9 @@ Reference run_reference(const TensorSet& tensors, const CheckOptions& options) {
   cases::Request request(r);
   // The promise made of the case's pointers need not hold of the vectors below.
   constexpr int32_t kVectorAlignment = 4;
-  const int32_t promised = request.problem.alignment_bytes;
-  request.problem.alignment_bytes = promised == 0 ? kVectorAlignment : std::min(promised, kVectorAlignment);
-  request.problem.stride_o = {};
+  const int32_t promised = request.problem.layout_q.alignment_bytes;
+  request.problem.layout_o = {};
+  cases::promise_alignment(request.problem, promised == 0 ? kVectorAlignment : std::min(promised, kVectorAlignment));
   request.options.threads = options.reference_threads;
   if (!reference.columns.empty()) {
     request.options.columns = reference.columns.data();

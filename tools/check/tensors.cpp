@@ -17,7 +17,7 @@ constexpr int64_t kStatesWorthAThread = 8;
 
 }  // namespace
 
-TokenTensor TensorSet::allocate(GuardedBuffer& buffer, int32_t dtype, const dr_strides& strides, int64_t heads,
+TokenTensor TensorSet::allocate(GuardedBuffer& buffer, int32_t dtype, const dr_layout& strides, int64_t heads,
                                 int64_t width) {
   buffer = GuardedBuffer(cases::extent(case_, strides, heads, width) * bytes_of(dtype), alignment_of(dtype));
   return {buffer.data(), dtype, strides, heads, width, case_.batched ? nullptr : &offsets_};
@@ -54,7 +54,8 @@ StateTensor TensorSet::allocate(GuardedBuffer& buffer, Index& index, const cases
 
 TensorSet::TensorSet(const cases::Case& c, int64_t alignment)
     : case_(c), request_(c), alignment_(alignment), offsets_(c.offsets()) {
-  if (request_.problem.alignment_bytes != 0) alignment_ = request_.problem.alignment_bytes;
+  const int32_t promised = request_.problem.layout_q.alignment_bytes;
+  if (promised != 0) alignment_ = promised;
   const cases::TensorStrides strides = cases::tensor_strides(c);
   if (c.strides == cases::Strides::kPacked) {
     const cases::PackedRow row = cases::packed_row(c);
@@ -72,7 +73,7 @@ TensorSet::TensorSet(const cases::Case& c, int64_t alignment)
     k_ = allocate(memory_k_, c.dtype, strides.k, c.heads_qk, c.dk);
     v_ = allocate(memory_v_, c.dtype, strides.v, c.heads_v, c.dv);
   }
-  g_ = allocate(memory_g_, c.gate_dtype(), strides.g, c.heads_v, c.op == DR_OP_KDA ? c.dk : 1);
+  g_ = allocate(memory_g_, c.gate_dtype(), strides.g, c.heads_v, c.rule == DR_KDA ? c.dk : 1);
   beta_ = allocate(memory_beta_, c.beta_dtype(), strides.beta, c.heads_v, 1);
   o_ = allocate(memory_o_, c.output_dtype(), strides.o, c.heads_v, c.dv);
   generate_tokens();
@@ -98,8 +99,8 @@ TensorSet::TensorSet(const cases::Case& c, int64_t alignment)
   tensors_.g = g_.data;
   tensors_.beta = beta_.data;
   tensors_.o = o_.data;
-  if (c.raw_gate() && c.a_log) tensors_.a_log = reinterpret_cast<const float*>(memory_a_log_.data());
-  if (c.raw_gate() && c.dt_bias) tensors_.dt_bias = reinterpret_cast<const float*>(memory_dt_bias_.data());
+  if (c.raw_gate() && c.a_log) tensors_.a_log = memory_a_log_.data();
+  if (c.raw_gate() && c.dt_bias) tensors_.dt_bias = memory_dt_bias_.data();
   tensors_.initial = c.in_place ? final_.data : initial_.data;
   tensors_.final = final_.data;
   tensors_.checkpoint = checkpoint_.data;
@@ -149,10 +150,13 @@ void TensorSet::generate_tokens() {
     }
   });
   if (!case_.raw_gate()) return;
-  memory_a_log_ = GuardedBuffer(case_.heads_v * 4, alignment_of(DR_FP32));
-  memory_dt_bias_ = GuardedBuffer(case_.heads_v * gates * 4, alignment_of(DR_FP32));
-  for (int64_t head = 0; head < case_.heads_v; ++head) store(memory_a_log_.data(), DR_FP32, head, values.a_log(head));
-  for (int64_t i = 0; i < case_.heads_v * gates; ++i) store(memory_dt_bias_.data(), DR_FP32, i, values.dt_bias(i));
+  memory_a_log_ = GuardedBuffer(case_.heads_v * bytes_of(case_.dtype_a_log), alignment_of(case_.dtype_a_log));
+  memory_dt_bias_ =
+      GuardedBuffer(case_.heads_v * gates * bytes_of(case_.dtype_dt_bias), alignment_of(case_.dtype_dt_bias));
+  for (int64_t head = 0; head < case_.heads_v; ++head)
+    store(memory_a_log_.data(), case_.dtype_a_log, head, values.a_log(head));
+  for (int64_t i = 0; i < case_.heads_v * gates; ++i)
+    store(memory_dt_bias_.data(), case_.dtype_dt_bias, i, values.dt_bias(i));
 }
 
 void TensorSet::generate_initial() {

@@ -15,7 +15,7 @@ namespace deltarelay::check {
 struct TokenTensor {
   std::byte* data = nullptr;
   int32_t dtype = DR_FP32;
-  dr_strides strides{};
+  dr_layout strides{};
   int64_t heads = 0;
   int64_t width = 0;
   const std::vector<int64_t>* offsets = nullptr;  // packed; nullptr: batched
@@ -105,7 +105,7 @@ class TensorSet {
     const void* data() const { return wide.empty() ? static_cast<const void*>(narrow.data()) : wide.data(); }
   };
 
-  TokenTensor allocate(GuardedBuffer& buffer, int32_t dtype, const dr_strides& strides, int64_t heads, int64_t width);
+  TokenTensor allocate(GuardedBuffer& buffer, int32_t dtype, const dr_layout& strides, int64_t heads, int64_t width);
   StateTensor allocate(GuardedBuffer& buffer, Index& index, const cases::State& state, int64_t entries, uint64_t salt);
   void generate_tokens();
   void generate_initial();

@@ -10,7 +10,7 @@ double of_data(const cases::Case& c) {
     case DR_FP16:
       return c.hostile() ? 5e-3 : 2e-3;
     default:
-      if (c.isa == "tf32") return c.hostile() ? 1e-2 : 2e-3;
+      if (c.math == DR_MATH_TF32) return c.hostile() ? 1e-2 : 2e-3;
       return c.hostile() ? 5e-5 : 2e-5;
   }
 }

@@ -57,10 +57,12 @@ void print_words() {
   for (int32_t i = 0; i < dr_device_count(); ++i) {
     const dr_device d = device_at(i);
     const std::string kind = d.kind == DR_DEVICE_CPU ? "cpu" : "cuda " + capability_text(d);
-    table.add({d.name, kind, d.measured != 0 ? "measured" : "estimated", std::to_string(d.units), bytes(d.l1_bytes),
-               bytes(d.l2_bytes), d.bytes_per_ns > 0 ? std::to_string(d.bytes_per_ns) : "-",
-               std::to_string(d.kda.chunk), duration(d.kda.emit_ns), std::to_string(d.gdn.chunk),
-               duration(d.gdn.emit_ns)});
+    const bool cpu = d.kind == DR_DEVICE_CPU;
+    const dr_costs kda = costs_of(d, cpu ? "cpu" : "cuda-sm90", cpu ? "" : "prepared", DR_KDA);
+    const dr_costs gdn = costs_of(d, cpu ? "cpu" : "cuda-sm90", cpu ? "" : "prepared", DR_GDN);
+    table.add({d.name, kind, kda.measured != 0 ? "measured" : "estimated", std::to_string(d.units), bytes(d.l1_bytes),
+               bytes(d.l2_bytes), d.bytes_per_ns > 0 ? std::to_string(d.bytes_per_ns) : "-", std::to_string(kda.chunk),
+               duration(kda.emit_ns), std::to_string(gdn.chunk), duration(gdn.emit_ns)});
   }
   std::fputs(table.text().c_str(), stdout);
 }

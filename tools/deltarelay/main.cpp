@@ -67,7 +67,7 @@ constexpr const char* kFooter = R"(Examples:
   deltarelay verify "gdn fp32 hqk=2 hv=8 seqs=2048,1,0,65 init final" --with "backend=cpu segments=3"
   deltarelay bench tests/cases/cpu-bench.txt --json results.json
 
-A case is one line: op, data type, then words in any order, such as
+A case is one line: rule, data type, then words in any order, such as
   kda bf16 hqk=16 hv=64 dk=128 dv=128 seqs=8192,1300x3 init final gate=bounded:-5 segments=auto seed=7
 docs/cases.md lists the words.
 

@@ -41,7 +41,7 @@ json row_json(const BenchRow& row) {
   const Timing& t = row.timing;
   json out = {{"case", row.what.name},
               {"line", cases::print_without_name(row.what)},
-              {"op", row.what.op == DR_OP_KDA ? "kda" : "gdn"},
+              {"rule", row.what.rule == DR_KDA ? "kda" : "gdn"},
               {"backend", t.backend},
               {"segments", t.segments},
               {"cut_sequences", t.cut_sequences},
@@ -72,6 +72,7 @@ json row_json(const BenchRow& row) {
     out["graph_nodes"] = t.graph_nodes;
   } else {
     out["isa"] = t.isa;
+    out["variant"] = t.variant;
     out["threads"] = t.threads;
     out["fma_peak_gflops"] = t.fma_peak_gflops;
     out["fma_ratio"] = ratio(gflops_of(row), t.fma_peak_gflops);
@@ -86,7 +87,8 @@ std::string name_cell(const BenchRow& row) {
   return row.what.name.empty() ? cases::print_without_name(row.what) : row.what.name;
 }
 std::string backend_cell(const BenchRow& row) {
-  return row.timing.backend + (row.timing.isa.empty() ? "" : "/" + row.timing.isa);
+  const std::string& way = row.timing.isa.empty() ? row.timing.variant : row.timing.isa;
+  return row.timing.backend + (way.empty() ? "" : "/" + way);
 }
 std::string unsplit_cell(const BenchRow& row) { return cut(row) ? significant(row.timing.unsplit.median, 4) : "-"; }
 std::string gain_cell(const BenchRow& row) {

@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-// What is asked of every backend: words added to "<op> <data type>", so each entry is a case that can be run by hand.
+// What is asked of every backend: words added to "<rule> <data type>", so each entry is a case that can be run by hand.
 struct Feature {
   const char* name;
   const char* words;
@@ -42,7 +42,7 @@ constexpr std::array<Feature, 23> kFeatures = {{
     {"states inside a sequence", "checkpoints=every:64"},
     {"segments", "segments=2"},
     {"batch-invariant mode", "invariant"},
-    {"TF32 products, where asked for", "isa=tf32"},
+    {"TF32 products, where asked for", "math=tf32"},
     {"truncated carry", "carry=truncated l2norm beta=logit"},
 }};
 
@@ -73,19 +73,19 @@ std::string place_of(int32_t backend) {
 // "rtx4090" of " device=rtx4090".
 std::string device_in(const std::string& place) { return place.substr(place.find('=') + 1); }
 
-Answer ask(int32_t backend, const char* op, const char* type, const Feature& feature) {
-  const cases::Case base = cases::parse(std::string(op) + " " + type + " " + kBase + place_of(backend));
+Answer ask(int32_t backend, const char* rule, const char* type, const Feature& feature) {
+  const cases::Case base = cases::parse(std::string(rule) + " " + type + " " + kBase + place_of(backend));
   const cases::Request request(cases::with_words(base, feature.words));
   const dr_status status = dr_backend_check(backend, &request.problem, &request.options);
   return {status, status == DR_SUCCESS ? "" : dr_last_error()};
 }
 
 // Data types that a backend takes, in words: "fp32 bf16 fp16", "all", "-".
-std::string types_of(int32_t backend, const char* op, const Feature& feature) {
+std::string types_of(int32_t backend, const char* rule, const Feature& feature) {
   std::string types;
   size_t count = 0;
   for (const char* type : kTypes) {
-    if (ask(backend, op, type, feature).status != DR_SUCCESS) continue;
+    if (ask(backend, rule, type, feature).status != DR_SUCCESS) continue;
     types += (types.empty() ? "" : " ") + std::string(type);
     ++count;
   }
@@ -94,12 +94,12 @@ std::string types_of(int32_t backend, const char* op, const Feature& feature) {
 
 void print_reasons() {
   for (int32_t backend = 0; backend < dr_backend_count(); ++backend)
-    for (const char* op : {"kda", "gdn"})
+    for (const char* rule : {"kda", "gdn"})
       for (const char* type : kTypes)
         for (const Feature& feature : kFeatures) {
-          const Answer answer = ask(backend, op, type, feature);
+          const Answer answer = ask(backend, rule, type, feature);
           if (answer.status != DR_SUCCESS)
-            std::printf("%s declines \"%s %s %s\": %s\n", dr_backend_name(backend), op, type, feature.words,
+            std::printf("%s declines \"%s %s %s\": %s\n", dr_backend_name(backend), rule, type, feature.words,
                         answer.reason.c_str());
         }
 }
@@ -107,13 +107,13 @@ void print_reasons() {
 void print_json() {
   json rows = json::array();
   for (const Feature& feature : kFeatures)
-    for (const char* op : {"kda", "gdn"})
+    for (const char* rule : {"kda", "gdn"})
       for (const char* type : kTypes)
         for (int32_t backend = 0; backend < dr_backend_count(); ++backend) {
-          const Answer answer = ask(backend, op, type, feature);
+          const Answer answer = ask(backend, rule, type, feature);
           rows.push_back({{"feature", feature.name},
                           {"words", feature.words},
-                          {"op", op},
+                          {"rule", rule},
                           {"dtype", type},
                           {"backend", dr_backend_name(backend)},
                           {"device", device_in(place_of(backend))},
@@ -123,7 +123,7 @@ void print_json() {
   std::printf("%s\n", rows.dump(2).c_str());
 }
 
-// The answers of one backend for both ops, feature by feature.
+// The answers of one backend for both rules, feature by feature.
 struct Column {
   int32_t backend;
   std::vector<std::string> kda;
@@ -153,7 +153,7 @@ void print_matrix(bool markdown) {
   const std::vector<Column> used = columns();
   std::vector<std::string> header = {"feature"};
   for (const Column& column : used)
-    for (const char* op : {"KDA", "GDN"}) header.push_back(std::string(op) + " " + dr_backend_name(column.backend));
+    for (const char* rule : {"KDA", "GDN"}) header.push_back(std::string(rule) + " " + dr_backend_name(column.backend));
   const size_t width = header.size();
   Table table(std::move(header), width);
   for (size_t i = 0; i < kFeatures.size(); ++i) {
@@ -182,7 +182,7 @@ void add_support(CLI::App& app, int& exit_code) {
     bool why = false;
   };
   CLI::App* command =
-      app.add_subcommand("support", "Which backend takes which op, data type and feature, by asking each of them");
+      app.add_subcommand("support", "Which backend takes which rule, data type and feature, by asking each of them");
   command->footer(
       "A cell lists the data types of q, k, v that the backend takes: all, some, or - for none.\n"
       "Example:\n  deltarelay support --why");

@@ -15,23 +15,23 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kBackend = "cuda-sm80";
-constexpr const char* kOps[] = {"kda", "gdn"};
+constexpr const char* kRules[] = {"kda", "gdn"};
 constexpr const char* kTypes[] = {"bf16", "fp16", "fp32"};
 constexpr int kWidths[] = {64, 96, 128, 192, 256};
 // With more value columns than a narrow tile has, the wider one is taken where there is one.
 constexpr int kColumns[] = {128, 64};
 
-// The CTAs that serve an op, data type and width on a device, read off plans: one, or one with wide and one with narrow tiles.
-std::vector<json> ctas_of(const dr_device& device, const std::string& op, const std::string& type, int width) {
+// The CTAs that serve a rule, data type and width on a device, read off plans: one, or one with wide and one with narrow tiles.
+std::vector<json> ctas_of(const dr_device& device, const std::string& rule, const std::string& type, int width) {
   std::vector<json> all;
   for (const int columns : kColumns) {
-    const cases::Case c = cases::parse(op + " " + type + " dk=" + std::to_string(width) +
+    const cases::Case c = cases::parse(rule + " " + type + " dk=" + std::to_string(width) +
                                        " dv=" + std::to_string(columns) + " seqs=64 backend=" + kBackend);
     const cases::Request request(c);
     dr_options options = request.options;
     options.device = &device;
     const json plan = json::parse(Plan(request.problem, options).describe(DR_DESCRIBE_JSON));
-    json row = {{"op", op}, {"dtype", type}, {"width", width}, {"chunk", plan["chunk"]}};
+    json row = {{"rule", rule}, {"dtype", type}, {"width", width}, {"chunk", plan["chunk"]}};
     row.update(plan["cta"]);
     if (all.empty() || all[0]["value_columns"] != row["value_columns"]) all.push_back(std::move(row));
   }
@@ -40,10 +40,10 @@ std::vector<json> ctas_of(const dr_device& device, const std::string& op, const 
 
 json tilings_of(const dr_device& device) {
   json rows = json::array();
-  for (const char* op : kOps)
+  for (const char* rule : kRules)
     for (const char* type : kTypes)
       for (const int width : kWidths)
-        for (json& row : ctas_of(device, op, type, width)) rows.push_back(std::move(row));
+        for (json& row : ctas_of(device, rule, type, width)) rows.push_back(std::move(row));
   return rows;
 }
 
@@ -71,7 +71,7 @@ std::string text_of(const json& number) { return std::to_string(number.get<int64
 Table tiling_table(const std::vector<dr_device>& devices) {
   std::set<int64_t> sizes;
   for (const dr_device& device : devices) sizes.insert(device.l1_bytes);
-  std::vector<std::string> header = {"op",      "data",   "DK up to",      "value columns",      "chunk",
+  std::vector<std::string> header = {"rule",    "data",   "DK up to",      "value columns",      "chunk",
                                      "threads", "stages", "shared memory", "registers a thread", "CTAs by registers"};
   std::vector<json> tables;
   for (const int64_t size : sizes) {
@@ -84,7 +84,7 @@ Table tiling_table(const std::vector<dr_device>& devices) {
   for (size_t i = 0; i < tables[0].size(); ++i) {
     const json& row = tables[0][i];
     if (row["dtype"] == "fp16") continue;  // as bf16
-    std::vector<std::string> cells = {row["op"], row["dtype"] == "bf16" ? "16 bit" : "fp32"};
+    std::vector<std::string> cells = {row["rule"], row["dtype"] == "bf16" ? "16 bit" : "fp32"};
     for (const char* field : {"width", "value_columns", "chunk", "threads", "stages"})
       cells.push_back(text_of(row[field]));
     cells.push_back(bytes(row["shared_bytes"]));
@@ -96,16 +96,16 @@ Table tiling_table(const std::vector<dr_device>& devices) {
 }
 
 Table cost_table(const std::vector<dr_device>& devices) {
-  Table table({"device", "costs", "op", "capability", "units", "shared memory", "GB/s", "chunk", "prepare", "emit",
+  Table table({"device", "costs", "rule", "capability", "units", "shared memory", "GB/s", "chunk", "prepare", "emit",
                "summarize", "carry", "item", "barriers"},
               3);
   for (const dr_device& d : devices)
-    for (const char* op : kOps) {
-      const dr_stage_costs& c = std::strcmp(op, "kda") == 0 ? d.kda_portable : d.gdn_portable;
-      table.add({d.name, d.portable_measured != 0 ? "measured" : "estimated", op, capability_text(d),
-                 std::to_string(d.units), bytes(d.l1_bytes), std::to_string(d.bytes_per_ns), std::to_string(c.chunk),
-                 duration(c.prepare_ns), duration(c.emit_ns), duration(c.summarize_ns), duration(c.carry_ns),
-                 duration(c.item_ns), duration(c.split_ns)});
+    for (const char* rule : kRules) {
+      const dr_costs c = costs_of(d, kBackend, "", std::strcmp(rule, "kda") == 0 ? DR_KDA : DR_GDN);
+      table.add({d.name, c.measured != 0 ? "measured" : "estimated", rule, capability_text(d), std::to_string(d.units),
+                 bytes(d.l1_bytes), std::to_string(d.bytes_per_ns), std::to_string(c.chunk), duration(c.prepare_ns),
+                 duration(c.emit_ns), duration(c.summarize_ns), duration(c.carry_ns), duration(c.item_ns),
+                 duration(c.split_ns)});
     }
   return table;
 }

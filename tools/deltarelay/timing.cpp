@@ -54,7 +54,7 @@ int64_t least_bytes(const cases::Case& c) {
   const int64_t qk = 2 * int64_t{c.heads_qk} * c.dk * bytes_of(c.dtype);
   const int64_t v = int64_t{c.heads_v} * c.dv * bytes_of(c.dtype);
   const int64_t o = int64_t{c.heads_v} * c.dv * bytes_of(c.output_dtype());
-  const int64_t g = int64_t{c.heads_v} * (c.op == DR_OP_KDA ? c.dk : 1) * bytes_of(c.gate_dtype());
+  const int64_t g = int64_t{c.heads_v} * (c.rule == DR_KDA ? c.dk : 1) * bytes_of(c.gate_dtype());
   const int64_t beta = int64_t{c.heads_v} * bytes_of(c.beta_dtype());
   const int64_t state = int64_t{c.heads_v} * c.dk * c.dv;
   int64_t total = c.tokens() * (qk + v + o + g + beta);
@@ -93,6 +93,7 @@ Timing timing_of_plan(const cases::Case& c, const check::PlannedRun& run) {
   timing.on_gpu = c.on_gpu();
   timing.backend = summary.backend;
   timing.isa = summary.isa;
+  timing.variant = summary.variant;
   timing.plan_text = run.describe(DR_DESCRIBE_TEXT);
   timing.chunk = summary.chunk;
   timing.threads = summary.threads;

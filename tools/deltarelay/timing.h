@@ -33,6 +33,7 @@ struct Timing {
 
   std::string backend;
   std::string isa;
+  std::string variant;
   std::string plan_text;
   int32_t chunk = 0;
   int32_t threads = 0;

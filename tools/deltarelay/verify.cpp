@@ -33,7 +33,8 @@ std::string way_of(const cases::Case& c) {
   const Plan plan(request.problem, request.options);
   const dr_plan_summary summary = plan.summary();
   std::string way = summary.backend;
-  if (summary.isa != nullptr && summary.isa[0] != '\0') way += std::string("/") + summary.isa;
+  for (const char* name : {summary.isa, summary.variant})
+    if (name != nullptr && *name != '\0') way += std::string("/") + name;
   if (summary.cut_sequences > 0) way += ", " + std::to_string(summary.num_segments) + " segments";
   return way;
 }

@@ -106,7 +106,7 @@ void run(const char* path, bool kda) {
   const double loaded = milliseconds_since(load);
   dr_problem problem;
   DR_FIND(library, dr_problem_init)(&problem);
-  problem.op = kda ? DR_OP_KDA : DR_OP_GDN;
+  problem.rule = kda ? DR_KDA : DR_GDN;
   problem.num_seqs = 1;
   problem.seq_len = kTokens;
   problem.heads_qk = problem.heads_v = static_cast<int32_t>(kHeads);
@@ -141,7 +141,7 @@ void run(const char* path, bool kda) {
   const double second = milliseconds_since(repeat);
   DR_FIND(library, dr_plan_destroy)(plan);
   std::printf(
-      "{\"op\": \"%s\", \"first_call_ms\": %.3f, \"load_ms\": %.3f, \"plan_ms\": %.3f, \"second_call_ms\": %.3f, "
+      "{\"rule\": \"%s\", \"first_call_ms\": %.3f, \"load_ms\": %.3f, \"plan_ms\": %.3f, \"second_call_ms\": %.3f, "
       "\"context_ms\": %.3f}\n",
       kda ? "kda" : "gdn", first, loaded, planned, second, context);
 }

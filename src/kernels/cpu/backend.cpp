@@ -51,6 +51,8 @@ std::string decline(const Problem&, const Request& request) {
     return "columns: computes all value columns, found a list of " + std::to_string(request.num_columns);
   if (cpu_isa_find(request.isa) < 0)
     return std::string("isa: takes an instruction set of this machine, found ") + request.isa;
+  if (request.variant != nullptr) return std::string("variant: has none, found ") + request.variant;
+  if (request.math != DR_MATH_DEFAULT) return "math: takes default, found tf32";
   return {};
 }
 

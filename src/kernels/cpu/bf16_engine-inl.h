@@ -67,7 +67,7 @@ class Bf16Engine {
   void prepare(const HeadInputs& in, const GateTerms& gate, const ChunkShape& shape, const WalkScratch& s,
                RowsAhead& ahead) {
     ahead_ = &ahead;
-    if (problem_.op == Op::kKda) {
+    if (problem_.rule == Rule::kKda) {
       const RowFactors factors = prepare_kda(problem_, in, gate, shape, s.staging, s.operands, *this);
       std::copy_n(factors.minus_beta_k, kChunk, scales_.keys);
       std::copy_n(factors.q, kChunk, scales_.queries);
@@ -174,9 +174,9 @@ class Bf16Engine {
   // GDN's chunk: keys and queries stay bare, scores of them are exact products, and numbers per row do the rest.
   HWY_NOINLINE void prepare_bare(const HeadInputs& in, const GateTerms& gate, const ChunkShape& shape,
                                  const ChunkOperands& out) {
-    const auto k = copy_rows(in.k, in.stride_k, shape, bare_k_);
+    const auto k = copy_rows(in.k, in.layout_k, shape, bare_k_);
     if constexpr (kAsks) ahead_->ask(kAskedWithRows);
-    const auto q = copy_rows(in.q, in.stride_q, shape, bare_q_);
+    const auto q = copy_rows(in.q, in.layout_q, shape, bare_q_);
     RowFactors factors;
     row_factors(problem_, in, shape, k, q, out.beta, factors);
     alignas(64) float decay[kChunk];

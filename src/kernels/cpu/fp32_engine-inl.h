@@ -59,7 +59,7 @@ class Fp32Engine {
   void leave(float*) {}
 
   void prepare(const HeadInputs& in, const GateTerms& gate, const ChunkShape& shape, const WalkScratch& s, RowsAhead&) {
-    if (problem_.op == Op::kGdn) return prepare_gdn(problem_, in, gate, shape, s.staging, s.operands, *this);
+    if (problem_.rule == Rule::kGdn) return prepare_gdn(problem_, in, gate, shape, s.staging, s.operands, *this);
     const RowFactors factors = prepare_kda(problem_, in, gate, shape, s.staging, s.operands, *this);
     float* to_end = s.operands.to_end;
     for (int32_t t = 0; t < kChunk && problem_.l2norm; ++t)

@@ -69,7 +69,7 @@ struct HeadInputs {  // addresses of one (sequence, head), strides in elements
   const void* k;
   const void* g;
   const void* beta;
-  int64_t stride_q, stride_k, stride_g, stride_beta;
+  int64_t layout_q, layout_k, layout_g, layout_beta;
 };
 
 // What a chunk is: `tokens` tokens from `first` of its sequence, channels padded to `channels`.
@@ -116,7 +116,7 @@ template <class Rows>  // of fp32 or bf16 numbers
 HWY_INLINE void row_factors(const Problem& problem, const HeadInputs& in, const ChunkShape& shape, const Rows& k,
                             const Rows& q, float* beta, RowFactors& out) {
   for (int32_t t = 0; t < kChunk; ++t)
-    beta[t] = t < shape.tokens ? load_one(in.beta, problem.dtype_beta, (shape.first + t) * in.stride_beta) : 0.0f;
+    beta[t] = t < shape.tokens ? load_one(in.beta, problem.dtype_beta, (shape.first + t) * in.layout_beta) : 0.0f;
   activate_betas(problem.beta_form, beta, kChunk);
   std::fill(beta + shape.tokens, beta + kChunk, 0.0f);
   for (int32_t t = 0; t < kChunk; ++t) {
@@ -405,15 +405,15 @@ HWY_INLINE RowFactors prepare_kda_rows(const Problem& problem, const HeadInputs&
 
   // Gates are read once: whole rows of bf16 where they are, without staging.
   const bool bare = problem.dtype_gate == DType::kBf16 && shape.tokens == kChunk && problem.dk == channels;
-  const auto* bare_g = static_cast<const uint16_t*>(at(in.g, DType::kBf16, shape.first * in.stride_g));
-  const RowView g = bare ? RowView{} : view_rows(in.g, problem.dtype_gate, in.stride_g, shape, problem.dk, s.g);
+  const auto* bare_g = static_cast<const uint16_t*>(at(in.g, DType::kBf16, shape.first * in.layout_g));
+  const RowView g = bare ? RowView{} : view_rows(in.g, problem.dtype_gate, in.layout_g, shape, problem.dk, s.g);
   Scores scores;
   for (int32_t c = 0; c < channels; c += kChannelBlock) {
     const int32_t width = std::min(kChannelBlock, channels - c);
     GateTerms terms = gate;
     if (terms.bias != nullptr) terms.bias += c;
     if (bare)
-      activate_gates(terms, bare_g + c, in.stride_g, kChunk, width, s.decay, out.decay + c);
+      activate_gates(terms, bare_g + c, in.layout_g, kChunk, width, s.decay, out.decay + c);
     else
       activate_gates(terms, g.base + c, g.stride, shape.tokens, width, s.decay, out.decay + c);
     std::fill(s.decay + shape.tokens * width, s.decay + kChunk * width, 1.0f);
@@ -459,11 +459,11 @@ HWY_NOINLINE RowFactors prepare_kda(const Problem& problem, const HeadInputs& in
       const auto rows = [&](const void* base, int64_t stride) {
         return RowsOf<uint16_t>{static_cast<const uint16_t*>(at(base, DType::kBf16, shape.first * stride)), stride};
       };
-      return prepare_kda_rows(problem, in, gate, shape, rows(in.k, in.stride_k), rows(in.q, in.stride_q), s, out, pack);
+      return prepare_kda_rows(problem, in, gate, shape, rows(in.k, in.layout_k), rows(in.q, in.layout_q), s, out, pack);
     }
   }
-  const RowView k = view_rows(in.k, problem.dtype, in.stride_k, shape, problem.dk, s.k);
-  const RowView q = view_rows(in.q, problem.dtype, in.stride_q, shape, problem.dk, s.q);
+  const RowView k = view_rows(in.k, problem.dtype, in.layout_k, shape, problem.dk, s.k);
+  const RowView q = view_rows(in.q, problem.dtype, in.layout_q, shape, problem.dk, s.q);
   return prepare_kda_rows(problem, in, gate, shape, k, q, s, out, pack);
 }
 
@@ -474,7 +474,7 @@ HWY_INLINE void token_decays(const Problem& problem, const HeadInputs& in, const
                              const ChunkShape& shape, float* HWY_RESTRICT decay, float* HWY_RESTRICT channel_decay) {
   alignas(64) float inputs[kChunk] = {};
   for (int32_t t = 0; t < shape.tokens; ++t)
-    inputs[t] = load_one(in.g, problem.dtype_gate, (shape.first + t) * in.stride_g);
+    inputs[t] = load_one(in.g, problem.dtype_gate, (shape.first + t) * in.layout_g);
   const float whole = activate_tokens(gate, inputs, shape.tokens, decay);
   std::fill(decay + shape.tokens, decay + kChunk, 1.0f);
   std::fill(channel_decay, channel_decay + shape.channels, whole);
@@ -528,8 +528,8 @@ template <class Pack>
 HWY_NOINLINE void prepare_gdn(const Problem& problem, const HeadInputs& in, const GateTerms& gate,
                               const ChunkShape& shape, const Staging& s, const ChunkOperands& out, const Pack& pack) {
   const int32_t channels = shape.channels;
-  const RowView k = view_rows(in.k, problem.dtype, in.stride_k, shape, problem.dk, s.k);
-  const RowView q = view_rows(in.q, problem.dtype, in.stride_q, shape, problem.dk, s.q);
+  const RowView k = view_rows(in.k, problem.dtype, in.layout_k, shape, problem.dk, s.k);
+  const RowView q = view_rows(in.q, problem.dtype, in.layout_q, shape, problem.dk, s.q);
   RowFactors factors;
   row_factors(problem, in, shape, k, q, out.beta, factors);
   alignas(64) float decay[kChunk];

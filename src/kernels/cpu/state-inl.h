@@ -20,7 +20,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 // Values that are turned together.
 inline constexpr int32_t kTurned = 4;
 // Floats of the line buffer below.
-inline constexpr int64_t kLineFloats = static_cast<int64_t>(kTurned) * kMaxHeadWidth;
+inline constexpr int64_t kLineFloats = static_cast<int64_t>(kTurned) * kMaxKeyWidth;
 
 // to[i][j] = from[j][i] for a 4 x 4 block.
 HWY_INLINE void turn_block(const float* HWY_RESTRICT from, int64_t from_stride, float* HWY_RESTRICT to,
@@ -56,7 +56,7 @@ inline void load_panel(const Problem& problem, const StatePool& pool, const void
   static_assert(kCols % kTurned == 0 || HWY_TARGET == HWY_SCALAR);
   for (int32_t v = 0; v < kCols; v += std::min(kTurned, kCols)) {
     for (int32_t i = 0; i < kTurned; ++i) {
-      float* line = lines + i * kMaxHeadWidth;
+      float* line = lines + i * kMaxKeyWidth;
       const int32_t given = v + i < columns ? problem.dk : 0;
       if (given > 0)
         load_row(at(base, pool.dtype, offset + static_cast<int64_t>(column + v + i) * problem.dk), pool.dtype, given,
@@ -66,9 +66,9 @@ inline void load_panel(const Problem& problem, const StatePool& pool, const void
     for (int32_t c = 0; c < channels; c += kTurned) {
 #if HWY_TARGET == HWY_SCALAR  // a panel is narrower than a block
       for (int32_t j = 0; j < kTurned; ++j)
-        for (int32_t i = 0; i < kCols; ++i) panel[(c + j) * kCols + i] = lines[i * kMaxHeadWidth + c + j];
+        for (int32_t i = 0; i < kCols; ++i) panel[(c + j) * kCols + i] = lines[i * kMaxKeyWidth + c + j];
 #else
-      turn_block(lines + c, kMaxHeadWidth, panel + c * kCols + v, kCols);
+      turn_block(lines + c, kMaxKeyWidth, panel + c * kCols + v, kCols);
 #endif
     }
   }
@@ -87,13 +87,13 @@ inline void store_panel(const Problem& problem, const StatePool& pool, void* bas
     for (int32_t c = 0; c < channels; c += kTurned) {
 #if HWY_TARGET == HWY_SCALAR
       for (int32_t j = 0; j < kTurned; ++j)
-        for (int32_t i = 0; i < kCols; ++i) lines[i * kMaxHeadWidth + c + j] = panel[(c + j) * kCols + i];
+        for (int32_t i = 0; i < kCols; ++i) lines[i * kMaxKeyWidth + c + j] = panel[(c + j) * kCols + i];
 #else
-      turn_block(panel + c * kCols + v, kCols, lines + c, kMaxHeadWidth);
+      turn_block(panel + c * kCols + v, kCols, lines + c, kMaxKeyWidth);
 #endif
     }
     for (int32_t i = 0; i < std::min(std::min(kTurned, kCols), columns - v); ++i)
-      store_row(lines + i * kMaxHeadWidth, problem.dk,
+      store_row(lines + i * kMaxKeyWidth, problem.dk,
                 at(base, pool.dtype, offset + static_cast<int64_t>(column + v + i) * problem.dk), pool.dtype);
   }
 }

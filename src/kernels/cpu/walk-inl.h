@@ -124,15 +124,18 @@ inline GateTerms gate_terms(const StageArgs& args, int32_t head, int32_t channel
     gate.floor = problem.gate_floor;
     gate.floor_decay = std::exp(problem.gate_floor);
   }
-  if (problem.gate_form != GateForm::kRawSoftplus && problem.gate_form != GateForm::kRawBounded) return gate;
-  if (args.tensors.a_log != nullptr) gate.factor = std::exp(args.tensors.a_log[head]);
+  if (!problem.raw_gate()) return gate;
+  const auto number = [](const void* data, DType dtype, int64_t index) {
+    return static_cast<float>(load_as_double(data, dtype, index));
+  };
+  if (args.tensors.a_log != nullptr) gate.factor = std::exp(number(args.tensors.a_log, problem.dtype_a_log, head));
   if (args.tensors.dt_bias == nullptr) return gate;
   std::fill(bias, bias + channels, 0.0f);
-  if (problem.op == Op::kKda) {
-    const float* from = args.tensors.dt_bias + static_cast<int64_t>(head) * problem.dk;
-    std::copy(from, from + problem.dk, bias);
+  if (problem.rule == Rule::kKda) {
+    const int64_t first = static_cast<int64_t>(head) * problem.dk;
+    for (int32_t c = 0; c < problem.dk; ++c) bias[c] = number(args.tensors.dt_bias, problem.dtype_dt_bias, first + c);
   } else {  // one number for a row of tokens
-    std::fill(bias, bias + kChannelPad, args.tensors.dt_bias[head]);
+    std::fill(bias, bias + kChannelPad, number(args.tensors.dt_bias, problem.dtype_dt_bias, head));
   }
   gate.bias = bias;
   return gate;
@@ -264,9 +267,9 @@ inline void walk_item(const StageArgs& args, const Item& item, std::byte* memory
     const ChunkShape shape{first, tokens, channels};
     const int64_t next = first + kChunk;
     RowsAhead ahead(static_cast<int32_t>(std::clamp<int64_t>(end - next, 0, kChunk)));
-    ahead.add(in.k, problem.dtype, in.stride_k, next, problem.dk);
-    ahead.add(in.q, problem.dtype, in.stride_q, next, problem.dk);
-    ahead.add(in.g, problem.dtype_gate, in.stride_g, next, problem.op == Op::kKda ? problem.dk : 1);
+    ahead.add(in.k, problem.dtype, in.layout_k, next, problem.dk);
+    ahead.add(in.q, problem.dtype, in.layout_q, next, problem.dk);
+    ahead.add(in.g, problem.dtype_gate, in.layout_g, next, problem.rule == Rule::kKda ? problem.dk : 1);
     ahead.add(v, problem.dtype, problem.v.token, next, columns);
     if (emits) ahead.add(o, problem.dtype_o, problem.o.token, Engine::kAsks ? next : first, columns);
     engine.prepare(in, gate, shape, s, ahead);

@@ -45,13 +45,14 @@ __device__ __forceinline__ bool is_raw(GateForm form) {
 
 __device__ __forceinline__ float gate_slope(const Activation& activation, int head) {
   const bool given = is_raw(activation.gate_form) && activation.a_log != nullptr;
-  return -kLog2e * (given ? expf(activation.a_log[head]) : 1.0f);
+  return -kLog2e * (given ? expf(load_number(activation.a_log, activation.dtype_a_log, head)) : 1.0f);
 }
 
 // `width`: numbers of dt_bias a head; GDN has one.
 __device__ __forceinline__ float gate_bias(const Activation& activation, int head, int channel = 0, int width = 1) {
   const bool given = is_raw(activation.gate_form) && activation.dt_bias != nullptr;
-  return given ? activation.dt_bias[static_cast<int64_t>(head) * width + channel] : 0.0f;
+  const int64_t index = static_cast<int64_t>(head) * width + channel;
+  return given ? load_number(activation.dt_bias, activation.dtype_dt_bias, index) : 0.0f;
 }
 
 __device__ __forceinline__ GateParams gate_params(const Activation& activation, float slope, float bias) {

@@ -70,8 +70,9 @@ struct Tables {
 // Gates, betas and norms, as `prepare` reads them.
 struct Activation {
   TensorView g, beta;
-  const float* a_log;    // [HV] or nullptr
-  const float* dt_bias;  // [HV, DK] (KDA), [HV] (GDN) or nullptr
+  const void* a_log;    // [HV] or nullptr
+  const void* dt_bias;  // [HV, DK] (KDA), [HV] (GDN) or nullptr
+  DType dtype_a_log, dtype_dt_bias;
   GateForm gate_form;
   BetaForm beta_form;
   float lower_bound;  // raw bounded

@@ -30,6 +30,8 @@ Activation Call::activation() const {
           .beta = view(tensors_.beta, problem_.beta, problem_.dtype_beta),
           .a_log = tensors_.a_log,
           .dt_bias = tensors_.dt_bias,
+          .dtype_a_log = problem_.dtype_a_log,
+          .dtype_dt_bias = problem_.dtype_dt_bias,
           .gate_form = problem_.gate_form,
           .beta_form = problem_.beta_form,
           .lower_bound = problem_.lower_bound,
@@ -125,7 +127,7 @@ void Call::take_checkpoints_on() const {
                             .dv = problem_.dv,
                             .chunk = call_.chunk,
                             .report = tensors_.report};
-  check(launch_checkpoint(args, problem_.op == Op::kKda, problem_.checkpoint.num_slots, stream()),
+  check(launch_checkpoint(args, problem_.rule == Rule::kKda, problem_.checkpoint.num_slots, stream()),
         "launch of checkpoint");
 }
 

@@ -22,10 +22,16 @@ inline std::string decline_request(const Request& request) {
   if (request.device_kind != DR_DEVICE_CUDA) {
     return found("device", "a CUDA device", "a CPU (plans for a GPU that is not here can be made and read)");
   }
+  if (request.isa != nullptr) return found("isa", "none (instruction sets are of CPUs)", request.isa);
   if (request.num_columns > 0) {
     return found("columns", "all value columns", "a list of " + std::to_string(request.num_columns));
   }
   return {};
+}
+
+// Of a backend without reduced products.
+inline std::string decline_math(const Request& request) {
+  return request.math == DR_MATH_DEFAULT ? "" : found("math", "default", "tf32");
 }
 
 // Of a library that was built without CUDA, where everything else was accepted.

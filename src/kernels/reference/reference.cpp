@@ -125,7 +125,8 @@ class Worker {
     gate_.form = p_.gate_form;
     gate_.lower_bound = p_.lower_bound;
     if (p_.gate_floor < 0.0f) gate_.floor = p_.gate_floor;
-    gate_.a = args_.tensors.a_log != nullptr ? std::exp(static_cast<double>(args_.tensors.a_log[head])) : 1.0;
+    const bool given = p_.raw_gate() && args_.tensors.a_log != nullptr;  // other forms do not look at it
+    gate_.a = given ? std::exp(load_as_double(args_.tensors.a_log, p_.dtype_a_log, head)) : 1.0;
   }
 
   // q, k, decays and write strengths of `count` tokens from `t` on.
@@ -133,10 +134,10 @@ class Worker {
     const dr_tensors& x = args_.tensors;
     const int32_t dk = p_.dk;
     const int64_t head_qk = item.head / p_.group();
-    const bool per_channel = p_.op == Op::kKda;
+    const bool per_channel = p_.rule == Rule::kKda;
     const int32_t gates = per_channel ? dk : 1;
-    const bool raw = p_.gate_form == GateForm::kRawSoftplus || p_.gate_form == GateForm::kRawBounded;
-    const float* bias = raw && x.dt_bias != nullptr ? x.dt_bias + static_cast<int64_t>(item.head) * gates : nullptr;
+    const bool biased = p_.raw_gate() && x.dt_bias != nullptr;
+    const auto bias = [&](int64_t index) { return load_as_double(x.dt_bias, p_.dtype_dt_bias, index); };
     for (int32_t j = 0; j < count; ++j) {
       double* q = tokens_.q + j * dk;
       double* k = tokens_.k + j * dk;
@@ -149,7 +150,7 @@ class Worker {
       }
       load_as_double(x.g, p_.dtype_gate, element(p_.g, item.sequence, t + j, item.head), gates, decay);
       for (int32_t i = 0; i < gates; ++i) {
-        decay[i] = std::exp(log_decay(gate_, decay[i], bias != nullptr ? static_cast<double>(bias[i]) : 0.0));
+        decay[i] = std::exp(log_decay(gate_, decay[i], biased ? bias(item.head * int64_t{gates} + i) : 0.0));
       }
       if (!per_channel) std::fill(decay + 1, decay + dk, decay[0]);
       const int64_t beta = element(p_.beta, item.sequence, t + j, item.head);
@@ -297,6 +298,8 @@ std::string decline(const Problem&, const Request& request) {
   if (request.device_kind != DR_DEVICE_CPU) return "device: the reference runs on a CPU, found another kind of device";
   if (request.cut) return "segments: the reference computes every sequence whole, found a forced cut";
   if (request.isa != nullptr) return std::string("isa: the reference has no instruction sets, found ") + request.isa;
+  if (request.variant != nullptr) return std::string("variant: the reference has none, found ") + request.variant;
+  if (request.math != DR_MATH_DEFAULT) return "math: the reference computes in double, found tf32";
   return {};
 }
 

@@ -9,10 +9,10 @@
 
 namespace deltarelay::cuda::sm80 {
 
-// Ways to serve a problem: as exact as its data; or, for fp32 data and by name only, with one product of TF32 in the walk instead of three.
+// Ways to serve a problem: as exact as its data; or, for fp32 data and where dr_options.math asks for it, with one product of TF32 in the walk instead of three.
 enum Way : int32_t { kExact = 0, kTf32 = 1 };
-inline constexpr int32_t kNumWays = 2, kNumNamedWays = 1;
-inline constexpr const char* kWayNames[kNumWays] = {"", "tf32"};
+inline constexpr int32_t kNumWays = 2;
+inline constexpr const char* kWayNames[kNumWays] = {"", ""};  // dr_options.math chooses between them
 bool takes_way(const Problem& problem, int32_t way);
 
 std::string decline(const Problem& problem, const Request& request);
@@ -41,7 +41,7 @@ constexpr Backend planned_backend() {
           .panel_columns = panel_columns,
           .sizes = sizes,
           .num_ways = kNumWays,
-          .num_named_ways = kNumNamedWays,
+          .tf32_way = kTf32,
           .way_names = kWayNames,
           .takes_way = takes_way,
           .value_tiles = value_tiles,

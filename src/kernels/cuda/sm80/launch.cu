@@ -8,37 +8,37 @@ namespace deltarelay::cuda::sm80 {
 namespace {
 
 // Calls body with the kernels of the shape.
-template <Op kOp, DType kType, class Body>
+template <Rule kRule, DType kType, class Body>
 cudaError_t with_width(const Shape& shape, Body body) {
   switch (width_of(shape.dk)) {
     case 64:
-      return body(ShapeKernels<kOp, kType, 64>{});
+      return body(ShapeKernels<kRule, kType, 64>{});
     case 96:
-      return body(ShapeKernels<kOp, kType, 96>{});
+      return body(ShapeKernels<kRule, kType, 96>{});
     case 128:
-      return body(ShapeKernels<kOp, kType, 128>{});
+      return body(ShapeKernels<kRule, kType, 128>{});
     case 192:
-      return body(ShapeKernels<kOp, kType, 192>{});
+      return body(ShapeKernels<kRule, kType, 192>{});
     default:
-      return body(ShapeKernels<kOp, kType, 256>{});
+      return body(ShapeKernels<kRule, kType, 256>{});
   }
 }
-template <Op kOp, class Body>
+template <Rule kRule, class Body>
 cudaError_t with_type(const Shape& shape, Body body) {
   switch (shape.dtype) {
     case DType::kFp32:
-      return with_width<kOp, DType::kFp32>(shape, body);
+      return with_width<kRule, DType::kFp32>(shape, body);
     case DType::kBf16:
-      return with_width<kOp, DType::kBf16>(shape, body);
+      return with_width<kRule, DType::kBf16>(shape, body);
     case DType::kFp16:
-      return with_width<kOp, DType::kFp16>(shape, body);
+      return with_width<kRule, DType::kFp16>(shape, body);
     default:
       return cudaErrorInvalidValue;
   }
 }
 template <class Body>
 cudaError_t with_kernels(const Shape& shape, Body body) {
-  return shape.op == Op::kKda ? with_type<Op::kKda>(shape, body) : with_type<Op::kGdn>(shape, body);
+  return shape.rule == Rule::kKda ? with_type<Rule::kKda>(shape, body) : with_type<Rule::kGdn>(shape, body);
 }
 
 }  // namespace

@@ -111,7 +111,7 @@ __device__ __forceinline__ void load_scalars(GdnPrepareShared<Number, kWidth>& s
 template <class Number, int kWidth>
 __device__ __forceinline__ void prepare_head(GdnPrepareShared<Number, kWidth>& shared, const ChunkPlace& place,
                                              uint8_t* record, int warp) {
-  constexpr RecordPlaces kRecord = record_places(Op::kGdn, sizeof(Number), kWidth, kIsFine<Number>);
+  constexpr RecordPlaces kRecord = record_places(Rule::kGdn, sizeof(Number), kWidth, kIsFine<Number>);
   using Sum = GateSum<Arithmetic<Number>::kExactSums>;
   const int lane = static_cast<int>(threadIdx.x % 32);
   const bool exists = lane < place.valid;
@@ -227,7 +227,7 @@ __global__ void __launch_bounds__(kThreads)
 
   const uint32_t warp = threadIdx.x / 32, of_group = first_of_group + warp;
   if (of_group >= group) return;
-  constexpr int kBytes = record_places(Op::kGdn, sizeof(Number), kWidth, kIsFine<Number>).bytes;
+  constexpr int kBytes = record_places(Rule::kGdn, sizeof(Number), kWidth, kIsFine<Number>).bytes;
   // A call has fewer records than 2^31 (accepts.cpp).
   const uint32_t record = chunk * static_cast<uint32_t>(args.heads_v) + key_head * group + of_group;
   prepare_head(shared, place, args.prepared + static_cast<int64_t>(record) * kBytes, static_cast<int>(warp));

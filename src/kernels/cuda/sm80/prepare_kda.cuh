@@ -42,7 +42,7 @@ struct KdaPrepare {
   using Numbers = TileArithmetic<Number>;
   using Sum = GateSum<Numbers::kExactSums>;
   static constexpr int kElement = sizeof(Number);
-  static constexpr RecordPlaces kRecord = record_places(Op::kKda, kElement, kWidth, kIsFine<Number>);
+  static constexpr RecordPlaces kRecord = record_places(Rule::kKda, kElement, kWidth, kIsFine<Number>);
   static constexpr bool kNarrow = kElement == 2 && kWidth <= 64;
   static constexpr int kChannels = kElement == 2 ? 4 : 2;  // of a lane
   static constexpr int kLanes = kNarrow ? 16 : 32;         // of a team

@@ -81,7 +81,7 @@ constexpr bool is_fine(int32_t element, int32_t dk) { return element == 2 && dk 
 // Where number i of a vector lies: among 16, the four that a lane of the walk takes (columns 2 q, 2 q + 1 of two sums) are neighbours.
 constexpr int32_t vector_place(int32_t i) { return i / 16 * 16 + i % 8 / 2 * 4 + i / 8 % 2 * 2 + i % 2; }
 
-constexpr RecordPlaces record_places(Op op, int32_t element, int32_t width, bool fine) {
+constexpr RecordPlaces record_places(Rule rule, int32_t element, int32_t width, bool fine) {
   RecordPlaces places;
   int32_t at = 0;
   auto take = [&at](int32_t bytes) {
@@ -90,7 +90,7 @@ constexpr RecordPlaces record_places(Op op, int32_t element, int32_t width, bool
     return begin;
   };
   const int32_t square = square_bytes(element, fine), tile = kChunk * width * element, tokens = kChunk * 4;
-  if (op == Op::kKda) {
+  if (rule == Rule::kKda) {
     places.query = take(tile);
     places.read = take(tile);
     places.update = take(tile);
@@ -101,29 +101,29 @@ constexpr RecordPlaces record_places(Op op, int32_t element, int32_t width, bool
   places.diagonal = take(tokens);
   places.read_factor = take(tokens);
   places.query_factor = take(tokens);
-  if (op == Op::kGdn) places.update_factor = take(tokens);
+  if (rule == Rule::kGdn) places.update_factor = take(tokens);
   // GDN: to a multiple of 32 bytes, so that records begin where sectors do.
-  places.decay = take(op == Op::kKda ? width * 4 : 32);
-  if (op == Op::kGdn) places.bound = places.decay + 4;
+  places.decay = take(rule == Rule::kKda ? width * 4 : 32);
+  if (rule == Rule::kGdn) places.bound = places.decay + 4;
   places.bytes = at;
   return places;
 }
 
-constexpr int64_t record_bytes(Op op, DType dtype, int32_t dk) {
+constexpr int64_t record_bytes(Rule rule, DType dtype, int32_t dk) {
   const auto element = static_cast<int32_t>(size_of(dtype));
-  return record_places(op, element, width_of(dk), is_fine(element, dk)).bytes;
+  return record_places(rule, element, width_of(dk), is_fine(element, dk)).bytes;
 }
 
 // What selects an instantiation of the kernels.
 struct Shape {
-  Op op;
+  Rule rule;
   DType dtype;  // of q, k, v
   int32_t dk, dv;
   bool mid_frame;  // KDA: gates are bounded by -5 a token; taken by bf16 only, others do without
   bool tf32;       // fp32: one product of 11-bit operands instead of three; narrow keys (kPlainChannels) keep three
 };
 
-constexpr int64_t record_bytes(const Shape& shape) { return record_bytes(shape.op, shape.dtype, shape.dk); }
+constexpr int64_t record_bytes(const Shape& shape) { return record_bytes(shape.rule, shape.dtype, shape.dk); }
 // The widest tile of value columns that the walk may take; the launch may take narrower ones.
 constexpr int32_t tile_of(const Shape& shape) {
   const auto element = static_cast<int32_t>(size_of(shape.dtype));

@@ -1,4 +1,4 @@
-// Launching prepare and walk of one op, data type and width.
+// Launching prepare and walk of one rule, data type and width.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -25,9 +25,9 @@ constexpr bool kTakesMidFrame = kType == DType::kBf16;
 template <DType kType, int kWidth>
 constexpr bool kHasFine = is_fine(sizeof(NumberOf<kType>), kWidth - 1);
 
-template <Op kOp, DType kType, class Number, int kWidth>
+template <Rule kRule, DType kType, class Number, int kWidth>
 cudaError_t launch_prepare_of(const PrepareArgs& args, const Shape& shape, cudaStream_t stream) {
-  if constexpr (kOp == Op::kGdn) {
+  if constexpr (kRule == Rule::kGdn) {
     const uint32_t group = static_cast<uint32_t>(args.heads_v / args.heads_qk);
     const dim3 grid = ChunkGrid::of(args.chunks, static_cast<uint32_t>(args.heads_qk) * shares_of(group));
     return launch_dependent(prepare_gdn_kernel<Number, kWidth>, grid, kThreads,
@@ -47,15 +47,15 @@ cudaError_t launch_prepare_of(const PrepareArgs& args, const Shape& shape, cudaS
   }
 }
 
-template <Op kOp, DType kType, int kWidth>
-cudaError_t ShapeKernels<kOp, kType, kWidth>::prepare(const PrepareArgs& args, const Shape& shape,
-                                                      cudaStream_t stream) {
+template <Rule kRule, DType kType, int kWidth>
+cudaError_t ShapeKernels<kRule, kType, kWidth>::prepare(const PrepareArgs& args, const Shape& shape,
+                                                        cudaStream_t stream) {
   using Number = NumberOf<kType>;
   if constexpr (kHasFine<kType, kWidth>) {
     if (is_fine(sizeof(Number), shape.dk))
-      return launch_prepare_of<kOp, kType, Fine<Number>, kWidth>(args, shape, stream);
+      return launch_prepare_of<kRule, kType, Fine<Number>, kWidth>(args, shape, stream);
   }
-  return launch_prepare_of<kOp, kType, Number, kWidth>(args, shape, stream);
+  return launch_prepare_of<kRule, kType, Number, kWidth>(args, shape, stream);
 }
 
 // Multiprocessors of the current device. Asked of the runtime once for each device: this runs with every launch.
@@ -82,47 +82,47 @@ struct WalkGrid {
   }
 };
 
-template <Op kOp, class Number, int kWidth, int kColumns, bool kBoth = false>
+template <Rule kRule, class Number, int kWidth, int kColumns, bool kBoth = false>
 cudaError_t launch_walk_tiles(const WalkInputs& inputs, const WalkArgs& args, const Shape& shape, cudaStream_t stream) {
-  using Stage = sm80::Stage<kOp, Number, kWidth, kColumns, kBoth>;
+  using Stage = sm80::Stage<kRule, Number, kWidth, kColumns, kBoth>;
   const WalkGrid grid(args, shape, kColumns, kBoth);
-  return launch_dependent(walk_kernel<kOp, Number, kWidth, kColumns, kBoth>, static_cast<unsigned>(grid.blocks),
+  return launch_dependent(walk_kernel<kRule, Number, kWidth, kColumns, kBoth>, static_cast<unsigned>(grid.blocks),
                           Stage::kAllThreads, Stage::kSharedBytes, stream, inputs, args, Extent{shape.dk, shape.dv},
                           grid.tiles);
 }
 
-template <Op kOp, DType kType, int kWidth>
-cudaError_t ShapeKernels<kOp, kType, kWidth>::walk(const WalkInputs& inputs, const WalkArgs& args, const Shape& shape,
-                                                   cudaStream_t stream) {
+template <Rule kRule, DType kType, int kWidth>
+cudaError_t ShapeKernels<kRule, kType, kWidth>::walk(const WalkInputs& inputs, const WalkArgs& args, const Shape& shape,
+                                                     cudaStream_t stream) {
   using Number = NumberOf<kType>;
   if constexpr (kType == DType::kFp32) {
-    if (shape.tf32) return launch_walk_tiles<kOp, Tf32, kWidth, kTileValues>(inputs, args, shape, stream);
+    if (shape.tf32) return launch_walk_tiles<kRule, Tf32, kWidth, kTileValues>(inputs, args, shape, stream);
   }
   if constexpr (kHasFine<kType, kWidth>) {
     if (is_fine(sizeof(Number), shape.dk))
-      return launch_walk_tiles<kOp, Fine<Number>, kWidth, kTileValues>(inputs, args, shape, stream);
+      return launch_walk_tiles<kRule, Fine<Number>, kWidth, kTileValues>(inputs, args, shape, stream);
   }
-  if constexpr (walks_both(kOp, sizeof(Number), kWidth)) {
+  if constexpr (walks_both(kRule, sizeof(Number), kWidth)) {
     if (summarizes(args) && walks_both(shape))
-      return launch_walk_tiles<kOp, Number, kWidth, kWideTile, true>(inputs, args, shape, stream);
+      return launch_walk_tiles<kRule, Number, kWidth, kWideTile, true>(inputs, args, shape, stream);
   }
   if constexpr (has_wide_tiles(sizeof(Number), kWidth)) {
     // Wide tiles read less. Where narrow ones find a multiprocessor each, they are faster. No number depends on it.
     if (tile_of(shape) == kWideTile && WalkGrid(args, shape, kTileValues).blocks > multiprocessors())
-      return launch_walk_tiles<kOp, Number, kWidth, kWideTile>(inputs, args, shape, stream);
+      return launch_walk_tiles<kRule, Number, kWidth, kWideTile>(inputs, args, shape, stream);
   }
-  return launch_walk_tiles<kOp, Number, kWidth, kTileValues>(inputs, args, shape, stream);
+  return launch_walk_tiles<kRule, Number, kWidth, kTileValues>(inputs, args, shape, stream);
 }
 
-template <Op kOp, DType kType, int kWidth>
-cudaError_t ShapeKernels<kOp, kType, kWidth>::load(const Shape&) {
+template <Rule kRule, DType kType, int kWidth>
+cudaError_t ShapeKernels<kRule, kType, kWidth>::load(const Shape&) {
   using Number = NumberOf<kType>;
   cudaError_t status = cudaSuccess;
   auto load = [&status](auto* kernel, size_t shared_bytes) {
     if (status == cudaSuccess) status = load_kernel(kernel, shared_bytes);
   };
   auto load_prepare = [&load]<class Of>(Of) {
-    if constexpr (kOp == Op::kGdn) {
+    if constexpr (kRule == Rule::kGdn) {
       load(prepare_gdn_kernel<Of, kWidth>, sizeof(GdnPrepareShared<Of, kWidth>));
     } else {
       if constexpr (kTakesMidFrame<kType>)
@@ -133,16 +133,17 @@ cudaError_t ShapeKernels<kOp, kType, kWidth>::load(const Shape&) {
   load_prepare(Number{});
   if constexpr (kHasFine<kType, kWidth>) {
     load_prepare(Fine<Number>{});
-    load(walk_kernel<kOp, Fine<Number>, kWidth, kTileValues, false>,
-         Stage<kOp, Fine<Number>, kWidth, kTileValues>::kSharedBytes);
+    load(walk_kernel<kRule, Fine<Number>, kWidth, kTileValues, false>,
+         Stage<kRule, Fine<Number>, kWidth, kTileValues>::kSharedBytes);
   }
   if constexpr (kType == DType::kFp32)
-    load(walk_kernel<kOp, Tf32, kWidth, kTileValues, false>, Stage<kOp, Tf32, kWidth, kTileValues>::kSharedBytes);
+    load(walk_kernel<kRule, Tf32, kWidth, kTileValues, false>, Stage<kRule, Tf32, kWidth, kTileValues>::kSharedBytes);
   if constexpr (has_wide_tiles(sizeof(Number), kWidth))
-    load(walk_kernel<kOp, Number, kWidth, kWideTile, false>, Stage<kOp, Number, kWidth, kWideTile>::kSharedBytes);
-  if constexpr (walks_both(kOp, sizeof(Number), kWidth))
-    load(walk_kernel<kOp, Number, kWidth, kWideTile, true>, Stage<kOp, Number, kWidth, kWideTile, true>::kSharedBytes);
-  load(walk_kernel<kOp, Number, kWidth, kTileValues, false>, Stage<kOp, Number, kWidth, kTileValues>::kSharedBytes);
+    load(walk_kernel<kRule, Number, kWidth, kWideTile, false>, Stage<kRule, Number, kWidth, kWideTile>::kSharedBytes);
+  if constexpr (walks_both(kRule, sizeof(Number), kWidth))
+    load(walk_kernel<kRule, Number, kWidth, kWideTile, true>,
+         Stage<kRule, Number, kWidth, kWideTile, true>::kSharedBytes);
+  load(walk_kernel<kRule, Number, kWidth, kTileValues, false>, Stage<kRule, Number, kWidth, kTileValues>::kSharedBytes);
   return status;
 }
 

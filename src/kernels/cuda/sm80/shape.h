@@ -1,4 +1,4 @@
-// The kernels of one op, data type and width: compiled in a file of their own each (shape.cu.in), chosen among in launch.cu.
+// The kernels of one rule, data type and width: compiled in a file of their own each (shape.cu.in), chosen among in launch.cu.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -6,7 +6,7 @@
 
 namespace deltarelay::cuda::sm80 {
 
-template <Op kOp, DType kType, int kWidth>
+template <Rule kRule, DType kType, int kWidth>
 struct ShapeKernels {
   static cudaError_t prepare(const PrepareArgs& args, const Shape& shape, cudaStream_t stream);
   static cudaError_t walk(const WalkInputs& inputs, const WalkArgs& args, const Shape& shape, cudaStream_t stream);

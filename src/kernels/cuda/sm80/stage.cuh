@@ -14,17 +14,18 @@
 namespace deltarelay::cuda::sm80 {
 
 // Places in a stage, and the sizes of a CTA (tiling.h) as the kernels name them.
-template <Op kOp, class Number, int kKeyWidth, int kTileColumns, bool kWalksBoth = false>
+template <Rule kRule, class Number, int kKeyWidth, int kTileColumns, bool kWalksBoth = false>
 struct Stage {
   static constexpr WalkTiling kTiling =
-      walk_tiling(kOp, sizeof(Number), kKeyWidth, kTileColumns, kIsFine<Number>, kWalksBoth);
+      walk_tiling(kRule, sizeof(Number), kKeyWidth, kTileColumns, kIsFine<Number>, kWalksBoth);
   static constexpr int kWidth = kKeyWidth;
   static constexpr bool kBoth = kWalksBoth;  // the second half of the columns is of M^T, when a row is summarized
-  static constexpr bool kScalarGate = kOp == Op::kGdn;  // factors per token, raw tiles; else factors are in the tiles
+  static constexpr bool kScalarGate =
+      kRule == Rule::kGdn;  // factors per token, raw tiles; else factors are in the tiles
   static constexpr int kColumns = kTileColumns, kRowTiles = kTiling.row_tiles;
   static constexpr int kAllThreads = kTiling.threads, kWarps = kAllThreads / 32;
   static constexpr int kElement = sizeof(Number);
-  static constexpr RecordPlaces kRecord = record_places(kOp, kElement, kWidth, kIsFine<Number>);
+  static constexpr RecordPlaces kRecord = record_places(kRule, kElement, kWidth, kIsFine<Number>);
   static constexpr int kRowBytes = kTiling.row_bytes, kRowPieces = kWidth * kElement / 16;
   static constexpr int kValueRowBytes = kTiling.value_row_bytes, kValuePieces = kTiling.value_columns * kElement / 16;
 

@@ -42,19 +42,20 @@ struct WalkTiling {
 
 // May a CTA have B and M^T of a row, a tile of 64 columns each? Both then read a record once, and the CTA knows when M has vanished: for KDA, whose
 // records are large and say nothing of M (suffix.cuh). Registers hold it at 64 key channels.
-constexpr bool walks_both(Op op, int32_t element, int32_t width) {
-  return op == Op::kKda && element == 2 && width == kTileValues;
+constexpr bool walks_both(Rule rule, int32_t element, int32_t width) {
+  return rule == Rule::kKda && element == 2 && width == kTileValues;
 }
 
 constexpr bool walks_both(const Shape& shape) {
   const auto element = static_cast<int32_t>(size_of(shape.dtype));
-  return walks_both(shape.op, element, width_of(shape.dk)) && !is_fine(element, shape.dk) && shape.dv <= kTileValues;
+  return walks_both(shape.rule, element, width_of(shape.dk)) && !is_fine(element, shape.dk) && shape.dv <= kTileValues;
 }
 
 // `both`: the columns are half of B's, half of M's.
-constexpr WalkTiling walk_tiling(Op op, int32_t element, int32_t width, int32_t columns, bool fine, bool both = false) {
-  const RecordPlaces record = record_places(op, element, width, fine);
-  const bool scalar_gate = op == Op::kGdn;  // factors per token, raw tiles, of which k is read and updated with
+constexpr WalkTiling walk_tiling(Rule rule, int32_t element, int32_t width, int32_t columns, bool fine,
+                                 bool both = false) {
+  const RecordPlaces record = record_places(rule, element, width, fine);
+  const bool scalar_gate = rule == Rule::kGdn;  // factors per token, raw tiles, of which k is read and updated with
   WalkTiling t;
   t.columns = columns;
   t.row_tiles = row_tiles(element, width, columns);

@@ -78,9 +78,9 @@ __device__ __forceinline__ void wait_first(const WalkInputs& inputs, const WalkA
 }
 
 // One CTA, one item.
-template <Op kOp, class Number, int kWidth, int kTileColumns, bool kBoth>
+template <Rule kRule, class Number, int kWidth, int kTileColumns, bool kBoth>
 struct Walk {
-  using Stage = sm80::Stage<kOp, Number, kWidth, kTileColumns, kBoth>;
+  using Stage = sm80::Stage<kRule, Number, kWidth, kTileColumns, kBoth>;
   using Numbers = Arithmetic<Number>;
   using Left = typename Numbers::Left;
   static constexpr int kElement = Stage::kElement, kRowBytes = Stage::kRowBytes, kRowTiles = Stage::kRowTiles;
@@ -512,12 +512,12 @@ struct Walk {
   }
 };
 
-template <Op kOp, class Number, int kWidth, int kTileColumns, bool kBoth>
-__global__ void __launch_bounds__(Stage<kOp, Number, kWidth, kTileColumns, kBoth>::kAllThreads,
-                                  Stage<kOp, Number, kWidth, kTileColumns, kBoth>::kTogether)
+template <Rule kRule, class Number, int kWidth, int kTileColumns, bool kBoth>
+__global__ void __launch_bounds__(Stage<kRule, Number, kWidth, kTileColumns, kBoth>::kAllThreads,
+                                  Stage<kRule, Number, kWidth, kTileColumns, kBoth>::kTogether)
     walk_kernel(const __grid_constant__ WalkInputs inputs, const __grid_constant__ WalkArgs args, Extent extent,
                 int tiles) {
-  using Walk = sm80::Walk<kOp, Number, kWidth, kTileColumns, kBoth>;
+  using Walk = sm80::Walk<kRule, Number, kWidth, kTileColumns, kBoth>;
   wait_first<typename Walk::Stage>(inputs, args);
   Walk::walk(inputs, args, extent, tiles, dynamic_shared_memory());
 }

@@ -19,6 +19,7 @@ constexpr int64_t kMapCoordinates = std::numeric_limits<int32_t>::max();
 
 std::string decline_device(const Request& request) {
   std::string reason = decline_request(request);
+  if (reason.empty()) reason = decline_math(request);
   if (reason.empty() && request.compute_capability != 90)
     reason = found("compute capability", "9.0", capability_text(request.compute_capability));
   return reason;
@@ -28,7 +29,7 @@ std::string decline_stride(const char* tensor, const char* axis, int64_t stride,
   const auto element = static_cast<int64_t>(size_of(dtype));
   const int64_t piece = kMapBytes / element, limit = kMapStrideBytes / element;
   if (stride % piece == 0 && stride < limit) return {};
-  return found(std::string("stride_") + tensor + "." + axis,
+  return found(std::string("layout_") + tensor + "." + axis,
                "a multiple of " + std::to_string(piece) + " elements below " + std::to_string(limit),
                std::to_string(stride));
 }
@@ -41,14 +42,17 @@ std::string decline_strides(const char* tensor, const Strides& s, DType dtype) {
 }
 
 std::string decline_tensors(const Problem& p) {
-  if (p.alignment_bytes < kMapBytes) {
-    return found("alignment_bytes", "at least " + std::to_string(kMapBytes), std::to_string(p.alignment_bytes));
-  }
   const struct {
     const char* name;
     const Strides& strides;
-  } tensors[] = {{"q", p.q}, {"k", p.k}, {"v", p.v}, {"o", p.o}};
+    int64_t alignment;
+  } tensors[] = {
+      {"q", p.q, p.alignment.q}, {"k", p.k, p.alignment.k}, {"v", p.v, p.alignment.v}, {"o", p.o, p.alignment.o}};
   for (const auto& tensor : tensors) {
+    if (tensor.alignment < kMapBytes) {
+      return found(std::string("layout_") + tensor.name + ".alignment_bytes", "at least " + std::to_string(kMapBytes),
+                   std::to_string(tensor.alignment));
+    }
     std::string reason = decline_strides(tensor.name, tensor.strides, p.dtype);
     if (!reason.empty()) return reason;
   }
@@ -64,7 +68,8 @@ std::string decline_way(const Problem& p, const std::string& name) {
   for (int32_t way = 0; way < kNumWays; ++way) {
     if (name == kWayNames[way] && takes_way(p, way)) return {};
   }
-  return found("isa", takes_way(p, kFused) ? "fused or prepared" : "prepared, with these gates and checkpoints", name);
+  return found("variant", takes_way(p, kFused) ? "fused or prepared" : "prepared, with these gates and checkpoints",
+               name);
 }
 
 std::string decline(const Problem& p, const Request& request) {
@@ -75,13 +80,13 @@ std::string decline(const Problem& p, const Request& request) {
   if (p.dtype != DType::kBf16 && p.dtype != DType::kFp16) return found("dtype", "bf16 or fp16", name_of(p.dtype));
   if (p.dtype_o != p.dtype) return found("dtype_o", std::string(name_of(p.dtype)) + " as dtype", name_of(p.dtype_o));
   std::string unfit = decline_tensors(p);
-  return unfit.empty() && request.isa != nullptr ? decline_way(p, request.isa) : unfit;
+  return unfit.empty() && request.variant != nullptr ? decline_way(p, request.variant) : unfit;
 }
 
 bool takes_way(const Problem& p, int32_t way) {
   if (way == kPrepared) return true;
   if (p.checkpoints != Checkpoints::kNone) return false;  // only the walk through records pauses to store them
-  if (p.op == Op::kGdn) return true;
+  if (p.rule == Rule::kGdn) return true;
   // The gate is an operand of TMA there, and all factors are in the frame of a chunk's middle.
   const bool form = p.gate_form == GateForm::kRawBounded || p.gate_form == GateForm::kLog;
   return p.dtype == DType::kBf16 && p.dtype_gate == DType::kBf16 && form && p.least_gate() >= kMidFrameGate &&
@@ -89,7 +94,7 @@ bool takes_way(const Problem& p, int32_t way) {
 }
 
 int32_t chunk(const Problem& p, int32_t way) {
-  return p.op == Op::kGdn && way == kPrepared ? GdnRecord::kChunk : KdaRecord::kChunk;
+  return p.rule == Rule::kGdn && way == kPrepared ? GdnRecord::kChunk : KdaRecord::kChunk;
 }
 
 // A work item holds 64 value columns, or two such panels.
@@ -99,17 +104,17 @@ Sizes sizes(const Problem& p, int32_t way, const Tiling&) {
   Sizes sizes;
   sizes.state_floats = int64_t{kWidth} * kWidth;
   sizes.transition_floats = int64_t{kWidth} * kWidth;
-  if (way == kPrepared) sizes.record_bytes = p.op == Op::kGdn ? GdnRecord::kBytes : KdaRecord::kBytes;
+  if (way == kPrepared) sizes.record_bytes = p.rule == Rule::kGdn ? GdnRecord::kBytes : KdaRecord::kBytes;
   return sizes;
 }
 
-bool short_summaries(const Problem& p) { return p.op == Op::kGdn; }
+bool short_summaries(const Problem& p) { return p.rule == Rule::kGdn; }
 
 bool tries_suffixes(const Problem& p, const CallBounds& bounds, int32_t units, bool) {
   constexpr int64_t kLeastChunks = 8, kLeastChunksKda = 32;
   if (bounds.folds == 0) return false;
   const int64_t chunks = bounds.chunks / bounds.rows1;
-  if (p.op == Op::kGdn) return chunks >= kLeastChunks;
+  if (p.rule == Rule::kGdn) return chunks >= kLeastChunks;
   return chunks >= kLeastChunksKda && 2 * bounds.rows1 * p.heads_v > units;
 }
 
@@ -117,14 +122,14 @@ bool walks_twins(const Problem& p, const CallBounds& bounds) {
   // H200: 8 chunks a row are as long with and without, 16 take 4 % less.
   constexpr int64_t kLeastChunks = 16;
   const int64_t rows = bounds.folds > 0 ? bounds.rows3 : bounds.rows1;
-  return p.op == Op::kGdn && p.group() % 2 == 0 && rows > 0 && bounds.chunks >= kLeastChunks * rows;
+  return p.rule == Rule::kGdn && p.group() % 2 == 0 && rows > 0 && bounds.chunks >= kLeastChunks * rows;
 }
 
 RelayUnits relay_units(const Problem& p, int32_t way, int32_t tiles, const CallBounds& bounds, int32_t units) {
   if (way != kFused || tiles != 1 || !p.lengths_known) return {};
   const int32_t together = walks_twins(p, bounds) ? 2 : 1;
   return {.side = together * static_cast<int32_t>(std::gcd(p.group() / together, units / together)),
-          .parts = p.op == Op::kGdn ? kMostItemsGdn : kMostItems};
+          .parts = p.rule == Rule::kGdn ? kMostItemsGdn : kMostItems};
 }
 
 }  // namespace deltarelay::cuda::sm90

@@ -79,7 +79,7 @@ class Chain {
     maps.beta = numbers(activation.beta);
   }
 
-  bool gdn() const { return problem_.op == Op::kGdn; }
+  bool gdn() const { return problem_.rule == Rule::kGdn; }
 
   CUtensorMap map(const void* data, const Strides& strides, int64_t heads, int32_t box_halves) const {
     MapRequest asked = request(view(data, strides, problem_.dtype), heads);

@@ -1,4 +1,4 @@
-// Launching the walk of one op and data type.
+// Launching the walk of one rule and data type.
 #pragma once
 #include <numeric>
 
