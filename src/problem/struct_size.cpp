@@ -20,15 +20,20 @@ uint32_t size_field(const void* structure) {
   return size;
 }
 
+// Words are put together only where one is refused: this is part of every call.
+[[noreturn]] void fail_size(const char* argument, const Sizing& sizing, const std::string& found) {
+  fail_invalid(
+      std::string(argument) + ".size",
+      "at least " + std::to_string(sizing.in_0_2) + " (version 0.2 or later of the header; an init function sets it)",
+      found);
+}
+
 void check_plausible(const char* argument, uint32_t found, const Sizing& sizing) {
-  const std::string name = std::string(argument) + ".size";
-  const std::string expected =
-      "at least " + std::to_string(sizing.in_0_2) + " (version 0.2 or later of the header; an init function sets it)";
   if (sizing.in_0_1 != 0 && found == sizing.in_0_1) {
-    fail_invalid(name, expected,
-                 std::to_string(found) + ", the size in version 0.1: compile against the header of this library");
+    fail_size(argument, sizing,
+              std::to_string(found) + ", the size in version 0.1: compile against the header of this library");
   }
-  if (found < sizing.in_0_2 || found > kLargestBelievable) fail_invalid(name, expected, std::to_string(found));
+  if (found < sizing.in_0_2 || found > kLargestBelievable) fail_size(argument, sizing, std::to_string(found));
 }
 
 }  // namespace
