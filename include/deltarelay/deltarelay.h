@@ -391,12 +391,21 @@ DR_API dr_status dr_plan_describe(const dr_plan* plan, int32_t format, char* tex
  * host memory for a CPU plan and in memory of its GPU for a CUDA plan, index arrays, lists and the report included; values in
  * host memory are checked, on a GPU they are brought into range and reported. What the problem has no use for is NULL, but for
  * a_log and dt_bias, which are then not looked at. A tensor without elements may be NULL. No two rows write the same slot, and
- * no sequence reads a slot that another one writes. */
+ * no sequence reads a slot that another one writes.
+ *
+ * Counts. T and N below are num_tokens and num_seqs of this call, or the problem's where they are 0. Where lengths come at
+ * execution a call may have fewer of both than the problem's bounds, and pays for what it has: arrays have T rows and N
+ * entries, and nothing beyond is read or written. Of o, rows of sequences are written, rows from the last offset to T are
+ * set to zero, and rows from T on are left alone. A captured CUDA graph keeps the counts of its capture: replays with fewer
+ * tokens or sequences say so by the offsets on the device, with empty sequences at the end.
+ *
+ * Continuing a prefix from its final state gives the bits of the whole sequence only where the prefix ends at a multiple of
+ * the plan's chunk (of the grain in the invariant mode); elsewhere results agree within rounding. */
 typedef struct dr_tensors {
   uint32_t size;
   uint32_t reserved;
-  int64_t num_tokens;  /* rows of this call, where lengths come at execution: at most problem.num_tokens; 0: as many */
-  int64_t num_seqs;    /* sequences of this call, likewise */
+  int64_t num_tokens;  /* T: at most problem.num_tokens where lengths come at execution, else that; 0: that many */
+  int64_t num_seqs;    /* N: likewise */
   const void* q;       /* [T, HQK, DK] */
   const void* k;       /* [T, HQK, DK] */
   const void* v;       /* [T, HV, DV] */
@@ -407,17 +416,17 @@ typedef struct dr_tensors {
   void* o;             /* [T, HV, DV] */
 
   const void* initial;        /* state pool */
-  const void* initial_index;  /* [num_seqs], with DR_STATE_SLOTS */
-  const uint8_t* has_initial; /* [num_seqs], with initial_mask */
+  const void* initial_index;  /* [N], with DR_STATE_SLOTS */
+  const uint8_t* has_initial; /* [N], with initial_mask */
   void* final;
-  const void* final_index;
+  const void* final_index; /* [N], with DR_STATE_SLOTS */
   void* checkpoint;
   const void* checkpoint_index;      /* one per checkpoint row, with DR_STATE_SLOTS */
-  const int32_t* checkpoint_offsets; /* LIST: [num_seqs + 1], rows of sequence n are [offsets[n], offsets[n+1]) */
+  const int32_t* checkpoint_offsets; /* LIST: [N + 1], rows of sequence n are [offsets[n], offsets[n+1]) */
   const int32_t*
       checkpoint_positions; /* LIST: token counts, increasing in a sequence, multiples of 16, within its length */
 
-  const void* seq_offsets; /* only when the problem had none */
+  const void* seq_offsets; /* [N + 1], only when the problem had none */
   uint32_t* report;        /* may be NULL; set to 0, or to DR_REPORT_* bits: device-side values had to be clamped, or a
                               truncated carry dropped a transition that was not 0 */
 

@@ -80,12 +80,11 @@ plan::TeamTable device_tables_in(std::byte* memory, const DeviceTableLayout& lay
 }
 
 plan::TableRequest table_request(const Plan& plan) {
-  return {plan.problem.num_tokens,
-          static_cast<int32_t>(plan.problem.num_seqs),
-          plan.chunk,
-          plan.rule,
-          plan.cut_value,
-          plan.costs,
+  return table_request(plan, {plan.problem.num_tokens, plan.problem.num_seqs});
+}
+
+plan::TableRequest table_request(const Plan& plan, const CallCounts& counts) {
+  return {counts.num_tokens, static_cast<int32_t>(counts.num_seqs), plan.chunk, plan.rule, plan.cut_value, plan.costs,
           plan.limits};
 }
 

@@ -32,5 +32,6 @@ plan::TeamTable device_tables_in(std::byte* memory, const DeviceTableLayout& lay
 
 // What the table of a plan depends on besides the offsets.
 plan::TableRequest table_request(const Plan& plan);
+plan::TableRequest table_request(const Plan& plan, const CallCounts& counts);
 
 }  // namespace deltarelay

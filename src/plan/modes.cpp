@@ -159,10 +159,13 @@ plan::Costs costs_of(const Problem& problem, const Options& options, const Backe
   return c;
 }
 
+// Every sequence may end within a chunk, and no chunk is empty: without a token there is none.
+int64_t late_chunks(const CallCounts& counts, int64_t chunk) {
+  return std::min(counts.num_tokens, plan::ceil_div(counts.num_tokens, chunk) + counts.num_seqs);
+}
+
 CallBounds uncut_bounds(const Problem& p, int64_t chunk) {
-  // Every sequence may end within a chunk, and no chunk is empty: without a token there is none.
-  if (!p.lengths_known)
-    return {.rows1 = p.num_seqs, .chunks = std::min(p.num_tokens, plan::ceil_div(p.num_tokens, chunk) + p.num_seqs)};
+  if (!p.lengths_known) return {.rows1 = p.num_seqs, .chunks = late_chunks({p.num_tokens, p.num_seqs}, chunk)};
   CallBounds bounds;
   for (int64_t n = 0; n < p.num_seqs; ++n) {
     bounds.rows1 += p.length(n) > 0 ? 1 : 0;

@@ -190,15 +190,19 @@ void plan_known_lengths(Plan& plan, const Modes& modes) {
   list_steps(plan, choice.times);
 }
 
+CapacityRequest capacity_request(const Plan& plan, const CallCounts& counts) {
+  return {plan.rule,  plan.cut_value,       counts.num_tokens, counts.num_seqs,
+          plan.chunk, plan.problem.heads_v, plan.costs.units};
+}
+
 // Backend, tiling and workspace from (num_tokens, num_seqs); the table is written at execution. The tiling is the one that
 // suits sequences of equal length: a lone long one among them is then cut into segments instead.
 void plan_unknown_lengths(Plan& plan, const Modes& modes) {
   const int32_t mode = choose_tiling(plan, modes);
   plan.tiling.value_tiles = modes.tiles[mode];
   plan.costs = modes.costs[mode];
-  const CapacityRequest request{plan.rule,  plan.cut_value,       plan.problem.num_tokens, plan.problem.num_seqs,
-                                plan.chunk, plan.problem.heads_v, plan.costs.units};
-  plan.capacity = capacity_of(request, plan.limits);
+  const CallCounts most{plan.problem.num_tokens, plan.problem.num_seqs};
+  plan.capacity = capacity_of(capacity_request(plan, most), plan.limits);
   plan.limits.max_rows = static_cast<int32_t>(std::min<int64_t>(plan.limits.max_rows, plan.capacity.slots));
   plan.table.num_slots = plan.capacity.slots;
   plan.steps.push_back({"segment table", 1, 0});
@@ -324,6 +328,19 @@ CallBounds bounds_of(const Plan& plan) {
           .chunks = plan.num_chunks,
           .slots = plan.capacity.slots,
           .checkpoints = plan.checkpoints};
+}
+
+CallBounds bounds_of(const Plan& plan, const CallCounts& counts) {
+  const Problem& p = plan.problem;
+  if (counts.num_seqs == p.num_seqs && counts.num_tokens == p.num_tokens) return bounds_of(plan);
+  const plan::TableSize size = capacity_of(capacity_request(plan, counts), plan.limits);
+  CallBounds bounds = bounds_of(plan);
+  bounds.rows1 = std::min(bounds.rows1, size.rows1);
+  bounds.folds = std::min(bounds.folds, size.folds);
+  bounds.rows3 = std::min(bounds.rows3, size.rows3);
+  bounds.slots = std::min(bounds.slots, size.slots);
+  bounds.chunks = late_chunks(counts, plan.chunk);
+  return bounds;
 }
 
 bool tries_suffixes(const Plan& plan) {

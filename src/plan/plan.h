@@ -157,8 +157,9 @@ inline constexpr const char* kBufferCheckpoints = "checkpoints";
 inline constexpr const char* kBufferRelayStates = "relayed states";  // [relay.places(), DV, DK] fp32, on a GPU
 inline constexpr const char* kBufferRelayMarks = "relay marks";      // [relay.places(), 2] RelayMark, on a GPU
 
-// What an execution on a GPU has at most.
+// What an execution on a GPU has at most; of a call with fewer rows and sequences than the plan's bounds, what that has.
 CallBounds bounds_of(const Plan& plan);
+CallBounds bounds_of(const Plan& plan, const CallCounts& counts);
 bool tries_suffixes(const Plan& plan);  // Backend::tries_suffixes
 bool walks_twins(const Plan& plan);     // Backend::walks_twins
 

@@ -90,6 +90,12 @@ struct Problem {
   bool checkpoints_inside(int64_t chunk) const;
 };
 
+// Rows and sequences that one execution has: the problem's, or fewer where lengths come with the tensors.
+struct CallCounts {
+  int64_t num_tokens;
+  int64_t num_seqs;
+};
+
 // Where the rows of each sequence lie: the view that kernels use, whether lengths came with the plan or the tensors.
 struct Sequences {
   const int64_t* offsets = nullptr;  // packed: num_seqs + 1 entries

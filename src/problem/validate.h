@@ -12,6 +12,9 @@ Problem validate(const dr_problem& given);
 // when `host_memory`. Throws Error(DR_INVALID). Writes nothing.
 void validate_tensors(const Problem& problem, const dr_tensors& tensors, bool host_memory);
 
+// What tensors.num_tokens and num_seqs say, which validate_tensors has checked.
+CallCounts counts_of(const Problem& problem, const dr_tensors& tensors);
+
 // Offsets of `num_seqs` packed sequences in host memory, wherever they come from: the first is 0, none is lower than the one
 // before, the last is at most num_tokens. Throws Error(DR_INVALID).
 void check_offsets(const char* argument, const void* offsets, DType dtype, int64_t num_seqs, int64_t num_tokens);

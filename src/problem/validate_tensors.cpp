@@ -143,16 +143,16 @@ void check_same_pool(const Problem& p, const dr_tensors& t) {
 
 // States may be updated in place, but a slot that one sequence writes must not be read by another: there is no order
 // between them. Only pools at the same address are compared.
-void check_in_place(const Problem& p, const dr_tensors& t) {
+void check_in_place(const Problem& p, const dr_tensors& t, int64_t num_seqs) {
   if (!in_place(p, t) || (p.initial.use == StateUse::kRows && p.final.use == StateUse::kRows)) return;
-  int64_t first = least_slot_from(p.final, t.final_index, p.num_seqs, 0);
+  int64_t first = least_slot_from(p.final, t.final_index, num_seqs, 0);
   while (first != kNoSlot) {
     SlotWindow written(first);
-    for (int64_t n = 0; n < p.num_seqs; ++n) {
+    for (int64_t n = 0; n < num_seqs; ++n) {
       const int64_t slot = slot_of(p.final, t.final_index, n);
       if (written.holds(slot)) written.insert(slot);
     }
-    for (int64_t n = 0; n < p.num_seqs; ++n) {
+    for (int64_t n = 0; n < num_seqs; ++n) {
       if (p.initial_mask && t.has_initial[n] == 0) continue;
       const int64_t slot = slot_of(p.initial, t.initial_index, n);
       if (!written.holds(slot) || !written.contains(slot)) continue;
@@ -160,7 +160,7 @@ void check_in_place(const Problem& p, const dr_tensors& t) {
       fail_invalid(element("tensors.initial_index", n), "a slot that no other sequence writes in the same pool",
                    std::to_string(slot));
     }
-    first = least_slot_from(p.final, t.final_index, p.num_seqs, first + SlotWindow::kSlots);
+    first = least_slot_from(p.final, t.final_index, num_seqs, first + SlotWindow::kSlots);
   }
 }
 
@@ -171,11 +171,11 @@ int64_t length_of(const Problem& p, const dr_tensors& t, int64_t n) {
 }
 
 // The list of checkpoints of each sequence. Returns how many rows it has.
-int64_t check_checkpoint_list(const Problem& p, const dr_tensors& t) {
+int64_t check_checkpoint_list(const Problem& p, const dr_tensors& t, int64_t num_seqs) {
   constexpr const char* kOffsets = "tensors.checkpoint_offsets";
   constexpr const char* kPositions = "tensors.checkpoint_positions";
   if (t.checkpoint_offsets[0] != 0) fail_invalid(element(kOffsets, 0), "0", std::to_string(t.checkpoint_offsets[0]));
-  for (int64_t n = 0; n < p.num_seqs; ++n) {
+  for (int64_t n = 0; n < num_seqs; ++n) {
     const int64_t begin = t.checkpoint_offsets[n];
     const int64_t end = t.checkpoint_offsets[n + 1];
     if (end < begin) {
@@ -196,28 +196,30 @@ int64_t check_checkpoint_list(const Problem& p, const dr_tensors& t) {
       previous = position;
     }
   }
-  return t.checkpoint_offsets[p.num_seqs];
+  return t.checkpoint_offsets[num_seqs];
 }
 
-int64_t count_checkpoints(const Problem& p, const dr_tensors& t) {
+int64_t count_checkpoints(const Problem& p, const dr_tensors& t, int64_t num_seqs) {
   if (p.checkpoints == Checkpoints::kNone) return 0;
-  if (p.checkpoints == Checkpoints::kList) return check_checkpoint_list(p, t);
+  if (p.checkpoints == Checkpoints::kList) return check_checkpoint_list(p, t, num_seqs);
   int64_t rows = 0;
-  for (int64_t n = 0; n < p.num_seqs; ++n) rows += p.checkpoint_rows(length_of(p, t, n));
+  for (int64_t n = 0; n < num_seqs; ++n) rows += p.checkpoint_rows(length_of(p, t, n));
   return rows;
 }
 
 // What host memory can be asked: values of offsets, slots and checkpoint lists.
-void check_lists(const Problem& p, const dr_tensors& t) {
-  if (!p.lengths_known) check_offsets("tensors.seq_offsets", t.seq_offsets, p.offsets_dtype, p.num_seqs, p.num_tokens);
-  if (p.initial.used()) check_slots("tensors.initial_index", p.initial, t.initial_index, p.num_seqs);
+void check_lists(const Problem& p, const dr_tensors& t, const CallCounts& counts) {
+  const int64_t num_seqs = counts.num_seqs;
+  if (!p.lengths_known)
+    check_offsets("tensors.seq_offsets", t.seq_offsets, p.offsets_dtype, num_seqs, counts.num_tokens);
+  if (p.initial.used()) check_slots("tensors.initial_index", p.initial, t.initial_index, num_seqs);
   if (p.final.used()) {
-    check_slots("tensors.final_index", p.final, t.final_index, p.num_seqs);
-    check_written_once("tensors.final_index", p.final, t.final_index, p.num_seqs);
+    check_slots("tensors.final_index", p.final, t.final_index, num_seqs);
+    check_written_once("tensors.final_index", p.final, t.final_index, num_seqs);
   }
-  check_in_place(p, t);
+  check_in_place(p, t, num_seqs);
   if (!p.checkpoint.used()) return;
-  const int64_t rows = count_checkpoints(p, t);
+  const int64_t rows = count_checkpoints(p, t, num_seqs);
   check_pool("tensors.checkpoint", "tensors.checkpoint_index", p.checkpoint, t.checkpoint, t.checkpoint_index,
              rows == 0);
   if (p.checkpoint.use == StateUse::kRows && rows > p.checkpoint.num_slots) {
@@ -226,6 +228,16 @@ void check_lists(const Problem& p, const dr_tensors& t) {
   }
   check_slots("tensors.checkpoint_index", p.checkpoint, t.checkpoint_index, rows);
   check_written_once("tensors.checkpoint_index", p.checkpoint, t.checkpoint_index, rows);
+}
+
+// The counts of a call: the problem's, or at most those where lengths come with the tensors.
+void check_count(const char* argument, int64_t found, int64_t most, bool lengths_known) {
+  if (found == 0 || found == most || (!lengths_known && found > 0 && found < most)) return;
+  const std::string bound = std::to_string(most);
+  fail_invalid(
+      argument,
+      lengths_known ? "0 or " + bound + ", as the problem says" : "0 to " + bound + ", the bound of the problem",
+      std::to_string(found));
 }
 
 // An output that starts where an input starts overwrites it while it is still being read.
@@ -267,9 +279,16 @@ void check_offsets(const char* argument, const void* offsets, DType dtype, int64
   }
 }
 
+CallCounts counts_of(const Problem& p, const dr_tensors& t) {
+  return {t.num_tokens != 0 ? t.num_tokens : p.num_tokens, t.num_seqs != 0 ? t.num_seqs : p.num_seqs};
+}
+
 void validate_tensors(const Problem& p, const dr_tensors& t, bool host_memory) {
   if (t.reserved != 0) fail_invalid("tensors.reserved", "0", std::to_string(t.reserved));
-  const bool empty = p.num_tokens == 0;
+  check_count("tensors.num_tokens", t.num_tokens, p.num_tokens, p.lengths_known);
+  check_count("tensors.num_seqs", t.num_seqs, p.num_seqs, p.lengths_known);
+  const CallCounts counts = counts_of(p, t);
+  const bool empty = counts.num_tokens == 0;
   check_data("tensors.q", t.q, empty, p.dtype, p.alignment.q);
   check_data("tensors.k", t.k, empty, p.dtype, p.alignment.k);
   check_data("tensors.v", t.v, empty, p.dtype, p.alignment.v);
@@ -308,8 +327,11 @@ void validate_tensors(const Problem& p, const dr_tensors& t, bool host_memory) {
     check_absent("tensors.checkpoint_positions", t.checkpoint_positions, "checkpoints is not DR_CHECKPOINTS_LIST");
   }
   check_alignment("tensors.report", t.report, alignof(uint32_t));
+  check_absent("tensors.intermediates", t.intermediates, "the operation is DR_FORWARD");
+  check_absent("tensors.gradients", t.gradients, "the operation is DR_FORWARD");
+  check_absent("tensors.drafts", t.drafts, "the operation is DR_FORWARD");
   check_same_pool(p, t);
-  if (host_memory) check_lists(p, t);
+  if (host_memory) check_lists(p, t, counts);
 }
 
 }  // namespace deltarelay

@@ -1,6 +1,7 @@
 #include "run/execute.h"
 
 #include "problem/number.h"
+#include "problem/validate.h"
 #include "run/execute_cuda.h"
 #include "run/thread_pool.h"
 
@@ -14,8 +15,7 @@ T* buffer(const Plan& plan, std::byte* workspace, const char* name) {
 }
 
 // Offsets as the kernels read them. Lengths that came with the tensors are widened into the workspace.
-Sequences sequences_of(const Plan& plan, const dr_tensors& tensors, std::byte* workspace) {
-  const Problem& problem = plan.problem;
+Sequences sequences_of(const Plan& plan, const Problem& problem, const dr_tensors& tensors, std::byte* workspace) {
   if (problem.batched()) return {nullptr, problem.seq_len, problem.num_seqs};
   if (problem.lengths_known) return {problem.offsets.data(), 0, problem.num_seqs};
   auto* offsets = buffer<int64_t>(plan, workspace, kBufferOffsets);
@@ -34,15 +34,15 @@ TableView table_of(const Plan& plan, const Sequences& sequences, std::byte* work
           table.rows3.data(), static_cast<int64_t>(table.rows3.size())};
 }
 
-void execute_host(const Plan& plan, const dr_tensors& tensors, std::byte* workspace) {
+void execute_host(const Plan& plan, const Problem& problem, const dr_tensors& tensors, std::byte* workspace) {
   const Options& options = plan.options;
   PoolExecutor pool;
   CallerExecutor caller(options.parallel_for, options.parallel_pool);
   Executor& executor = options.parallel_for != nullptr ? static_cast<Executor&>(caller) : pool;
 
-  const Sequences sequences = sequences_of(plan, tensors, workspace);
+  const Sequences sequences = sequences_of(plan, problem, tensors, workspace);
   const TableView table = table_of(plan, sequences, workspace);
-  const StageArgs args{.problem = plan.problem,
+  const StageArgs args{.problem = problem,
                        .tensors = tensors,
                        .sequences = sequences,
                        .chunk = plan.chunk,
@@ -63,6 +63,15 @@ void execute_host(const Plan& plan, const dr_tensors& tensors, std::byte* worksp
 
 bool runs_on_gpu(const Plan& plan) { return plan.backend->enqueue != nullptr; }
 
+void execute_problem(const Plan& plan, const Problem& problem, const dr_tensors& tensors, std::byte* workspace,
+                     void* stream) {
+  if (runs_on_gpu(plan)) {
+    execute_cuda(plan, problem, tensors, workspace, stream);
+  } else {
+    execute_host(plan, problem, tensors, workspace);
+  }
+}
+
 }  // namespace
 
 void load(const Plan& plan) {
@@ -70,11 +79,15 @@ void load(const Plan& plan) {
 }
 
 void execute(const Plan& plan, const dr_tensors& tensors, std::byte* workspace, void* stream) {
-  if (runs_on_gpu(plan)) {
-    execute_cuda(plan, tensors, workspace, stream);
-  } else {
-    execute_host(plan, tensors, workspace);
+  const CallCounts counts = counts_of(plan.problem, tensors);
+  if (counts.num_tokens == plan.problem.num_tokens && counts.num_seqs == plan.problem.num_seqs) {
+    execute_problem(plan, plan.problem, tensors, workspace, stream);
+    return;
   }
+  Problem fewer = plan.problem;  // without offsets, so nothing is allocated
+  fewer.num_tokens = counts.num_tokens;
+  fewer.num_seqs = counts.num_seqs;
+  execute_problem(plan, fewer, tensors, workspace, stream);
 }
 
 }  // namespace deltarelay

@@ -46,7 +46,8 @@ bool travels(const Plan& plan, const dr_tensors& tensors) {
 }
 
 // `memory`: of the table in the workspace.
-cuda::Tables put_table(const Plan& plan, const dr_tensors& tensors, std::byte* memory, cudaStream_t stream) {
+cuda::Tables put_table(const Plan& plan, const CallCounts& counts, const dr_tensors& tensors, std::byte* memory,
+                       cudaStream_t stream) {
   const DeviceTableLayout& layout = plan.device_table;
   cuda::Tables tables{};
   tables.at_counts = static_cast<uint32_t>(layout.counts);
@@ -55,7 +56,7 @@ cuda::Tables put_table(const Plan& plan, const dr_tensors& tensors, std::byte* m
   tables.at_rows1 = static_cast<uint32_t>(layout.rows1);
   tables.at_folds = static_cast<uint32_t>(layout.folds);
   tables.at_rows3 = static_cast<uint32_t>(layout.rows3);
-  tables.num_seqs = plan.problem.num_seqs;
+  tables.num_seqs = counts.num_seqs;
   tables.batched = plan.problem.batched();
   if (travels(plan, tensors)) {
     std::memcpy(tables.image, plan.device_image.data(), plan.device_image.size());
@@ -67,7 +68,7 @@ cuda::Tables put_table(const Plan& plan, const dr_tensors& tensors, std::byte* m
     return tables;
   }
   cuda::PlanTableArgs args{};
-  args.request = table_request(plan);
+  args.request = table_request(plan, counts);
   args.table = device_tables_in(memory, layout);
   args.scratch = reinterpret_cast<unsigned char*>(memory + layout.scratch);
   args.offsets = tensors.seq_offsets;
@@ -110,11 +111,13 @@ void load_cuda(const Plan& plan) {
   if (bits != nullptr) bits->fetch_or(shared | shape, std::memory_order_release);
 }
 
-void execute_cuda(const Plan& plan, const dr_tensors& tensors, std::byte* workspace, void* stream) {
+void execute_cuda(const Plan& plan, const Problem& problem, const dr_tensors& tensors, std::byte* workspace,
+                  void* stream) {
   const CurrentDevice current(plan.options.cuda_device);
+  const CallCounts counts{problem.num_tokens, problem.num_seqs};
   auto* memory = buffer<std::byte>(plan, workspace, kBufferTable);
-  const cuda::Tables tables = put_table(plan, tensors, memory, static_cast<cudaStream_t>(stream));
-  const DeviceCall call{.problem = plan.problem,
+  const cuda::Tables tables = put_table(plan, counts, tensors, memory, static_cast<cudaStream_t>(stream));
+  const DeviceCall call{.problem = problem,
                         .tensors = tensors,
                         .device = plan.options.cuda_device,
                         .units = plan.options.device.units,
@@ -122,7 +125,7 @@ void execute_cuda(const Plan& plan, const dr_tensors& tensors, std::byte* worksp
                         .way = plan.isa,
                         .chunk = plan.chunk,
                         .tiling = plan.tiling,
-                        .bounds = bounds_of(plan),
+                        .bounds = bounds_of(plan, counts),
                         .vanish_bound = vanish_bound_of(plan),
                         .tables = tables,
                         .prepared = buffer<std::byte>(plan, workspace, kBufferPrepared),

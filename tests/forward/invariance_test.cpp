@@ -119,6 +119,19 @@ TEST(Tiling, ValueColumnsAreSpreadAndBitsStay) {
   }
 }
 
+// A call with fewer tokens and sequences than its plan has bounds for: the bits are those of a plan that fits.
+TEST(LateCounts, FewerThanTheBoundsGiveTheSameBits) {
+  for (const char* line :
+       {"kda bf16 hv=2 dk=64 seqs=130,0,65 tail=4 init final lengths=execute invariant",
+        "gdn fp32 hv=2 dk=64 seqs=300,1,77 init=slots final=slots checkpoints=every:32 lengths=execute segments=off",
+        "kda fp32 hv=1 dk=16 seqs=40,3 tail=2 final lengths=execute backend=reference"}) {
+    const cases::Case c = cases::parse(line);
+    const Ran exact(c), fewer(cases::with_words(c, "bound=3000x77"));
+    EXPECT_GT(fewer.run.workspace_bytes(), exact.run.workspace_bytes()) << line;
+    EXPECT_TRUE(exact.tensors.output_bits() == fewer.tensors.output_bits()) << line;
+  }
+}
+
 TEST(Repeats, AThousandRunsGiveTheSameBits) {
   for (const char* line :
        {"kda bf16 hv=2 dk=64 seqs=130,65 init final", "gdn fp32 hv=2 dk=64 seqs=300 init final segments=2"}) {

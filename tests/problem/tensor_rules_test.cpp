@@ -61,6 +61,39 @@ TEST(TensorRules, Reserved) {
   call.refuse("tensors.reserved", "0", "3");
 }
 
+TEST(TensorRules, CountsOfACall) {
+  Call call;
+  call.tensors.num_tokens = call.request.num_tokens;
+  call.tensors.num_seqs = call.request.num_seqs;
+  EXPECT_NO_THROW(call.run());
+  call.tensors.num_tokens -= 1;
+  call.refuse("tensors.num_tokens", "as the problem says", std::to_string(call.tensors.num_tokens));
+  call.tensors.num_tokens = 0;
+  call.tensors.num_seqs += 1;
+  call.refuse("tensors.num_seqs", "as the problem says", std::to_string(call.tensors.num_seqs));
+
+  Call late;
+  const int32_t offsets[] = {0, 4, 9, 11};
+  late.request.seq_offsets = nullptr;
+  late.tensors.seq_offsets = offsets;
+  EXPECT_NO_THROW(late.run());
+  late.tensors.num_tokens = 9;
+  late.tensors.num_seqs = 2;  // the third offset is not looked at
+  EXPECT_NO_THROW(late.run());
+  late.tensors.num_tokens = 8;
+  late.refuse("tensors.seq_offsets[2]", "at most num_tokens = 8", "9");
+  late.tensors.num_tokens = late.request.num_tokens + 1;
+  late.refuse("tensors.num_tokens", "the bound of the problem", std::to_string(late.tensors.num_tokens));
+  late.tensors.num_tokens = -1;
+  late.refuse("tensors.num_tokens", "0 to ", "-1");
+}
+
+TEST(TensorRules, StructuresOfOtherOperationsAreRefused) {
+  Call call;
+  call.tensors.gradients = reinterpret_cast<const dr_gradients*>(call.memory[0]);
+  call.refuse("tensors.gradients", "NULL", "a pointer");
+}
+
 TEST(TensorRules, NullTensors) {
   const struct {
     const char* name;

@@ -88,6 +88,8 @@ struct Case {
   int64_t tail = 0;              // packed: rows after the last offset
   int32_t offsets_dtype = DR_INT32;
   LengthsAt lengths_at = LengthsAt::kPlan;
+  // Lengths at execution: tokens and sequences that the plan is made for; 0: as many as there are.
+  int64_t bound_tokens = 0, bound_seqs = 0;
 
   int32_t gate_form = DR_GATE_LOG;
   GateProfile gate_profile = GateProfile::kRange;

@@ -91,6 +91,13 @@ void parse_batch(std::string_view text, Case& c) {
   c.lengths.assign(static_cast<size_t>(count), length);
 }
 
+void parse_bound(std::string_view text, Case& c) {
+  const size_t times = text.find('x');
+  if (times == std::string_view::npos) fail("bound", "TOKENSxSEQUENCES, such as 8192x64", text);
+  c.bound_tokens = parse_integer("bound", text.substr(0, times), 0, kMaxLength);
+  c.bound_seqs = parse_integer("bound", text.substr(times + 1), 1, kMaxSequences);
+}
+
 void parse_gate(std::string_view text, Case& c) {
   const size_t colon = text.find(':');
   c.gate_form = parse_word("gate", text.substr(0, colon), kGateForms);
@@ -232,6 +239,7 @@ const std::map<std::string_view, Setter>& setters() {
       {"tail", [](auto v, Case& c) { c.tail = parse_integer("tail", v, 0, kMaxLength); }},
       {"offsets", [](auto v, Case& c) { c.offsets_dtype = parse_word("offsets", v, kIntTypes); }},
       {"lengths", [](auto v, Case& c) { c.lengths_at = parse_word("lengths", v, kLengthsAt); }},
+      {"bound", parse_bound},
       {"gate", parse_gate},
       {"floor", [](auto v, Case& c) { c.gate_floor = parse_number("floor", v); }},
       {"beta", [](auto v, Case& c) { c.beta = parse_word("beta", v, kBetaProfiles); }},
@@ -306,6 +314,16 @@ void settle(Case& c, const std::set<std::string_view>& given) {
   if (c.keys == KeyProfile::kUneven && !c.l2norm) fail("keys", "l2norm beside uneven", "no l2norm");
   if (c.batched && has("tail")) fail("tail", "packed sequences (seqs=)", "batch=");
   if (c.batched && has("offsets")) fail("offsets", "packed sequences (seqs=)", "batch=");
+  if (c.bound_seqs > 0) {
+    const std::string found = std::to_string(c.bound_tokens) + "x" + std::to_string(c.bound_seqs);
+    if (c.lengths_at != LengthsAt::kExecute) fail("bound", "lengths=execute", found);
+    if (c.num_tokens() == 0 || c.num_seqs() == 0)
+      fail("bound", "a case with tokens and sequences (a count of 0 stands for the bound)", found);
+    if (c.bound_tokens < c.num_tokens() || c.bound_seqs < c.num_seqs())
+      fail("bound",
+           "at least " + std::to_string(c.num_tokens()) + "x" + std::to_string(c.num_seqs()) + ", what the case has",
+           found);
+  }
   if (c.batched && c.lengths_at == LengthsAt::kExecute) fail("lengths", "packed sequences (seqs=)", "batch=");
   if (!c.raw_gate() && (!c.a_log || !c.dt_bias))
     fail(c.a_log ? "no-dt-bias" : "no-a-log", "gate=softplus or gate=bounded", text_of(kGateForms, c.gate_form));

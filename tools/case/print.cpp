@@ -96,6 +96,7 @@ std::string print_without_name(const Case& c) {
   if (c.tail != 0) add("tail=" + std::to_string(c.tail));
   if (c.offsets_dtype != DR_INT32) add("offsets=" + std::string(text_of(kIntTypes, c.offsets_dtype)));
   if (c.lengths_at != LengthsAt::kPlan) add("lengths=" + std::string(text_of(kLengthsAt, c.lengths_at)));
+  if (c.bound_seqs > 0) add("bound=" + std::to_string(c.bound_tokens) + "x" + std::to_string(c.bound_seqs));
 
   if (c.initial.use != DR_STATE_NONE) add(print_state("init", c.initial));
   if (c.mask) add("mask");

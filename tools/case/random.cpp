@@ -262,6 +262,16 @@ Case random_case(uint64_t seed, int64_t cost, const std::string& backend) {
   if (dice.one_in(6) && c.strides != Strides::kPacked && !is_hopper(c)) c.alignment = dice.pick(kAlignments);
   random_way(dice, c);
   random_carry(dice, c);
+  // Drawn last, so that what a seed drew before these came is what it draws still.
+  if (c.lengths_at == LengthsAt::kExecute && c.strides != Strides::kHeadFirst && c.num_tokens() > 0 && dice.one_in(2)) {
+    c.bound_tokens = c.num_tokens() + dice.below(3000);
+    c.bound_seqs = c.num_seqs() + dice.below(40);
+  }
+  constexpr std::array<int32_t, 3> kTypes = {DR_FP32, DR_BF16, DR_FP16};
+  if (c.raw_gate() && dice.one_in(2)) {
+    c.dtype_a_log = dice.pick(kTypes);
+    c.dtype_dt_bias = dice.pick(kTypes);
+  }
   return c;
 }
 

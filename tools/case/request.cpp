@@ -148,6 +148,10 @@ Request::Request(const Case& c) : case_(c) {
     offsets32_.assign(offsets64_.begin(), offsets64_.end());
     problem.seq_offsets_dtype = c.offsets_dtype;
     if (c.lengths_at == LengthsAt::kPlan) problem.seq_offsets = seq_offsets();
+    if (c.bound_seqs > 0) {
+      problem.num_tokens = c.bound_tokens;
+      problem.num_seqs = c.bound_seqs;
+    }
   }
   problem.heads_qk = c.heads_qk;
   problem.heads_v = c.heads_v;

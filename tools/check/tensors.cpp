@@ -114,6 +114,10 @@ TensorSet::TensorSet(const cases::Case& c, int64_t alignment)
     tensors_.checkpoint_positions = checkpoint_positions_.data();
   }
   if (c.lengths_at == cases::LengthsAt::kExecute) tensors_.seq_offsets = request_.seq_offsets();
+  if (c.bound_seqs > 0) {
+    tensors_.num_tokens = c.num_tokens();
+    tensors_.num_seqs = c.num_seqs();
+  }
   poison();
 }
 
