@@ -57,20 +57,8 @@ macro(dr_find what)
   endif()
 endmacro()
 
-# Highway's packages differ in what they bring: a CMake package, a pkg-config file, or headers and a library alone.
-if(DELTARELAY_SYSTEM_DEPS AND NOT TARGET hwy::hwy)
-  find_package(hwy QUIET)
-  if(NOT TARGET hwy::hwy)
-    find_path(DELTARELAY_HWY_INCLUDE hwy/highway.h)
-    find_library(DELTARELAY_HWY_LIBRARY hwy)
-    mark_as_advanced(DELTARELAY_HWY_INCLUDE DELTARELAY_HWY_LIBRARY)
-    if(DELTARELAY_HWY_INCLUDE AND DELTARELAY_HWY_LIBRARY)
-      add_library(hwy::hwy UNKNOWN IMPORTED)
-      set_target_properties(
-        hwy::hwy PROPERTIES IMPORTED_LOCATION ${DELTARELAY_HWY_LIBRARY} INTERFACE_INCLUDE_DIRECTORIES
-                                                                        ${DELTARELAY_HWY_INCLUDE})
-    endif()
-  endif()
+if(DELTARELAY_SYSTEM_DEPS)
+  include(${CMAKE_CURRENT_LIST_DIR}/find_highway.cmake)
 endif()
 if(NOT TARGET hwy::hwy)
   if(NOT EXISTS ${DELTARELAY_DEPS_DIR}/highway/hwy/highway.h)

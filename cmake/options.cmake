@@ -1,6 +1,16 @@
 # Every option of the build, once, with its help. A project that embeds this one gets the library and nothing else.
 option(DELTARELAY_BUILD_TOOLS "Build the deltarelay command and the libraries beside it" ${PROJECT_IS_TOP_LEVEL})
-option(DELTARELAY_BUILD_TESTS "Build the tests (needs GoogleTest; brings the tools along)" ${PROJECT_IS_TOP_LEVEL})
+# Without a word from whoever builds, the library is shared. An embedding project's own libraries keep their kind.
+if(PROJECT_IS_TOP_LEVEL)
+  option(BUILD_SHARED_LIBS "Build a shared library; OFF: a static one" ON)
+elseif(NOT DEFINED BUILD_SHARED_LIBS)
+  set(BUILD_SHARED_LIBS ON)
+endif()
+set(tests_by_default OFF)
+if(PROJECT_IS_TOP_LEVEL AND BUILD_SHARED_LIBS)
+  set(tests_by_default ON)
+endif()
+option(DELTARELAY_BUILD_TESTS "Build the tests (needs GoogleTest and a shared library; brings the tools along)" ${tests_by_default})
 option(DELTARELAY_WERROR "Treat compiler warnings as errors" OFF)
 set(DELTARELAY_SANITIZE "" CACHE STRING "Sanitizers to build with: address (with undefined behaviour), thread, or empty")
 set_property(CACHE DELTARELAY_SANITIZE PROPERTY STRINGS "" address thread)
@@ -10,9 +20,14 @@ set_property(CACHE DELTARELAY_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(DELTARELAY_CUDA_ARCHITECTURES "80-real;90-real;100-real;120-real;80-virtual;120-virtual" CACHE STRING
     "Architectures of the portable CUDA kernels, as CMake lists them (the kernels for Hopper are always built for 90a)")
 option(DELTARELAY_CUDA_SMOKE "Also compile a few of the portable CUDA kernels for every architecture, to see that they do" OFF)
+option(DELTARELAY_CUDA_QUICK "Compile the portable CUDA kernels in a third of the time, to run slower: for machines without a GPU" OFF)
 set(DELTARELAY_DEPS_DIR "${PROJECT_SOURCE_DIR}/.deps" CACHE PATH
     "Sources of dependencies for hosts without their packages (scripts/fetch_deps.sh fills it)")
 
+# They load the library at run time and read its symbol table. A static one of the same objects is made beside it.
+if(DELTARELAY_BUILD_TESTS AND NOT BUILD_SHARED_LIBS)
+  message(FATAL_ERROR "DELTARELAY_BUILD_TESTS: expected BUILD_SHARED_LIBS=ON beside it, found ${BUILD_SHARED_LIBS}")
+endif()
 # The tests measure and drive the library through the tools, so they cannot be built without them.
 if(DELTARELAY_BUILD_TESTS AND NOT DELTARELAY_BUILD_TOOLS)
   message(STATUS "DELTARELAY_BUILD_TESTS needs the tools: DELTARELAY_BUILD_TOOLS is turned on")

@@ -7,6 +7,8 @@
 #
 # A CUDA toolkit is expected where nvcc or /usr/local/cuda is there or the environment speaks of one (CUDA_HOME, CUDA_PATH, CUDACXX), or where
 # DELTARELAY_EXPECT_CUDA is 1 (0: not expected). Then it is an error when the GPU backends cannot be built; elsewhere they are left out.
+# Every kernel is compiled for one architecture and some for all of them, quickly where there is no GPU to run them. `cmake --preset release`
+# compiles all for all.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 suites=("$@")
@@ -27,13 +29,24 @@ fi
 fixed_mappings=()
 if setarch "$(uname -m)" -R true 2>/dev/null; then fixed_mappings=(setarch "$(uname -m)" -R); fi
 
+# Sets $cpu to the processor seconds of everything that has ended since this script began. `times` in a subshell would speak of that alone.
+count_cpu() {
+  times >"$logs/times"
+  cpu=$(awk '{ for (i = 1; i <= 2; ++i) { split($i, t, "[ms]"); sum += 60 * t[1] + t[2] } } END { printf "%d", sum + 0.5 }' "$logs/times")
+}
+
 failed=()
 summary=()
 for suite in "${suites[@]}"; do
   started=$SECONDS
+  count_cpu
+  started_cpu=$cpu
   echo "== $suite: configure and build"
   with=()
-  if [ "$suite" = ci ] && [ "$expect_cuda" != 0 ]; then with=(-DDELTARELAY_CUDA=ON); fi  # sanitizers are for the host alone
+  if [ "$suite" = ci ] && [ "$expect_cuda" != 0 ]; then
+    with=(-DDELTARELAY_CUDA=ON)  # sanitizers are for the host alone
+    if nvidia-smi -L >/dev/null 2>&1; then with+=(-DDELTARELAY_CUDA_QUICK=OFF); fi
+  fi
   if ! { cmake --preset "$suite" "${with[@]}" >"$logs/$suite.configure" 2>&1 || { cat "$logs/$suite.configure"; false; }; } ||
     ! cmake --build --preset "$suite" -j "$jobs"; then
     failed+=("$suite")
@@ -41,15 +54,20 @@ for suite in "${suites[@]}"; do
     continue
   fi
   built=$SECONDS
+  count_cpu
+  built_cpu=$cpu
   echo "== $suite: test"
   runner=()
   if [ "$suite" = tsan ]; then runner=("${fixed_mappings[@]}"); fi
   "${runner[@]}" ctest --preset "$suite" -j "$jobs" 2>&1 | tee "$logs/$suite.tests" || failed+=("$suite")
-  summary+=("$suite ($((built - started)) s build, $((SECONDS - built)) s tests): $(grep -E 'tests? passed' "$logs/$suite.tests" || true)")
+  count_cpu
+  summary+=("$suite (build $((built - started)) s, cpu $((built_cpu - started_cpu)) s; tests $((SECONDS - built)) s, cpu $((cpu - built_cpu)) s): $(
+    grep -E 'tests? passed' "$logs/$suite.tests" || true)")
 done
 
 echo
-echo "== summary, $SECONDS s"
+count_cpu
+echo "== summary, $SECONDS s, cpu $cpu s"
 printf '%s\n' "${summary[@]}"
 if [ ${#failed[@]} -gt 0 ]; then
   echo "FAILED: ${failed[*]}; the output is in $logs, one test is repeated by: ctest --preset <suite> -R <name>"
