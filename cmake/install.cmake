@@ -45,7 +45,6 @@ function(dr_install_library target)
   install(
     EXPORT ${target}Targets
     NAMESPACE deltarelay::
-    FILE deltarelayTargets.cmake
     DESTINATION ${package_dir} ${ARGN})
   install(
     FILES ${files}/deltarelayConfig.cmake ${files}/deltarelayConfigVersion.cmake
@@ -61,6 +60,7 @@ install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/NOTICE ${PROJE
         DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs ${PROJECT_SOURCE_DIR}/examples DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/tests/cases DESTINATION ${CMAKE_INSTALL_DOCDIR}/tests)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/bench/results DESTINATION ${CMAKE_INSTALL_DOCDIR}/bench)
 
 # The other kind, for the test of its install tree: `cmake --install <build> --component static`.
 if(DELTARELAY_BUILD_TESTS)
