@@ -50,13 +50,6 @@ extern "C" {
 #define DR_VERSION_PATCH 0
 #define DR_VERSION (DR_VERSION_MAJOR * 10000 + DR_VERSION_MINOR * 100 + DR_VERSION_PATCH)
 
-/* Zeroes a structure and states its size. Compiled into the caller, who alone knows how large its structure is. */
-#define DR_DEFINE_INIT(name, type)                 \
-  static inline void name(type* structure) {       \
-    memset(structure, 0, sizeof *structure);       \
-    structure->size = (uint32_t)sizeof *structure; \
-  }
-
 /* ---- status ---------------------------------------------------------------------------------------------------- */
 
 typedef int32_t dr_status;
@@ -234,7 +227,12 @@ typedef struct dr_problem {
   const dr_steps* steps;
 } dr_problem;
 
-DR_DEFINE_INIT(dr_problem_init, dr_problem)
+/* The init functions zero a structure and state its size. They are compiled into the caller, who alone knows how large its
+ * structure is. */
+static inline void dr_problem_init(dr_problem* problem) {
+  memset(problem, 0, sizeof *problem);
+  problem->size = (uint32_t)sizeof *problem;
+}
 
 /* ---- devices: facts as data, so that a plan for an absent device can be made and read --------------------------- */
 
@@ -253,7 +251,10 @@ typedef struct dr_device {
   int32_t flops_per_ns; /* of a CPU: fp32 GFLOP/s of one unit; 0: not known */
 } dr_device;
 
-DR_DEFINE_INIT(dr_device_init, dr_device)
+static inline void dr_device_init(dr_device* device) {
+  memset(device, 0, sizeof *device);
+  device->size = (uint32_t)sizeof *device;
+}
 
 /* Known devices: 0 is this machine's CPU, then a table of GPU models, then the GPUs that are here, named "cuda:0", "cuda:1", ...
  * (none where there is no driver). dr_device_find also takes "cuda", the calling thread's current one. */
@@ -285,7 +286,10 @@ typedef struct dr_costs {
   int32_t prepare_ns; /* per chunk and head, of a step before the phases; 0: part of emit and summarize */
 } dr_costs;
 
-DR_DEFINE_INIT(dr_costs_init, dr_costs)
+static inline void dr_costs_init(dr_costs* costs) {
+  memset(costs, 0, sizeof *costs);
+  costs->size = (uint32_t)sizeof *costs;
+}
 
 /* The costs that plans for this device are made with. `variant` NULL or "": of a backend that has one. A caller who knows
  * better passes its own by dr_options.costs. */
@@ -344,7 +348,10 @@ typedef struct dr_options {
   void* parallel_pool;
 } dr_options;
 
-DR_DEFINE_INIT(dr_options_init, dr_options)
+static inline void dr_options_init(dr_options* options) {
+  memset(options, 0, sizeof *options);
+  options->size = (uint32_t)sizeof *options;
+}
 
 /* ---- plans ----------------------------------------------------------------------------------------------------- */
 
@@ -371,7 +378,10 @@ typedef struct dr_plan_summary {
   int64_t unsplit_ns;   /* by the same model, nothing cut */
 } dr_plan_summary;
 
-DR_DEFINE_INIT(dr_plan_summary_init, dr_plan_summary)
+static inline void dr_plan_summary_init(dr_plan_summary* summary) {
+  memset(summary, 0, sizeof *summary);
+  summary->size = (uint32_t)sizeof *summary;
+}
 DR_API dr_status dr_plan_summarize(const dr_plan* plan, dr_plan_summary* summary);
 
 enum { /* dr_plan_describe format */
@@ -437,7 +447,10 @@ typedef struct dr_tensors {
 
 enum { DR_REPORT_OFFSETS = 1, DR_REPORT_SLOTS = 2, DR_REPORT_CHECKPOINTS = 4, DR_REPORT_DROPPED = 8 };
 
-DR_DEFINE_INIT(dr_tensors_init, dr_tensors)
+static inline void dr_tensors_init(dr_tensors* tensors) {
+  memset(tensors, 0, sizeof *tensors);
+  tensors->size = (uint32_t)sizeof *tensors;
+}
 
 /* Runs the plan. Never allocates on behalf of the result, never keeps a pointer. `workspace` is 256-byte aligned, at least
  * dr_plan_workspace_bytes, contents undefined before and after; one workspace per concurrent execution. `stream` is a
