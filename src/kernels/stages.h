@@ -215,4 +215,7 @@ int32_t cpu_isa_find(const char* name);  // -1: not on this machine; nullptr: 0,
 void cpu_describe(dr_device* device);
 void cpu_costs(Rule rule, dr_costs* costs);
 
+// Lets the calling thread run on every CPU that the main thread of the process may run on, whatever thread made it.
+void cpu_run_anywhere();
+
 }  // namespace deltarelay

@@ -1,11 +1,10 @@
 #include "kernels/cpu/isa.h"
 
-#include <algorithm>
 #include <cstdio>
 #include <cstring>
-#include <thread>
 
 #include "hwy/targets.h"
+#include "kernels/cpu/usable_cpus.h"
 
 #if defined(__aarch64__) && defined(__linux__)
 #include <asm/hwcap.h>
@@ -16,7 +15,6 @@
 #include <sys/syscall.h>
 #endif
 #if defined(__linux__)
-#include <sched.h>
 #include <unistd.h>
 #endif
 
@@ -83,14 +81,6 @@ const std::vector<Isa>& available_isas() {
 
 namespace {
 
-int32_t usable_threads() {
-#if defined(__linux__)
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof(set), &set) == 0) return std::max(1, CPU_COUNT(&set));
-#endif
-  return std::max(1, static_cast<int32_t>(std::thread::hardware_concurrency()));
-}
-
 int64_t cache_bytes(int name, int64_t otherwise) {
 #if defined(__linux__)
   const long bytes = sysconf(name);
@@ -123,7 +113,6 @@ void cpu_describe(dr_device* device) {
   device->size = sizeof(dr_device);
   device->kind = DR_DEVICE_CPU;
   std::snprintf(device->name, sizeof(device->name), "cpu");
-  static const int32_t kUnits = cpu::usable_threads();
 #if defined(__linux__)
   static const int64_t kL1 = cpu::cache_bytes(_SC_LEVEL1_DCACHE_SIZE, 32 << 10);
   static const int64_t kL2 = cpu::cache_bytes(_SC_LEVEL2_CACHE_SIZE, 1 << 20);
@@ -131,7 +120,7 @@ void cpu_describe(dr_device* device) {
   static const int64_t kL1 = 32 << 10;
   static const int64_t kL2 = 1 << 20;
 #endif
-  device->units = kUnits;
+  device->units = cpu::usable_cpus();
   device->l1_bytes = kL1;
   device->l2_bytes = kL2;
 }
