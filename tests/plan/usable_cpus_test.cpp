@@ -53,7 +53,7 @@ TEST(Quota, UnifiedIsRoundedUp) {
     int32_t cpus;
   } rows[] = {{"max 100000\n", 0},  {"100000 100000\n", 1}, {"150000 100000\n", 2},
               {"5000 100000\n", 1}, {"800000 100000\n", 8}, {"800001 100000\n", 9},
-              {"nonsense\n", 0},    {"100000 0\n", 0},      {"9223372036854775807 1\n", 2147483647}};
+              {"nonsense\n", 0},    {"100000 0\n", 0},      {"9000000000000000000 1\n", 2147483647}};
   for (const auto& [text, cpus] : rows) EXPECT_EQ(root.file("/sys/fs/cgroup/cpu.max", text).quota(), cpus) << text;
 }
 
@@ -115,13 +115,11 @@ struct Facts {
 };
 
 Facts facts_now() {
-  Options options;
-  options.policy = kOwnPolicy;
   dr_options request{};
   request.size = sizeof request;
   request.invariant = 1;
   const Problem problem = test::problem_of(Op::kKda, {100000}, 1);
-  options = validate_options(&request, problem);
+  Options options = validate_options(&request, problem);
   const int32_t threads = options.threads;
   const auto plan = make_plan(problem, std::move(options));
   return {device_at(0).units, threads, plan->grain};

@@ -73,7 +73,7 @@ TEST(ThreadPool, ThreadsRunWhereTheProcessMay) {
   cpu_set_t process;
   ASSERT_EQ(sched_getaffinity(getpid(), sizeof process, &process), 0);
   if (CPU_COUNT(&process) < 2) GTEST_SKIP() << "needs two CPUs";
-  constexpr int32_t kMore = kWorkers + 20;  // threads that no test before this one has made
+  static constexpr int32_t kMore = kWorkers + 20;  // threads that no test before this one has made
   struct Call {
     cpu_set_t process;
     std::array<std::atomic<bool>, kMore> elsewhere{};

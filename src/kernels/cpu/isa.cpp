@@ -51,9 +51,24 @@ const Kernels* granted_amx_kernels(int64_t highway_target) {
 
 }  // namespace
 
-const std::vector<Isa>& available_isas() {
-  static const std::vector<Isa> kIsas = [] {
-    std::vector<Isa> isas;
+namespace {
+
+// Without a destructor: threads may still be executing while the process exits.
+struct IsaList {
+  static constexpr size_t kMost = 8;  // more than are compiled for any machine
+  Isa isas[kMost]{};
+  size_t count = 0;
+
+  void push_back(const Isa& isa) {
+    if (count < kMost) isas[count++] = isa;
+  }
+};
+
+}  // namespace
+
+std::span<const Isa> available_isas() {
+  static const IsaList kIsas = [] {
+    IsaList isas;
     const int64_t supported = hwy::SupportedTargets();
     for (const SimdTarget& target : simd_targets()) {
       // The portable target needs nothing of the machine, whatever the detection says of it.
@@ -76,7 +91,7 @@ const std::vector<Isa>& available_isas() {
     }
     return isas;
   }();
-  return kIsas;
+  return {kIsas.isas, kIsas.count};
 }
 
 namespace {
