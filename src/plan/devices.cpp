@@ -258,7 +258,7 @@ DeviceCosts costs_of_device(const dr_device& device) {
     }
   }
   if (device.kind == DR_DEVICE_CPU) {
-    for (const Rule rule : {Rule::kKda, Rule::kGdn}) cpu_costs(rule, &costs.at(CostFamily::kCpu, rule));
+    for (const Rule rule : {Rule::kKda, Rule::kGdn}) cpu_costs(device, rule, &costs.at(CostFamily::kCpu, rule));
     return costs;
   }
   const Gpu& row = row_of(device);

@@ -71,22 +71,22 @@ class Call {
         execute_(DR_FIND(library, dr_execute)),
         destroy_(DR_FIND(library, dr_plan_destroy)) {
     dr_problem problem;
-    DR_FIND(library, dr_problem_init)(&problem);
-    problem.op = DR_OP_KDA;
+    dr_problem_init(&problem);
+    problem.rule = DR_KDA;
     problem.num_seqs = 1;
     problem.seq_len = kTokens;
     problem.heads_qk = problem.heads_v = kHeads;
     problem.dk = problem.dv = kWidth;
     problem.l2norm = 1;
     dr_options options;
-    DR_FIND(library, dr_options_init)(&options);
+    dr_options_init(&options);
     options.threads = kThreads;
     require(DR_FIND(library, dr_plan_create)(&problem, &options, &plan_) == DR_SUCCESS, "dr_plan_create: a plan");
     require(DR_FIND(library, dr_plan_workspace_bytes)(plan_, &bytes_) == DR_SUCCESS, "dr_plan_workspace_bytes");
     storage_.resize(bytes_ + kAlign);
     const auto skew = reinterpret_cast<uintptr_t>(storage_.data()) % kAlign;
     workspace_ = storage_.data() + (kAlign - skew) % kAlign;
-    DR_FIND(library, dr_tensors_init)(&tensors_);
+    dr_tensors_init(&tensors_);
     tensors_.q = tensors_.k = tensors_.v = q_.data();
     tensors_.g = g_.data();
     tensors_.beta = beta_.data();

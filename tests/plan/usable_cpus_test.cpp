@@ -118,7 +118,7 @@ Facts facts_now() {
   dr_options request{};
   request.size = sizeof request;
   request.invariant = 1;
-  const Problem problem = test::problem_of(Op::kKda, {100000}, 1);
+  const Problem problem = test::problem_of(Rule::kKda, {100000}, 1);
   Options options = validate_options(&request, problem);
   const int32_t threads = options.threads;
   const auto plan = make_plan(problem, std::move(options));

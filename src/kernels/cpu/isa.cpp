@@ -1,9 +1,11 @@
 #include "kernels/cpu/isa.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 
 #include "hwy/targets.h"
+#include "kernels/cpu/cpu_model.h"
 #include "kernels/cpu/usable_cpus.h"
 
 #if defined(__aarch64__) && defined(__linux__)
@@ -128,6 +130,7 @@ void cpu_describe(dr_device* device) {
   device->size = sizeof(dr_device);
   device->kind = DR_DEVICE_CPU;
   std::snprintf(device->name, sizeof(device->name), "cpu");
+  std::snprintf(device->model, sizeof(device->model), "%s", cpu::cpu_model());
 #if defined(__linux__)
   static const int64_t kL1 = cpu::cache_bytes(_SC_LEVEL1_DCACHE_SIZE, 32 << 10);
   static const int64_t kL2 = cpu::cache_bytes(_SC_LEVEL2_CACHE_SIZE, 1 << 20);
@@ -140,17 +143,23 @@ void cpu_describe(dr_device* device) {
   device->l2_bytes = kL2;
 }
 
-void cpu_costs(Rule rule, dr_costs* costs) {
-  // Costs of a chunk of 16 tokens on one core of a Neoverse-V1 at 2.6 GHz, fp32. On other processors they are off by a
-  // common factor, and only their ratios decide a plan.
+void cpu_costs(const dr_device& device, Rule rule, dr_costs* costs) {
+  // Of a chunk of 16 tokens on one core of a Neoverse-V1 at 2.6 GHz, fp32.
+  constexpr const char* kModel = "Arm Neoverse-V1";
+  constexpr int64_t kFlopsPerNs = 83;
   const bool kda = rule == Rule::kKda;
-  costs->measured = 1;
-  std::snprintf(costs->measured_on, sizeof costs->measured_on, "Neoverse-V1");
+  costs->measured = std::strcmp(device.model, kModel) == 0 ? 1 : 0;
+  std::snprintf(costs->measured_on, sizeof costs->measured_on, "%s", kModel);
+  // On other processors arithmetic is faster or slower by a common factor, if that is known. Only ratios decide a plan.
+  const bool scaled = costs->measured == 0 && device.flops_per_ns > 0;
+  const auto arithmetic = [&](int64_t ns) {
+    return static_cast<int32_t>(scaled ? std::max<int64_t>(1, ns * kFlopsPerNs / device.flops_per_ns) : ns);
+  };
   costs->chunk = cpu::kChunk;
-  costs->emit_ns = kda ? 32500 : 27700;
-  costs->summarize_ns = kda ? 41000 : 36500;
-  costs->local_ns = costs->summarize_local_ns = kda ? 8500 : 3600;
-  costs->carry_ns = costs->carry_unit_ns = 98000;
+  costs->emit_ns = arithmetic(kda ? 32500 : 27700);
+  costs->summarize_ns = arithmetic(kda ? 41000 : 36500);
+  costs->local_ns = costs->summarize_local_ns = arithmetic(kda ? 8500 : 3600);
+  costs->carry_ns = costs->carry_unit_ns = arithmetic(98000);
   costs->split_ns = 40000;
   costs->item_ns = 2000;
 }
