@@ -25,6 +25,10 @@
  *   - Every function that can fail returns a dr_status; dr_last_error() then says, for the calling thread, which argument
  *     was wrong, what was expected and what was found. A call that fails has written nothing.
  *   - The library prints nothing, changes no global state that affects results and reads no environment variable that does.
+ *   - Plans for a CPU share a pool of threads, made when first needed (dr_options.parallel_for brings the caller's own). Its
+ *     threads run on any CPU of the process, wherever their first caller was pinned. They end with the library: it can be
+ *     unloaded once its plans are destroyed and no call is under way. A forked child gets a pool of its own. A process may exit
+ *     while other threads execute.
  */
 #ifndef DELTARELAY_DELTARELAY_H_
 #define DELTARELAY_DELTARELAY_H_
@@ -257,7 +261,12 @@ static inline void dr_device_init(dr_device* device) {
 }
 
 /* Known devices: 0 is this machine's CPU, then a table of GPU models, then the GPUs that are here, named "cuda:0", "cuda:1", ...
- * (none where there is no driver). dr_device_find also takes "cuda", the calling thread's current one. */
+ * (none where there is no driver). dr_device_find also takes "cuda", the calling thread's current one.
+ *
+ * Units of this machine's CPU are what the process may use, whichever thread asks: the CPUs of its main thread's affinity, at most
+ * what the quota of its cgroups (version 1 or 2) pays for, rounded up. The affinity is asked by each of these calls and for each
+ * plan without dr_options.device, the quota once. A host that pins its main thread, or that wants the same plans wherever it runs
+ * (with dr_options.invariant the same bits: the grain goes by the units), states facts of its own. */
 DR_API int32_t dr_device_count(void);
 DR_API dr_status dr_device_get(int32_t index, dr_device* device);
 DR_API dr_status dr_device_find(const char* name, dr_device* device);
@@ -291,7 +300,9 @@ static inline void dr_costs_init(dr_costs* costs) {
   costs->size = (uint32_t)sizeof *costs;
 }
 
-/* The costs that plans for this device are made with. `variant` NULL or "": of a backend that has one. A caller who knows
+/* The costs that plans for this device are made with. Those of the cpu backend were measured on an Arm Neoverse-V1; for another
+ * model they are scaled by flops_per_ns where that is known, which it is if the caller states it (`deltarelay calibrate` measures
+ * it, and costs). `variant` NULL or "": of a backend that has one. A caller who knows
  * better passes its own by dr_options.costs. */
 DR_API dr_status dr_device_costs(const dr_device* device, const char* backend, const char* variant, int32_t rule,
                                  int32_t op, dr_costs* costs);
@@ -324,7 +335,8 @@ typedef void (*dr_parallel_body)(void* context, int64_t i);
 typedef void (*dr_parallel_for)(void* pool, int64_t count, dr_parallel_body body, void* context);
 
 /* A plan for a device that is not here can be read, not executed. A "cuda:N" is here if its units and capability are those of
- * the GPU; what it costs is the caller's to say. */
+ * the GPU; what it costs is the caller's to say. A CPU is here whatever its facts: they decide how work is cut, and on how many
+ * threads it runs (units, at most 4096) where `threads` is 0. */
 typedef struct dr_options {
   uint32_t size;
   int32_t segments;

@@ -64,8 +64,15 @@ int32_t dr_version(void) { return DR_VERSION; }
 
 const char* dr_build_info(void) {
   try {
-    static const std::string text = deltarelay::build_info();
-    return text.c_str();
+    struct Text {  // without a destructor, so that it lives as long as the library
+      char bytes[1024];
+    };
+    static const Text text = [] {
+      Text t{};
+      deltarelay::build_info().copy(t.bytes, sizeof t.bytes - 1);
+      return t;
+    }();
+    return text.bytes;
   } catch (...) {
     return "deltarelay";
   }

@@ -211,8 +211,12 @@ int32_t cpu_isa_count();
 const char* cpu_isa_name(int32_t index);
 int32_t cpu_isa_find(const char* name);  // -1: not on this machine; nullptr: 0, the best
 
-// Facts of this machine's CPU, and the stage costs of the cpu backend there.
+// Facts of this machine's CPU, asked afresh.
 void cpu_describe(dr_device* device);
-void cpu_costs(Rule rule, dr_costs* costs);
+// Stage costs of the cpu backend on a CPU with these facts.
+void cpu_costs(const dr_device& device, Rule rule, dr_costs* costs);
+
+// Lets the calling thread run on every CPU that the main thread of the process may run on, whatever thread made it.
+void cpu_run_anywhere();
 
 }  // namespace deltarelay

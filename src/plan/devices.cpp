@@ -116,13 +116,9 @@ dr_device describe_gpu(const Gpu& gpu) {
   return device;
 }
 
-const dr_device& this_cpu() {
-  static const dr_device device = [] {
-    dr_device facts{};
-    facts.size = sizeof facts;
-    cpu_describe(&facts);
-    return facts;
-  }();
+dr_device this_cpu() {
+  dr_device device{};
+  cpu_describe(&device);
   return device;
 }
 
@@ -182,6 +178,7 @@ const Gpu& row_of(const dr_device& device) {
   return model != nullptr ? *model : nearest_row(device.compute_capability, device.units);
 }
 
+constexpr const char* kCpuName = "cpu";
 constexpr const char* kCudaName = "cuda";
 constexpr const char* kCudaPrefix = "cuda:";
 
@@ -215,8 +212,8 @@ dr_device device_at(int32_t index) {
 }
 
 dr_device device_named(const std::string& name) {
-  if (name == this_cpu().name) return this_cpu();
-  std::string known = this_cpu().name;
+  if (name == kCpuName) return this_cpu();
+  std::string known = kCpuName;
   for (const Gpu& gpu : kGpus) {
     if (name == gpu.name) return describe_gpu(gpu);
     known += std::string(", ") + gpu.name;
@@ -261,7 +258,7 @@ DeviceCosts costs_of_device(const dr_device& device) {
     }
   }
   if (device.kind == DR_DEVICE_CPU) {
-    for (const Rule rule : {Rule::kKda, Rule::kGdn}) cpu_costs(rule, &costs.at(CostFamily::kCpu, rule));
+    for (const Rule rule : {Rule::kKda, Rule::kGdn}) cpu_costs(device, rule, &costs.at(CostFamily::kCpu, rule));
     return costs;
   }
   const Gpu& row = row_of(device);

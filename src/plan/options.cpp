@@ -22,6 +22,10 @@ void expect_range(const char* argument, int64_t value, int64_t least, int64_t mo
   fail_invalid(argument, std::to_string(least) + " to " + std::to_string(most), std::to_string(value));
 }
 
+void expect_not_negative(const char* argument, int64_t value) {
+  if (value < 0) fail_invalid(argument, "at least 0", std::to_string(value));
+}
+
 void expect_zero(const char* argument, int64_t value) {
   if (value != 0) fail_invalid(argument, "0", std::to_string(value));
 }
@@ -95,19 +99,11 @@ void check_device(const dr_device& device) {
   expect_range("options.device.kind", device.kind, DR_DEVICE_CPU, DR_DEVICE_CUDA);
   check_text("options.device.name", device.name);
   check_text("options.device.model", device.model);
-  expect_range("options.device.units", device.units, 1, kMostUnits);
-  if (device.bytes_per_ns < 0) {
-    fail_invalid("options.device.bytes_per_ns", "at least 0", std::to_string(device.bytes_per_ns));
-  }
-  if (device.flops_per_ns < 0) {
-    fail_invalid("options.device.flops_per_ns", "at least 0", std::to_string(device.flops_per_ns));
-  }
-}
-
-bool same_device(const dr_device& a, const dr_device& b) {
-  return a.kind == b.kind && std::strcmp(a.name, b.name) == 0 && a.units == b.units &&
-         a.compute_capability == b.compute_capability && a.l1_bytes == b.l1_bytes && a.l2_bytes == b.l2_bytes &&
-         a.bytes_per_ns == b.bytes_per_ns;
+  expect_range("options.device.units", device.units, 1, device.kind == DR_DEVICE_CPU ? kMostThreads : kMostUnits);
+  expect_not_negative("options.device.l1_bytes", device.l1_bytes);
+  expect_not_negative("options.device.l2_bytes", device.l2_bytes);
+  expect_not_negative("options.device.bytes_per_ns", device.bytes_per_ns);
+  expect_not_negative("options.device.flops_per_ns", device.flops_per_ns);
 }
 
 std::string backend_names() {
@@ -217,17 +213,17 @@ void take_carry(const dr_options& request, const Problem& problem, Options& opti
 
 // The device that the options describe. Without one it is this machine: its CPU, or, for a CUDA backend, its current GPU.
 void take_device(const dr_device* given, const std::string& backend, Options& options) {
-  options.device = device_at(0);
   if (given != nullptr) {
     const dr_device device = take_input("options.device", *given);
     check_device(device);
     options.cuda_device = cuda_ordinal(device);
-    options.device_is_here = options.cuda_device >= 0 || same_device(device, options.device);
+    // Facts of a CPU decide how work is cut and how many threads do it: any CPU can do as they say.
+    options.device_is_here = options.cuda_device >= 0 || device.kind == DR_DEVICE_CPU;
     options.device = device;
-  } else if (backend.compare(0, 4, "cuda") == 0) {
-    options.cuda_device = cuda_current_device();
-    if (options.cuda_device >= 0) options.device = cuda_device(options.cuda_device);
+    return;
   }
+  if (backend.compare(0, 4, "cuda") == 0) options.cuda_device = cuda_current_device();
+  options.device = options.cuda_device >= 0 ? cuda_device(options.cuda_device) : device_at(0);
 }
 
 }  // namespace

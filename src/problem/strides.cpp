@@ -60,6 +60,12 @@ void check_extent(const char* argument, std::span<Axis> axes, int64_t width, siz
   }
 }
 
+// An axis of one index never steps, so its stride may be anything, 2^62 too. Kernels multiply strides before they look at counts
+// (the row after the last one, to prefetch it), so such an axis gets the stride it would have in a contiguous tensor.
+void settle_unused(int64_t count, int64_t contiguous, int64_t& stride) {
+  if (count <= 1) stride = contiguous;
+}
+
 }  // namespace
 
 Strides resolve_strides(const char* argument, const dr_layout& given, const TensorShape& shape) {
@@ -80,6 +86,10 @@ Strides resolve_strides(const char* argument, const dr_layout& given, const Tens
   Axis axes[] = {
       {"head", shape.heads, s.head}, {"token", shape.tokens, s.token}, {"sequence", shape.sequences, s.sequence}};
   check_extent(argument, axes, shape.width, size_of(shape.dtype));
+  const int64_t row = shape.heads * shape.width;  // no overflow: elements without gaps are at most the extent
+  settle_unused(shape.heads, shape.width, s.head);
+  settle_unused(shape.tokens, row, s.token);
+  if (shape.batched) settle_unused(shape.sequences, shape.tokens * row, s.sequence);
   return s;
 }
 
@@ -92,6 +102,8 @@ void resolve_state_strides(const char* argument, const dr_state& given, int64_t 
                           : default_stride(Argument(argument, "stride_slot"), heads, pool->stride_head);
   Axis axes[] = {{"stride_head", heads, pool->stride_head}, {"stride_slot", pool->num_slots, pool->stride_slot}};
   check_extent(argument, axes, width, size_of(pool->dtype));
+  settle_unused(heads, width, pool->stride_head);
+  settle_unused(pool->num_slots, heads * width, pool->stride_slot);
 }
 
 }  // namespace deltarelay

@@ -17,7 +17,8 @@ struct TensorShape {
 };
 
 // Strides of `given` with zeros replaced. A default stride is the extent of the axes inside it in the order of the shape:
-// head = width, token = heads * head, sequence = tokens * token. `argument` is "problem.layout_q" or its like.
+// head = width, token = heads * head, sequence = tokens * token. An axis of one index gets the stride of a contiguous tensor,
+// whatever was given. `argument` is "problem.layout_q" or its like.
 Strides resolve_strides(const char* argument, const dr_layout& given, const TensorShape& shape);
 
 // The same for the two outer axes [num_slots, heads] of a state pool: stride_head = width, stride_slot = heads * head.

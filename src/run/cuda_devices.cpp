@@ -25,16 +25,17 @@ CudaFacts ask(int32_t ordinal) {
   return facts;
 }
 
-// Asked once: the runtime fixes the devices of a process when it starts, and properties take it milliseconds.
+// Asked once: the runtime fixes the devices of a process when it starts, and properties take it milliseconds. Never destroyed:
+// threads may still be planning while the process exits.
 const std::vector<CudaFacts>& devices() {
-  static const std::vector<CudaFacts> all = [] {
-    std::vector<CudaFacts> found;
+  static const std::vector<CudaFacts>& all = *[] {
+    auto* const found = new std::vector<CudaFacts>;
     int count = 0;
     if (cudaGetDeviceCount(&count) != cudaSuccess) {
       cudaGetLastError();  // no driver, no GPU: an answer, not an error to leave to the caller's next check
       return found;
     }
-    for (int32_t i = 0; i < count; ++i) found.push_back(ask(i));
+    for (int32_t i = 0; i < count; ++i) found->push_back(ask(i));
     return found;
   }();
   return all;

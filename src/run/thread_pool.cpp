@@ -1,6 +1,7 @@
 #include "run/thread_pool.h"
 
 #include <pthread.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -9,6 +10,7 @@
 #include <mutex>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace deltarelay {
@@ -72,9 +74,33 @@ class Pool {
     done_.wait(lock, [&] { return job.running.load(std::memory_order_relaxed) == 0; });
   }
 
+  // Ends and joins all threads, each after the worker it is running. Calls under way do the rest of their work themselves.
+  void stop() {
+    std::vector<std::thread> threads;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      stopped_ = true;
+      posted_.fetch_add(1, std::memory_order_release);
+      threads.swap(threads_);
+    }
+    wake_.notify_all();
+    for (std::thread& thread : threads) {
+      if (thread.get_id() == std::this_thread::get_id()) {
+        thread.detach();  // a handler of signals ends the process from here: it cannot wait for itself
+      } else {
+        thread.join();
+      }
+    }
+  }
+
+  // What the process knows of the pool; guarded by g_mutex.
+  const pid_t owner = getpid();  // whose threads they are
+  int64_t callers = 0;           // inside run
+  Pool* next_forsaken = nullptr;
+
  private:
   void grow(int32_t threads) {
-    while (static_cast<int32_t>(threads_.size()) < threads) {
+    while (!stopped_ && static_cast<int32_t>(threads_.size()) < threads) {
       try {
         threads_.emplace_back([this] { serve(); });
       } catch (const std::system_error&) {
@@ -91,9 +117,10 @@ class Pool {
     }
   }
 
-  [[noreturn]] void serve() {
+  void serve() {
+    cpu_run_anywhere();
     std::unique_lock<std::mutex> lock(mutex_);
-    for (;;) {
+    while (!stopped_) {
       Job* job = nullptr;
       for (Job* candidate : jobs_)
         if (candidate->next < candidate->workers) {
@@ -121,27 +148,67 @@ class Pool {
   std::condition_variable wake_;
   std::condition_variable done_;
   std::vector<Job*> jobs_;
-  std::atomic<uint64_t> posted_{0};  // jobs ever posted
+  std::atomic<uint64_t> posted_{0};  // jobs ever posted, and the stop
   std::vector<std::thread> threads_;
+  bool stopped_ = false;
 };
 
-// Never destroyed: its threads sleep until the process ends, and a forked child, which has none of them, starts a new one.
-Pool* g_pool = nullptr;
+// Constant initialization and no destructors: calls may come before and after those of everything else.
 std::mutex g_mutex;
+Pool* g_pool = nullptr;  // of this process
+Pool* g_forsaken =
+    nullptr;  // of processes this one was forked from: their threads are not here, their locks may be held for ever
+bool g_unloading = false;  // no more threads: a call does all its work itself
 
-Pool& pool() {
+void forsake_pool() {  // in a forked child
+  if (g_pool != nullptr) {
+    g_pool->next_forsaken = g_forsaken;
+    g_forsaken = g_pool;
+    g_pool = nullptr;
+  }
+  g_mutex.unlock();
+}
+
+// nullptr: the library is being unloaded.
+Pool* enter_pool() {
   std::lock_guard<std::mutex> lock(g_mutex);
+  if (g_unloading) return nullptr;
   if (g_pool == nullptr) {
     g_pool = std::make_unique<Pool>().release();
-    static const int registered = pthread_atfork([] { g_mutex.lock(); }, [] { g_mutex.unlock(); },
-                                                 [] {
-                                                   g_pool = nullptr;
-                                                   g_mutex.unlock();
-                                                 });
+    static const int registered = pthread_atfork([] { g_mutex.lock(); }, [] { g_mutex.unlock(); }, forsake_pool);
     (void)registered;
   }
-  return *g_pool;
+  ++g_pool->callers;
+  return g_pool;
 }
+
+struct LeavePool {
+  void operator()(Pool* pool) const {
+    std::lock_guard<std::mutex> lock(g_mutex);
+    --pool->callers;
+  }
+};
+
+// Threads must not outlive the code they run, so they are joined when the library goes: by dlclose, or when the process exits. At
+// exit other threads may still be inside dr_execute: they finish on their own, and the pool stays for them.
+struct Unloading {
+  ~Unloading() {
+    Pool* pool = nullptr;
+    {
+      std::lock_guard<std::mutex> lock(g_mutex);
+      g_unloading = true;
+      std::swap(pool, g_pool);
+    }
+    if (pool == nullptr || pool->owner != getpid())
+      return;  // a process made without the handlers of fork has no threads
+    pool->stop();
+    std::unique_lock<std::mutex> lock(g_mutex);
+    if (pool->callers == 0) {
+      lock.unlock();
+      delete pool;
+    }
+  }
+} g_unloading_guard;
 
 }  // namespace
 
@@ -150,7 +217,11 @@ void PoolExecutor::run(int32_t workers, Body body, void* context) {
     body(context, 0);
     return;
   }
-  pool().run(workers, body, context);
+  if (const std::unique_ptr<Pool, LeavePool> pool{enter_pool()}) {
+    pool->run(workers, body, context);
+    return;
+  }
+  for (int32_t worker = 0; worker < workers; ++worker) body(context, worker);
 }
 
 void CallerExecutor::run(int32_t workers, Body body, void* context) {

@@ -52,9 +52,9 @@ class Info(Base):
 
     def test_help(self):
         out = self.succeed("--help")
-        for part in ("info", "support", "tiling", "explain", "plan", "verify", "bench", "Examples"):
+        for part in ("info", "support", "tiling", "explain", "plan", "verify", "bench", "calibrate", "Examples"):
             self.assertIn(part, out)
-        for part in ("info", "support", "tiling", "explain", "plan", "verify", "bench"):
+        for part in ("info", "support", "tiling", "explain", "plan", "verify", "bench", "calibrate"):
             self.assertIn("Usage", self.succeed(part, "--help"))
         self.assertIn("deltarelay", self.succeed("--version"))
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <functional>
 #include <string>
 
@@ -53,13 +54,29 @@ TEST(Options, OneSegmentIsOff) {
   EXPECT_EQ(one.segments, DR_SEGMENTS_OFF);
 }
 
-TEST(Options, ThisDeviceByItsOwnFactsIsHere) {
+TEST(Options, ACpuIsHereWhateverItsFacts) {
   dr_device device = device_at(0);
   EXPECT_TRUE(validated([&](dr_options& o) { o.device = &device; }).device_is_here);
   device.units += 1;
+  device.l1_bytes = 0;
+  device.l2_bytes = int64_t{1} << 40;
+  std::strncpy(device.name, "the machine next door", sizeof device.name - 1);
   const Options other = validated([&](dr_options& o) { o.device = &device; });
-  EXPECT_FALSE(other.device_is_here);
+  EXPECT_TRUE(other.device_is_here);
   EXPECT_EQ(other.threads, device.units);
+}
+
+TEST(Options, FactsOfACpuThatCannotBe) {
+  dr_device device = device_at(0);
+  device.units = 4097;
+  expect_refused([&](dr_options& o) { o.device = &device; }, DR_INVALID,
+                 "options.device.units: expected 1 to 4096, found 4097");
+  device = device_at(0);
+  device.l1_bytes = -1;
+  expect_refused([&](dr_options& o) { o.device = &device; }, DR_INVALID, "options.device.l1_bytes");
+  device = device_at(0);
+  device.l2_bytes = -1;
+  expect_refused([&](dr_options& o) { o.device = &device; }, DR_INVALID, "options.device.l2_bytes");
 }
 
 TEST(Options, Refusals) {

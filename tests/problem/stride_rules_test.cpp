@@ -116,6 +116,43 @@ TEST(StrideRules, AnAxisOfOneIndexIsFree) {
   EXPECT_NO_THROW(validate(request));
 }
 
+// What is given for such an axis is replaced by what cannot overflow when kernels multiply it.
+TEST(StrideRules, AnAxisOfOneIndexIsContiguousInside) {
+  const int64_t most = std::numeric_limits<int64_t>::max();
+  Request request;
+  request.make_batched();
+  request.num_seqs = 1;
+  request.num_tokens = request.seq_len = 1;
+  request.heads_qk = request.heads_v = 1;
+  for (const Field& field : kFields) request.*field.strides = {most, most, most, 0, 0};
+  request.initial.use = request.final.use = DR_STATE_ROWS;
+  request.initial.layout = request.final.layout = DR_STATE_KEY_MAJOR;
+  request.final.stride_head = request.final.stride_slot = most;
+  const Problem p = validate(request);
+  const struct {
+    const Strides& strides;
+    int64_t width;
+  } tensors[] = {{p.q, 8}, {p.k, 8}, {p.v, 6}, {p.o, 6}, {p.g, 8}, {p.beta, 1}};
+  for (const auto& [strides, width] : tensors) {
+    EXPECT_EQ(strides.head, width);
+    EXPECT_EQ(strides.token, width);
+    EXPECT_EQ(strides.sequence, width);
+  }
+  EXPECT_EQ(p.final.stride_head, p.initial.stride_head);
+  EXPECT_EQ(p.final.stride_slot, p.initial.stride_slot);
+}
+
+// Defaults of the axes outside still follow what was given: rows of one token each, 1000 elements apart.
+TEST(StrideRules, DefaultsFollowTheGivenStrideOfOneIndex) {
+  Request request;
+  request.make_batched();
+  request.num_tokens = request.num_seqs;
+  request.seq_len = 1;
+  request.layout_q.token = 1000;
+  EXPECT_EQ(validate(request).q.sequence, 1000);
+  EXPECT_EQ(validate(request).q.token, 16);
+}
+
 TEST(StrideRules, LargeStridesAreAccepted) {
   Request request;
   request.layout_v.token = int64_t{1} << 40;  // few tokens over a sparse mapping

@@ -2,6 +2,7 @@
 #include "run/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -65,6 +66,40 @@ TEST(ThreadPool, NestedCallsFinish) {
       [](void* context, int32_t) { *static_cast<std::atomic<int32_t>*>(context) += runs_every_worker_once() ? 0 : 1; },
       &wrong);
   EXPECT_EQ(wrong, 0);
+}
+
+// Threads of the pool serve everybody, so they do not stay on the core of whoever called first.
+TEST(ThreadPool, ThreadsRunWhereTheProcessMay) {
+  cpu_set_t process;
+  ASSERT_EQ(sched_getaffinity(getpid(), sizeof process, &process), 0);
+  if (CPU_COUNT(&process) < 2) GTEST_SKIP() << "needs two CPUs";
+  static constexpr int32_t kMore = kWorkers + 20;  // threads that no test before this one has made
+  struct Call {
+    cpu_set_t process;
+    std::array<std::atomic<bool>, kMore> elsewhere{};
+    std::atomic<int32_t> started{0};
+  } call{process, {}, {}};
+  std::thread([&] {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    for (int32_t cpu = 0; CPU_COUNT(&one) == 0; ++cpu)
+      if (CPU_ISSET(cpu, &process)) CPU_SET(cpu, &one);
+    ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+    PoolExecutor executor;
+    executor.run(
+        kMore,
+        [](void* context, int32_t worker) {
+          auto& c = *static_cast<Call*>(context);
+          c.started.fetch_add(1);
+          while (c.started.load() < kMore) std::this_thread::yield();  // so that each is on a thread of its own
+          cpu_set_t own;
+          sched_getaffinity(0, sizeof own, &own);
+          c.elsewhere[static_cast<size_t>(worker)] = worker > 0 && !CPU_EQUAL(&own, &c.process);
+        },
+        &call);
+  }).join();
+  for (int32_t worker = 1; worker < kMore; ++worker)
+    EXPECT_FALSE(call.elsewhere[static_cast<size_t>(worker)]) << worker;
 }
 
 TEST(ThreadPool, AForkedChildHasAPool) {

@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -67,6 +68,12 @@ struct State {
   bool operator==(const State&) const = default;
 };
 
+// A device as a caller describes it, with the stage costs that plans for it are made with.
+struct DeviceFacts {
+  dr_device device;
+  std::vector<dr_costs> costs;
+};
+
 struct Case {
   std::string name;  // label before the line; no blanks; part of equality
 
@@ -128,6 +135,8 @@ struct Case {
   int32_t carry = DR_CARRY_EXACT;
   double carry_log_decay = 0;  // truncated; 0: the library's
   uint64_t seed = 1;
+  // Facts to plan with where `device` is empty; nullptr: the library's. No part of the line: a file has them.
+  std::shared_ptr<const DeviceFacts> facts;
 
   bool operator==(const Case&) const = default;
 

@@ -440,7 +440,9 @@ Case with_words(const Case& c, std::string_view words) {
   std::string line;
   for (std::string_view word : words_of(old))
     if (replaced.count(key_of(word)) == 0) line += std::string(word) + " ";
-  return parse(line + std::string(words));
+  Case changed = parse(line + std::string(words));
+  changed.facts = c.facts;
+  return changed;
 }
 
 }  // namespace deltarelay::cases

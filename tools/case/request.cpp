@@ -215,6 +215,10 @@ Request::Request(const Case& c) : case_(c) {
     if (dr_device_find(case_.device.c_str(), &device_) != DR_SUCCESS)
       throw CaseError("device: " + std::string(dr_last_error()));
     options.device = &device_;
+  } else if (case_.facts != nullptr) {
+    options.device = &case_.facts->device;
+    options.costs = case_.facts->costs.data();
+    options.num_costs = static_cast<int32_t>(case_.facts->costs.size());
   } else if (c.on_gpu()) {
     // A CUDA backend means the GPU of this machine. Where there is none the library says so.
     dr_device_init(&device_);

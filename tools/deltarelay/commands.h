@@ -21,12 +21,14 @@ void add_explain(CLI::App& app, int& exit_code);
 void add_plan(CLI::App& app, int& exit_code);
 void add_verify(CLI::App& app, int& exit_code);
 void add_bench(CLI::App& app, int& exit_code);
+void add_calibrate(CLI::App& app, int& exit_code);
 
 // The positional arguments that every command on cases takes, with the words that are to replace theirs.
 struct CaseArguments {
   std::vector<std::string> words;
   std::string with;
-  std::string only;  // a regular expression over names, or over lines without one; empty: all
+  std::string only;         // a regular expression over names, or over lines without one; empty: all
+  std::string device_file;  // facts to plan with, as `calibrate` writes them; empty: the library's
 
   void add_to(CLI::App& app, bool required = true);
   std::vector<cases::Case> read() const;  // throws cases::CaseError

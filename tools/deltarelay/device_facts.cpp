@@ -1,13 +1,88 @@
 #include "deltarelay/device_facts.h"
 
+#include <concepts>
+#include <fstream>
+#include <initializer_list>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <span>
+#include <utility>
 
 #include "deltarelay/deltarelay.hpp"
 
 namespace deltarelay::command {
 
 using nlohmann::json;
+
+namespace {
+
+// An object of a file, with its place there for what is said when a field is missing or of another kind.
+class Fields {
+ public:
+  Fields(std::string path, std::string place, const json& object)
+      : path_(std::move(path)), place_(std::move(place)), object_(object) {
+    if (!object_.is_object()) fail("", "an object", object_);
+  }
+
+  template <std::integral Number>
+  void read(const char* name, Number& number) const {
+    const json& value = at(name);
+    if (!value.is_number_integer() || value < std::numeric_limits<Number>::min() ||
+        value > std::numeric_limits<Number>::max())
+      fail(name, "a whole number of " + std::to_string(8 * sizeof number) + " bits", value);
+    number = value.get<Number>();
+  }
+  template <size_t kBytes>
+  void read(const char* name, char (&text)[kBytes]) const {
+    const json& value = at(name);
+    if (!value.is_string() || value.get_ref<const std::string&>().size() >= kBytes)
+      fail(name, "a text of at most " + std::to_string(kBytes - 1) + " bytes", value);
+    const auto& given = value.get_ref<const std::string&>();
+    text[given.copy(text, kBytes - 1)] = '\0';
+  }
+  int32_t flag(const char* name) const {
+    const json& value = at(name);
+    if (!value.is_boolean()) fail(name, "true or false", value);
+    return value.get<bool>() ? 1 : 0;
+  }
+  struct Word {
+    const char* text;
+    int32_t value;
+  };
+  int32_t one_of(const char* name, std::initializer_list<Word> words) const {
+    const json& value = at(name);
+    std::string known;
+    for (const Word& word : words) {
+      if (value == word.text) return word.value;
+      known += (known.empty() ? "" : " or ") + std::string(word.text);
+    }
+    fail(name, known, value);
+  }
+  std::vector<Fields> rows(const char* name) const {
+    const json& value = at(name);
+    if (!value.is_array()) fail(name, "a list", value);
+    std::vector<Fields> all;
+    for (size_t i = 0; i < value.size(); ++i)
+      all.emplace_back(path_, place_ + name + "[" + std::to_string(i) + "].", value[i]);
+    return all;
+  }
+
+ private:
+  const json& at(const char* name) const {
+    const auto found = object_.find(name);
+    if (found == object_.end()) fail(name, "a value", "nothing");
+    return *found;
+  }
+  [[noreturn]] void fail(const std::string& name, const std::string& expected, const json& found) const {
+    throw cases::CaseError("--device-file: " + place_ + name + ": expected " + expected + ", found " + found.dump() +
+                           " in '" + path_ + "'");
+  }
+
+  std::string path_, place_;
+  const json& object_;
+};
+
+}  // namespace
 
 dr_device device_at(int32_t index) {
   dr_device device;
@@ -36,9 +111,11 @@ std::vector<dr_costs> costs_of(const dr_device& device) {
   return all;
 }
 
-json device_json(const dr_device& device) {
+json device_json(const dr_device& device) { return device_json(device, costs_of(device)); }
+
+json device_json(const dr_device& device, const std::vector<dr_costs>& all) {
   json costs = json::array();
-  for (const dr_costs& c : costs_of(device)) {
+  for (const dr_costs& c : all) {
     costs.push_back({{"backend", c.backend},
                      {"variant", c.variant},
                      {"rule", c.rule == DR_KDA ? "kda" : "gdn"},
@@ -68,6 +145,54 @@ json device_json(const dr_device& device) {
           {"bytes_per_ns", device.bytes_per_ns},
           {"flops_per_ns", device.flops_per_ns},
           {"costs", costs}};
+}
+
+cases::DeviceFacts read_device_file(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) throw cases::CaseError("--device-file: expected a file that can be read, found '" + path + "'");
+  const json read = json::parse(file, nullptr, false);
+  if (read.is_discarded()) throw cases::CaseError("--device-file: expected JSON, found other text in '" + path + "'");
+  const Fields fields(path, "", read);
+  cases::DeviceFacts facts{};
+  dr_device_init(&facts.device);
+  facts.device.kind = fields.one_of("kind", {{"cpu", DR_DEVICE_CPU}, {"cuda", DR_DEVICE_CUDA}});
+  fields.read("name", facts.device.name);
+  fields.read("model", facts.device.model);
+  fields.read("units", facts.device.units);
+  fields.read("compute_capability", facts.device.compute_capability);
+  fields.read("l1_bytes", facts.device.l1_bytes);
+  fields.read("l2_bytes", facts.device.l2_bytes);
+  fields.read("bytes_per_ns", facts.device.bytes_per_ns);
+  fields.read("flops_per_ns", facts.device.flops_per_ns);
+  for (const Fields& row : fields.rows("costs")) {
+    dr_costs c;
+    dr_costs_init(&c);
+    c.rule = row.one_of("rule", {{"kda", DR_KDA}, {"gdn", DR_GDN}});
+    c.op = row.one_of("op", {{"forward", DR_FORWARD}});
+    c.measured = row.flag("measured");
+    row.read("backend", c.backend);
+    row.read("variant", c.variant);
+    row.read("measured_on", c.measured_on);
+    row.read("chunk", c.chunk);
+    row.read("emit_ns", c.emit_ns);
+    row.read("summarize_ns", c.summarize_ns);
+    row.read("local_ns", c.local_ns);
+    row.read("summarize_local_ns", c.summarize_local_ns);
+    row.read("carry_ns", c.carry_ns);
+    row.read("carry_unit_ns", c.carry_unit_ns);
+    row.read("split_ns", c.split_ns);
+    row.read("item_ns", c.item_ns);
+    row.read("emit_bytes", c.emit_bytes);
+    row.read("summarize_bytes", c.summarize_bytes);
+    row.read("prepare_ns", c.prepare_ns);
+    facts.costs.push_back(c);
+  }
+  return facts;
+}
+
+std::string cpu_model() {
+  const dr_device cpu = device_at(0);
+  return cpu.model[0] != '\0' ? cpu.model : "unknown CPU";
 }
 
 std::string capability_text(const dr_device& device) {

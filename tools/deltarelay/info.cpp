@@ -1,9 +1,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "deltarelay/commands.h"
-#include "deltarelay/cpu_model.h"
 #include "deltarelay/deltarelay.hpp"
 #include "deltarelay/device_facts.h"
 #include "deltarelay/fma_peak.h"
@@ -31,7 +29,7 @@ void print_json() {
   json out = {{"build", dr_build_info()},
               {"version", dr_version()},
               {"cpu", cpu_model()},
-              {"threads", std::thread::hardware_concurrency()},
+              {"threads", device_at(0).units},
               {"instruction_sets", names(dr_isa_count(), dr_isa_name)},
               {"backends", names(dr_backend_count(), dr_backend_name)},
               {"devices", json::array()}};

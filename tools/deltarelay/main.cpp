@@ -7,6 +7,7 @@
 
 #include "deltarelay/commands.h"
 #include "deltarelay/deltarelay.hpp"
+#include "deltarelay/device_facts.h"
 
 namespace deltarelay::command {
 namespace {
@@ -36,6 +37,8 @@ void CaseArguments::add_to(CLI::App& app, bool required) {
   app.add_option("--with", with, "Words that replace or add to those of every case, e.g. \"segments=2 threads=1\"");
   app.add_option("--only", only, "Only cases whose name (or line, without one) matches a regular expression")
       ->type_name("REGEX");
+  app.add_option("--device-file", device_file, "Plan with the device facts and costs of a file, see `calibrate`")
+      ->type_name("FILE");
 }
 
 std::vector<cases::Case> CaseArguments::read() const {
@@ -47,6 +50,10 @@ std::vector<cases::Case> CaseArguments::read() const {
   }
   if (!with.empty())
     for (cases::Case& c : all) c = cases::with_words(c, with);
+  if (!device_file.empty()) {
+    const auto facts = std::make_shared<const cases::DeviceFacts>(read_device_file(device_file));
+    for (cases::Case& c : all) c.facts = facts;
+  }
   return all;
 }
 
@@ -66,6 +73,7 @@ constexpr const char* kFooter = R"(Examples:
   deltarelay verify tests/cases/smoke.txt
   deltarelay verify "gdn fp32 hqk=2 hv=8 seqs=2048,1,0,65 init final" --with "backend=cpu segments=3"
   deltarelay bench tests/cases/cpu-bench.txt --json results.json
+  deltarelay calibrate --output cpu.json
 
 A case is one line: rule, data type, then words in any order, such as
   kda bf16 hqk=16 hv=64 dk=128 dv=128 seqs=8192,1300x3 init final gate=bounded:-5 segments=auto seed=7
@@ -88,6 +96,7 @@ int run(int argc, char** argv) {
   add_plan(app, exit_code);
   add_verify(app, exit_code);
   add_bench(app, exit_code);
+  add_calibrate(app, exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

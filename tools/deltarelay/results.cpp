@@ -5,7 +5,7 @@
 #include <ctime>
 
 #include "check/device_memory.h"
-#include "deltarelay/cpu_model.h"
+#include "deltarelay/device_facts.h"
 #include "deltarelay/fma_peak.h"
 #include "deltarelay/terminal.h"
 

@@ -115,6 +115,8 @@ int run(const Settings& settings) {
   std::vector<cases::Case> all = settings.arguments.read();
   if (all.empty() && !settings.draws())
     throw cases::CaseError("case: expected a case, a file of cases or --random, found 'nothing'");
+  if (settings.draws() && !settings.arguments.device_file.empty())
+    throw cases::CaseError("--device-file: expected cases of the command line, found random ones");
   if (settings.every_isa) all = for_every_isa(all);
   Tally tally;
   Progress progress(static_cast<int64_t>(all.size()));

@@ -160,13 +160,14 @@ class Bf16Engine {
     const hn::ScalableTag<uint16_t> d;
     constexpr auto kStep = static_cast<int32_t>(hn::MaxLanes(d));
     const auto* from = static_cast<const uint16_t*>(base) + shape.first * stride;
-    for (int32_t t = 0; t < kChunk; ++t, from += stride) {
+    for (int32_t t = 0; t < kChunk; ++t) {
       uint16_t* row = to + int64_t{t} * wide_;
       const int32_t given = t < shape.tokens ? problem_.dk : 0;
       int32_t c = 0;
       for (; c + kStep <= given; c += kStep) hn::StoreU(hn::LoadU(d, from + c), d, row + c);
       for (; c < given; ++c) row[c] = from[c];
       for (; c < wide_; ++c) row[c] = 0;
+      if (t + 1 < shape.tokens) from += stride;
     }
     return {to, wide_};
   }

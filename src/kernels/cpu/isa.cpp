@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
-#include <thread>
 
 #include "hwy/targets.h"
+#include "kernels/cpu/cpu_model.h"
+#include "kernels/cpu/usable_cpus.h"
 
 #if defined(__aarch64__) && defined(__linux__)
 #include <asm/hwcap.h>
@@ -16,7 +17,6 @@
 #include <sys/syscall.h>
 #endif
 #if defined(__linux__)
-#include <sched.h>
 #include <unistd.h>
 #endif
 
@@ -53,9 +53,24 @@ const Kernels* granted_amx_kernels(int64_t highway_target) {
 
 }  // namespace
 
-const std::vector<Isa>& available_isas() {
-  static const std::vector<Isa> kIsas = [] {
-    std::vector<Isa> isas;
+namespace {
+
+// Without a destructor: threads may still be executing while the process exits.
+struct IsaList {
+  static constexpr size_t kMost = 8;  // more than are compiled for any machine
+  Isa isas[kMost]{};
+  size_t count = 0;
+
+  void push_back(const Isa& isa) {
+    if (count < kMost) isas[count++] = isa;
+  }
+};
+
+}  // namespace
+
+std::span<const Isa> available_isas() {
+  static const IsaList kIsas = [] {
+    IsaList isas;
     const int64_t supported = hwy::SupportedTargets();
     for (const SimdTarget& target : simd_targets()) {
       // The portable target needs nothing of the machine, whatever the detection says of it.
@@ -78,18 +93,10 @@ const std::vector<Isa>& available_isas() {
     }
     return isas;
   }();
-  return kIsas;
+  return {kIsas.isas, kIsas.count};
 }
 
 namespace {
-
-int32_t usable_threads() {
-#if defined(__linux__)
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof(set), &set) == 0) return std::max(1, CPU_COUNT(&set));
-#endif
-  return std::max(1, static_cast<int32_t>(std::thread::hardware_concurrency()));
-}
 
 int64_t cache_bytes(int name, int64_t otherwise) {
 #if defined(__linux__)
@@ -123,7 +130,7 @@ void cpu_describe(dr_device* device) {
   device->size = sizeof(dr_device);
   device->kind = DR_DEVICE_CPU;
   std::snprintf(device->name, sizeof(device->name), "cpu");
-  static const int32_t kUnits = cpu::usable_threads();
+  std::snprintf(device->model, sizeof(device->model), "%s", cpu::cpu_model());
 #if defined(__linux__)
   static const int64_t kL1 = cpu::cache_bytes(_SC_LEVEL1_DCACHE_SIZE, 32 << 10);
   static const int64_t kL2 = cpu::cache_bytes(_SC_LEVEL2_CACHE_SIZE, 1 << 20);
@@ -131,22 +138,28 @@ void cpu_describe(dr_device* device) {
   static const int64_t kL1 = 32 << 10;
   static const int64_t kL2 = 1 << 20;
 #endif
-  device->units = kUnits;
+  device->units = cpu::usable_cpus();
   device->l1_bytes = kL1;
   device->l2_bytes = kL2;
 }
 
-void cpu_costs(Rule rule, dr_costs* costs) {
-  // Costs of a chunk of 16 tokens on one core of a Neoverse-V1 at 2.6 GHz, fp32. On other processors they are off by a
-  // common factor, and only their ratios decide a plan.
+void cpu_costs(const dr_device& device, Rule rule, dr_costs* costs) {
+  // Of a chunk of 16 tokens on one core of a Neoverse-V1 at 2.6 GHz, fp32.
+  constexpr const char* kModel = "Arm Neoverse-V1";
+  constexpr int64_t kFlopsPerNs = 83;
   const bool kda = rule == Rule::kKda;
-  costs->measured = 1;
-  std::snprintf(costs->measured_on, sizeof costs->measured_on, "Neoverse-V1");
+  costs->measured = std::strcmp(device.model, kModel) == 0 ? 1 : 0;
+  std::snprintf(costs->measured_on, sizeof costs->measured_on, "%s", kModel);
+  // On other processors arithmetic is faster or slower by a common factor, if that is known. Only ratios decide a plan.
+  const bool scaled = costs->measured == 0 && device.flops_per_ns > 0;
+  const auto arithmetic = [&](int64_t ns) {
+    return static_cast<int32_t>(scaled ? std::max<int64_t>(1, ns * kFlopsPerNs / device.flops_per_ns) : ns);
+  };
   costs->chunk = cpu::kChunk;
-  costs->emit_ns = kda ? 32500 : 27700;
-  costs->summarize_ns = kda ? 41000 : 36500;
-  costs->local_ns = costs->summarize_local_ns = kda ? 8500 : 3600;
-  costs->carry_ns = costs->carry_unit_ns = 98000;
+  costs->emit_ns = arithmetic(kda ? 32500 : 27700);
+  costs->summarize_ns = arithmetic(kda ? 41000 : 36500);
+  costs->local_ns = costs->summarize_local_ns = arithmetic(kda ? 8500 : 3600);
+  costs->carry_ns = costs->carry_unit_ns = arithmetic(98000);
   costs->split_ns = 40000;
   costs->item_ns = 2000;
 }

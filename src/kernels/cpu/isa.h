@@ -1,7 +1,7 @@
 // Instruction sets of the cpu backend: what was compiled, what this machine runs.
 #pragma once
 #include <cstdint>
-#include <vector>
+#include <span>
 
 #include "kernels/cpu/config.h"
 
@@ -14,7 +14,7 @@ struct SimdTarget {
 };
 
 // Compiled targets, best first (kernels.cpp).
-const std::vector<SimdTarget>& simd_targets();
+std::span<const SimdTarget> simd_targets();
 
 // Narrower keys are multiplied in fp32: with few terms in a sum the rounding of its operands does not average out (final
 // states of dk <= 16 missed the 5e-3 of bf16 data by a factor of two), and short sums gain little from matrix instructions.
@@ -32,7 +32,7 @@ struct Isa {
 };
 
 // What this machine runs, best first; never empty.
-const std::vector<Isa>& available_isas();
+std::span<const Isa> available_isas();
 
 // Kernels for bf16 data with native products; nullptr when none were compiled. Only to be called on a machine that has the
 // instructions (isa.cpp asks): the file they are in is compiled with them throughout.

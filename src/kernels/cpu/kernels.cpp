@@ -22,8 +22,8 @@ HWY_AFTER_NAMESPACE();
 
 namespace deltarelay::cpu {
 
-const std::vector<SimdTarget>& simd_targets() {
-  static const std::vector<SimdTarget> kTargets = {
+std::span<const SimdTarget> simd_targets() {
+  static constexpr SimdTarget kTargets[] = {
 #if HWY_TARGETS & HWY_AVX3
     {HWY_AVX3, "avx512", &N_AVX3::kKernels},
 #endif

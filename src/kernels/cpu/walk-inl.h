@@ -86,8 +86,10 @@ class RowsAhead {
  public:
   explicit RowsAhead(int32_t rows) : rows_(rows) {}
 
-  // `rows` rows of `count` numbers from row `first` on.
+  // `rows` rows of `count` numbers from row `first` on. Without rows there may be no such address either: a stride can be so
+  // large that only the rows of the tensor are in the range of int64_t.
   void add(const void* base, DType type, int64_t stride, int64_t first, int64_t count) {
+    if (rows_ == 0) return;
     const auto size = static_cast<int64_t>(size_of(type));
     tensors_[used_++] = {static_cast<const char*>(at(base, type, first * stride)), stride * size, count * size};
     left_ += rows_;

@@ -1,10 +1,12 @@
-#include "deltarelay/cpu_model.h"
+#include "kernels/cpu/cpu_model.h"
 
+#include <algorithm>
 #include <array>
 #include <fstream>
+#include <string>
 #include <string_view>
 
-namespace deltarelay::command {
+namespace deltarelay::cpu {
 namespace {
 
 // Arm kernels report numbers: implementer 0x41 is Arm itself; others are printed as they are.
@@ -27,9 +29,7 @@ constexpr std::array<ArmPart, 14> kArmParts = {{{"0xd03", "Cortex-A53"},
                                                 {"0xd84", "Neoverse-V3"},
                                                 {"0xd8e", "Neoverse-N3"}}};
 
-}  // namespace
-
-std::string cpu_model() {
+std::string model_of_first_processor() {
   std::ifstream file("/proc/cpuinfo");
   std::string line;
   std::string implementer;
@@ -46,11 +46,25 @@ std::string cpu_model() {
     if (key == "CPU implementer") implementer = value;
     if (key == "CPU part") part = value;
   }
-  if (part.empty()) return "unknown CPU";
+  if (part.empty()) return "";
   if (implementer == "0x41")
     for (const ArmPart& known : kArmParts)
       if (known.part == part) return "Arm " + std::string(known.name);
   return "Arm CPU, implementer " + implementer + ", part " + part;
 }
 
-}  // namespace deltarelay::command
+}  // namespace
+
+const char* cpu_model() {
+  struct Text {  // as long as dr_device.model, and without a destructor: threads may plan while the process exits
+    char bytes[64];
+  };
+  static const Text kModel = [] {
+    Text text{};
+    model_of_first_processor().copy(text.bytes, sizeof text.bytes - 1);
+    return text;
+  }();
+  return kModel.bytes;
+}
+
+}  // namespace deltarelay::cpu

@@ -1,0 +1,183 @@
+// Facts and stage costs of this machine's CPU, measured: what the library itself does not do behind a caller's back.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "check/run.h"
+#include "deltarelay/commands.h"
+#include "deltarelay/device_facts.h"
+#include "deltarelay/fma_peak.h"
+#include "deltarelay/terminal.h"
+
+namespace deltarelay::command {
+namespace {
+
+struct Settings {
+  std::string output;
+  double seconds = 3.0;
+};
+
+constexpr double kFmaSeconds = 0.2;
+constexpr int32_t kRounds =
+    5;  // all calls take turns, so that a slow stretch of the machine falls on all of them alike
+
+// A call that is timed: the least of its times, since whatever else the machine does only ever adds to one.
+class TimedCall {
+ public:
+  explicit TimedCall(const std::string& line) : tensors_(cases::parse(line)), run_(tensors_.of()) {
+    run_.execute(tensors_.tensors());  // the first one pays for threads and pages
+  }
+  void run_for(double seconds) {
+    const auto begin = Clock::now();
+    auto now = begin;
+    do {
+      const auto start = now;
+      run_.execute(tensors_.tensors());
+      now = Clock::now();
+      best_ns_ = std::min(best_ns_, std::chrono::duration<double, std::nano>(now - start).count());
+    } while (std::chrono::duration<double>(now - begin).count() < seconds);
+  }
+  double ns() const { return best_ns_; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  check::TensorSet tensors_;
+  check::PlannedRun run_;
+  double best_ns_ = std::numeric_limits<double>::infinity();
+};
+
+// The calls of one rule. Differences between them are the costs, as DK = DV = 128 has them.
+struct RuleCalls {
+  static constexpr int64_t kChunk = 16;               // of the cpu backend
+  static constexpr int64_t kShort = 64, kLong = 256;  // chunks of a whole sequence
+  static constexpr int64_t kThird = 64;               // chunks of one of three segments, or twice that
+  static constexpr int64_t kPieces = 16;              // segments of the long sequence
+
+  TimedCall emit, emit_long;      // one head on one thread
+  TimedCall narrow, narrow_long;  // half of the value columns
+  TimedCall thirds, thirds_long;  // one segment of three is summarized
+  TimedCall pieces;               // all but two of the segments are summarized and folded
+  TimedCall whole, halves;        // all units, in one phase and in two
+
+  RuleCalls(const std::string& rule, int32_t units)
+      : emit(line(rule, kShort, "segments=off")),
+        emit_long(line(rule, kLong, "segments=off")),
+        narrow(line(rule, kShort, "dv=64 segments=off")),
+        narrow_long(line(rule, kLong, "dv=64 segments=off")),
+        thirds(line(rule, 3 * kThird, "segments=3")),
+        thirds_long(line(rule, 6 * kThird, "segments=3")),
+        pieces(line(rule, kLong, "segments=" + std::to_string(kPieces))),
+        whole(line(rule, kShort, "segments=off", units)),
+        halves(line(rule, kShort, "segments=2", units)) {}
+
+  std::vector<TimedCall*> all() {
+    return {&emit, &emit_long, &narrow, &narrow_long, &thirds, &thirds_long, &pieces, &whole, &halves};
+  }
+
+  void set_costs(dr_costs& c) const {
+    const double more = kLong - kShort;
+    const double emit_ns = (emit_long.ns() - emit.ns()) / more;
+    const double item_ns = emit.ns() - kShort * emit_ns;
+    // Half of the columns take what all of them share and half of the rest.
+    const double local_ns = 2 * (narrow_long.ns() - narrow.ns()) / more - emit_ns;
+    const double summarize_ns = (thirds_long.ns() - thirds.ns() - 3 * kThird * emit_ns) / kThird;
+    const double summarized = kPieces - 2, summarized_chunks = summarized * (kLong / kPieces);
+    const double items = kPieces + summarized - 1;  // that the whole sequence does not have
+    const double carry_ns =
+        (pieces.ns() - emit_long.ns() - summarized_chunks * summarize_ns - items * item_ns) / summarized;
+    const auto number = [](double ns, int32_t least, int32_t most = 1 << 30) {
+      return static_cast<int32_t>(std::lround(std::clamp<double>(ns, least, most)));
+    };
+    c.chunk = kChunk;
+    c.emit_ns = number(emit_ns, 1);
+    c.summarize_ns = number(summarize_ns, 1);
+    c.local_ns = number(local_ns, 0, c.emit_ns);
+    c.summarize_local_ns = number(local_ns, 0, c.summarize_ns);
+    c.carry_ns = c.carry_unit_ns = number(carry_ns, 0);
+    c.split_ns = number(halves.ns() - whole.ns(), 0);
+    c.item_ns = number(item_ns, 0);
+  }
+
+ private:
+  static std::string line(const std::string& rule, int64_t chunks, const std::string& words, int32_t units = 1) {
+    return rule + " fp32 hv=" + std::to_string(units) + " threads=" + std::to_string(units) +
+           " seqs=" + std::to_string(chunks * kChunk) + " backend=cpu " + words;
+  }
+};
+
+cases::DeviceFacts measure(double seconds) {
+  cases::DeviceFacts facts;
+  facts.device = device_at(0);
+  facts.device.flops_per_ns = std::max(
+      1, static_cast<int32_t>(std::lround(measure_fma_gflops(facts.device.units, kFmaSeconds) / facts.device.units)));
+  Progress progress(100);
+  const std::string names[] = {"kda", "gdn"};
+  facts.costs = costs_of(facts.device);
+  int64_t done = 0;
+  for (size_t rule = 0; rule < facts.costs.size(); ++rule) {
+    RuleCalls calls(names[rule], facts.device.units);
+    const std::vector<TimedCall*> all = calls.all();
+    const auto turns = static_cast<int64_t>(kRounds * all.size());
+    const double share = std::max(0.0, seconds - kFmaSeconds) / static_cast<double>(2 * turns);
+    for (int32_t round = 0; round < kRounds; ++round) {
+      for (TimedCall* call : all) {
+        progress.show(100 * done++ / (2 * turns), "timing " + names[rule]);
+        call->run_for(share);
+      }
+    }
+    dr_costs& c = facts.costs[rule];
+    calls.set_costs(c);
+    c.measured = 1;
+    std::memset(c.measured_on, 0, sizeof c.measured_on);
+    std::strncpy(c.measured_on, facts.device.model, sizeof c.measured_on - 1);
+  }
+  return facts;
+}
+
+int run(const Settings& settings) {
+  const cases::DeviceFacts facts = measure(settings.seconds);
+  const std::string text = device_json(facts.device, facts.costs).dump(2) + "\n";
+  if (settings.output.empty()) {
+    std::fputs(text.c_str(), stdout);
+    return kExitSuccess;
+  }
+  write_file(settings.output, text);
+  Table table({"rule", "emit", "summarize", "local", "carry", "split", "item"}, 1);
+  for (const dr_costs& c : facts.costs)
+    table.add({c.rule == DR_KDA ? "kda" : "gdn", duration(c.emit_ns), duration(c.summarize_ns), duration(c.local_ns),
+               duration(c.carry_unit_ns), duration(c.split_ns), duration(c.item_ns)});
+  std::printf("%s, %d threads, %d GFLOP/s each\n%s", facts.device.model, facts.device.units, facts.device.flops_per_ns,
+              table.text().c_str());
+  return kExitSuccess;
+}
+
+}  // namespace
+
+void add_calibrate(CLI::App& app, int& exit_code) {
+  CLI::App* command =
+      app.add_subcommand("calibrate", "Measure this machine's CPU: facts and stage costs that plans can be made with");
+  command->footer(
+      "The library's own costs were measured on one model of CPU; on another one they are estimates. A file of "
+      "measured ones\n"
+      "goes into dr_options.device and dr_options.costs, or to --device-file of plan, explain, verify and bench. Times "
+      "are the\n"
+      "least of many, so a machine that is busy gives costs that are a little high.\n"
+      "Examples:\n"
+      "  deltarelay calibrate --output cpu.json\n"
+      "  deltarelay plan kda bf16 hv=2 seqs=65536 --device-file cpu.json");
+  auto settings = std::make_shared<Settings>();
+  command->add_option("-o,--output", settings->output, "Write the facts to a file, and a table to standard output")
+      ->type_name("FILE");
+  command->add_option("--seconds", settings->seconds, "Time to take, about")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(0.0, 600.0))
+      ->capture_default_str();
+  command->callback([settings, &exit_code] { exit_code = run(*settings); });
+}
+
+}  // namespace deltarelay::command
