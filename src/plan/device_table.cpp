@@ -52,7 +52,7 @@ std::vector<std::byte> device_table_image(const DeviceTableLayout& layout, const
     if (n == num_seqs) break;
     const int64_t length = sequences.length(static_cast<int64_t>(n));
     tokens += length;
-    chunks += plan::ceil_div(length, chunk);
+    chunks += plan::chunks_in(length, chunk);
   }
   static_assert(sizeof(Row) == 7 * sizeof(int32_t), "no padding");
   if (!table.rows1.empty())

@@ -83,6 +83,16 @@ DR_HD inline int32_t wholes_that_fit(const Lengths& n, const Costs& c, int32_t f
   return lo - from;
 }
 
+// A time that no cut by `shape` stays below, from sums alone: what all units have to do at least. A sequence emits all of its chunks, and
+// summarizes all but those of its first and its last segment.
+DR_HD inline ns least_cut_time(const Lengths& n, const Costs& c, const Shape& shape, int32_t cut_seqs) {
+  const int64_t chunks = n.chunks(0, cut_seqs), first = int64_t{cut_seqs} * shape.first,
+                last = int64_t{cut_seqs} * shape.segment, wholes = n.count - cut_seqs;
+  const int64_t summed = max_of(0, chunks - first - last), pieces = max_of(cut_seqs, (chunks - first) / shape.segment);
+  const int64_t work = n.tail[0] * c.emit + summed * c.summarize + pieces * (piece_start(c) + c.item) + wholes * c.item;
+  return c.barrier + work * c.copies / c.units;
+}
+
 // The `cut_seqs` longest sequences are cut by `shape`. Gives up (total INT64_MAX) as soon as it cannot stay below `give_up`.
 DR_HD_CALL inline Estimate cut_time(const Lengths& n, const Costs& c, const Limits& limits, const Shape& shape,
                                     int32_t cut_seqs, ns give_up) {
@@ -92,6 +102,7 @@ DR_HD_CALL inline Estimate cut_time(const Lengths& n, const Costs& c, const Limi
   ns least1 = INT64_MAX, least3 = INT64_MAX;
   GroupList groups;
   const int64_t most_rows = min_of(limits.max_rows, ceil_div(int64_t{limits.max_waves} * c.units, copies));
+  if (cut_seqs > most_rows || least_cut_time(n, c, shape, cut_seqs) >= give_up) return {};
   for (int32_t i = 0; i < cut_seqs; ++i) {
     const Pieces p = balanced_pieces(n.sorted[i], shape);
     if (p.count < 1 || p.count >= limits.max_segments) return {};

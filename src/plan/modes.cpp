@@ -133,7 +133,7 @@ plan::Costs costs_of(const Problem& problem, const Options& options, const Backe
       c.first_extra = clamp_cost(local_ns(local), 0);
       c.piece_extra = clamp_cost(2 * pair_start - c.item, 0);
       // Twins and those who hand rows on have a whole head each.
-      const CallBounds whole = uncut_bounds(problem, chunk);
+      const CallBounds whole = uncut_bounds(problem, static_cast<int32_t>(chunk));
       if (record_bytes == 0 && backend.walks_twins(problem, whole))
         c.emit = clamp_cost(scaled(c.emit, kTwinHundredths, 100), 1);
       c.relay = backend.relay_units(problem, isa, tiles, whole, device.units);
@@ -159,14 +159,15 @@ plan::Costs costs_of(const Problem& problem, const Options& options, const Backe
   return c;
 }
 
-CallBounds uncut_bounds(const Problem& p, int64_t chunk) {
+CallBounds uncut_bounds(const Problem& p, int32_t chunk) {
   // Every sequence may end within a chunk, and no chunk is empty: without a token there is none.
   if (!p.lengths_known)
     return {.rows1 = p.num_seqs, .chunks = std::min(p.num_tokens, plan::ceil_div(p.num_tokens, chunk) + p.num_seqs)};
+  if (p.batched()) return {.rows1 = p.num_seqs, .chunks = p.num_seqs * plan::chunks_in(p.seq_len, chunk)};
   CallBounds bounds;
   for (int64_t n = 0; n < p.num_seqs; ++n) {
     bounds.rows1 += p.length(n) > 0 ? 1 : 0;
-    bounds.chunks += plan::ceil_div(p.length(n), chunk);
+    bounds.chunks += plan::chunks_in(p.length(n), chunk);
   }
   return bounds;
 }

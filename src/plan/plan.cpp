@@ -175,18 +175,20 @@ void list_steps(Plan& plan, const PhaseTimes& times) {
   add("emit", table.rows3.size(), times.phase3);
 }
 
-void plan_known_lengths(Plan& plan, const Modes& modes) {
-  Choice choice = choose_table(plan, modes);
+void plan_known_lengths(Plan& plan, const Modes& modes, const Choice& choice) {
   plan.tiling.value_tiles = modes.tiles[choice.mode];
   plan.costs = modes.costs[choice.mode];
   plan.decision = choice.decision;
-  plan.table = std::move(choice.table);
-  plan.capacity = {static_cast<int64_t>(plan.table.rows1.size()), static_cast<int64_t>(plan.table.folds.size()),
-                   static_cast<int64_t>(plan.table.rows3.size()), plan.table.num_slots};
   plan.prepare_ns = plan::prepare_time(plan.costs, plan.num_chunks);
   plan.predicted_ns = plan.prepare_ns + choice.times.total();
   plan.unsplit_ns = plan.prepare_ns + choice.unsplit;
   plan.relay = choice.relay;
+}
+
+void write_known_table(Plan& plan, const Modes& modes, const Choice& choice) {
+  plan.table = write_chosen(choice, modes);
+  plan.capacity = {static_cast<int64_t>(plan.table.rows1.size()), static_cast<int64_t>(plan.table.folds.size()),
+                   static_cast<int64_t>(plan.table.rows3.size()), plan.table.num_slots};
   list_steps(plan, choice.times);
 }
 
@@ -266,10 +268,11 @@ void book_workspace(Plan& plan) {
   }
 }
 
-// A plan by one way of its backend, up to the choice of cuts.
+// A plan by one way of its backend, up to its table and its workspace, which only the plan that is taken needs.
 struct Draft {
   std::unique_ptr<Plan> plan;
   Modes modes;
+  Choice choice;  // where lengths are known
 
   // What all units need for all chunks, if every one was summarized and emitted: which of two ways is likely to win.
   int64_t work() const {
@@ -279,7 +282,7 @@ struct Draft {
 };
 
 Draft draft_way(Problem problem, Options options, int32_t way) {
-  Draft draft{std::make_unique<Plan>(), {}};
+  Draft draft{std::make_unique<Plan>(), {}, {}};
   Plan& plan = *draft.plan;
   plan.problem = std::move(problem);
   plan.options = std::move(options);
@@ -293,16 +296,22 @@ Draft draft_way(Problem problem, Options options, int32_t way) {
   return draft;
 }
 
-// All but the workspace, which only the plan that is taken needs. Of cuts that are predicted to take `give_up` or longer none need be found.
-std::unique_ptr<Plan> complete(Draft draft, int64_t give_up = INT64_MAX) {
+// Chooses the cuts. Of those that are predicted to take `give_up` or longer none need be found.
+void decide(Draft& draft, int64_t give_up = INT64_MAX) {
   Plan& plan = *draft.plan;
-  if (plan.problem.lengths_known) {
-    if (give_up < INT64_MAX) plan.limits.give_up = give_up - plan::prepare_time(draft.modes.costs[0], plan.num_chunks);
-    plan_known_lengths(plan, draft.modes);
-    plan.limits.give_up = INT64_MAX;
-  } else {
+  if (!plan.problem.lengths_known) {
     plan_unknown_lengths(plan, draft.modes);
+    return;
   }
+  if (give_up < INT64_MAX) plan.limits.give_up = give_up - plan::prepare_time(draft.modes.costs[0], plan.num_chunks);
+  draft.choice = choose_cuts(plan, draft.modes);
+  plan_known_lengths(plan, draft.modes, draft.choice);
+  plan.limits.give_up = INT64_MAX;
+}
+
+std::unique_ptr<Plan> complete(Draft draft) {
+  if (draft.plan->problem.lengths_known) write_known_table(*draft.plan, draft.modes, draft.choice);
+  book_workspace(*draft.plan);
   return std::move(draft.plan);
 }
 
@@ -360,20 +369,21 @@ std::unique_ptr<const Plan> make_plan(Problem problem, Options options) {
     // The likely winner first: of the other only cuts are looked for that beat it. A little beyond that, for the search comes closer
     // step by step.
     if (second.work() < first.work()) std::swap(first, second);
-    std::unique_ptr<Plan> best = complete(std::move(first));
-    std::unique_ptr<Plan> other = complete(std::move(second), best->predicted_ns + best->predicted_ns / 32);
-    if (other->predicted_ns < best->predicted_ns) std::swap(best, other);
-    best->other_way = other->isa;
-    book_workspace(*best);
-    return best;
+    decide(first);
+    decide(second, first.plan->predicted_ns + first.plan->predicted_ns / 32);
+    if (second.plan->predicted_ns < first.plan->predicted_ns) std::swap(first, second);
+    first.plan->other_way = second.plan->isa;
+    return complete(std::move(first));
   }
-  std::unique_ptr<Plan> plan = complete(std::move(first));
-  book_workspace(*plan);
-  return plan;
+  decide(first);
+  return complete(std::move(first));
 }
 
 int64_t predict_other_way(const Plan& plan) {
-  return plan.other_way < 0 ? 0 : complete(draft_way(plan.problem, plan.options, plan.other_way))->predicted_ns;
+  if (plan.other_way < 0) return 0;
+  Draft other = draft_way(plan.problem, plan.options, plan.other_way);
+  decide(other);
+  return other.plan->predicted_ns;
 }
 
 }  // namespace deltarelay
