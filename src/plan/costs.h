@@ -64,11 +64,6 @@ struct Decision {
 };
 
 DR_HD constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-// Chunks of `tokens` tokens, 0 or more of them. Asked for every sequence of a call, and 32 bits divide in half the time.
-DR_HD constexpr int64_t chunks_in(int64_t tokens, int32_t chunk) {
-  if (tokens + chunk > INT32_MAX) return ceil_div(tokens, chunk);
-  return static_cast<uint32_t>(tokens + chunk - 1) / static_cast<uint32_t>(chunk);
-}
 DR_HD constexpr ns max_of(ns a, ns b) { return a > b ? a : b; }
 DR_HD constexpr ns min_of(ns a, ns b) { return a < b ? a : b; }
 

@@ -1,6 +1,7 @@
 // Sequence lengths as the planner reads them: chunks, longest first.
 #pragma once
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 
 #include "plan/costs.h"
@@ -32,6 +33,22 @@ struct Lengths {
     }
     return lo;
   }
+};
+
+// How many chunks sequences have, on the host. It is asked for every sequence of a call, and chunks of every backend are powers of two.
+class ChunkCount {
+ public:
+  explicit ChunkCount(int32_t chunk)
+      : chunk_(chunk),
+        shift_(std::has_single_bit(static_cast<uint32_t>(chunk)) ? std::bit_width(static_cast<uint32_t>(chunk)) - 1
+                                                                 : -1) {}
+  int64_t operator()(int64_t tokens) const {
+    return shift_ >= 0 ? (tokens + chunk_ - 1) >> shift_ : ceil_div(tokens, chunk_);
+  }
+
+ private:
+  int64_t chunk_;
+  int32_t shift_;  // -1: none
 };
 
 // On the host; a thread block has a sort of its own. Orders are total, so both give the same.

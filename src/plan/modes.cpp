@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "plan/lengths.h"
+
 namespace deltarelay {
 namespace {
 
@@ -160,14 +162,16 @@ plan::Costs costs_of(const Problem& problem, const Options& options, const Backe
 }
 
 CallBounds uncut_bounds(const Problem& p, int32_t chunk) {
+  const plan::ChunkCount chunks_in(chunk);
   // Every sequence may end within a chunk, and no chunk is empty: without a token there is none.
   if (!p.lengths_known)
-    return {.rows1 = p.num_seqs, .chunks = std::min(p.num_tokens, plan::ceil_div(p.num_tokens, chunk) + p.num_seqs)};
-  if (p.batched()) return {.rows1 = p.num_seqs, .chunks = p.num_seqs * plan::chunks_in(p.seq_len, chunk)};
+    return {.rows1 = p.num_seqs, .chunks = std::min(p.num_tokens, chunks_in(p.num_tokens) + p.num_seqs)};
+  if (p.batched()) return {.rows1 = p.num_seqs, .chunks = p.num_seqs * chunks_in(p.seq_len)};
   CallBounds bounds;
-  for (int64_t n = 0; n < p.num_seqs; ++n) {
-    bounds.rows1 += p.length(n) > 0 ? 1 : 0;
-    bounds.chunks += plan::chunks_in(p.length(n), chunk);
+  for (size_t n = 1; n < p.offsets.size(); ++n) {
+    const int64_t length = p.offsets[n] - p.offsets[n - 1];
+    bounds.rows1 += length > 0 ? 1 : 0;
+    bounds.chunks += chunks_in(length);
   }
   return bounds;
 }

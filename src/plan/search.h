@@ -57,11 +57,10 @@ DR_HD inline bool makes_more(const Lengths& n, int64_t target, int32_t segment, 
     if (others + max_of(cut, ceil_div(chunks, segment)) > target) return true;
     if (others + chunks / segment + cut <= target) return false;
   }
+  const Divider by_segment(static_cast<uint32_t>(segment));
   int64_t pieces = 0;
   for (int32_t i = 0; (cut_seqs < 0 ? i < n.count && n.sorted[i] > whole : i < cut_seqs) && pieces <= target; ++i) {
-    pieces += n.sorted[i] <= first ? 1
-                                   : (static_cast<uint32_t>(n.sorted[i] - first) + static_cast<uint32_t>(segment) - 1) /
-                                         static_cast<uint32_t>(segment);
+    pieces += n.sorted[i] <= first ? 1 : by_segment(static_cast<uint32_t>(n.sorted[i] - first + segment - 1));
   }
   return pieces > target;
 }

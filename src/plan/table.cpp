@@ -70,11 +70,12 @@ TableSpace space_in(std::byte* memory, int64_t num_seqs) {
 
 TableInput order_sequences(const Sequences& sequences, int64_t num_tokens, int32_t chunk, const TableSpace& space) {
   const int32_t n = static_cast<int32_t>(sequences.num_seqs);
+  const plan::ChunkCount chunks_in(chunk);
   int64_t left = num_tokens;  // lengths that come at execution must not outgrow what was booked
   for (int32_t i = 0; i < n; ++i) {
     const int64_t length = std::clamp<int64_t>(sequences.length(i), 0, left);
     left -= length;
-    space.keys[i] = {static_cast<int32_t>(plan::chunks_in(length, chunk)), i};
+    space.keys[i] = {static_cast<int32_t>(chunks_in(length)), i};
   }
   static_assert(sizeof(plan::Key) <= plan::kRunsPerSequence * sizeof(plan::Run));  // runs are written later
   order_keys(space.keys, n, reinterpret_cast<plan::Key*>(space.runs));
