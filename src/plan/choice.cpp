@@ -9,6 +9,7 @@
 #include "plan/policies.h"
 #include "plan/search.h"
 #include "plan/table.h"
+#include "problem/status.h"
 
 namespace deltarelay {
 namespace {
@@ -84,11 +85,18 @@ Choice choose(const Plan& plan, Ordered sequences, const Modes& modes) {
     choice.sequences.policy = cuts_of_policy(plan);
     input.policy = choice.sequences.policy.data();
   }
+  check_segments(table_size_of(input, 0).slots);
   choose_given(input, modes, choice);
   return choice;
 }
 
 }  // namespace
+
+void check_segments(int64_t pieces) {
+  if (pieces <= kMostSegments) return;
+  fail_unsupported("segments: expected cuts into at most " + std::to_string(kMostSegments) +
+                   " segments beyond the first of each sequence, found " + std::to_string(pieces));
+}
 
 Choice choose_cuts(const Plan& plan, const Modes& modes) { return choose(plan, order(plan), modes); }
 

@@ -92,7 +92,7 @@ class Cutter {
     if (count != count_) {
       count_ = count;
       by_count_ = Divider(count);
-      by_weight_ = Divider(static_cast<uint32_t>(weight));
+      by_weight_ = Divider(weight >> 32 ? 1 : static_cast<uint32_t>(weight));
     }
     const bool wide = (part | weight) >> 32 != 0;
     return fitted_pieces(n, shape_, count,

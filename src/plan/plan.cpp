@@ -56,13 +56,6 @@ void choose_backend(Plan& plan, int32_t way) {
 // A backend that keeps no transitions computes every sequence whole.
 bool can_cut(const Plan& plan) { return plan.sizes.transition_floats > 0; }
 
-int64_t longest_length(const Problem& problem) {
-  if (!problem.lengths_known) return problem.num_tokens;
-  int64_t longest = 0;
-  for (int64_t n = 0; n < problem.num_seqs; ++n) longest = std::max(longest, problem.length(n));
-  return longest;
-}
-
 void check_sizes(const Plan& plan) {
   const int64_t chunks = plan::ceil_div(plan.problem.num_tokens, plan.chunk) + plan.problem.num_seqs;
   if (chunks > kMostChunks) {
@@ -78,15 +71,6 @@ int32_t length_in_chunks(const Plan& plan) {
                  std::to_string(tokens));
   }
   return static_cast<int32_t>(std::min(tokens / plan.chunk, kMostChunks));
-}
-
-void check_count(const Plan& plan) {
-  const int64_t longest = longest_length(plan.problem), chunks = plan::ceil_div(longest, plan.chunk);
-  if (chunks >= plan.options.segment_value) return;
-  fail_invalid("options.segment_value",
-               "at most the chunks of the longest sequence, which has " + std::to_string(longest) + " tokens in " +
-                   std::to_string(chunks) + " chunks of " + std::to_string(plan.chunk),
-               std::to_string(plan.options.segment_value) + " segments");
 }
 
 void choose_grain(Plan& plan) {
@@ -125,9 +109,8 @@ void choose_rule(Plan& plan) {
       plan.rule = can_cut(plan) ? CutRule::kSearch : CutRule::kWhole;
       break;
     case DR_SEGMENTS_COUNT:
-      check_count(plan);
       plan.rule = CutRule::kCount;
-      plan.cut_value = static_cast<int32_t>(options.segment_value);
+      plan.cut_value = static_cast<int32_t>(std::min(options.segment_value, kMostChunks + 1));
       break;
     case DR_SEGMENTS_LENGTH:
       plan.rule = CutRule::kLength;
@@ -146,6 +129,30 @@ void set_limits(Plan& plan) {
   const bool estimated = device.kind == DR_DEVICE_CUDA &&
                          stated_costs(plan.problem, plan.options, *plan.backend, plan.sizes.record_bytes).measured == 0;
   plan.limits.risk_permille = estimated ? kRiskOfEstimates : 0;
+}
+
+// Sums of the model are numbers of 64 bits. Facts and sizes that belong together stay far below that; others are refused, not reckoned wrong.
+void check_sums(const Plan& plan, const Modes& modes) {
+  constexpr double kMost = 0x1p61;
+  const auto chunks = static_cast<double>(plan.num_chunks);
+  const double rows = static_cast<double>(plan.problem.num_seqs) + std::min<double>(chunks, kMostSegments);
+  for (int32_t m = 0; m < modes.count; ++m) {
+    const plan::Costs& c = modes.costs[m];
+    auto sum = [](auto... costs) { return (static_cast<double>(costs) + ...); };
+    const double of_chunk = sum(c.emit, c.summarize, c.first_extra),
+                 bytes_of_chunk = sum(c.emit_bytes, c.summarize_bytes);
+    const double of_row = sum(c.item, c.piece_extra, c.carry, c.carry_unit, c.barrier);
+    const double bytes_of_row = sum(c.transition_bytes, c.state_bytes, c.state_bytes);
+    const double time = (chunks * of_chunk + rows * of_row) * std::max(c.copies, c.units);
+    const double bytes = (chunks * bytes_of_chunk + rows * bytes_of_row) * c.copies * c.units;
+    const double prepare = chunks * c.heads * sum(c.prepare, c.prepare_bytes);
+    if (time + bytes + prepare < kMost) continue;
+    fail_unsupported(
+        "options.device: expected costs and sizes whose sums the cost model can hold (below 2^61 ns or bytes, over all "
+        "units), found more for " +
+        std::to_string(plan.num_chunks) + " chunks, " + std::to_string(plan.problem.heads_v) + " heads and " +
+        std::to_string(c.units) + " units");
+  }
 }
 
 const char* first_stage(const SegmentTable& table) {
@@ -195,12 +202,16 @@ void write_known_table(Plan& plan, const Modes& modes, const Choice& choice) {
 // Backend, tiling and workspace from (num_tokens, num_seqs); the table is written at execution. The tiling is the one that
 // suits sequences of equal length: a lone long one among them is then cut into segments instead.
 void plan_unknown_lengths(Plan& plan, const Modes& modes) {
+  auto capacity_with = [&](int32_t units) {
+    return capacity_of({plan.rule, plan.cut_value, plan.problem.num_tokens, plan.problem.num_seqs, plan.chunk,
+                        plan.problem.heads_v, units},
+                       plan.limits);
+  };
+  check_segments(capacity_with(modes.costs[0].units).slots);
   const int32_t mode = choose_tiling(plan, modes);
   plan.tiling.value_tiles = modes.tiles[mode];
   plan.costs = modes.costs[mode];
-  const CapacityRequest request{plan.rule,  plan.cut_value,       plan.problem.num_tokens, plan.problem.num_seqs,
-                                plan.chunk, plan.problem.heads_v, plan.costs.units};
-  plan.capacity = capacity_of(request, plan.limits);
+  plan.capacity = capacity_with(plan.costs.units);
   plan.limits.max_rows = static_cast<int32_t>(std::min<int64_t>(plan.limits.max_rows, plan.capacity.slots));
   plan.table.num_slots = plan.capacity.slots;
   plan.steps.push_back({"segment table", 1, 0});
@@ -293,6 +304,7 @@ Draft draft_way(Problem problem, Options options, int32_t way) {
   choose_rule(plan);
   set_limits(plan);
   draft.modes = modes_of(plan.problem, plan.options, *plan.backend, plan.isa);
+  check_sums(plan, draft.modes);
   return draft;
 }
 

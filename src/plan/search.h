@@ -41,7 +41,7 @@ DR_HD inline int32_t first_ratio(const Lengths& n, const Costs& c) {
 
 DR_HD constexpr int32_t first_for(int32_t segment, int32_t ratio) {
   const int64_t first = int64_t{segment} * ratio / 256;
-  return first < 1 ? 1 : static_cast<int32_t>(first);
+  return first < 1 ? 1 : static_cast<int32_t>(min_of(first, kMostChunks));
 }
 DR_HD constexpr Shape shape_of(int32_t segment, int32_t ratio) { return {segment, first_for(segment, ratio), ratio}; }
 
@@ -68,6 +68,7 @@ DR_HD inline bool makes_more(const Lengths& n, int64_t target, int32_t segment, 
 // Smallest segment that cuts them into at most `target` pieces.
 DR_HD_CALL inline int32_t segment_for(const Lengths& n, int64_t target, int32_t ratio, int32_t cut_seqs) {
   int32_t lo = 1, hi = n.sorted[0];
+  target = min_of(target, kMostPieces);
   while (lo < hi) {
     const int32_t mid = lo + (hi - lo) / 2;
     if (makes_more(n, target, mid, first_for(mid, ratio), cut_seqs)) {
