@@ -185,14 +185,14 @@ typedef struct dr_problem {
    * dr_tensors.num_tokens and num_seqs say how many rows and sequences a call really has.
    * Batched: seq_len > 0; tensors are [num_seqs, seq_len, ...], one sequence a row; num_tokens is 0 or num_seqs * seq_len.
    * Lengths 0 and 1 are legal. */
-  int64_t num_seqs;
+  int64_t num_seqs; /* 1 to 262,144: the bound, with that of heads, lets every call be planned within milliseconds */
   int64_t num_tokens;
   int64_t seq_len;
   const void* seq_offsets;   /* host memory, num_seqs + 1 entries */
   int32_t seq_offsets_dtype; /* DR_INT32 (default) or DR_INT64; also of dr_tensors.seq_offsets */
 
-  int32_t heads_qk; /* HQK */
-  int32_t heads_v;  /* HV, a multiple of HQK: value head h reads query/key head h / (HV / HQK) */
+  int32_t heads_qk; /* HQK, 1 to 65,536 */
+  int32_t heads_v;  /* HV, 1 to 65,536, a multiple of HQK: value head h reads query/key head h / (HV / HQK) */
   int32_t dk;       /* key width, 1..256 */
   int32_t dv;       /* value width, 1..512 */
 
@@ -247,7 +247,7 @@ typedef struct dr_device {
   int32_t kind;               /* DR_DEVICE_CPU or DR_DEVICE_CUDA */
   char name[32];              /* "cpu"; "h200", ...: a model; "cuda:0", ...: a GPU of this machine */
   char model[64];             /* as its maker calls it; "": not known */
-  int32_t units;              /* threads of a CPU, multiprocessors of a GPU */
+  int32_t units;              /* threads of a CPU, multiprocessors of a GPU; 1 to 65,536 */
   int32_t compute_capability; /* 90 for 9.0; 0 on a CPU */
   int64_t l1_bytes;           /* per unit: L1 data cache, or shared memory */
   int64_t l2_bytes;
@@ -312,7 +312,8 @@ DR_API dr_status dr_device_costs(const dr_device* device, const char* backend, c
 enum {                        /* dr_options.segments */
        DR_SEGMENTS_AUTO = 0,  /* the planner cuts where its model gains */
        DR_SEGMENTS_OFF = 1,   /* every sequence whole */
-       DR_SEGMENTS_COUNT = 2, /* segment_value segments in every sequence that has so many chunks */
+       DR_SEGMENTS_COUNT = 2, /* segment_value segments in every sequence that has so many chunks; others stay whole,
+                                 all of them where none has */
        DR_SEGMENTS_LENGTH = 3 /* segments of segment_value tokens, a multiple of the chunk */
 };
 
@@ -370,6 +371,9 @@ static inline void dr_options_init(dr_options* options) {
 /* Immutable; may be shared between threads; keeps no pointer into the problem or the options but parallel_pool. */
 typedef struct dr_plan dr_plan;
 
+/* A problem within the limits of its fields is planned within 50 ms on a core of a server, or refused. Refused for size (DR_UNSUPPORTED) are
+ * more than 2^30 chunks, forced cuts into more than 262,144 segments beyond the first of each sequence, and sizes and device
+ * facts whose product the cost model cannot hold. */
 DR_API dr_status dr_plan_create(const dr_problem* problem, const dr_options* options, dr_plan** plan);
 DR_API void dr_plan_destroy(dr_plan* plan); /* NULL is fine */
 DR_API dr_status dr_plan_workspace_bytes(const dr_plan* plan, size_t* bytes);
@@ -399,7 +403,9 @@ DR_API dr_status dr_plan_summarize(const dr_plan* plan, dr_plan_summary* summary
 enum { /* dr_plan_describe format */
        DR_DESCRIBE_TEXT =
            0, /* words: what was chosen, what the rejected candidates would have cost, why others declined */
-       DR_DESCRIBE_JSON = 1,     /* everything the planner decided, with the modelled schedule beside the unsplit one */
+       /* Everything the planner decided, with the modelled schedule beside the unsplit one. Lists of more than 20,000 entries
+        * are left out: "lengths_omitted", "table_omitted" and "schedule_omitted" then say how long they are. */
+       DR_DESCRIBE_JSON = 1,
        DR_DESCRIBE_SIGNATURE = 2 /* one line: what fixes the bits of the result */
 };
 

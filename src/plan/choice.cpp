@@ -9,6 +9,7 @@
 #include "plan/policies.h"
 #include "plan/search.h"
 #include "plan/table.h"
+#include "problem/status.h"
 
 namespace deltarelay {
 namespace {
@@ -19,15 +20,14 @@ Sequences sequences_of(const Problem& problem) {
   return {problem.batched() ? nullptr : problem.offsets.data(), problem.seq_len, problem.num_seqs};
 }
 
-// The sequences of a plan in longest-first order, with the memory they live in.
-struct Ordered {
-  std::unique_ptr<std::byte[]> memory;
-  TableInput input;
+Ordered order(const Sequences& sequences, int64_t num_tokens, int32_t chunk) {
+  Ordered ordered;
+  ordered.memory.reset(new std::byte[space_bytes(sequences.num_seqs)]);  // not cleared
+  ordered.input = order_sequences(sequences, num_tokens, chunk, space_in(ordered.memory.get(), sequences.num_seqs));
+  return ordered;
+}
 
-  Ordered(const Sequences& sequences, int64_t num_tokens, int32_t chunk)
-      : memory(new std::byte[space_bytes(sequences.num_seqs)]),
-        input(order_sequences(sequences, num_tokens, chunk, space_in(memory.get(), sequences.num_seqs))) {}
-};
+Ordered order(const Plan& plan) { return order(sequences_of(plan.problem), plan.problem.num_tokens, plan.chunk); }
 
 SegmentTable write(const TableInput& input, const plan::Costs& costs) {
   const int32_t riders = riders_of(input, costs);
@@ -53,63 +53,68 @@ std::vector<PolicyCut> cuts_of_policy(const Plan& plan) {
 }
 
 // Cuts that are given, not searched for: every mode is timed, and another than the first must win by 3 %.
-Choice choose_given(TableInput input, const Modes& modes) {
-  Choice best;
+void choose_given(const TableInput& input, const Modes& modes, Choice& best) {
   for (int32_t m = 0; m < modes.count; ++m) {
-    SegmentTable table = write(input, modes.costs[m]);
-    const PhaseTimes times = time_table(table, modes.costs[m]);
+    const PhaseTimes times = time_cuts(input, modes.costs[m]);
     if (m > 0 && times.total() >= best.times.total() - best.times.total() / 32) continue;
     best.mode = m;
     best.times = times;
-    best.table = std::move(table);
   }
-  return best;
 }
 
-Choice choose(const Plan& plan, TableInput input, const Modes& modes) {
+Choice choose(const Plan& plan, Ordered sequences, const Modes& modes) {
+  Choice choice;
+  choice.sequences = std::move(sequences);
+  TableInput& input = choice.sequences.input;
   input.rule = plan.rule;
   input.value = plan.cut_value;
   const plan::Decision whole = plan::decide_whole(input.lengths, modes.costs, modes.count);
-  Choice choice;
-  std::vector<PolicyCut> cuts;
+  choice.unsplit = whole.unsplit;
+  choice.decision = whole;
   if (plan.rule == CutRule::kSearch || plan.rule == CutRule::kWhole) {
-    choice.decision =
-        plan.rule == CutRule::kSearch ? plan::decide(input.lengths, modes.costs, modes.count, plan.limits) : whole;
+    if (plan.rule == CutRule::kSearch) {
+      choice.decision = plan::decide_beside(whole, input.lengths, modes.costs, modes.count, plan.limits);
+    }
     choice.mode = choice.decision.mode;
     choice.times = {choice.decision.phase1, choice.decision.carry, choice.decision.phase3};
     input.decision = choice.decision;
-    choice.table = write(input, modes.costs[choice.mode]);
     if (choice.decision.segment == 0) choice.relay = choice.decision.relay;
-  } else {
-    if (plan.rule == CutRule::kPolicy) {
-      cuts = cuts_of_policy(plan);
-      input.policy = cuts.data();
-    }
-    choice = choose_given(input, modes);
-    choice.decision = whole;
+    return choice;
   }
-  choice.unsplit = whole.unsplit;
+  if (plan.rule == CutRule::kPolicy) {
+    choice.sequences.policy = cuts_of_policy(plan);
+    input.policy = choice.sequences.policy.data();
+  }
+  check_segments(table_size_of(input, 0).slots);
+  choose_given(input, modes, choice);
   return choice;
 }
 
 }  // namespace
 
-Choice choose_table(const Plan& plan, const Modes& modes) {
-  const Ordered ordered(sequences_of(plan.problem), plan.problem.num_tokens, plan.chunk);
-  return choose(plan, ordered.input, modes);
+void check_segments(int64_t pieces) {
+  if (pieces <= kMostSegments) return;
+  fail_unsupported("segments: expected cuts into at most " + std::to_string(kMostSegments) +
+                   " segments beyond the first of each sequence, found " + std::to_string(pieces));
+}
+
+Choice choose_cuts(const Plan& plan, const Modes& modes) { return choose(plan, order(plan), modes); }
+
+SegmentTable write_chosen(const Choice& choice, const Modes& modes) {
+  return write(choice.sequences.input, modes.costs[choice.mode]);
 }
 
 int32_t choose_tiling(const Plan& plan, const Modes& modes) {
-  if (plan.problem.num_seqs == 0) return 0;
+  if (plan.problem.num_seqs == 0 || modes.count == 1) return 0;
   const int64_t each = plan::ceil_div(std::max<int64_t>(plan.problem.num_tokens, 1), plan.problem.num_seqs);
-  const Ordered ordered({nullptr, each, plan.problem.num_seqs}, each * plan.problem.num_seqs, plan.chunk);
-  return choose(plan, ordered.input, modes).mode;
+  return choose(plan, order({nullptr, each, plan.problem.num_seqs}, each * plan.problem.num_seqs, plan.chunk), modes)
+      .mode;
 }
 
 std::vector<Weighed> weigh(const Plan& plan, const Modes& modes) {
   std::vector<Weighed> weighed;
   if (!plan.problem.lengths_known) return weighed;
-  const Ordered ordered(sequences_of(plan.problem), plan.problem.num_tokens, plan.chunk);
+  const Ordered ordered = order(plan);
   const plan::Lengths& lengths = ordered.input.lengths;
   if (lengths.count == 0) return weighed;
   for (int32_t m = 0; m < modes.count; ++m) {
@@ -131,12 +136,12 @@ std::vector<Weighed> weigh(const Plan& plan, const Modes& modes) {
 }
 
 plan::Decision decide_whole(const Plan& plan, const Modes& modes) {
-  const Ordered ordered(sequences_of(plan.problem), plan.problem.num_tokens, plan.chunk);
+  const Ordered ordered = order(plan);
   return plan::decide_whole(ordered.input.lengths, modes.costs, modes.count);
 }
 
 SegmentTable whole_table(const Plan& plan, const plan::Costs& costs) {
-  const Ordered ordered(sequences_of(plan.problem), plan.problem.num_tokens, plan.chunk);
+  const Ordered ordered = order(plan);
   return write(ordered.input, costs);
 }
 

@@ -1,26 +1,43 @@
 // Weighing the tilings of a plan whose backend and cutting rule are settled.
 #pragma once
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "plan/costs.h"
+#include "plan/cut_rules.h"
 #include "plan/modes.h"
 #include "plan/plan.h"
+#include "plan/policies.h"
 #include "plan/schedule.h"
 
 namespace deltarelay {
+
+// The sequences of a plan in longest-first order, with the memory they live in.
+struct Ordered {
+  std::unique_ptr<std::byte[]> memory;
+  std::vector<PolicyCut> policy;
+  TableInput input;  // refers to both
+};
 
 struct Choice {
   int32_t mode = 0;
   plan::Decision decision;  // of the search, or of the best plan that cuts nothing
   PhaseTimes times;
   plan::ns unsplit = 0;  // the phases alone, as `times`
-  SegmentTable table;
-  RelayLine relay;  // of its rows, where they are handed on
+  RelayLine relay;       // of its rows, where they are handed on
+  Ordered sequences;
 };
 
+// Throws Error(DR_UNSUPPORTED) where cuts that are asked for make more than kMostSegments segments beyond the first of each sequence.
+void check_segments(int64_t pieces);
+
 // The fastest table by the plan's rule over all modes. Pure: describing a plan repeats it.
-Choice choose_table(const Plan& plan, const Modes& modes);
+Choice choose_cuts(const Plan& plan, const Modes& modes);
+
+// Its rows: only of the plan that is taken in the end, not of every one that is weighed.
+SegmentTable write_chosen(const Choice& choice, const Modes& modes);
 
 // The mode for sequences of equal length, when lengths come at execution.
 int32_t choose_tiling(const Plan& plan, const Modes& modes);

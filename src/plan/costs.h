@@ -11,6 +11,9 @@ namespace deltarelay::plan {
 
 using ns = int64_t;
 
+// Most chunks of all sequences: leaves room for sums and for products with a ratio of 256.
+constexpr int64_t kMostChunks = int64_t{1} << 30;
+
 // What one mode of one device needs for one problem. A mode is a number of value tiles; a row of the table becomes `copies`
 // work items, each of which one unit runs alone.
 struct Costs {
@@ -36,15 +39,18 @@ struct Costs {
   RelayUnits relay;              // of whole sequences: units that can hand them on (kernels/relay.h)
 };
 
+// Pieces that a search cuts sequences into: three waves of 1,365 units. It bounds the time of a search for a device of any size.
+constexpr int32_t kMostPieces = 4096;
+
 struct Limits {
-  int32_t margin_permille = 80;  // cutting must promise this gain over whole sequences ...
-  int32_t margin_ns = 3000;      // ... and this many ns: a guard against errors of the model, not of history
-  int32_t risk_permille = 0;     // > 0: cutting must also hold up when every cost errs this far against it
-  int32_t max_segments = 128;    // of one sequence: the carry is serial over them
-  int32_t max_rows = 1 << 20;    // pieces per phase that table and workspace can hold
-  int32_t max_waves = 2;         // pieces x copies <= max_waves x units: more gains nothing and costs workspace
-  int32_t min_segment = 2;       // chunks
-  ns give_up = INT64_MAX;        // only a cut below this is looked for: there is a plan of another way
+  int32_t margin_permille = 80;    // cutting must promise this gain over whole sequences ...
+  int32_t margin_ns = 3000;        // ... and this many ns: a guard against errors of the model, not of history
+  int32_t risk_permille = 0;       // > 0: cutting must also hold up when every cost errs this far against it
+  int32_t max_segments = 128;      // of one sequence: the carry is serial over them
+  int32_t max_rows = kMostPieces;  // pieces per phase that table and workspace can hold
+  int32_t max_waves = 2;           // pieces x copies <= max_waves x units: more gains nothing and costs workspace
+  int32_t min_segment = 2;         // chunks
+  ns give_up = INT64_MAX;          // only a cut below this is looked for: there is a plan of another way
 };
 
 // Everything the search decides. The cut of a sequence follows from its length, its place in longest-first order and the
@@ -73,8 +79,9 @@ DR_HD constexpr ns piece_start(const Costs& c) { return int64_t{c.item} + c.piec
 
 // 256 x summarize / emit: a first segment this much longer than a middle one is emitted while the middle one is summarized.
 DR_HD constexpr int32_t balanced_ratio(const Costs& c) {
+  constexpr ns kMostRatio = 1 << 20;  // beyond any two costs that belong together
   const ns emit = first_time(c, 1);
-  return static_cast<int32_t>((int64_t{c.summarize} * 256 + emit / 2) / emit);
+  return static_cast<int32_t>(min_of((int64_t{c.summarize} * 256 + emit / 2) / emit, kMostRatio));
 }
 
 }  // namespace deltarelay::plan

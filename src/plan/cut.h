@@ -47,12 +47,8 @@ struct Pieces {  // the same cut before it is laid out: all that a cost needs
   int32_t first, rest, count;
 };
 
-DR_HD constexpr Pieces balanced_pieces(int32_t n, const Shape& s) {
-  if (n < 2) return {n, 0, 0};
-  const uint32_t segment = static_cast<uint32_t>(s.segment), ratio = static_cast<uint32_t>(s.ratio);
-  uint32_t count = n <= s.first ? 1u : (static_cast<uint32_t>(n - s.first) + segment - 1) / segment;
-  const uint64_t weight = uint64_t{count} * 256u + ratio;
-  int64_t first = static_cast<int64_t>((static_cast<uint64_t>(n) * ratio + weight / 2) / weight);
+// The cut into `count` + 1 segments of which the first should have `first` chunks.
+DR_HD constexpr Pieces fitted_pieces(int32_t n, const Shape& s, uint32_t count, int64_t first) {
   if (first > s.first) first = s.first;
   const int64_t room = int64_t{count} * s.segment;
   if (n - first > room) first = n - room;
@@ -62,6 +58,57 @@ DR_HD constexpr Pieces balanced_pieces(int32_t n, const Shape& s) {
   if (static_cast<uint32_t>(rest) < count) count = static_cast<uint32_t>(rest);  // never an empty segment
   return {static_cast<int32_t>(first), rest, static_cast<int32_t>(count)};
 }
+
+DR_HD constexpr Pieces balanced_pieces(int32_t n, const Shape& s) {
+  if (n < 2) return {n, 0, 0};
+  const uint32_t segment = static_cast<uint32_t>(s.segment), ratio = static_cast<uint32_t>(s.ratio);
+  const uint32_t count = n <= s.first ? 1u : (static_cast<uint32_t>(n - s.first) + segment - 1) / segment;
+  const uint64_t weight = uint64_t{count} * 256u + ratio;
+  return fitted_pieces(n, s, count, static_cast<int64_t>((static_cast<uint64_t>(n) * ratio + weight / 2) / weight));
+}
+
+// Divides many numbers by one: a product with its inverse is the quotient or one less.
+class Divider {
+ public:
+  DR_HD explicit constexpr Divider(uint32_t by) : by_(by), inverse_(UINT32_MAX / by) {}
+  DR_HD constexpr uint32_t operator()(uint32_t a) const {
+    const uint32_t quotient = static_cast<uint32_t>(uint64_t{a} * inverse_ >> 32);
+    return quotient + (a - quotient * by_ >= by_ ? 1 : 0);
+  }
+
+ private:
+  uint32_t by_, inverse_;
+};
+
+// balanced_pieces of one sequence after the other, longest first: neighbours are mostly cut into as many segments, and divided by the same numbers.
+class Cutter {
+ public:
+  DR_HD explicit Cutter(const Shape& s) : shape_(s), by_segment_(static_cast<uint32_t>(s.segment)) {}
+  DR_HD Pieces pieces(int32_t n) {
+    if (n < 2) return {n, 0, 0};
+    const uint32_t segment = static_cast<uint32_t>(shape_.segment), ratio = static_cast<uint32_t>(shape_.ratio);
+    const uint32_t count = n <= shape_.first ? 1u : by_segment_(static_cast<uint32_t>(n - shape_.first) + segment - 1);
+    const uint64_t weight = uint64_t{count} * 256u + ratio, part = static_cast<uint64_t>(n) * ratio + weight / 2;
+    if (count != count_) {
+      count_ = count;
+      by_count_ = Divider(count);
+      by_weight_ = Divider(weight >> 32 ? 1 : static_cast<uint32_t>(weight));
+    }
+    const bool wide = (part | weight) >> 32 != 0;
+    return fitted_pieces(n, shape_, count,
+                         static_cast<int64_t>(wide ? part / weight : by_weight_(static_cast<uint32_t>(part))));
+  }
+  // Chunks of the longest segment behind the first.
+  DR_HD int32_t longest(const Pieces& p) const {
+    const uint32_t count = static_cast<uint32_t>(p.count), up = static_cast<uint32_t>(p.rest) + count - 1;
+    return static_cast<int32_t>(count == count_ ? by_count_(up) : up / count);
+  }
+
+ private:
+  Shape shape_;
+  Divider by_segment_, by_count_{1}, by_weight_{1};
+  uint32_t count_ = 0;
+};
 
 DR_HD constexpr Cut balanced_cut(int32_t n, const Shape& s) {
   const Pieces p = balanced_pieces(n, s);

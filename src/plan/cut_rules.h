@@ -12,8 +12,10 @@
 
 namespace deltarelay {
 
-// Longest number of chunks of one sequence: leaves room for sums and for products with a ratio of 256.
-constexpr int64_t kMostChunks = int64_t{1} << 30;
+using plan::kMostChunks;
+
+// Segments behind the first ones, of all sequences, that a plan may have: of one head of 128 x 128 their states and transitions are 48 GiB.
+constexpr int64_t kMostSegments = int64_t{1} << 18;
 
 // How the sequences of a plan are cut.
 enum class CutRule : int32_t {

@@ -1,6 +1,7 @@
 // A plan in words, and the line that fixes its bits. All text is made here, none while a plan is made.
 #include <algorithm>
 #include <cstdio>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -80,11 +81,11 @@ std::string verdict_of(const Plan& plan, const Weighed& w, const Modes& modes, p
 
 void append_sequences(const Plan& plan, std::string& text) {
   constexpr size_t kShown = 8;
-  const auto segments = segments_of(plan.table, plan.problem.num_seqs);
+  const SegmentLists segments(plan.table, plan.problem.num_seqs);
   size_t cut = 0, most = 0;
-  for (const auto& list : segments) {
-    cut += list.size() > 1;
-    most = std::max(most, list.size());
+  for (size_t n = 0; n < segments.size(); ++n) {
+    cut += segments[n].size() > 1;
+    most = std::max(most, segments[n].size());
   }
   if (cut == 0) {
     text += "  no sequence is cut\n";
@@ -147,20 +148,26 @@ void append_prediction(const Plan& plan, std::string& text) {
 
 }  // namespace
 
-std::vector<std::vector<plan::Range>> segments_of(const SegmentTable& table, int64_t num_seqs) {
-  std::vector<std::vector<plan::Range>> segments(static_cast<size_t>(num_seqs));
-  for (const auto* rows : {&table.rows1, &table.rows3}) {
-    for (const Row& row : *rows) {
-      if (row.work == Work::kEmit) segments[static_cast<size_t>(row.sequence)].push_back({row.begin, row.chunks});
+SegmentLists::SegmentLists(const SegmentTable& table, int64_t num_seqs) : begin_(static_cast<size_t>(num_seqs) + 1) {
+  auto each_emitted = [&](const auto& take) {
+    for (const auto* rows : {&table.rows1, &table.rows3}) {
+      for (const Row& row : *rows) {
+        if (row.work == Work::kEmit) take(static_cast<size_t>(row.sequence), plan::Range{row.begin, row.chunks});
+      }
     }
+  };
+  each_emitted([&](size_t sequence, const plan::Range&) { ++begin_[sequence + 1]; });
+  for (size_t n = 1; n < begin_.size(); ++n) begin_[n] += begin_[n - 1];
+  ranges_.resize(begin_.back());
+  std::vector<size_t> end(begin_.begin(), begin_.end() - 1);
+  each_emitted([&](size_t sequence, const plan::Range& range) { ranges_[end[sequence]++] = range; });
+  for (size_t n = 0; n < size(); ++n) {
+    std::sort(ranges_.data() + begin_[n], ranges_.data() + begin_[n + 1],
+              [](const plan::Range& a, const plan::Range& b) { return a.begin < b.begin; });
   }
-  for (auto& list : segments) {
-    std::sort(list.begin(), list.end(), [](const plan::Range& a, const plan::Range& b) { return a.begin < b.begin; });
-  }
-  return segments;
 }
 
-std::string cut_text(const std::vector<plan::Range>& segments) {
+std::string cut_text(std::span<const plan::Range> segments) {
   std::string text;
   for (size_t i = 0; i < segments.size();) {
     size_t next = i + 1;
@@ -296,7 +303,7 @@ std::string describe_signature(const Plan& plan) {
     return text + " cuts=at-execution:" + rule_text(plan);
   std::string cuts;
   if (plan.problem.lengths_known) {
-    const auto segments = segments_of(plan.table, plan.problem.num_seqs);
+    const SegmentLists segments(plan.table, plan.problem.num_seqs);
     for (size_t n = 0; n < segments.size(); ++n) {
       if (segments[n].size() < 2) continue;
       if (!cuts.empty()) cuts += ',';

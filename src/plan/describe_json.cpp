@@ -1,4 +1,5 @@
 // Everything the planner decided, for programs: the same facts as the text, with the table and both schedules.
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -12,8 +13,15 @@
 namespace deltarelay {
 namespace {
 
-constexpr int64_t kMostScheduledItems =
-    20000;  // a picture with more has no use, and the text would be tens of megabytes
+// Lists of more are left out, and how long they are is said instead: a picture of more has no use, and the text would be tens of megabytes.
+constexpr int64_t kMostListed = 20000;
+
+// Is a list of so many to be written? If not, `name` says why.
+bool is_listed(const char* name, int64_t count, const char* what, JsonWriter& json) {
+  if (count <= kMostListed) return true;
+  json.member(name, std::to_string(count) + " " + what + ", more than " + std::to_string(kMostListed));
+  return false;
+}
 
 void write_problem(const Problem& p, JsonWriter& json) {
   json.key("problem").object();
@@ -24,7 +32,7 @@ void write_problem(const Problem& p, JsonWriter& json) {
   json.member("gate_form", name_of(p.gate_form)).member("beta_form", name_of(p.beta_form)).member("l2norm", p.l2norm);
   json.member("initial", p.initial.used()).member("final", p.final.used());
   json.member("checkpoints", name_of(p.checkpoints));
-  if (p.lengths_known) {
+  if (p.lengths_known && is_listed("lengths_omitted", p.num_seqs, "sequences", json)) {
     json.key("lengths").array();
     for (int64_t n = 0; n < p.num_seqs; ++n) json.value(p.length(n));
     json.end_array();
@@ -91,10 +99,14 @@ void write_rows(const char* name, const std::vector<Row>& rows, JsonWriter& json
 
 void write_table(const Plan& plan, JsonWriter& json) {
   json.member("num_slots", plan.table.num_slots);
+  const size_t rows = plan.table.rows1.size() + plan.table.folds.size() + plan.table.rows3.size();
+  const int64_t listed = std::max(plan.problem.num_seqs, static_cast<int64_t>(rows));
+  if (!is_listed("table_omitted", listed, "rows, folds or sequences", json)) return;
   json.key("segments").array();
-  for (const auto& list : segments_of(plan.table, plan.problem.num_seqs)) {
+  const SegmentLists segments(plan.table, plan.problem.num_seqs);
+  for (size_t n = 0; n < segments.size(); ++n) {
     json.array();
-    for (const plan::Range& range : list)
+    for (const plan::Range& range : segments[n])
       json.object().member("begin", range.begin).member("chunks", range.chunks).end_object();
     json.end_array();
   }
@@ -134,11 +146,7 @@ void write_schedule(const Plan& plan, JsonWriter& json) {
   const RelayLine other = plan.relay.shares > 0 ? RelayLine{} : decided.relay;
   const int64_t items =
       scheduled_items(plan.table, plan.costs, plan.relay) + scheduled_items(whole, modes.costs[mode], other);
-  if (items > kMostScheduledItems) {
-    json.member("schedule_omitted",
-                std::to_string(items) + " work items, more than " + std::to_string(kMostScheduledItems));
-    return;
-  }
+  if (!is_listed("schedule_omitted", items, "work items", json)) return;
   json.key("schedule").object().member("units", plan.costs.units).member("prepare_ns", plan.prepare_ns);
   json.member("split_ns", plan.prepare_ns + time_table(plan.table, plan.costs, plan.relay).total());
   json.member("unsplit_ns", plan.prepare_ns + time_table(whole, modes.costs[mode], other).total());

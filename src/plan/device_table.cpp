@@ -44,6 +44,7 @@ std::vector<std::byte> device_table_image(const DeviceTableLayout& layout, const
   const int32_t counts[] = {static_cast<int32_t>(table.rows1.size()), static_cast<int32_t>(table.folds.size()),
                             static_cast<int32_t>(table.rows3.size()), static_cast<int32_t>(table.num_slots)};
   std::memcpy(image.data() + layout.counts, counts, sizeof counts);
+  const plan::ChunkCount chunks_in(chunk);
   int64_t tokens = 0, chunks = 0;
   const auto num_seqs = static_cast<size_t>(sequences.num_seqs);
   for (size_t n = 0; n <= num_seqs; ++n) {
@@ -52,7 +53,7 @@ std::vector<std::byte> device_table_image(const DeviceTableLayout& layout, const
     if (n == num_seqs) break;
     const int64_t length = sequences.length(static_cast<int64_t>(n));
     tokens += length;
-    chunks += plan::ceil_div(length, chunk);
+    chunks += chunks_in(length);
   }
   static_assert(sizeof(Row) == 7 * sizeof(int32_t), "no padding");
   if (!table.rows1.empty())

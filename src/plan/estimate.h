@@ -54,6 +54,12 @@ class GroupList {
   ns pool1_ = 0, pool3_ = 0;
 };
 
+// The pieces of a sequence whose longest one behind the first segment has `last` chunks.
+DR_HD inline Group group_of(const Costs& c, const Pieces& p, int32_t last) {
+  return {max_of(first_time(c, p.first), p.count > 1 ? ns{last} * c.summarize : 0) + piece_start(c),
+          ns{last} * c.emit + c.item, p.count};
+}
+
 // Time to prepare all chunks, where that is a step before the first phase: what all units or memory can do, at least one item. It
 // is the same for every cut and tiling, so the search leaves it out.
 DR_HD inline ns prepare_time(const Costs& c, int64_t chunks) {
@@ -83,6 +89,16 @@ DR_HD inline int32_t wholes_that_fit(const Lengths& n, const Costs& c, int32_t f
   return lo - from;
 }
 
+// A time that no cut by `shape` stays below, from sums alone: what all units have to do at least. A sequence emits all of its chunks, and
+// summarizes all but those of its first and its last segment.
+DR_HD inline ns least_cut_time(const Lengths& n, const Costs& c, const Shape& shape, int32_t cut_seqs) {
+  const int64_t chunks = n.chunks(0, cut_seqs), first = int64_t{cut_seqs} * shape.first,
+                last = int64_t{cut_seqs} * shape.segment, wholes = n.count - cut_seqs;
+  const int64_t summed = max_of(0, chunks - first - last), pieces = max_of(cut_seqs, (chunks - first) / shape.segment);
+  const int64_t work = n.tail[0] * c.emit + summed * c.summarize + pieces * (piece_start(c) + c.item) + wholes * c.item;
+  return c.barrier + work * c.copies / c.units;
+}
+
 // The `cut_seqs` longest sequences are cut by `shape`. Gives up (total INT64_MAX) as soon as it cannot stay below `give_up`.
 DR_HD_CALL inline Estimate cut_time(const Lengths& n, const Costs& c, const Limits& limits, const Shape& shape,
                                     int32_t cut_seqs, ns give_up) {
@@ -90,15 +106,13 @@ DR_HD_CALL inline Estimate cut_time(const Lengths& n, const Costs& c, const Limi
   int64_t pieces = 0, emit1 = 0, summed = 0, emit3 = 0;  // chunks of one copy, but for `pieces`
   int32_t top_first = 0, top_middle = 0, top_last = 0, most_pieces = 0;
   ns least1 = INT64_MAX, least3 = INT64_MAX;
-  GroupList groups;
   const int64_t most_rows = min_of(limits.max_rows, ceil_div(int64_t{limits.max_waves} * c.units, copies));
+  Cutter cutter(shape);
+  if (cut_seqs > most_rows || least_cut_time(n, c, shape, cut_seqs) >= give_up) return {};
   for (int32_t i = 0; i < cut_seqs; ++i) {
-    const Pieces p = balanced_pieces(n.sorted[i], shape);
+    const Pieces p = cutter.pieces(n.sorted[i]);
     if (p.count < 1 || p.count >= limits.max_segments) return {};
-    const int32_t last =
-        p.count == 1
-            ? p.rest
-            : static_cast<int32_t>(static_cast<uint32_t>(p.rest + p.count - 1) / static_cast<uint32_t>(p.count));
+    const int32_t last = cutter.longest(p);
     pieces += p.count;
     if (pieces > most_rows) return {};
     emit1 += p.first;
@@ -111,13 +125,10 @@ DR_HD_CALL inline Estimate cut_time(const Lengths& n, const Costs& c, const Limi
     // The longest sequences come first and mostly set both phases: a hopeless trial ends here.
     const ns longest1 = max_of(first_time(c, top_first), ns{top_middle} * c.summarize);
     if (longest1 + ns{top_last} * c.emit + c.barrier >= give_up) return {};
-    const Group group{max_of(first_time(c, p.first), p.count > 1 ? ns{last} * c.summarize : 0) + piece_start(c),
-                      ns{last} * c.emit + c.item, p.count};
+    const Group group = group_of(c, p, last);
     least1 = min_of(least1, group.in_phase1);
     least3 = min_of(least3, group.in_phase3);
-    groups.add(group);
   }
-  groups.close();
   const int64_t items = pieces * copies, transitions = pieces - cut_seqs;
   const PhaseLoad load1{items, least1, max_of(first_time(c, top_first), ns{top_middle} * c.summarize) + piece_start(c),
                         copies * (first_time(c, emit1) + summed * c.summarize + pieces * piece_start(c))};
@@ -129,6 +140,12 @@ DR_HD_CALL inline Estimate cut_time(const Lengths& n, const Costs& c, const Limi
   const ns base1 = max_of(phase_bound(n, c, load1, cut_seqs, cut_seqs), memory_time(c, bytes1));
   const ns base3 = max_of(phase_bound(n, c, load3, cut_seqs, cut_seqs), memory_time(c, bytes3));
   if (base1 + carry + base3 >= give_up) return {};
+  GroupList groups;  // few trials come this far
+  for (int32_t i = 0; i < cut_seqs; ++i) {
+    const Pieces p = cutter.pieces(n.sorted[i]);
+    groups.add(group_of(c, p, cutter.longest(p)));
+  }
+  groups.close();
 
   // Whole sequences: the longest ride in phase 1, the others in phase 3. As many as fit the idle area, all, or none.
   const int32_t fitting = wholes_that_fit(n, c, cut_seqs, base1 * c.units - load1.work);

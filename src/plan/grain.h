@@ -83,31 +83,33 @@ DR_HD inline Row grain_row_of(bool third, int32_t grain, const Run& run, int32_t
   return {key.sequence, begin, chunks, Work::kEmit, run.base + j, -1, ragged ? -1 : run.base + 1 + j};
 }
 
-template <class FullOf>
-DR_HD inline TableSize write_grain_table(const Key* keys, int32_t count, int32_t grain, const FullOf& full_of,
-                                         int32_t in_phase1, const Costs& c, Run* runs, const Table& table) {
-  TableSize size;
-  for (int32_t phase = 1; phase <= 3; phase += 2) {
-    const bool third = phase == 3;
-    int32_t n = 0, base = 0, wholes = 0;
-    for (int32_t i = 0; i < count; ++i) {
-      const int32_t full = static_cast<int32_t>(full_of(keys[i].sequence) / grain);
-      const bool rides = full == 0 && wholes++ < in_phase1;
-      n += grain_runs_of(third, full, grain, keys[i].chunks, rides, i, base, c, runs + n);
-      if (full == 0) continue;
-      if (third) table.folds[size.folds++] = {keys[i].sequence, base, full, true};
-      base += full + 1;
-    }
-    size.slots = base;
-    sort_in_place(runs, n, RunOrder());
-    Row* row = third ? table.rows3 : table.rows1;
-    for (int32_t r = 0; r < n; ++r) {
-      const Key key = keys[runs[r].place];
-      for (int32_t j = 0; j < runs[r].count; ++j) *row++ = grain_row_of(third, grain, runs[r], runs[r].from + j, key);
-    }
-    (third ? size.rows3 : size.rows1) = row - (third ? table.rows3 : table.rows1);
+// As take_runs and take_folds.
+template <class FullOf, class Take>
+inline void take_grain_runs(bool third, const Key* keys, int32_t count, int32_t grain, const FullOf& full_of,
+                            int32_t in_phase1, const Costs& c, Run* runs, const Take& take) {
+  int32_t n = 0, base = 0, wholes = 0;
+  for (int32_t i = 0; i < count; ++i) {
+    const int32_t full = static_cast<int32_t>(full_of(keys[i].sequence) / grain);
+    const bool rides = full == 0 && wholes++ < in_phase1;
+    n += grain_runs_of(third, full, grain, keys[i].chunks, rides, i, base, c, runs + n);
+    if (full > 0) base += full + 1;
   }
-  return size;
+  take_in_order(runs, n, [&](const Run& run) {
+    const Key key = keys[run.place];
+    take(run, [&](int32_t j) { return grain_row_of(third, grain, run, j, key); });
+  });
+}
+template <class FullOf, class Take>
+inline int64_t take_grain_folds(const Key* keys, int32_t count, int32_t grain, const FullOf& full_of,
+                                const Take& take) {
+  int32_t base = 0;
+  for (int32_t i = 0; i < count; ++i) {
+    const int32_t full = static_cast<int32_t>(full_of(keys[i].sequence) / grain);
+    if (full == 0) continue;
+    take(Fold{keys[i].sequence, base, full, true});
+    base += full + 1;
+  }
+  return base;
 }
 
 // What `full` summaries put on phase 1.

@@ -1,5 +1,6 @@
 // Text in JSON form, written in order; commas and escapes are its business.
 #pragma once
+#include <charconv>
 #include <cstdint>
 #include <cstdio>
 #include <string>
@@ -29,7 +30,8 @@ class JsonWriter {
   }
   JsonWriter& value(int64_t number) {
     separate();
-    text_ += std::to_string(number);
+    char digits[24];
+    text_.append(digits, std::to_chars(digits, digits + sizeof digits, number).ptr);
     return *this;
   }
   JsonWriter& value(bool flag) {

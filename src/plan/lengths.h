@@ -1,5 +1,7 @@
 // Sequence lengths as the planner reads them: chunks, longest first.
 #pragma once
+#include <algorithm>
+#include <bit>
 #include <cstdint>
 
 #include "plan/costs.h"
@@ -33,29 +35,26 @@ struct Lengths {
   }
 };
 
-// Heap sort: in place, O(n log n), no recursion; input that is in order already costs one pass.
-template <class T, class Before>
-DR_HD inline void sort_in_place(T* items, int32_t n, const Before& before) {
-  bool ordered = true;
-  for (int32_t i = 1; i < n && ordered; ++i) ordered = !before(items[i], items[i - 1]);
-  if (ordered) return;
-  auto sift = [&](int32_t i, int32_t end) {
-    const T value = items[i];
-    for (int32_t child = 2 * i + 1; child < end; child = 2 * i + 1) {
-      if (child + 1 < end && before(items[child], items[child + 1])) ++child;
-      if (!before(value, items[child])) break;
-      items[i] = items[child];
-      i = child;
-    }
-    items[i] = value;
-  };
-  for (int32_t i = n / 2; i-- > 0;) sift(i, n);
-  for (int32_t end = n; end-- > 1;) {
-    const T largest = items[0];
-    items[0] = items[end];
-    items[end] = largest;
-    sift(0, end);
+// How many chunks sequences have, on the host. It is asked for every sequence of a call, and chunks of every backend are powers of two.
+class ChunkCount {
+ public:
+  explicit ChunkCount(int32_t chunk)
+      : chunk_(chunk),
+        shift_(std::has_single_bit(static_cast<uint32_t>(chunk)) ? std::bit_width(static_cast<uint32_t>(chunk)) - 1
+                                                                 : -1) {}
+  int64_t operator()(int64_t tokens) const {
+    return shift_ >= 0 ? (tokens + chunk_ - 1) >> shift_ : ceil_div(tokens, chunk_);
   }
+
+ private:
+  int64_t chunk_;
+  int32_t shift_;  // -1: none
+};
+
+// On the host; a thread block has a sort of its own. Orders are total, so both give the same.
+template <class T, class Before>
+inline void sort_in_place(T* items, int32_t n, const Before& before) {
+  if (!std::is_sorted(items, items + n, before)) std::sort(items, items + n, before);
 }
 
 // Longest first; the order of the caller is the only tie-break.
@@ -66,7 +65,7 @@ struct KeyOrder {
 };
 
 // Sorts `keys` and fills `sorted` (n entries) and `tail` (n + 1). Empty sequences are left out: they get no row.
-DR_HD inline Lengths order_lengths(Key* keys, int32_t n, int32_t* sorted, int64_t* tail) {
+inline Lengths order_lengths(Key* keys, int32_t n, int32_t* sorted, int64_t* tail) {
   sort_in_place(keys, n, KeyOrder());
   int32_t count = n;
   while (count > 0 && keys[count - 1].chunks <= 0) --count;

@@ -77,6 +77,8 @@ class LoadLevels {
   // `items` work items of `each` ns, every one on the unit that falls idle first.
   DR_HD void place(ns each, int64_t items) {
     while (items > 0) {
+      if (items > count_[head_]) items -= skip_rounds(each, items);
+      if (items == 0) break;
       const ns start = time_[head_];
       const int32_t taken = count_[head_] < items ? count_[head_] : static_cast<int32_t>(items);
       if ((count_[head_] -= taken) == 0) ++head_;
@@ -87,6 +89,17 @@ class LoadLevels {
   DR_HD ns last() const { return time_[size_ - 1]; }
 
  private:
+  // Levels that lie closer together than an item is long take items in turn, and stay as far apart as they are: whole rounds of that
+  // at once, up to the next level. Returns how many items that is. Without it heads by the million would take rounds by the million.
+  DR_HD int64_t skip_rounds(ns each, int64_t items) {
+    int32_t end = head_ + 1;
+    int64_t units = count_[head_];
+    for (; end < size_ && time_[end] - time_[head_] < each; ++end) units += count_[end];
+    int64_t rounds = items / units;
+    if (rounds > 0 && end < size_) rounds = min_of(rounds, (time_[end] - time_[end - 1] - 1) / each);
+    for (int32_t i = head_; rounds > 0 && i < end; ++i) time_[i] += rounds * each;
+    return rounds * units;
+  }
   DR_HD void put(ns time, int32_t units) {
     int32_t i = size_;
     while (i > head_ && time_[i - 1] > time) --i;

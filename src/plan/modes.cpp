@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "plan/lengths.h"
+
 namespace deltarelay {
 namespace {
 
@@ -133,7 +135,7 @@ plan::Costs costs_of(const Problem& problem, const Options& options, const Backe
       c.first_extra = clamp_cost(local_ns(local), 0);
       c.piece_extra = clamp_cost(2 * pair_start - c.item, 0);
       // Twins and those who hand rows on have a whole head each.
-      const CallBounds whole = uncut_bounds(problem, chunk);
+      const CallBounds whole = uncut_bounds(problem, static_cast<int32_t>(chunk));
       if (record_bytes == 0 && backend.walks_twins(problem, whole))
         c.emit = clamp_cost(scaled(c.emit, kTwinHundredths, 100), 1);
       c.relay = backend.relay_units(problem, isa, tiles, whole, device.units);
@@ -160,16 +162,19 @@ plan::Costs costs_of(const Problem& problem, const Options& options, const Backe
 }
 
 // Every sequence may end within a chunk, and no chunk is empty: without a token there is none.
-int64_t late_chunks(const CallCounts& counts, int64_t chunk) {
-  return std::min(counts.num_tokens, plan::ceil_div(counts.num_tokens, chunk) + counts.num_seqs);
+int64_t late_chunks(const CallCounts& counts, int32_t chunk) {
+  return std::min(counts.num_tokens, plan::ChunkCount(chunk)(counts.num_tokens) + counts.num_seqs);
 }
 
-CallBounds uncut_bounds(const Problem& p, int64_t chunk) {
+CallBounds uncut_bounds(const Problem& p, int32_t chunk) {
   if (!p.lengths_known) return {.rows1 = p.num_seqs, .chunks = late_chunks({p.num_tokens, p.num_seqs}, chunk)};
+  const plan::ChunkCount chunks_in(chunk);
+  if (p.batched()) return {.rows1 = p.num_seqs, .chunks = p.num_seqs * chunks_in(p.seq_len)};
   CallBounds bounds;
-  for (int64_t n = 0; n < p.num_seqs; ++n) {
-    bounds.rows1 += p.length(n) > 0 ? 1 : 0;
-    bounds.chunks += plan::ceil_div(p.length(n), chunk);
+  for (size_t n = 1; n < p.offsets.size(); ++n) {
+    const int64_t length = p.offsets[n] - p.offsets[n - 1];
+    bounds.rows1 += length > 0 ? 1 : 0;
+    bounds.chunks += chunks_in(length);
   }
   return bounds;
 }

@@ -18,9 +18,9 @@ struct Modes {
 };
 
 // Rows and chunks of a call of which nothing is cut: a sequence without tokens has no row. When lengths come at execution, the most of them.
-CallBounds uncut_bounds(const Problem& problem, int64_t chunk);
+CallBounds uncut_bounds(const Problem& problem, int32_t chunk);
 // The most chunks of sequences whose lengths come at execution.
-int64_t late_chunks(const CallCounts& counts, int64_t chunk);
+int64_t late_chunks(const CallCounts& counts, int32_t chunk);
 
 // The tilings worth weighing: never more tiles than value panels, and no more than it takes to give every unit an item of a
 // single whole sequence.

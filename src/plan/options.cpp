@@ -13,7 +13,7 @@ namespace deltarelay {
 namespace {
 
 constexpr int32_t kMostThreads = 4096;  // far beyond any machine; a larger number is a mistake, not a wish
-constexpr int32_t kMostUnits = 1 << 20;
+constexpr int32_t kMostUnits = 1 << 16;
 constexpr float kLeastCarryLogDecay = -80.0f;  // e^-80 / 256 is above the least normal number of fp32
 constexpr float kCarryLogDecay = -16.0f;       // 1.1e-7, the rounding of fp32
 

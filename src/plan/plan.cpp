@@ -56,13 +56,6 @@ void choose_backend(Plan& plan, int32_t way) {
 // A backend that keeps no transitions computes every sequence whole.
 bool can_cut(const Plan& plan) { return plan.sizes.transition_floats > 0; }
 
-int64_t longest_length(const Problem& problem) {
-  if (!problem.lengths_known) return problem.num_tokens;
-  int64_t longest = 0;
-  for (int64_t n = 0; n < problem.num_seqs; ++n) longest = std::max(longest, problem.length(n));
-  return longest;
-}
-
 void check_sizes(const Plan& plan) {
   const int64_t chunks = plan::ceil_div(plan.problem.num_tokens, plan.chunk) + plan.problem.num_seqs;
   if (chunks > kMostChunks) {
@@ -78,15 +71,6 @@ int32_t length_in_chunks(const Plan& plan) {
                  std::to_string(tokens));
   }
   return static_cast<int32_t>(std::min(tokens / plan.chunk, kMostChunks));
-}
-
-void check_count(const Plan& plan) {
-  const int64_t longest = longest_length(plan.problem), chunks = plan::ceil_div(longest, plan.chunk);
-  if (chunks >= plan.options.segment_value) return;
-  fail_invalid("options.segment_value",
-               "at most the chunks of the longest sequence, which has " + std::to_string(longest) + " tokens in " +
-                   std::to_string(chunks) + " chunks of " + std::to_string(plan.chunk),
-               std::to_string(plan.options.segment_value) + " segments");
 }
 
 void choose_grain(Plan& plan) {
@@ -125,9 +109,8 @@ void choose_rule(Plan& plan) {
       plan.rule = can_cut(plan) ? CutRule::kSearch : CutRule::kWhole;
       break;
     case DR_SEGMENTS_COUNT:
-      check_count(plan);
       plan.rule = CutRule::kCount;
-      plan.cut_value = static_cast<int32_t>(options.segment_value);
+      plan.cut_value = static_cast<int32_t>(std::min(options.segment_value, kMostChunks + 1));
       break;
     case DR_SEGMENTS_LENGTH:
       plan.rule = CutRule::kLength;
@@ -146,6 +129,30 @@ void set_limits(Plan& plan) {
   const bool estimated = device.kind == DR_DEVICE_CUDA &&
                          stated_costs(plan.problem, plan.options, *plan.backend, plan.sizes.record_bytes).measured == 0;
   plan.limits.risk_permille = estimated ? kRiskOfEstimates : 0;
+}
+
+// Sums of the model are numbers of 64 bits. Facts and sizes that belong together stay far below that; others are refused, not reckoned wrong.
+void check_sums(const Plan& plan, const Modes& modes) {
+  constexpr double kMost = 0x1p61;
+  const auto chunks = static_cast<double>(plan.num_chunks);
+  const double rows = static_cast<double>(plan.problem.num_seqs) + std::min<double>(chunks, kMostSegments);
+  for (int32_t m = 0; m < modes.count; ++m) {
+    const plan::Costs& c = modes.costs[m];
+    auto sum = [](auto... costs) { return (static_cast<double>(costs) + ...); };
+    const double of_chunk = sum(c.emit, c.summarize, c.first_extra),
+                 bytes_of_chunk = sum(c.emit_bytes, c.summarize_bytes);
+    const double of_row = sum(c.item, c.piece_extra, c.carry, c.carry_unit, c.barrier);
+    const double bytes_of_row = sum(c.transition_bytes, c.state_bytes, c.state_bytes);
+    const double time = (chunks * of_chunk + rows * of_row) * std::max(c.copies, c.units);
+    const double bytes = (chunks * bytes_of_chunk + rows * bytes_of_row) * c.copies * c.units;
+    const double prepare = chunks * c.heads * sum(c.prepare, c.prepare_bytes);
+    if (time + bytes + prepare < kMost) continue;
+    fail_unsupported(
+        "options.device: expected costs and sizes whose sums the cost model can hold (below 2^61 ns or bytes, over all "
+        "units), found more for " +
+        std::to_string(plan.num_chunks) + " chunks, " + std::to_string(plan.problem.heads_v) + " heads and " +
+        std::to_string(c.units) + " units");
+  }
 }
 
 const char* first_stage(const SegmentTable& table) {
@@ -175,34 +182,39 @@ void list_steps(Plan& plan, const PhaseTimes& times) {
   add("emit", table.rows3.size(), times.phase3);
 }
 
-void plan_known_lengths(Plan& plan, const Modes& modes) {
-  Choice choice = choose_table(plan, modes);
+void plan_known_lengths(Plan& plan, const Modes& modes, const Choice& choice) {
   plan.tiling.value_tiles = modes.tiles[choice.mode];
   plan.costs = modes.costs[choice.mode];
   plan.decision = choice.decision;
-  plan.table = std::move(choice.table);
-  plan.capacity = {static_cast<int64_t>(plan.table.rows1.size()), static_cast<int64_t>(plan.table.folds.size()),
-                   static_cast<int64_t>(plan.table.rows3.size()), plan.table.num_slots};
   plan.prepare_ns = plan::prepare_time(plan.costs, plan.num_chunks);
   plan.predicted_ns = plan.prepare_ns + choice.times.total();
   plan.unsplit_ns = plan.prepare_ns + choice.unsplit;
   plan.relay = choice.relay;
+}
+
+void write_known_table(Plan& plan, const Modes& modes, const Choice& choice) {
+  plan.table = write_chosen(choice, modes);
+  plan.capacity = {static_cast<int64_t>(plan.table.rows1.size()), static_cast<int64_t>(plan.table.folds.size()),
+                   static_cast<int64_t>(plan.table.rows3.size()), plan.table.num_slots};
   list_steps(plan, choice.times);
 }
 
-CapacityRequest capacity_request(const Plan& plan, const CallCounts& counts) {
-  return {plan.rule,  plan.cut_value,       counts.num_tokens, counts.num_seqs,
-          plan.chunk, plan.problem.heads_v, plan.costs.units};
+// Room for the table of a call with these counts, spread over so many units.
+plan::TableSize capacity_for(const Plan& plan, const CallCounts& counts, int32_t units) {
+  return capacity_of(
+      {plan.rule, plan.cut_value, counts.num_tokens, counts.num_seqs, plan.chunk, plan.problem.heads_v, units},
+      plan.limits);
 }
 
 // Backend, tiling and workspace from (num_tokens, num_seqs); the table is written at execution. The tiling is the one that
 // suits sequences of equal length: a lone long one among them is then cut into segments instead.
 void plan_unknown_lengths(Plan& plan, const Modes& modes) {
+  const CallCounts most{plan.problem.num_tokens, plan.problem.num_seqs};
+  check_segments(capacity_for(plan, most, modes.costs[0].units).slots);
   const int32_t mode = choose_tiling(plan, modes);
   plan.tiling.value_tiles = modes.tiles[mode];
   plan.costs = modes.costs[mode];
-  const CallCounts most{plan.problem.num_tokens, plan.problem.num_seqs};
-  plan.capacity = capacity_of(capacity_request(plan, most), plan.limits);
+  plan.capacity = capacity_for(plan, most, plan.costs.units);
   plan.limits.max_rows = static_cast<int32_t>(std::min<int64_t>(plan.limits.max_rows, plan.capacity.slots));
   plan.table.num_slots = plan.capacity.slots;
   plan.steps.push_back({"segment table", 1, 0});
@@ -270,10 +282,11 @@ void book_workspace(Plan& plan) {
   }
 }
 
-// A plan by one way of its backend, up to the choice of cuts.
+// A plan by one way of its backend, up to its table and its workspace, which only the plan that is taken needs.
 struct Draft {
   std::unique_ptr<Plan> plan;
   Modes modes;
+  Choice choice;  // where lengths are known
 
   // What all units need for all chunks, if every one was summarized and emitted: which of two ways is likely to win.
   int64_t work() const {
@@ -283,7 +296,7 @@ struct Draft {
 };
 
 Draft draft_way(Problem problem, Options options, int32_t way) {
-  Draft draft{std::make_unique<Plan>(), {}};
+  Draft draft{std::make_unique<Plan>(), {}, {}};
   Plan& plan = *draft.plan;
   plan.problem = std::move(problem);
   plan.options = std::move(options);
@@ -294,19 +307,26 @@ Draft draft_way(Problem problem, Options options, int32_t way) {
   choose_rule(plan);
   set_limits(plan);
   draft.modes = modes_of(plan.problem, plan.options, *plan.backend, plan.isa);
+  check_sums(plan, draft.modes);
   return draft;
 }
 
-// All but the workspace, which only the plan that is taken needs. Of cuts that are predicted to take `give_up` or longer none need be found.
-std::unique_ptr<Plan> complete(Draft draft, int64_t give_up = INT64_MAX) {
+// Chooses the cuts. Of those that are predicted to take `give_up` or longer none need be found.
+void decide(Draft& draft, int64_t give_up = INT64_MAX) {
   Plan& plan = *draft.plan;
-  if (plan.problem.lengths_known) {
-    if (give_up < INT64_MAX) plan.limits.give_up = give_up - plan::prepare_time(draft.modes.costs[0], plan.num_chunks);
-    plan_known_lengths(plan, draft.modes);
-    plan.limits.give_up = INT64_MAX;
-  } else {
+  if (!plan.problem.lengths_known) {
     plan_unknown_lengths(plan, draft.modes);
+    return;
   }
+  if (give_up < INT64_MAX) plan.limits.give_up = give_up - plan::prepare_time(draft.modes.costs[0], plan.num_chunks);
+  draft.choice = choose_cuts(plan, draft.modes);
+  plan_known_lengths(plan, draft.modes, draft.choice);
+  plan.limits.give_up = INT64_MAX;
+}
+
+std::unique_ptr<Plan> complete(Draft draft) {
+  if (draft.plan->problem.lengths_known) write_known_table(*draft.plan, draft.modes, draft.choice);
+  book_workspace(*draft.plan);
   return std::move(draft.plan);
 }
 
@@ -333,7 +353,7 @@ CallBounds bounds_of(const Plan& plan) {
 CallBounds bounds_of(const Plan& plan, const CallCounts& counts) {
   const Problem& p = plan.problem;
   if (counts.num_seqs == p.num_seqs && counts.num_tokens == p.num_tokens) return bounds_of(plan);
-  const plan::TableSize size = capacity_of(capacity_request(plan, counts), plan.limits);
+  const plan::TableSize size = capacity_for(plan, counts, plan.costs.units);
   CallBounds bounds = bounds_of(plan);
   bounds.rows1 = std::min(bounds.rows1, size.rows1);
   bounds.folds = std::min(bounds.folds, size.folds);
@@ -377,20 +397,21 @@ std::unique_ptr<const Plan> make_plan(Problem problem, Options options) {
     // The likely winner first: of the other only cuts are looked for that beat it. A little beyond that, for the search comes closer
     // step by step.
     if (second.work() < first.work()) std::swap(first, second);
-    std::unique_ptr<Plan> best = complete(std::move(first));
-    std::unique_ptr<Plan> other = complete(std::move(second), best->predicted_ns + best->predicted_ns / 32);
-    if (other->predicted_ns < best->predicted_ns) std::swap(best, other);
-    best->other_way = other->isa;
-    book_workspace(*best);
-    return best;
+    decide(first);
+    decide(second, first.plan->predicted_ns + first.plan->predicted_ns / 32);
+    if (second.plan->predicted_ns < first.plan->predicted_ns) std::swap(first, second);
+    first.plan->other_way = second.plan->isa;
+    return complete(std::move(first));
   }
-  std::unique_ptr<Plan> plan = complete(std::move(first));
-  book_workspace(*plan);
-  return plan;
+  decide(first);
+  return complete(std::move(first));
 }
 
 int64_t predict_other_way(const Plan& plan) {
-  return plan.other_way < 0 ? 0 : complete(draft_way(plan.problem, plan.options, plan.other_way))->predicted_ns;
+  if (plan.other_way < 0) return 0;
+  Draft other = draft_way(plan.problem, plan.options, plan.other_way);
+  decide(other);
+  return other.plan->predicted_ns;
 }
 
 }  // namespace deltarelay

@@ -27,8 +27,9 @@ struct Chunks {
 
 // 2^round(log2(sqrt(square))), with square = up / down: rounds up from 2^(k - 1/2) on.
 int64_t power_of_two_near_root(int64_t up, int64_t down) {
+  const int64_t half = up / down / 2;
   int64_t power = 1;
-  while (up >= 2 * power * power * down) power *= 2;
+  while (half / power >= power) power *= 2;  // up >= 2 power^2 down, without products that could overflow
   return power;
 }
 

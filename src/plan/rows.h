@@ -40,6 +40,19 @@ struct RunOrder {
   }
 };
 
+// take(run) for all runs, longest first. They come in the order of places, so those of whole sequences, which are the last, are in order
+// already: only what precedes them is sorted. On the host.
+template <class Take>
+inline void take_in_order(Run* runs, int32_t n, const Take& take) {
+  const RunOrder before;
+  int32_t ordered = n > 0 ? n - 1 : 0;  // from here on
+  while (ordered > 0 && !before(runs[ordered], runs[ordered - 1])) --ordered;
+  sort_in_place(runs, ordered, before);
+  for (int32_t i = 0, k = ordered; i < ordered || k < n;) {
+    take(k == n || (i < ordered && before(runs[i], runs[k])) ? runs[i++] : runs[k++]);
+  }
+}
+
 // `cut_of(place, chunks)` gives the Cut of a sequence; `in_phase1` whole sequences, the longest, ride in phase 1.
 template <class CutOf>
 DR_HD inline TableSize table_size(const Key* keys, int32_t count, const CutOf& cut_of, int32_t in_phase1) {
@@ -85,32 +98,45 @@ DR_HD inline Row row_of(bool third, const Cut& cut, const Run& run, int32_t j, i
   return {sequence, at.begin, at.chunks, j == 0 ? Work::kEmit : Work::kSummarize, -1, run.base + j, -1};
 }
 
-// Writes the table. `runs` is scratch of kRunsPerSequence * count entries. Grid index = row x copies + copy.
-template <class CutOf>
-DR_HD inline TableSize write_table(const Key* keys, int32_t count, const CutOf& cut_of, int32_t in_phase1,
-                                   const Costs& c, Run* runs, const Table& table) {
-  TableSize size;
-  for (int32_t phase = 1; phase <= 3; phase += 2) {
-    const bool third = phase == 3;
-    int32_t n = 0, base = 0, wholes = 0;
-    for (int32_t i = 0; i < count; ++i) {
-      const Cut cut = cut_of(i, keys[i].chunks);
-      const bool rides = cut.pieces() == 0 && wholes++ < in_phase1;
-      n += runs_of(third, cut, rides, i, base, c, runs + n);
-      if (third && cut.pieces() > 1) table.folds[size.folds++] = {keys[i].sequence, base, cut.pieces() - 1, false};
-      base += cut.pieces();
-    }
-    size.slots = base;
-    sort_in_place(runs, n, RunOrder());
-    Row* row = third ? table.rows3 : table.rows1;
-    for (int32_t r = 0; r < n; ++r) {
-      const Key key = keys[runs[r].place];
-      const Cut cut = cut_of(runs[r].place, key.chunks);
-      for (int32_t j = 0; j < runs[r].count; ++j) *row++ = row_of(third, cut, runs[r], runs[r].from + j, key.sequence);
-    }
-    (third ? size.rows3 : size.rows1) = row - (third ? table.rows3 : table.rows1);
+// The table of sequences of which none is cut: all in phase 1, in the order of places.
+inline TableSize write_whole_table(const Key* keys, int32_t count, const Table& table) {
+  for (int32_t i = 0; i < count; ++i) {
+    table.rows1[i] = {keys[i].sequence, 0, keys[i].chunks, Work::kEmit, -1, -1, -1};
   }
+  TableSize size;
+  size.rows1 = count;
   return size;
+}
+
+// take(run, row_at) for the runs of a phase, longest first; row_at(j) is the row of segment j. `runs` is scratch of kRunsPerSequence * count
+// entries.
+template <class CutOf, class Take>
+inline void take_runs(bool third, const Key* keys, int32_t count, const CutOf& cut_of, int32_t in_phase1,
+                      const Costs& c, Run* runs, const Take& take) {
+  int32_t n = 0, base = 0, wholes = 0;
+  for (int32_t i = 0; i < count; ++i) {
+    const Cut cut = cut_of(i, keys[i].chunks);
+    const bool rides = cut.pieces() == 0 && wholes++ < in_phase1;
+    n += runs_of(third, cut, rides, i, base, c, runs + n);
+    base += cut.pieces();
+  }
+  take_in_order(runs, n, [&](const Run& run) {
+    const Key key = keys[run.place];
+    const Cut cut = cut_of(run.place, key.chunks);
+    take(run, [&](int32_t j) { return row_of(third, cut, run, j, key.sequence); });
+  });
+}
+
+// take(fold) for all of them, in the order of places; returns how many slots they and sequences of two segments have.
+template <class CutOf, class Take>
+inline int64_t take_folds(const Key* keys, int32_t count, const CutOf& cut_of, const Take& take) {
+  int32_t base = 0;
+  for (int32_t i = 0; i < count; ++i) {
+    const int32_t pieces = cut_of(i, keys[i].chunks).pieces();
+    if (pieces > 1) take(Fold{keys[i].sequence, base, pieces - 1, false});
+    base += pieces;
+  }
+  return base;
 }
 
 // What the pieces of a cut sequence put on phase 1: the time of one copy, and the longest item.

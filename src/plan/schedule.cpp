@@ -1,6 +1,7 @@
 #include "plan/schedule.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <functional>
 #include <queue>
 #include <tuple>
@@ -9,6 +10,7 @@
 #include "kernels/relay.h"
 #include "plan/estimate.h"
 #include "plan/makespan.h"
+#include "plan/table.h"
 
 namespace deltarelay {
 namespace {
@@ -28,6 +30,92 @@ int64_t item_bytes(const Row& row, const Costs& c) {
   return int64_t{row.chunks} * c.emit_bytes + (row.slot_in >= 0 ? 1 : 2) * int64_t{c.state_bytes};
 }
 
+// Items of a phase placed one after the other, each on the unit that falls idle first; those of equal time together. Units are kept by the time at
+// which they fall idle, and where these lie closer together than an item is long, whole rounds are one step. Past kMostSteps, where there are
+// thousands of different rows, what is left is taken as if it could be divided among the units.
+class PhaseClock {
+ public:
+  explicit PhaseClock(const Costs& c) : costs_(c) { levels_.push_back({0, c.units}); }
+
+  void place(const Row& row, int64_t rows) {
+    const ns each = item_time(row, costs_);
+    if (each != each_) flush();
+    each_ = each;
+    items_ += rows * costs_.copies;
+    bytes_ += rows * item_bytes(row, costs_);
+  }
+  ns end() {
+    flush();
+    ns end = end_;
+    if (divided_ > 0) {
+      for (size_t i = head_; i < levels_.size(); ++i) divided_ += (levels_[i].time + shift_) * levels_[i].units;
+      end = std::max(end, plan::ceil_div(divided_, costs_.units));
+    }
+    return std::max(end, plan::memory_time(costs_, bytes_ * costs_.copies));
+  }
+
+ private:
+  struct Level {
+    ns time;  // less shift_
+    int64_t units;
+  };
+  static constexpr int64_t kMostSteps = 1 << 18;
+
+  void flush() {
+    while (items_ > 0) {
+      if (steps_ > kMostSteps) {
+        divided_ += items_ * each_;
+        items_ = 0;
+        return;
+      }
+      const Level first = levels_[head_];
+      if (levels_.back().time - first.time < each_ && items_ >= costs_.units) {
+        shift_ += items_ / costs_.units * each_;
+        items_ %= costs_.units;
+        end_ = std::max(end_, levels_.back().time + shift_);
+        continue;
+      }
+      const int64_t taken = std::min(items_, first.units);
+      levels_[head_].units -= taken;
+      if (levels_[head_].units == 0) ++head_;
+      items_ -= taken;
+      put(first.time + each_, taken);
+    }
+  }
+  void put(ns time, int64_t units) {
+    end_ = std::max(end_, time + shift_);
+    size_t i = levels_.size();
+    while (i > head_ && levels_[i - 1].time > time) --i;
+    steps_ += 1 + static_cast<int64_t>(levels_.size() - i) / 8;
+    if (i > head_ && levels_[i - 1].time == time) {
+      levels_[i - 1].units += units;
+    } else if (i == head_ && head_ > 0) {
+      levels_[--head_] = {time, units};
+    } else {
+      levels_.insert(levels_.begin() + static_cast<std::ptrdiff_t>(i), {time, units});
+    }
+    if (head_ > 64 && 2 * head_ > levels_.size()) {
+      levels_.erase(levels_.begin(), levels_.begin() + static_cast<std::ptrdiff_t>(head_));
+      head_ = 0;
+    }
+  }
+
+  const Costs& costs_;
+  std::vector<Level> levels_;  // from head_ on, earliest first
+  size_t head_ = 0;
+  ns shift_ = 0, end_ = 0;
+  ns each_ = 0;        // items that are not placed yet: time of one ...
+  int64_t items_ = 0;  // ... and how many
+  int64_t bytes_ = 0, divided_ = 0, steps_ = 0;
+};
+
+ns rows_time(const std::vector<Row>& rows, const Costs& c) {
+  PhaseClock clock(c);
+  for (const Row& row : rows) clock.place(row, 1);
+  return clock.end();
+}
+
+// Of rows whose time is known.
 ns memory_bound(const std::vector<Row>& rows, const Costs& c) {
   if (c.bytes_per_ns == 0) return 0;
   int64_t bytes = 0;
@@ -35,33 +123,17 @@ ns memory_bound(const std::vector<Row>& rows, const Costs& c) {
   return plan::memory_time(c, bytes * c.copies);
 }
 
-ns rows_time(const std::vector<Row>& rows, const Costs& c) {
-  using Level = std::pair<ns, int64_t>;  // time at which this many units fall idle
-  std::priority_queue<Level, std::vector<Level>, std::greater<>> idle;
-  idle.push({0, c.units});
-  ns end = 0;
-  for (size_t i = 0; i < rows.size();) {
-    const ns each = item_time(rows[i], c);
-    size_t next = i + 1;
-    while (next < rows.size() && item_time(rows[next], c) == each) ++next;
-    int64_t items = static_cast<int64_t>(next - i) * c.copies;
-    while (items > 0) {
-      Level level = idle.top();
-      idle.pop();
-      while (!idle.empty() && idle.top().first == level.first) {  // levels of equal time merge, so there are few
-        level.second += idle.top().second;
-        idle.pop();
-      }
-      const int64_t taken = std::min(items, level.second);
-      if (level.second > taken) idle.push({level.first, level.second - taken});
-      idle.push({level.first + each, taken});
-      end = std::max(end, level.first + each);
-      items -= taken;
-    }
-    i = next;
+class CarryClock {
+ public:
+  void place(const Fold& fold) {
+    chain_ = std::max<int64_t>(chain_, fold.count);
+    folds_ += fold.count;
   }
-  return end;
-}
+  ns end(const Costs& c) const { return plan::carry_time(c, chain_, folds_); }
+
+ private:
+  int64_t chain_ = 0, folds_ = 0;
+};
 
 bool has_two_phases(const SegmentTable& table) { return table.num_slots > 0 || !table.rows3.empty(); }
 
@@ -135,16 +207,33 @@ class SegmentNumbers {
 PhaseTimes time_table(const SegmentTable& table, const Costs& c, const RelayLine& relay) {
   PhaseTimes times;
   const auto rows = static_cast<int64_t>(table.rows1.size());
-  times.phase1 = relay.shares > 0 ? plan::relay_time(relay, rows, c) : rows_time(table.rows1, c);
-  times.phase1 = std::max(times.phase1, memory_bound(table.rows1, c));
+  times.phase1 = relay.shares > 0 ? std::max(plan::relay_time(relay, rows, c), memory_bound(table.rows1, c))
+                                  : rows_time(table.rows1, c);
   if (!has_two_phases(table)) return times;
-  int64_t chain = 0, folds = 0;
-  for (const Fold& fold : table.folds) {
-    chain = std::max<int64_t>(chain, fold.count);
-    folds += fold.count;
-  }
-  times.carry = plan::carry_time(c, chain, folds);
-  times.phase3 = std::max(rows_time(table.rows3, c), memory_bound(table.rows3, c));
+  CarryClock carry;
+  for (const Fold& fold : table.folds) carry.place(fold);
+  times.carry = carry.end(c);
+  times.phase3 = rows_time(table.rows3, c);
+  return times;
+}
+
+PhaseTimes time_cuts(const TableInput& input, const Costs& c) {
+  const int32_t riders = riders_of(input, c);
+  int64_t rows3 = 0;
+  auto time_of = [&](bool third) {
+    PhaseClock clock(c);
+    take_runs_of(input, riders, c, third, [&](const plan::Run& run, const auto& row_at) {
+      clock.place(row_at(run.from), run.count);
+      if (third) rows3 += run.count;
+    });
+    return clock.end();
+  };
+  PhaseTimes times;
+  CarryClock carry;
+  const int64_t slots = take_folds_of(input, [&](const Fold& fold) { carry.place(fold); });
+  times.phase1 = time_of(false);
+  times.phase3 = time_of(true);
+  if (slots > 0 || rows3 > 0) times.carry = carry.end(c);
   return times;
 }
 

@@ -5,6 +5,7 @@
 
 #include "kernels/stages.h"
 #include "plan/costs.h"
+#include "plan/cut_rules.h"
 #include "plan/plan.h"
 
 namespace deltarelay {
@@ -16,6 +17,9 @@ struct PhaseTimes {
 
 // Exact for the model: groups of equal items are placed together.
 PhaseTimes time_table(const SegmentTable& table, const plan::Costs& costs, const RelayLine& relay = {});
+
+// The same of the table that cuts by a given rule make, which need not be written for it. Uses the scratch of `input`.
+PhaseTimes time_cuts(const TableInput& input, const plan::Costs& costs);
 
 struct ScheduledItem {
   int32_t phase, unit;

@@ -41,25 +41,40 @@ DR_HD inline int32_t first_ratio(const Lengths& n, const Costs& c) {
 
 DR_HD constexpr int32_t first_for(int32_t segment, int32_t ratio) {
   const int64_t first = int64_t{segment} * ratio / 256;
-  return first < 1 ? 1 : static_cast<int32_t>(first);
+  return first < 1 ? 1 : static_cast<int32_t>(min_of(first, kMostChunks));
 }
 DR_HD constexpr Shape shape_of(int32_t segment, int32_t ratio) { return {segment, first_for(segment, ratio), ratio}; }
 
-// Smallest segment that cuts the `cut_seqs` longest sequences (< 0: those longer than it) into at most `target` pieces.
+// Do the `cut_seqs` longest sequences (< 0: those longer than a segment) become more than `target` pieces? Sums say so in most cases; else the
+// pieces of every sequence are counted.
+DR_HD inline bool makes_more(const Lengths& n, int64_t target, int32_t segment, int32_t first, int32_t cut_seqs) {
+  constexpr int32_t kFewSequences = 16;  // are counted sooner than bounded
+  const int32_t whole = first > segment ? first : segment;
+  if (n.count > kFewSequences) {
+    const int32_t longer = n.longer_than(cut_seqs < 0 ? whole : first);
+    const int64_t cut = cut_seqs < 0 ? longer : min_of(longer, cut_seqs), others = cut_seqs < 0 ? 0 : cut_seqs - cut;
+    const int64_t chunks = n.chunks(0, static_cast<int32_t>(cut)) - cut * first;  // behind first segments
+    if (others + max_of(cut, ceil_div(chunks, segment)) > target) return true;
+    if (others + chunks / segment + cut <= target) return false;
+  }
+  const Divider by_segment(static_cast<uint32_t>(segment));
+  int64_t pieces = 0;
+  for (int32_t i = 0; (cut_seqs < 0 ? i < n.count && n.sorted[i] > whole : i < cut_seqs) && pieces <= target; ++i) {
+    pieces += n.sorted[i] <= first ? 1 : by_segment(static_cast<uint32_t>(n.sorted[i] - first + segment - 1));
+  }
+  return pieces > target;
+}
+
+// Smallest segment that cuts them into at most `target` pieces.
 DR_HD_CALL inline int32_t segment_for(const Lengths& n, int64_t target, int32_t ratio, int32_t cut_seqs) {
   int32_t lo = 1, hi = n.sorted[0];
+  target = min_of(target, kMostPieces);
   while (lo < hi) {
-    const int32_t mid = lo + (hi - lo) / 2, first = first_for(mid, ratio), whole = first > mid ? first : mid;
-    int64_t pieces = 0;
-    for (int32_t i = 0; (cut_seqs < 0 ? i < n.count && n.sorted[i] > whole : i < cut_seqs) && pieces <= target; ++i) {
-      pieces += n.sorted[i] <= first ? 1
-                                     : (static_cast<uint32_t>(n.sorted[i] - first) + static_cast<uint32_t>(mid) - 1) /
-                                           static_cast<uint32_t>(mid);
-    }
-    if (pieces <= target) {
-      hi = mid;
-    } else {
+    const int32_t mid = lo + (hi - lo) / 2;
+    if (makes_more(n, target, mid, first_for(mid, ratio), cut_seqs)) {
       lo = mid + 1;
+    } else {
+      hi = mid;
     }
   }
   return lo;
@@ -229,9 +244,9 @@ DR_HD inline bool can_beat(const Lengths& n, const Costs& c, ns bar) {
   return (n.tail[0] * c.emit + summed * c.summarize) * c.copies < time * c.units;
 }
 
-// The decision. A mode other than the first must win by 3 %.
-DR_HD inline Decision decide(const Lengths& n, const Costs* costs, int32_t modes, const Limits& limits) {
-  const Decision whole = decide_whole(n, costs, modes);
+// The decision, given the best plan that cuts nothing. A mode other than the first must win by 3 %.
+DR_HD inline Decision decide_beside(const Decision& whole, const Lengths& n, const Costs* costs, int32_t modes,
+                                    const Limits& limits) {
   const ns bar = min_of(bar_of(whole, limits), limits.give_up);
   if (n.count == 0 || bar <= 0) return whole;
   Decision best = whole;
@@ -245,6 +260,9 @@ DR_HD inline Decision decide(const Lengths& n, const Costs* costs, int32_t modes
     if (trial.predicted < start) best = trial;
   }
   return best.predicted < bar && holds_up(n, costs[best.mode], limits, best) ? best : whole;
+}
+DR_HD inline Decision decide(const Lengths& n, const Costs* costs, int32_t modes, const Limits& limits) {
+  return decide_beside(decide_whole(n, costs, modes), n, costs, modes, limits);
 }
 
 }  // namespace deltarelay::plan

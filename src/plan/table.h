@@ -7,6 +7,7 @@
 #include "kernels/stages.h"
 #include "plan/costs.h"
 #include "plan/cut_rules.h"
+#include "plan/grain.h"
 #include "plan/plan.h"
 #include "plan/rows.h"
 #include "problem/problem.h"
@@ -23,6 +24,28 @@ TableInput order_sequences(const Sequences& sequences, int64_t num_tokens, int32
 // Whole sequences that ride in phase 1.
 int32_t riders_of(const TableInput& input, const plan::Costs& costs);
 plan::TableSize table_size_of(const TableInput& input, int32_t riders);
+
+// The runs of a phase and the folds by the rule of `input` (rows.h, grain.h).
+template <class Take>
+void take_runs_of(const TableInput& input, int32_t riders, const plan::Costs& costs, bool third, const Take& take) {
+  const plan::Key* keys = input.space.keys;
+  const int32_t count = input.lengths.count;
+  if (input.rule == CutRule::kGrain) {
+    plan::take_grain_runs(third, keys, count, input.value, FullChunks{input}, riders, costs, input.space.runs, take);
+  } else {
+    plan::take_runs(third, keys, count, CutBy(input), riders, costs, input.space.runs, take);
+  }
+}
+template <class Take>
+int64_t take_folds_of(const TableInput& input, const Take& take) {
+  const plan::Key* keys = input.space.keys;
+  const int32_t count = input.lengths.count;
+  if (input.rule == CutRule::kGrain) {
+    return plan::take_grain_folds(keys, count, input.value, FullChunks{input}, take);
+  }
+  return plan::take_folds(keys, count, CutBy(input), take);
+}
+
 plan::TableSize write_table_of(const TableInput& input, int32_t riders, const plan::Costs& costs,
                                const plan::Table& table);
 

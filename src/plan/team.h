@@ -77,7 +77,7 @@ class SerialTeam {
     return before;
   }
   template <class T, class Before>
-  DR_HD void sort(T* items, int32_t n, const Before& before) const {
+  void sort(T* items, int32_t n, const Before& before) const {
     sort_in_place(items, n, before);
   }
   // Of the trials [0, n) whose time is below `bar`, the one with the lowest (time, number) is handed to take, by one member.

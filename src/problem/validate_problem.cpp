@@ -1,6 +1,6 @@
 // The rules of dr_problem, in the order of its fields.
 #include <cmath>
-#include <limits>
+#include <cstdint>
 #include <span>
 #include <string>
 
@@ -84,9 +84,8 @@ void check_operation(const dr_problem& request) {
 }
 
 void read_heads(const dr_problem& request, Problem* p) {
-  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-  check_range("problem.heads_qk", request.heads_qk, 1, kMost);
-  check_range("problem.heads_v", request.heads_v, 1, kMost);
+  check_range("problem.heads_qk", request.heads_qk, 1, kMaxHeads);
+  check_range("problem.heads_v", request.heads_v, 1, kMaxHeads);
   if (request.heads_v % request.heads_qk != 0) {
     fail_invalid("problem.heads_v",
                  "a head count that is a multiple of heads_qk = " + std::to_string(request.heads_qk) +
@@ -107,11 +106,8 @@ void read_batched(const dr_problem& request, Problem* p) {
                  "NULL in a batched problem (seq_len is " + std::to_string(request.seq_len) + ")", "a pointer");
   }
   check_range("problem.seq_len", request.seq_len, 1, kMaxSequenceTokens);
-  int64_t tokens = 0;
-  if (__builtin_mul_overflow(request.num_seqs, request.seq_len, &tokens)) {
-    fail_invalid("problem.num_seqs", "a token count num_seqs * seq_len below 2^63",
-                 std::to_string(request.num_seqs) + " sequences of " + std::to_string(request.seq_len));
-  }
+  static_assert(kMaxSequences * kMaxSequenceTokens < INT64_MAX / 2);
+  const int64_t tokens = request.num_seqs * request.seq_len;
   if (request.num_tokens != 0 && request.num_tokens != tokens) {
     fail_invalid("problem.num_tokens", "0 or num_seqs * seq_len = " + std::to_string(tokens),
                  std::to_string(request.num_tokens));
@@ -136,7 +132,7 @@ void read_packed(const dr_problem& request, Problem* p) {
 }
 
 void read_sequences(const dr_problem& request, Problem* p) {
-  check_range("problem.num_seqs", request.num_seqs, 1, std::numeric_limits<int32_t>::max());
+  check_range("problem.num_seqs", request.num_seqs, 1, kMaxSequences);
   p->num_seqs = request.num_seqs;
   if (request.seq_len < 0) {
     fail_invalid("problem.seq_len", "0 (packed) or a positive length (batched)", std::to_string(request.seq_len));

@@ -45,7 +45,8 @@ Options forced(const test::Machine& device, int32_t segments, int64_t value) {
 
 std::vector<std::string> cuts_of(const Plan& plan) {
   std::vector<std::string> cuts;
-  for (const auto& segments : segments_of(plan.table, plan.problem.num_seqs)) cuts.push_back(cut_text(segments));
+  const SegmentLists segments(plan.table, plan.problem.num_seqs);
+  for (size_t n = 0; n < segments.size(); ++n) cuts.push_back(cut_text(segments[n]));
   return cuts;
 }
 
@@ -58,16 +59,40 @@ TEST(Plan, ForcedCountGivesThatManyOrWhole) {
   EXPECT_GT(plan->predicted_ns, 0);
 }
 
-TEST(Plan, ForcedCountThatCannotBeDoneNamesTheLongestSequenceAndTheChunk) {
-  const auto [status, message] =
-      refusal(test::problem_of(Rule::kGdn, {640, 100}, 4), forced(test::device_of("h200"), DR_SEGMENTS_COUNT, 11));
-  EXPECT_EQ(status, DR_INVALID);
-  EXPECT_THAT(message, HasSubstr("640 tokens"));
-  EXPECT_THAT(message, HasSubstr("10 chunks of 64"));
-  EXPECT_THAT(message, HasSubstr("11 segments"));
-  EXPECT_EQ(refusal(test::problem_of(Rule::kGdn, {640, 100}, 4), forced(test::device_of("h200"), DR_SEGMENTS_COUNT, 10))
-                .first,
-            DR_SUCCESS);
+// An engine that forces a count makes steps of short sequences too: they are planned, not refused.
+TEST(Plan, ForcedCountLeavesSequencesOfFewerChunksWhole) {
+  const Problem problem = test::problem_of(Rule::kGdn, {640, 100}, 4);
+  auto cuts_with = [&](int64_t segments) {
+    return cuts_of(*make_plan(problem, forced(test::prepared_on("h200"), DR_SEGMENTS_COUNT, segments)));
+  };
+  EXPECT_EQ(cuts_with(10), (std::vector<std::string>{"10x1", "2"}));
+  for (const int64_t segments : {int64_t{11}, int64_t{1} << 31, INT64_MAX}) {
+    EXPECT_EQ(cuts_with(segments), (std::vector<std::string>{"10", "2"})) << segments;
+  }
+  const auto late = make_plan(test::problem_with_bounds(Rule::kGdn, 640, 2, 4),
+                              forced(test::prepared_on("h200"), DR_SEGMENTS_COUNT, 11));
+  EXPECT_GT(late->capacity.rows1, 0);
+}
+
+TEST(Plan, CutsIntoMoreSegmentsThanAPlanMayHaveAreRefused) {
+  const Problem known = test::problem_of(Rule::kGdn, {64 * (kMostSegments + 1)}, 1);
+  auto status_of = [&](const Problem& problem, int32_t rule, int64_t value) {
+    return refusal(problem, forced(test::prepared_on("h200"), rule, value));
+  };
+  EXPECT_EQ(status_of(known, DR_SEGMENTS_LENGTH, 128).first, DR_SUCCESS);
+  EXPECT_EQ(status_of(known, DR_SEGMENTS_COUNT, kMostSegments + 1).first, DR_SUCCESS);
+  const Problem longer = test::problem_of(Rule::kGdn, {64 * (kMostSegments + 2)}, 1);
+  for (const auto& [rule, value] :
+       {std::pair{DR_SEGMENTS_LENGTH, int64_t{64}}, {DR_SEGMENTS_COUNT, kMostSegments + 2}}) {
+    const auto [status, message] = status_of(longer, rule, value);
+    EXPECT_EQ(status, DR_UNSUPPORTED) << rule;
+    EXPECT_THAT(message, HasSubstr("segments: expected cuts into at most 262144 segments"));
+    EXPECT_THAT(message, HasSubstr("found 262145"));
+  }
+  const Problem late = test::problem_with_bounds(Rule::kGdn, int64_t{1} << 33, 4, 1);
+  EXPECT_EQ(status_of(late, DR_SEGMENTS_LENGTH, 64).first, DR_UNSUPPORTED);
+  EXPECT_EQ(status_of(late, DR_SEGMENTS_COUNT, int64_t{1} << 40).first, DR_UNSUPPORTED);
+  EXPECT_EQ(status_of(late, DR_SEGMENTS_COUNT, 8).first, DR_SUCCESS);
 }
 
 TEST(Plan, ForcedLengthIsAMultipleOfTheChunk) {
@@ -211,7 +236,7 @@ TEST(Plan, ForcedCutsOfRandomMixesAreValid) {
     const auto plan = make_plan(problem, options);
     test::TableRules(test::chunks_of(problem, chunk)).check(plan->table, plan->costs);
     ASSERT_FALSE(::testing::Test::HasFailure());
-    const auto segments = segments_of(plan->table, problem.num_seqs);
+    const SegmentLists segments(plan->table, problem.num_seqs);
     for (size_t n = 0; n < lengths.size(); ++n) {
       const int64_t chunks = (lengths[n] + chunk - 1) / chunk, found = static_cast<int64_t>(segments[n].size());
       ASSERT_EQ(found,
@@ -498,7 +523,6 @@ TEST_F(LateLengths, TableEqualsThatOfKnownLengths) {
     if (way == 2 || way == 3) {
       options.segments = way == 2 ? DR_SEGMENTS_COUNT : DR_SEGMENTS_LENGTH;
       options.segment_value = way == 2 ? random.in(2, 12) : 64 * random.in(1, 40);
-      if (plan::ceil_div(tokens, 64) < options.segment_value && way == 2) continue;
     }
     SCOPED_TRACE(round);
     const auto late = make_plan(test::problem_with_bounds(Rule::kKda, tokens, num_seqs, heads), options);
@@ -510,10 +534,6 @@ TEST_F(LateLengths, TableEqualsThatOfKnownLengths) {
     ASSERT_LE(static_cast<int64_t>(table.rows3.size()), late->capacity.rows3);
     ASSERT_FALSE(::testing::Test::HasFailure());
     cut += table.num_slots > 0;
-    if (way == 2 &&
-        plan::ceil_div(*std::max_element(padded.begin(), padded.end()), late->chunk) < options.segment_value) {
-      continue;  // known lengths would be refused
-    }
     const auto host = make_plan(known, options);
     if (host->tiling.value_tiles != late->tiling.value_tiles) continue;
     if (way == 0 && host->decision.segment == 0 && modes_of(known, options, *host->backend, host->isa).count > 1)

@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <numeric>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -249,6 +251,65 @@ TEST(Search, BoundNeverHidesABetterCut) {
     ASSERT_EQ(best.segment, 0) << "round " << round << ": " << best.predicted << " below " << bar;
   }
   EXPECT_GT(hopeless, 500);
+}
+
+TEST(Search, TrialsCutAsTheTableDoes) {
+  Random random(58);
+  for (int32_t round = 0; round < 3000; ++round) {
+    const auto segment = static_cast<int32_t>(random.magnitude(1, 1 << 29));
+    const auto ratio = static_cast<int32_t>(random.magnitude(1, 1 << 20));
+    const plan::Shape shape = plan::shape_of(segment, ratio);
+    plan::Cutter cutter(shape);
+    auto n = static_cast<int32_t>(random.magnitude(1, 1 << 30));
+    for (int32_t i = 0; i < 40 && n > 0; ++i, n -= static_cast<int32_t>(random.magnitude(1, 1 + n / 4))) {
+      const plan::Pieces fast = cutter.pieces(n), slow = plan::balanced_pieces(n, shape);
+      ASSERT_EQ(std::tie(fast.first, fast.rest, fast.count), std::tie(slow.first, slow.rest, slow.count))
+          << n << " chunks, segment " << segment << ", ratio " << ratio;
+      if (fast.count > 0) ASSERT_EQ(cutter.longest(fast), (slow.rest + slow.count - 1) / slow.count);
+    }
+  }
+}
+
+TEST(Search, DividersAreExact) {
+  Random random(59);
+  for (int32_t round = 0; round < 200000; ++round) {
+    const auto by = static_cast<uint32_t>(random.magnitude(1, UINT32_MAX - 1));
+    const auto number = static_cast<uint32_t>(random.in(0, 3) == 0 ? int64_t{by} * random.in(0, UINT32_MAX / by)
+                                                                   : random.in(0, UINT32_MAX));
+    ASSERT_EQ(plan::Divider(by)(number), number / by) << number << " / " << by;
+    ASSERT_EQ(plan::Divider(by)(number - 1), (number - 1) / by) << number - 1 << " / " << by;
+  }
+}
+
+// Rounds of equal items are one step: the end is that of items which are placed one by one.
+TEST(Search, RoundsAtOnceEndAsItemsOneByOne) {
+  Random random(60);
+  for (int32_t round = 0; round < 2000; ++round) {
+    const auto units = static_cast<int32_t>(random.magnitude(1, 200));
+    plan::LoadLevels levels(units);
+    std::vector<int64_t> idle(static_cast<size_t>(units));  // a heap, the earliest first
+    for (int64_t each = random.magnitude(1, 1 << 20), groups = random.in(1, 12); groups > 0 && each > 0; --groups) {
+      const int64_t items = random.magnitude(1, 20 * units);
+      levels.place(each, items);
+      for (int64_t i = 0; i < items; ++i) {
+        std::pop_heap(idle.begin(), idle.end(), std::greater<>());
+        idle.back() += each;
+        std::push_heap(idle.begin(), idle.end(), std::greater<>());
+      }
+      ASSERT_EQ(levels.last(), *std::max_element(idle.begin(), idle.end())) << units << " units, " << each << " ns";
+      each -= random.magnitude(1, each);
+    }
+  }
+}
+
+// Heads by the million are no more steps than a few.
+TEST(Search, AMillionRoundsAreOneStep) {
+  plan::LoadLevels levels(3);
+  levels.place(1000, 2);
+  levels.place(7, int64_t{1} << 50);
+  const int64_t work = 2 * 1000 + 7 * (int64_t{1} << 50);
+  EXPECT_GE(levels.last(), work / 3);
+  EXPECT_LE(levels.last(), work / 3 + 7);
 }
 
 TEST(Search, PreparingTakesAllUnitsOrMemory) {

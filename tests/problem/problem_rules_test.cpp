@@ -47,12 +47,14 @@ TEST(ProblemRules, Rule) {
 TEST(ProblemRules, HeadCounts) {
   Request request;
   request.heads_qk = 0;
-  expect_refusal(request, "problem.heads_qk", "1 to 2147483647", "0");
+  expect_refusal(request, "problem.heads_qk", "1 to 65536", "0");
   request.heads_qk = -2;
-  expect_refusal(request, "problem.heads_qk", "1 to 2147483647", "-2");
+  expect_refusal(request, "problem.heads_qk", "1 to 65536", "-2");
   request.heads_qk = 4;
   request.heads_v = 0;
-  expect_refusal(request, "problem.heads_v", "1 to 2147483647", "0");
+  expect_refusal(request, "problem.heads_v", "1 to 65536", "0");
+  request.heads_v = kMaxHeads + 4;
+  expect_refusal(request, "problem.heads_v", "1 to 65536", "65540");
   request.heads_v = 6;
   expect_refusal(request, "problem.heads_v", "head count that is a multiple of heads_qk = 4", "6");
   request.heads_v = 2;  // fewer value heads than query heads
@@ -78,11 +80,11 @@ TEST(ProblemRules, Widths) {
 TEST(ProblemRules, SequenceCount) {
   Request request;
   request.num_seqs = 0;
-  expect_refusal(request, "problem.num_seqs", "1 to 2147483647", "0");
+  expect_refusal(request, "problem.num_seqs", "1 to 262144", "0");
   request.num_seqs = -3;
-  expect_refusal(request, "problem.num_seqs", "1 to 2147483647", "-3");
-  request.num_seqs = int64_t{1} << 31;
-  expect_refusal(request, "problem.num_seqs", "1 to 2147483647", "2147483648");
+  expect_refusal(request, "problem.num_seqs", "1 to 262144", "-3");
+  request.num_seqs = kMaxSequences + 1;
+  expect_refusal(request, "problem.num_seqs", "1 to 262144", "262145");
 }
 
 TEST(ProblemRules, PackedOffsets) {
@@ -183,11 +185,11 @@ TEST(ProblemRules, LongestSequence) {
 TEST(ProblemRules, ProductsThatOverflow) {
   Request request;
   request.make_batched();
-  request.num_seqs = std::numeric_limits<int32_t>::max();
   request.seq_len = kMaxSequenceTokens;
-  expect_refusal(request, "problem.num_seqs", "below 2^63", "2147483647 sequences of 34359738352");
-  request.num_seqs = 4096;
-  expect_refusal(request, "problem.num_tokens", "at most 2^44", "and 4 heads");
+  for (const int64_t num_seqs : {int64_t{4096}, kMaxSequences}) {
+    request.num_seqs = num_seqs;
+    expect_refusal(request, "problem.num_tokens", "at most 2^44", "and 4 heads");
+  }
 }
 
 TEST(ProblemRules, DataTypes) {

@@ -205,8 +205,8 @@ void random_states(Dice& dice, Case& c) {
   }
 }
 
-// Every chunk length divides 64. A forced split is an error when no sequence has so many chunks, so it is asked for only where any chunk
-// length allows it.
+// Every chunk length divides 64. A forced split leaves sequences of fewer chunks whole, so it is asked for only where any chunk length
+// cuts something.
 void random_segments(Dice& dice, Case& c) {
   constexpr int64_t kLargestChunk = 64;
   c.invariant = dice.one_in(6);

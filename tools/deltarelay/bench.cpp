@@ -70,6 +70,11 @@ const check::Outcome& require_passed(const check::Outcome& outcome) {
   return outcome;
 }
 
+int64_t most_segments(const cases::Case& c) {
+  const cases::Request request(c);
+  return Plan(request.problem, request.options).summary().max_segments;
+}
+
 constexpr int64_t kSweep[] = {1, 2, 4, 8, 16, 32, 64};
 constexpr double kSweepShare = 0.3;  // of the time that the row itself gets, for each number of segments
 
@@ -83,9 +88,10 @@ std::vector<SweepPoint> sweep(const cases::Case& c, check::Trial& trial, const T
       way.segment_value = segments;
     }
     const check::Outcome outcome = trial.judge(way);
-    // No sequence has so many chunks: there is no such point. Anything else is a failure of the case.
+    // Forced cuts are declined, or no sequence has so many chunks: there is no such point. Anything else is a failure of the case.
     if (outcome.verdict == check::Verdict::kDeclined || outcome.verdict == check::Verdict::kInvalid) continue;
     if (!outcome.passed()) throw std::runtime_error(std::to_string(segments) + " segments: " + outcome.message);
+    if (most_segments(way) < segments) continue;
     points.push_back({segments, time_case(way, inputs, {kSweepShare * min_seconds, false}, progress).call.median});
   }
   return points;
