@@ -271,6 +271,35 @@ class Verify(Base):
             self.assertIn("1 skipped", self.succeed("verify", "kda bf16 seqs=10 " + words, "--skip-declined"))
             self.fail_with(1, "found none", "bench", "kda bf16 seqs=10 " + words)
 
+    def hashes(self, *arguments):
+        lines = self.succeed("verify", *arguments, "--hash").splitlines()
+        for line in lines:
+            self.assertRegex(line, r"^[0-9a-f]{16}  \S+ \S+ ")
+        return [line.split()[0] for line in lines]
+
+    def test_hash_of_outputs(self):
+        same = [TINY, TINY + " threads=1", TINY + " strides=padded", TINY + " final=pad=32"]
+        first = self.hashes(*same)
+        self.assertEqual(len(set(first)), 1, "the same bits, whatever lies between them")
+        self.assertEqual(self.hashes(*same), first)
+        other = [TINY + words for words in (" seed=2", " backend=reference", " o=bf16", " final=slots:null=0 init=slots:null=0")]
+        self.assertEqual(len(set(self.hashes(*other) + first)), 5, "other bits, another hash")
+
+    def test_hashes_come_in_the_order_of_the_cases(self):
+        one = self.succeed("verify", SMOKE, "--hash")
+        self.assertEqual(self.succeed("verify", SMOKE, "--hash", "--jobs", "4"), one)
+        words = [line.split("  ", 1)[1] for line in one.splitlines()]
+        checked = self.succeed("verify", SMOKE, "--jobs", "4")
+        self.assertEqual(re.findall(r"^ok    (.*)  \[", checked, re.M), words)
+
+    def test_hash_compares_on_request_only(self):
+        self.assertEqual(self.hashes(TINY, "--compare"), self.hashes(TINY))
+        # Of two backends that differ in their last bits neither is wrong.
+        large = "gdn fp32 hv=2 dk=16 dv=16 seqs=200 carry=truncated:-0.5 l2norm beta=logit gate=log:-0.01,0 segments=4 backend=cpu"
+        self.assertEqual(len(self.hashes(large)), 1)
+        self.fail_with(1, "failed            gdn", "verify", large, "--hash", "--compare")
+        self.fail_with(1, "declined          gdn", "verify", TINY + " backend=reference isa=tf32", "--hash")
+
     def test_bad_usage(self):
         self.fail_with(2, "found 'nothing'", "verify")
         self.fail_with(2, "word: expected", "verify", "kda seqs=10 speed=1")
