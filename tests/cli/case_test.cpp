@@ -121,6 +121,11 @@ TEST(CaseParse, ErrorsNameWordExpectedAndFound) {
   EXPECT_THAT(error_of("kda seqs=1 backend="), HasSubstr("backend: expected a name"));
   EXPECT_THAT(error_of("kda seqs=99999999999999999999"), HasSubstr("seqs: expected a whole number"));
   EXPECT_THAT(error_of("a=b: kda seqs=1"), HasSubstr("name: expected"));
+  EXPECT_EQ(error_of("\x1b\xff: kda seqs=1"),
+            "name: expected letters, digits, dots and dashes before the colon, found '\\x1b\\xff:'");
+  EXPECT_EQ(error_of("kda seqs=1 backend=\a"), "backend: expected a name, found '\\x07'");
+  EXPECT_EQ(error_of(std::string(100, 'x')),
+            "rule: expected kda or gdn, found '" + std::string(60, 'x') + "...' (100 bytes)");
 }
 
 TEST(CasePrint, IsCanonical) {

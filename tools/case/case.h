@@ -154,6 +154,16 @@ Case parse(std::string_view line);
 // The canonical line: parse(print(c)) == c for every c that parse can return.
 std::string print(const Case& c);
 
+// One word of the grammar for help, made from the tables that parse() reads: "hv=N" and what it means.
+struct GrammarWord {
+  std::string word;
+  std::string meaning;
+};
+std::vector<GrammarWord> grammar();
+
+// A text as errors show it: in quotes, bytes that are no printable ASCII as \x1b, cut after 60 characters.
+std::string in_quotes(std::string_view text);
+
 // A case line with the name left out, for titles.
 std::string print_without_name(const Case& c);
 

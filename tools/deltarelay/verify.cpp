@@ -193,11 +193,13 @@ void add_verify(CLI::App& app, int& exit_code) {
   command->add_flag("!--bare-workspace", settings->check.poison_workspace,
                     "Leave the workspace on a GPU as it was allocated, for compute-sanitizer --tool initcheck");
   command->add_option("--random", settings->random.seconds, "Draw random cases for so many seconds")
-      ->type_name("SECONDS");
+      ->type_name("SECONDS")
+      ->check(positive_number());
   command
       ->add_option("--random-cases", settings->random.cases,
                    "Draw random cases until so many have run, those that were declined not counted")
-      ->type_name("N");
+      ->type_name("N")
+      ->check(positive_number());
   command->add_option("--on", settings->random.backends, "Backends that random cases are drawn for, in turn")
       ->type_name("NAME,...")
       ->delimiter(',');
@@ -205,7 +207,9 @@ void add_verify(CLI::App& app, int& exit_code) {
       ->type_name("N")
       ->check(CLI::Range(1, 256));
   command->add_option("--seed", settings->random.seed, "Seed of the first random case")->type_name("N");
-  command->add_option("--cost", settings->random.cost, "Most tokens x HV x DK x DV of a random case")->type_name("N");
+  command->add_option("--cost", settings->random.cost, "Most tokens x HV x DK x DV of a random case")
+      ->type_name("N")
+      ->check(positive_number());
   command->callback([settings, &exit_code] {
     settings->check.compare = !settings->hash || settings->compare;
     exit_code = run(*settings);
