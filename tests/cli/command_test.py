@@ -402,7 +402,7 @@ class Verify(Base):
         wrong = TINY + " o=fp16 scale=1e9"  # beyond what fp16 can hold
         self.assertEqual(len(self.hashes(wrong)), 1)
         self.fail_with(1, "failed            gdn", "verify", wrong, "--hash", "--compare")
-        self.fail_with(1, "declined          gdn", "verify", TINY + " backend=reference isa=tf32", "--hash")
+        self.fail_with(1, "declined          gdn", "verify", TINY + " backend=reference math=tf32", "--hash")
 
     def test_bad_usage(self):
         self.fail_with(2, "found 'nothing'", "verify")

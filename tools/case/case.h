@@ -20,14 +20,16 @@ class CaseError : public std::runtime_error {
 };
 
 // Values of the log-decay before it is put into the gate's form (log: as it is, linear: exp of it). Raw forms draw a raw
-// gate from a normal distribution; of the other profiles they know kAtBound only.
+// gate from a normal distribution; of the other profiles they know kInit and kAtBound (bounded) only.
 enum class GateProfile {
   kRange,    // uniform in [gate_low, gate_high]; raw forms: normal raw values
   kZero,     // all 0: nothing is forgotten
   kExtreme,  // 90 % at -1000, the rest uniform in [-1, 0]
   kInf,      // 10 % at -inf (linear: 0), the rest uniform in [-1, 0]
   kMean,     // exponential with mean gate_low (< 0; 0 is all zero): dense and thin decays side by side
-  kAtBound   // bounded: raw values so large that every log-decay is the bound
+  kAtBound,  // bounded: raw values so large that every log-decay is the bound
+  kInit,     // a freshly initialised layer: see docs/cases.md
+  kMixed     // heads 2, 5 and 8 of every ten at -1e-4, the others at -1
 };
 
 enum class BetaProfile {
@@ -93,6 +95,7 @@ struct Case {
   GateProfile gate_profile = GateProfile::kRange;
   double gate_low = -5.0;     // kRange: lower end; kMean: the mean
   double gate_high = 0.0;     // kRange: upper end
+  double gate_spread = 1.0;   // kInit: standard deviation of the raw values
   double lower_bound = -5.0;  // DR_GATE_RAW_BOUNDED
   double gate_floor = 0.0;    // 0: none
   bool a_log = true;          // raw forms: given (each head another one) or NULL

@@ -96,24 +96,47 @@ void parse_batch(std::string_view text, Case& c) {
   c.lengths.assign(static_cast<size_t>(count), length);
 }
 
+// "init" or "init:SPREAD"; false: something else.
+bool parse_init(std::string_view text, Case& c) {
+  if (text != "init" && text.substr(0, 5) != "init:") return false;
+  c.gate_profile = GateProfile::kInit;
+  if (text == "init") return true;
+  c.gate_spread = parse_number("gate", text.substr(5));
+  if (c.gate_spread < 0) fail("gate", "init:SPREAD with a standard deviation of at least 0", text);
+  return true;
+}
+
 void parse_gate(std::string_view text, Case& c) {
+  // Profiles of whole layers stand for the form in which engines pass such gates.
+  if (parse_init(text, c)) {
+    c.gate_form = c.rule == DR_KDA ? DR_GATE_RAW_SOFTPLUS : DR_GATE_LOG;
+    return;
+  }
+  if (text == "mixed") text = "log:mixed";
   const size_t colon = text.find(':');
-  c.gate_form = parse_word("gate", text.substr(0, colon), kGateForms);
+  const int32_t* form = find_word(kGateForms, text.substr(0, colon));
+  if (form == nullptr) fail("gate", list_words(kGateForms) + ", or init or mixed", text.substr(0, colon));
+  c.gate_form = *form;
   const bool bare = colon == std::string_view::npos;
   const std::string_view rest = bare ? std::string_view() : text.substr(colon + 1);
   if (c.gate_form == DR_GATE_RAW_SOFTPLUS) {
-    if (!bare) fail("gate", "softplus without values", text);
+    if (!bare && !parse_init(rest, c)) fail("gate", "softplus, softplus:init or softplus:init:SPREAD", text);
     return;
   }
   if (c.gate_form == DR_GATE_RAW_BOUNDED) {
     if (bare) return;
-    const std::vector<std::string_view> parts = split(rest, ':');
-    c.lower_bound = parse_number("gate", parts[0]);
-    if (parts.size() > 2 || (parts.size() == 2 && parts[1] != "low")) fail("gate", "bounded:B or bounded:B:low", text);
-    if (parts.size() == 2) c.gate_profile = GateProfile::kAtBound;
+    const size_t end = rest.find(':');
+    c.lower_bound = parse_number("gate", rest.substr(0, end));
+    if (end == std::string_view::npos) return;
+    const std::string_view profile = rest.substr(end + 1);
+    if (profile == "low") {
+      c.gate_profile = GateProfile::kAtBound;
+    } else if (!parse_init(profile, c)) {
+      fail("gate", "bounded:B, bounded:B:low, bounded:B:init or bounded:B:init:SPREAD", text);
+    }
     return;
   }
-  if (bare) return;
+  if (bare || parse_init(rest, c)) return;
   if (const GateProfile* profile = find_word(kGateProfiles, rest)) {
     c.gate_profile = *profile;
     c.gate_low = -5.0;
@@ -126,7 +149,7 @@ void parse_gate(std::string_view text, Case& c) {
     return;
   }
   const std::vector<std::string_view> ends = split(rest, ',');
-  if (ends.size() != 2) fail("gate", "LOW,HIGH or mean:X or " + list_words(kGateProfiles), rest);
+  if (ends.size() != 2) fail("gate", "LOW,HIGH or mean:X or init or " + list_words(kGateProfiles), rest);
   c.gate_low = parse_number("gate", ends[0]);
   c.gate_high = parse_number("gate", ends[1]);
   if (c.gate_low > c.gate_high) fail("gate", "LOW,HIGH with LOW <= HIGH", rest);
@@ -259,7 +282,8 @@ const std::vector<Key>& keys() {
       {"lengths", choices(kLengthsAt), "when the library learns the lengths",
        [](auto v, Case& c) { c.lengths_at = parse_word("lengths", v, kLengthsAt); }},
       {"gate", "FORM[:VALUES]",
-       "log, linear with :LOW,HIGH, :mean:X, :zero, :extreme or :inf; softplus; bounded:B or bounded:B:low",
+       "log, linear with :LOW,HIGH, :mean:X, :zero, :extreme, :inf or :mixed; softplus; bounded:B or bounded:B:low; "
+       "init, mixed: gates of a freshly initialised layer, and of heads that forget beside heads that do not",
        parse_gate},
       {"floor", "X", "promise that log-decays are at least X; lower values are raised to it",
        [](auto v, Case& c) { c.gate_floor = parse_number("floor", v); }},
@@ -360,6 +384,8 @@ void settle(Case& c, const std::set<std::string_view>& given) {
   if (!has("hqk") && has("hv")) c.heads_qk = c.heads_v;
   if (!has("hv")) c.heads_v = c.heads_qk;
   if (!has("dv")) c.dv = c.dk;
+  // Engines hand on log gates of GDN in fp32.
+  if (c.gate_profile == GateProfile::kInit && !c.raw_gate() && !has("g")) c.dtype_gate = DR_FP32;
   if (has("seqs") == has("batch"))
     fail("seqs", "one of seqs=LENGTH[xTIMES],... and batch=BxT", has("seqs") ? "both" : "neither");
   if (c.keys == KeyProfile::kUneven && !c.l2norm) fail("keys", "l2norm beside uneven", "no l2norm");
