@@ -101,7 +101,7 @@ class Texts(Base):
             document = file.read()
         for word in words:
             for part in word.split("|") if "=" not in word else [word.split("=")[0] + "="]:
-                self.assertTrue(re.search(rf"[` ]{part}", document), f"docs/cases.md: {part}")
+                self.assertRegex(document, rf"[` ]{part}", "docs/cases.md")
         keys = {word.split("=")[0] for word in words}
         for word in set(re.findall(r"(?<= )([a-z0-9-]+)=", open(SMOKE, encoding="utf-8").read())):
             self.assertIn(word, keys)
