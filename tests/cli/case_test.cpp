@@ -53,6 +53,22 @@ TEST(CaseParse, DefaultsFollowEachOther) {
   EXPECT_EQ(parse("gdn seqs=1").gate_low, -5.0);
 }
 
+// As layers of either kind hand their gates on: raw ones of KDA, log-decays in fp32 of GDN.
+TEST(CaseParse, GatesOfAFreshLayerHaveTheFormOfTheirRule) {
+  const Case kda = parse("kda bf16 seqs=1 gate=init:2");
+  EXPECT_EQ(kda.gate_form, DR_GATE_RAW_SOFTPLUS);
+  EXPECT_EQ(kda.gate_profile, GateProfile::kInit);
+  EXPECT_EQ(kda.gate_spread, 2.0);
+  EXPECT_EQ(kda.gate_dtype(), DR_BF16);
+  const Case gdn = parse("gdn bf16 seqs=1 gate=init");
+  EXPECT_EQ(gdn.gate_form, DR_GATE_LOG);
+  EXPECT_EQ(gdn.gate_dtype(), DR_FP32);
+  EXPECT_EQ(parse("gdn bf16 g=bf16 seqs=1 gate=init").gate_dtype(), DR_BF16);
+  EXPECT_EQ(print(gdn), print(parse("gdn bf16 seqs=1 gate=log:init")));
+  EXPECT_EQ(print(kda), print(parse("kda bf16 seqs=1 gate=softplus:init:2")));
+  EXPECT_EQ(parse("gdn seqs=1 gate=mixed"), parse("gdn seqs=1 gate=log:mixed"));
+}
+
 TEST(CaseParse, ReadsSequences) {
   EXPECT_THAT(parse("gdn seqs=8k,0,1x2").lengths, ElementsAre(8192, 0, 1, 1));
   EXPECT_THAT(parse("gdn seqs=none").lengths, ElementsAre());
@@ -102,7 +118,11 @@ TEST(CaseParse, ErrorsNameWordExpectedAndFound) {
   EXPECT_THAT(error_of("kda seqs=1 gate=soft"), HasSubstr("gate: expected log, linear, softplus or bounded"));
   EXPECT_THAT(error_of("kda seqs=1 gate=log:0,-5"), HasSubstr("LOW <= HIGH"));
   EXPECT_THAT(error_of("kda seqs=1 gate=log:mean:2"), HasSubstr("at most 0"));
-  EXPECT_THAT(error_of("kda seqs=1 gate=softplus:3"), HasSubstr("softplus without values"));
+  EXPECT_THAT(error_of("kda seqs=1 gate=softplus:3"), HasSubstr("softplus, softplus:init or softplus:init:SPREAD"));
+  EXPECT_THAT(error_of("kda seqs=1 gate=init:"), HasSubstr("a finite number"));
+  EXPECT_THAT(error_of("kda seqs=1 gate=init:-1"), HasSubstr("at least 0"));
+  EXPECT_THAT(error_of("kda seqs=1 gate=mixed:2"), HasSubstr("or init or mixed"));
+  EXPECT_THAT(error_of("kda seqs=1 gate=bounded:-5:high"), HasSubstr("bounded:B:low, bounded:B:init"));
   EXPECT_THAT(error_of("kda seqs=1 gate=bounded:nan"), HasSubstr("a finite number"));
   EXPECT_THAT(error_of("kda seqs=1 beta=3"), HasSubstr("beta: expected value, one, zero, near2, logit or twice"));
   EXPECT_THAT(error_of("kda seqs=1 no-a-log"), HasSubstr("no-a-log: expected gate=softplus or gate=bounded"));
@@ -121,6 +141,11 @@ TEST(CaseParse, ErrorsNameWordExpectedAndFound) {
   EXPECT_THAT(error_of("kda seqs=1 backend="), HasSubstr("backend: expected a name"));
   EXPECT_THAT(error_of("kda seqs=99999999999999999999"), HasSubstr("seqs: expected a whole number"));
   EXPECT_THAT(error_of("a=b: kda seqs=1"), HasSubstr("name: expected"));
+  EXPECT_EQ(error_of("\x1b\xff: kda seqs=1"),
+            "name: expected letters, digits, dots and dashes before the colon, found '\\x1b\\xff:'");
+  EXPECT_EQ(error_of("kda seqs=1 backend=\a"), "backend: expected a name, found '\\x07'");
+  EXPECT_EQ(error_of(std::string(100, 'x')),
+            "rule: expected kda or gdn, found '" + std::string(60, 'x') + "...' (100 bytes)");
 }
 
 TEST(CasePrint, IsCanonical) {
@@ -141,6 +166,14 @@ TEST(CasePrint, EveryWordComesBack) {
       "gate=log:-0.30000000000000004,-1e-3",
       "gate=softplus no-a-log",
       "gate=bounded:-12.5:low no-dt-bias",
+      "gate=init",
+      "gate=init:2 g=bf16",
+      "gate=softplus:init:0.5 no-dt-bias",
+      "gate=bounded:-5:init",
+      "gate=bounded:-5:init:2",
+      "gate=linear:init",
+      "gate=mixed",
+      "gate=linear:mixed",
       "floor=-5",
       "beta=near2",
       "beta=twice keys=correlated l2norm scale=0.125",

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -58,11 +59,99 @@ class Info(Base):
             self.assertIn("Usage", self.succeed(part, "--help"))
         self.assertIn("deltarelay", self.succeed("--version"))
 
+    def test_version_in_short(self):
+        self.assertEqual(self.succeed("-V"), self.succeed("--version"))
+
+    def test_output_that_cannot_be_written_is_a_failure(self):
+        for words in (["info"], ["--help"], ["--version"], ["plan", TINY], ["verify", TINY], ["verify", TINY, "--hash"],
+                      ["help", "cases"], ["man"], ["completion", "bash"], ["bench", TINY, "--min-time", "0.01"]):
+            with open("/dev/full", "w", encoding="utf-8") as full:
+                done = subprocess.run([COMMAND, *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=100)
+            self.assertEqual(done.returncode, 1, words)
+            self.assertIn("standard output was not written to its end", done.stderr, words)
+
     def test_bad_usage(self):
         self.fail_with(2, "subcommand", "")
         self.assertEqual(run()[0], 2)
-        self.assertEqual(run("nothing")[0], 2)
+        self.fail_with(2, "subcommand: expected one of info, support, ", "nothing")
+        self.fail_with(2, "found 'nothing'", "nothing")
+        self.fail_with(2, "found '\\x1b[31m'", "\033[31m")
         self.assertEqual(run("info", "--speed")[0], 2)
+
+
+class Texts(Base):
+    """Help, manual page and completion: each has every subcommand, option and word that the parser takes."""
+
+    COMMANDS = ("info", "support", "tiling", "explain", "plan", "verify", "bench")
+
+    def options(self):
+        names = set()
+        for command in self.COMMANDS:
+            text = self.succeed(command, "--help")
+            names |= {(command, name) for name in re.findall(r"^  (?:-\w,)?(--[a-z-]+)", text, re.M)}
+        self.assertGreater(len(names), 25)
+        return names
+
+    def words(self):
+        return re.findall(r"^  (\S+)  ", self.succeed("help", "cases"), re.M)
+
+    def test_help_on_cases_has_every_word(self):
+        words = self.words()
+        with open(os.path.join("docs", "cases.md"), encoding="utf-8") as file:
+            document = file.read()
+        for word in words:
+            for part in word.split("|") if "=" not in word else [word.split("=")[0] + "="]:
+                self.assertRegex(document, rf"[` ]{part}", "docs/cases.md")
+        keys = {word.split("=")[0] for word in words}
+        for word in set(re.findall(r"(?<= )([a-z0-9-]+)=", open(SMOKE, encoding="utf-8").read())):
+            self.assertIn(word, keys)
+
+    def test_help_on_a_subcommand(self):
+        self.assertEqual(self.succeed("help", "verify"), self.succeed("verify", "--help"))
+        self.assertEqual(self.succeed("help"), self.succeed("--help"))
+        self.fail_with(2, "topic: expected cases or a subcommand, found 'all'", "help", "all")
+
+    def test_manual_page(self):
+        page = self.succeed("man")
+        self.assertTrue(page.startswith(".TH DELTARELAY 1 "))
+        plain = page.replace("\\-", "-")
+        for command, option in self.options():
+            self.assertIn(".SS deltarelay " + command, plain)
+            if option != "--help":
+                self.assertIn(option, plain.split(".SS deltarelay " + command)[1].split(".SS ")[0])
+        for word in self.words():
+            self.assertIn(".B " + word, plain)
+        for line in page.splitlines():
+            self.assertRegex(line, r"^(?!['.])|^\.(TH|SH|SS|PP|TP|B|I|nf|fi)( |$)", "a line that troff would misread")
+
+    def complete(self, *words):
+        script = self.succeed("completion", "bash")
+        ask = 'eval "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _deltarelay; printf "%s\\n" "${COMPREPLY[@]}"'
+        done = subprocess.run(["bash", "-c", ask, "bash", script, "deltarelay", *words], capture_output=True, text=True, timeout=60)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        return done.stdout.split()
+
+    def test_bash_completion(self):
+        self.assertEqual(self.complete("ver"), ["verify"])
+        self.assertEqual(self.complete("verify", "--random-"), ["--random-cases"])
+        self.assertEqual(self.complete("plan", "kda", "seq"), ["seqs="])
+        self.assertEqual(self.complete("verify", "tests/cases/smo"), [SMOKE])
+        self.assertEqual(self.complete("completion", "z"), ["zsh"])
+        for command, option in self.options():
+            self.assertIn(option, self.complete(command, "--"))
+
+    def test_zsh_and_fish_completion(self):
+        zsh, fish = self.succeed("completion", "zsh"), self.succeed("completion", "fish")
+        for command, option in self.options():
+            self.assertIn(f"'{option}[", zsh.split(f"    {command})\n")[1].split(";;")[0])
+            self.assertRegex(fish, f"seen_subcommand_from {command}' .*-l {option[2:]} ")
+        for script, shell in ((zsh, "zsh"), (fish, "fish")):
+            for word in ("seqs=", "l2norm", "gdn"):
+                self.assertRegex(script, rf"[ ']{word}[ '\n]")
+            checker = shutil.which(shell)
+            if checker:
+                self.assertEqual(subprocess.run([checker, "-n"], input=script, text=True, timeout=60).returncode, 0)
+        self.fail_with(2, "shell", "completion", "tcsh")
 
 
 class Support(Base):
@@ -194,7 +283,22 @@ class PlanCommand(Base):
         self.assertIn("unsplit, for comparison", self.check_svg(LONG))
         self.check_svg("kda seqs=0")
 
+    def test_svg_of_a_large_plan_has_its_stages(self):
+        text = self.check_svg("kda bf16 hv=64 seqs=300x2000 device=h200")
+        self.assertIn("work items, more than", text)
+        for stage in ("prepare", "emit", "nothing cut"):
+            self.assertIn(stage, text)
+
+    def test_svg_of_lengths_at_execution_is_refused_in_words(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "timeline.svg")
+            self.fail_with(1, "--svg: expected lengths that are known when the plan is made", "plan",
+                           TINY + " lengths=execute", "--svg", path)
+            self.assertFalse(os.path.exists(path))
+
     def test_svg_takes_one_case_and_a_path_that_can_be_written(self):
+        self.fail_with(1, "'/dev/full' was not written to its end", "plan", TINY, "--svg", "/dev/full")
+        self.fail_with(2, "--svg: expected a text, found ''", "plan", TINY, "--svg", "")
         self.fail_with(2, "--svg: expected one case", "plan", TINY, TINY, "--svg", "x.svg")
         self.fail_with(2, "/nowhere/x.svg", "plan", TINY, "--svg", "/nowhere/x.svg")
 
@@ -271,9 +375,52 @@ class Verify(Base):
             self.assertIn("1 skipped", self.succeed("verify", "kda bf16 seqs=10 " + words, "--skip-declined"))
             self.fail_with(1, "found none", "bench", "kda bf16 seqs=10 " + words)
 
+    def hashes(self, *arguments):
+        lines = self.succeed("verify", *arguments, "--hash").splitlines()
+        for line in lines:
+            self.assertRegex(line, r"^[0-9a-f]{16}  \S+ \S+ ")
+        return [line.split()[0] for line in lines]
+
+    def test_hash_of_outputs(self):
+        bare = TINY.replace(" final", "")
+        same = [TINY, TINY + " threads=1", TINY + " strides=padded", bare + " final=rows:pad=32"]
+        first = self.hashes(*same)
+        self.assertEqual(len(set(first)), 1, "the same bits, whatever lies between them")
+        self.assertEqual(self.hashes(*same), first)
+        other = [TINY + " seed=2", TINY + " backend=reference", TINY + " o=bf16", bare]
+        self.assertEqual(len(set(self.hashes(*other) + first)), 5, "other bits, another hash")
+
+    def test_hashes_come_in_the_order_of_the_cases(self):
+        one = self.succeed("verify", SMOKE, "--hash")
+        self.assertEqual(self.succeed("verify", SMOKE, "--hash", "--jobs", "4"), one)
+        words = [line.split("  ", 1)[1] for line in one.splitlines()]
+        checked = self.succeed("verify", SMOKE, "--jobs", "4")
+        self.assertEqual(re.findall(r"^ok    (.*)  \[", checked, re.M), words)
+
+    def test_hash_compares_on_request_only(self):
+        self.assertEqual(self.hashes(TINY, "--compare"), self.hashes(TINY))
+        wrong = TINY + " o=fp16 scale=1e9"  # beyond what fp16 can hold
+        self.assertEqual(len(self.hashes(wrong)), 1)
+        self.fail_with(1, "failed            gdn", "verify", wrong, "--hash", "--compare")
+        self.fail_with(1, "declined          gdn", "verify", TINY + " backend=reference math=tf32", "--hash")
+
     def test_bad_usage(self):
         self.fail_with(2, "found 'nothing'", "verify")
         self.fail_with(2, "word: expected", "verify", "kda seqs=10 speed=1")
+        for option in ("--random", "--random-cases", "--cost"):
+            for value in ("nan", "inf", "0", "-1"):
+                self.assertEqual(run("verify", "--random-cases", "1", option, value)[0], 2, (option, value))
+        self.fail_with(2, "--random: expected a finite number above 0, found 'nan'", "verify", "--random", "nan")
+
+    def test_bytes_of_a_binary_file_are_not_echoed(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "binary.txt")
+            with open(path, "wb") as file:
+                file.write(bytes(range(1, 9)) + b"\x1b[2J" + bytes(range(128, 256)) + b"x" * 1000)
+            _, err = self.fail_with(2, "rule: expected kda or gdn, found '\\x01\\x02", "verify", path)
+        self.assertTrue(all(c == "\n" or " " <= c <= "~" for c in err), err)
+        self.assertLess(len(err), 500)
+        self.assertIn("...' (1140 bytes)", err)
 
 
 class Bench(Base):
@@ -331,12 +478,27 @@ class Bench(Base):
 
     def test_bad_usage(self):
         self.assertEqual(run("bench")[0], 2)
-        self.assertEqual(run("bench", TINY, "--min-time", "-1")[0], 2)
+        for value in ("-1", "0", "nan", "inf"):
+            self.assertEqual(run("bench", TINY, "--min-time", value)[0], 2)
+
+    def test_a_path_that_cannot_be_written_is_found_before_the_run(self):
+        out, _ = self.fail_with(2, "/nowhere/x.json", "bench", TINY, "--min-time", "0.01", "--json", "/nowhere/x.json")
+        self.assertEqual(out, "", "nothing was timed")
+        self.fail_with(1, "'/dev/full' was not written", "bench", TINY, "--min-time", "0.01", "--json", "/dev/full")
+        self.fail_with(2, "--json", "bench", TINY, "--json", "")
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "x.json")
+            self.fail_with(1, "FAIL", "bench", "kda hqk=3 hv=4 seqs=10", "--json", path)
+            with open(path, encoding="utf-8") as file:
+                self.assertEqual(json.load(file)["rows"], [])
+
+    def test_bad_lines(self):
         self.fail_with(2, "seqs: expected", "bench", "kda")
 
 
 PARTS = {"info": Info, "support": Support, "tiling": TilingCommand, "explain": Explain, "plan": PlanCommand, "verify": Verify}
 PARTS["bench"] = Bench
+PARTS["texts"] = Texts
 
 if __name__ == "__main__":
     COMMAND = sys.argv[1]

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "check/generate.h"
+#include "check/portable_math.h"
 #include "check/tolerance.h"
 #include "forward_case.h"
 
@@ -158,6 +159,82 @@ TEST(Generator, ProfilesAreWhatTheyAreCalled) {
   double length = 0.0;
   for (int64_t i = 0; i < 64; ++i) length += std::pow(x.k().get(x.k().at(0, 2, 0, i)), 2);
   EXPECT_NEAR(length, 1.0, 1e-5);
+}
+
+// exp, log and softplus of the generator against the library's.
+TEST(Generator, PortableFunctionsAreThoseOfTheLibrary) {
+  for (double x = -40.0; x <= 40.0; x += 0.0371) {
+    EXPECT_NEAR(check::portable_softplus(x) / std::log1p(std::exp(x)), 1.0, 1e-13) << x;
+    if (x <= 0) EXPECT_NEAR(check::portable_exp(x) / std::exp(x), 1.0, 1e-13) << x;
+  }
+  for (double x = 1e-6; x <= 16.0; x *= 1.31) EXPECT_NEAR(check::portable_log(x), std::log(x), 1e-14) << x;
+  for (double y = 1e-3; y <= 0.1; y *= 1.07)
+    EXPECT_NEAR(std::log1p(std::exp(check::inverse_softplus(std::log(y)))) / y, 1.0, 1e-12) << y;
+}
+
+// What gates of a case make of a channel: how many tokens it takes to lose a factor of e, and the mean log-decay of all.
+struct Memory {
+  std::vector<double> tokens;  // of every channel, increasing
+  double mean = 0.0;
+
+  double at(double share) const { return tokens[static_cast<size_t>(share * static_cast<double>(tokens.size() - 1))]; }
+  double share_over(double limit) const {
+    const auto over = std::count_if(tokens.begin(), tokens.end(), [&](double t) { return t > limit; });
+    return static_cast<double>(over) / static_cast<double>(tokens.size());
+  }
+};
+
+Memory memory_of(const std::string& line) {
+  constexpr int64_t kTokens = 256;
+  const cases::Case c = cases::parse(line + " seqs=256");
+  const check::Values values(c);
+  const int64_t width = c.rule == DR_KDA ? c.dk : 1;
+  const int64_t channels = c.heads_v * width;
+  Memory memory;
+  for (int64_t channel = 0; channel < channels; ++channel) {
+    double sum = 0.0;
+    for (int64_t t = 0; t < kTokens; ++t) {
+      double g = values.gate(t * channels + channel);
+      const double a = std::exp(values.a_log(channel / width));
+      if (c.raw_gate()) g += values.dt_bias(channel);
+      if (c.gate_form == DR_GATE_RAW_SOFTPLUS) g = -a * std::log1p(std::exp(g));
+      if (c.gate_form == DR_GATE_RAW_BOUNDED) g = c.lower_bound / (1.0 + std::exp(-a * g));
+      sum += g;
+    }
+    memory.tokens.push_back(-kTokens / sum);
+    memory.mean += sum / static_cast<double>(kTokens * channels);
+  }
+  std::sort(memory.tokens.begin(), memory.tokens.end());
+  return memory;
+}
+
+// The figures that the recipes of FLA's layers give with exactly normal raw values; those here end at 3.5 standard deviations.
+TEST(Generator, InitialGatesAreThoseOfAFreshLayer) {
+  const Memory softplus = memory_of("kda bf16 hv=64 dk=128 gate=init");
+  EXPECT_NEAR(softplus.mean, -0.281, 0.03);
+  EXPECT_NEAR(softplus.at(0.5), 8.9, 1.0);
+  EXPECT_NEAR(softplus.share_over(64), 0.09, 0.02);
+  EXPECT_EQ(softplus.share_over(1000), 0.0);
+  const Memory bounded = memory_of("kda bf16 hv=64 dk=128 gate=bounded:-5:init");
+  EXPECT_NEAR(bounded.mean, -0.155, 0.01);
+  EXPECT_NEAR(bounded.at(0.5), 12.5, 1.0);
+  EXPECT_NEAR(bounded.share_over(64), 0.14, 0.02);
+  EXPECT_EQ(bounded.share_over(1000), 0.0);
+  const Memory gdn = memory_of("gdn bf16 hv=8192 gate=init");
+  EXPECT_NEAR(gdn.mean, -0.27, 0.02);
+  EXPECT_NEAR(gdn.at(0.5), 10.1, 1.0);
+  EXPECT_NEAR(gdn.share_over(64), 0.13, 0.02);
+  EXPECT_NEAR(gdn.share_over(1000), 0.008, 0.004);
+  EXPECT_LT(memory_of("kda bf16 hv=64 dk=128 gate=init:2").mean, 2 * softplus.mean) << "wider raw values forget faster";
+}
+
+TEST(Generator, MixedGatesHoldThreeHeadsOfTen) {
+  for (const char* rule : {"kda", "gdn"}) {
+    const Memory mixed = memory_of(std::string(rule) + " bf16 hv=20 dk=32 gate=mixed");
+    EXPECT_NEAR(mixed.share_over(1000), 0.3, 1e-12) << rule;
+    EXPECT_NEAR(mixed.tokens.front(), 1.0, 1e-12) << rule;
+    EXPECT_NEAR(mixed.tokens.back(), 1e4, 1e-6) << rule;
+  }
 }
 
 TEST(GuardedBuffer, NoticesWritesOnBothSidesAndIsAlignedNoMoreThanAsked) {

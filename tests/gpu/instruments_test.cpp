@@ -115,6 +115,11 @@ INSTANTIATE_TEST_SUITE_P(Gpu, Generator, testing::ValuesIn(cases_in(R"(
   zero:         kda bf16 hv=2 seqs=200 gate=log:zero beta=twice l2norm
   at-bound:     kda bf16 hv=2 seqs=200 gate=bounded:-5:low
   softplus:     kda fp16 b=fp32 hv=3 seqs=200 gate=softplus
+  init-kda:     kda bf16 hv=3 seqs=200 gate=init:2
+  init-bounded: kda bf16 hv=3 seqs=200 gate=bounded:-5:init
+  init-gdn:     gdn bf16 hqk=3 hv=12 seqs=200,65 gate=init
+  mixed-kda:    kda bf16 hv=10 seqs=200 gate=mixed
+  mixed-gdn:    gdn fp16 hv=10 seqs=200,65 gate=mixed
   narrow:       gdn bf16 hv=2 seqs=200 gate=log:-0.3,-0.1 seed=12345678901
   packed:       kda bf16 hqk=1 hv=2 seqs=100,30 strides=packed tail=5
   padded:       kda bf16 hqk=1 hv=2 batch=2x60 strides=padded

@@ -21,14 +21,16 @@ class CaseError : public std::runtime_error {
 };
 
 // Values of the log-decay before it is put into the gate's form (log: as it is, linear: exp of it). Raw forms draw a raw
-// gate from a normal distribution; of the other profiles they know kAtBound only.
+// gate from a normal distribution; of the other profiles they know kInit and kAtBound (bounded) only.
 enum class GateProfile {
   kRange,    // uniform in [gate_low, gate_high]; raw forms: normal raw values
   kZero,     // all 0: nothing is forgotten
   kExtreme,  // 90 % at -1000, the rest uniform in [-1, 0]
   kInf,      // 10 % at -inf (linear: 0), the rest uniform in [-1, 0]
   kMean,     // exponential with mean gate_low (< 0; 0 is all zero): dense and thin decays side by side
-  kAtBound   // bounded: raw values so large that every log-decay is the bound
+  kAtBound,  // bounded: raw values so large that every log-decay is the bound
+  kInit,     // a freshly initialised layer: see docs/cases.md
+  kMixed     // heads 2, 5 and 8 of every ten at -1e-4, the others at -1
 };
 
 enum class BetaProfile {
@@ -102,6 +104,7 @@ struct Case {
   GateProfile gate_profile = GateProfile::kRange;
   double gate_low = -5.0;     // kRange: lower end; kMean: the mean
   double gate_high = 0.0;     // kRange: upper end
+  double gate_spread = 1.0;   // kInit: standard deviation of the raw values
   double lower_bound = -5.0;  // DR_GATE_RAW_BOUNDED
   double gate_floor = 0.0;    // 0: none
   bool a_log = true;          // raw forms: given (each head another one) or NULL
@@ -164,6 +167,16 @@ struct Case {
 Case parse(std::string_view line);
 // The canonical line: parse(print(c)) == c for every c that parse can return.
 std::string print(const Case& c);
+
+// One word of the grammar for help, made from the tables that parse() reads: "hv=N" and what it means.
+struct GrammarWord {
+  std::string word;
+  std::string meaning;
+};
+std::vector<GrammarWord> grammar();
+
+// A text as errors show it: in quotes, bytes that are no printable ASCII as \x1b, cut after 60 characters.
+std::string in_quotes(std::string_view text);
 
 // A case line with the name left out, for titles.
 std::string print_without_name(const Case& c);

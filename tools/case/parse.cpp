@@ -1,9 +1,9 @@
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <fstream>
 #include <functional>
 #include <limits>
-#include <map>
 #include <set>
 
 #include "case/case.h"
@@ -19,7 +19,7 @@ constexpr int64_t kMaxHeads = 1 << 16;
 constexpr int64_t kMaxWidth = 1 << 12;  // the library says which widths it takes; a case may ask for a wrong one
 
 [[noreturn]] void fail(std::string_view word, std::string_view expected, std::string_view found) {
-  throw CaseError(std::string(word) + ": expected " + std::string(expected) + ", found '" + std::string(found) + "'");
+  throw CaseError(std::string(word) + ": expected " + std::string(expected) + ", found " + in_quotes(found));
 }
 
 std::vector<std::string_view> split(std::string_view text, char separator) {
@@ -62,8 +62,13 @@ T parse_word(std::string_view word, std::string_view text, const std::array<Word
   return *value;
 }
 
+// Names are printed again, in errors and results.
+bool is_name(std::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c <= '~'; });
+}
+
 std::string parse_name(std::string_view word, std::string_view text) {
-  if (text.empty()) fail(word, "a name", text);
+  if (!is_name(text)) fail(word, "a name", text);
   return std::string(text);
 }
 
@@ -98,24 +103,47 @@ void parse_bound(std::string_view text, Case& c) {
   c.bound_seqs = parse_integer("bound", text.substr(times + 1), 1, kMaxSequences);
 }
 
+// "init" or "init:SPREAD"; false: something else.
+bool parse_init(std::string_view text, Case& c) {
+  if (text != "init" && text.substr(0, 5) != "init:") return false;
+  c.gate_profile = GateProfile::kInit;
+  if (text == "init") return true;
+  c.gate_spread = parse_number("gate", text.substr(5));
+  if (c.gate_spread < 0) fail("gate", "init:SPREAD with a standard deviation of at least 0", text);
+  return true;
+}
+
 void parse_gate(std::string_view text, Case& c) {
+  // Profiles of whole layers stand for the form in which engines pass such gates.
+  if (parse_init(text, c)) {
+    c.gate_form = c.rule == DR_KDA ? DR_GATE_RAW_SOFTPLUS : DR_GATE_LOG;
+    return;
+  }
+  if (text == "mixed") text = "log:mixed";
   const size_t colon = text.find(':');
-  c.gate_form = parse_word("gate", text.substr(0, colon), kGateForms);
+  const int32_t* form = find_word(kGateForms, text.substr(0, colon));
+  if (form == nullptr) fail("gate", list_words(kGateForms) + ", or init or mixed", text.substr(0, colon));
+  c.gate_form = *form;
   const bool bare = colon == std::string_view::npos;
   const std::string_view rest = bare ? std::string_view() : text.substr(colon + 1);
   if (c.gate_form == DR_GATE_RAW_SOFTPLUS) {
-    if (!bare) fail("gate", "softplus without values", text);
+    if (!bare && !parse_init(rest, c)) fail("gate", "softplus, softplus:init or softplus:init:SPREAD", text);
     return;
   }
   if (c.gate_form == DR_GATE_RAW_BOUNDED) {
     if (bare) return;
-    const std::vector<std::string_view> parts = split(rest, ':');
-    c.lower_bound = parse_number("gate", parts[0]);
-    if (parts.size() > 2 || (parts.size() == 2 && parts[1] != "low")) fail("gate", "bounded:B or bounded:B:low", text);
-    if (parts.size() == 2) c.gate_profile = GateProfile::kAtBound;
+    const size_t end = rest.find(':');
+    c.lower_bound = parse_number("gate", rest.substr(0, end));
+    if (end == std::string_view::npos) return;
+    const std::string_view profile = rest.substr(end + 1);
+    if (profile == "low") {
+      c.gate_profile = GateProfile::kAtBound;
+    } else if (!parse_init(profile, c)) {
+      fail("gate", "bounded:B, bounded:B:low, bounded:B:init or bounded:B:init:SPREAD", text);
+    }
     return;
   }
-  if (bare) return;
+  if (bare || parse_init(rest, c)) return;
   if (const GateProfile* profile = find_word(kGateProfiles, rest)) {
     c.gate_profile = *profile;
     c.gate_low = -5.0;
@@ -128,7 +156,7 @@ void parse_gate(std::string_view text, Case& c) {
     return;
   }
   const std::vector<std::string_view> ends = split(rest, ',');
-  if (ends.size() != 2) fail("gate", "LOW,HIGH or mean:X or " + list_words(kGateProfiles), rest);
+  if (ends.size() != 2) fail("gate", "LOW,HIGH or mean:X or init or " + list_words(kGateProfiles), rest);
   c.gate_low = parse_number("gate", ends[0]);
   c.gate_high = parse_number("gate", ends[1]);
   if (c.gate_low > c.gate_high) fail("gate", "LOW,HIGH with LOW <= HIGH", rest);
@@ -224,49 +252,91 @@ int32_t parse_int32(std::string_view word, std::string_view text, int64_t low, i
 
 using Setter = std::function<void(std::string_view value, Case& c)>;
 
-// key=value words.
-const std::map<std::string_view, Setter>& setters() {
-  static const std::map<std::string_view, Setter> table = {
-      {"o", [](auto v, Case& c) { c.dtype_o = parse_word("o", v, kFloatTypes); }},
-      {"g", [](auto v, Case& c) { c.dtype_gate = parse_word("g", v, kFloatTypes); }},
-      {"b", [](auto v, Case& c) { c.dtype_beta = parse_word("b", v, kFloatTypes); }},
-      {"hqk", [](auto v, Case& c) { c.heads_qk = parse_int32("hqk", v, 1, kMaxHeads); }},
-      {"hv", [](auto v, Case& c) { c.heads_v = parse_int32("hv", v, 1, kMaxHeads); }},
-      {"dk", [](auto v, Case& c) { c.dk = parse_int32("dk", v, 1, kMaxWidth); }},
-      {"dv", [](auto v, Case& c) { c.dv = parse_int32("dv", v, 1, kMaxWidth); }},
-      {"seqs", parse_seqs},
-      {"batch", parse_batch},
-      {"tail", [](auto v, Case& c) { c.tail = parse_integer("tail", v, 0, kMaxLength); }},
-      {"offsets", [](auto v, Case& c) { c.offsets_dtype = parse_word("offsets", v, kIntTypes); }},
-      {"lengths", [](auto v, Case& c) { c.lengths_at = parse_word("lengths", v, kLengthsAt); }},
-      {"bound", parse_bound},
-      {"gate", parse_gate},
-      {"floor", [](auto v, Case& c) { c.gate_floor = parse_number("floor", v); }},
-      {"beta", [](auto v, Case& c) { c.beta = parse_word("beta", v, kBetaProfiles); }},
-      {"keys", [](auto v, Case& c) { c.keys = parse_word("keys", v, kKeyProfiles); }},
-      {"scale", [](auto v, Case& c) { c.scale = parse_number("scale", v); }},
-      {"strides", [](auto v, Case& c) { c.strides = parse_word("strides", v, kStrides); }},
-      {"align", [](auto v, Case& c) { c.alignment = parse_int32("align", v, 1, 4096); }},
-      {"init", [](auto v, Case& c) { c.initial = parse_state("init", v); }},
-      {"final",
+// "a|b|c", for help.
+template <typename T, size_t N>
+std::string choices(const std::array<Word<T>, N>& words) {
+  std::string list;
+  for (const Word<T>& word : words) list += (list.empty() ? "" : "|") + std::string(word.text);
+  return list;
+}
+
+// key=value words: what the parser takes and what help says are one table.
+struct Key {
+  std::string_view key;
+  std::string values;   // as help writes them
+  const char* meaning;  // in a line
+  Setter set;
+};
+
+const std::vector<Key>& keys() {
+  static const std::vector<Key> table = {
+      {"o", "TYPE", "type of the output: fp32, bf16 or fp16; default: as q, k, v",
+       [](auto v, Case& c) { c.dtype_o = parse_word("o", v, kFloatTypes); }},
+      {"g", "TYPE", "type of the gate", [](auto v, Case& c) { c.dtype_gate = parse_word("g", v, kFloatTypes); }},
+      {"b", "TYPE", "type of beta", [](auto v, Case& c) { c.dtype_beta = parse_word("b", v, kFloatTypes); }},
+      {"hqk", "N", "query/key heads; default: as hv, or 1",
+       [](auto v, Case& c) { c.heads_qk = parse_int32("hqk", v, 1, kMaxHeads); }},
+      {"hv", "N", "value heads; default: as hqk, or 1",
+       [](auto v, Case& c) { c.heads_v = parse_int32("hv", v, 1, kMaxHeads); }},
+      {"dk", "N", "key width; default 128", [](auto v, Case& c) { c.dk = parse_int32("dk", v, 1, kMaxWidth); }},
+      {"dv", "N", "value width; default: as dk", [](auto v, Case& c) { c.dv = parse_int32("dv", v, 1, kMaxWidth); }},
+      {"seqs", "L,LxN,...", "lengths of packed sequences, 1300x3 for three of 1300; none: no sequence", parse_seqs},
+      {"batch", "BxT", "B sequences of T tokens instead, as [B, T, ...] tensors", parse_batch},
+      {"tail", "N", "packed: rows after the last offset",
+       [](auto v, Case& c) { c.tail = parse_integer("tail", v, 0, kMaxLength); }},
+      {"offsets", choices(kIntTypes), "type of the offsets",
+       [](auto v, Case& c) { c.offsets_dtype = parse_word("offsets", v, kIntTypes); }},
+      {"lengths", choices(kLengthsAt), "when the library learns the lengths",
+       [](auto v, Case& c) { c.lengths_at = parse_word("lengths", v, kLengthsAt); }},
+      {"bound", "TxN", "with lengths=execute: tokens and sequences that the plan is made for, more than the case has",
+       parse_bound},
+      {"gate", "FORM[:VALUES]",
+       "log, linear with :LOW,HIGH, :mean:X, :zero, :extreme, :inf or :mixed; softplus; bounded:B or bounded:B:low; "
+       "init, mixed: gates of a freshly initialised layer, and of heads that forget beside heads that do not",
+       parse_gate},
+      {"floor", "X", "promise that log-decays are at least X; lower values are raised to it",
+       [](auto v, Case& c) { c.gate_floor = parse_number("floor", v); }},
+      {"beta", choices(kBetaProfiles), "write strengths: values, or logits for sigmoid and 2 x sigmoid",
+       [](auto v, Case& c) { c.beta = parse_word("beta", v, kBetaProfiles); }},
+      {"keys", choices(kKeyProfiles), "how q and k are drawn",
+       [](auto v, Case& c) { c.keys = parse_word("keys", v, kKeyProfiles); }},
+      {"scale", "X", "factor on q; default: dk^-1/2", [](auto v, Case& c) { c.scale = parse_number("scale", v); }},
+      {"strides", choices(kStrides), "how the tensors lie in memory",
+       [](auto v, Case& c) { c.strides = parse_word("strides", v, kStrides); }},
+      {"align", "N", "promised alignment of pointers in bytes",
+       [](auto v, Case& c) { c.alignment = parse_int32("align", v, 1, 4096); }},
+      {"init", "ATTRIBUTES",
+       "initial states: rows or slots, value or key, a type, int32 or int64, pool=N, null=I, negative, pad=N, with "
+       "colons between; init alone: rows",
+       [](auto v, Case& c) { c.initial = parse_state("init", v); }},
+      {"final", "ATTRIBUTES", "final states, or final=in-place: over the initial ones",
        [](auto v, Case& c) {
          c.in_place = v == "in-place";
          if (!c.in_place) c.final = parse_state("final", v);
        }},
-      {"checkpoints", parse_checkpoints},
-      {"checkpoint-state", [](auto v, Case& c) { c.checkpoint = parse_state("checkpoint-state", v); }},
-      {"backend", [](auto v, Case& c) { c.backend = parse_name("backend", v); }},
-      {"isa", [](auto v, Case& c) { c.isa = parse_name("isa", v); }},
-      {"variant", [](auto v, Case& c) { c.variant = parse_name("variant", v); }},
-      {"math", [](auto v, Case& c) { c.math = parse_word("math", v, kMaths); }},
-      {"a-log", [](auto v, Case& c) { c.dtype_a_log = parse_word("a-log", v, kFloatTypes); }},
-      {"dt-bias", [](auto v, Case& c) { c.dtype_dt_bias = parse_word("dt-bias", v, kFloatTypes); }},
-      {"policy", [](auto v, Case& c) { c.policy = parse_name("policy", v); }},
-      {"device", [](auto v, Case& c) { c.device = v == "cuda" ? "cuda:0" : parse_name("device", v); }},
-      {"segments", parse_segments},
-      {"threads", [](auto v, Case& c) { c.threads = parse_int32("threads", v, 1, kMaxInt32); }},
-      {"carry", parse_carry},
-      {"seed",
+      {"checkpoints", "every:N|list:P,...|chunks", "states inside sequences to keep", parse_checkpoints},
+      {"checkpoint-state", "ATTRIBUTES", "their pool",
+       [](auto v, Case& c) { c.checkpoint = parse_state("checkpoint-state", v); }},
+      {"backend", "NAME", "reference, cpu, cuda-sm90 or cuda-sm80; default: the first that accepts",
+       [](auto v, Case& c) { c.backend = parse_name("backend", v); }},
+      {"isa", "NAME", "instruction set of the cpu backend", [](auto v, Case& c) { c.isa = parse_name("isa", v); }},
+      {"variant", "NAME", "kernels of a backend that has several: fused or prepared of cuda-sm90",
+       [](auto v, Case& c) { c.variant = parse_name("variant", v); }},
+      {"math", choices(kMaths), "how exact products of fp32 are",
+       [](auto v, Case& c) { c.math = parse_word("math", v, kMaths); }},
+      {"a-log", "TYPE", "type of A_log", [](auto v, Case& c) { c.dtype_a_log = parse_word("a-log", v, kFloatTypes); }},
+      {"dt-bias", "TYPE", "type of dt_bias",
+       [](auto v, Case& c) { c.dtype_dt_bias = parse_word("dt-bias", v, kFloatTypes); }},
+      {"policy", "NAME", "plan as another system would: fla, cula-sm100, ...",
+       [](auto v, Case& c) { c.policy = parse_name("policy", v); }},
+      {"device", "NAME", "cuda: the GPU that is here; h200, ...: plan for a device that need not be here",
+       [](auto v, Case& c) { c.device = v == "cuda" ? "cuda:0" : parse_name("device", v); }},
+      {"segments", "auto|off|N|len:N", "cuts of every sequence: chosen, none, a number, or a length in tokens",
+       parse_segments},
+      {"threads", "N", "worker threads; default: all",
+       [](auto v, Case& c) { c.threads = parse_int32("threads", v, 1, kMaxInt32); }},
+      {"carry", "exact|truncated[:X]", "whether history under a log-decay of X may be dropped", parse_carry},
+      {"seed", "N", "of the inputs; default 1",
        [](auto v, Case& c) {
          c.seed = static_cast<uint64_t>(parse_integer("seed", v, 0, std::numeric_limits<int64_t>::max()));
        }},
@@ -275,17 +345,31 @@ const std::map<std::string_view, Setter>& setters() {
 }
 
 // Words that stand alone.
-const std::map<std::string_view, std::function<void(Case&)>>& flags() {
-  static const std::map<std::string_view, std::function<void(Case&)>> table = {
-      {"l2norm", [](Case& c) { c.l2norm = true; }},
-      {"no-a-log", [](Case& c) { c.a_log = false; }},
-      {"no-dt-bias", [](Case& c) { c.dt_bias = false; }},
-      {"init", [](Case& c) { c.initial = parse_state("init", ""); }},
-      {"final", [](Case& c) { c.final = parse_state("final", ""); }},
-      {"mask", [](Case& c) { c.mask = true; }},
-      {"invariant", [](Case& c) { c.invariant = true; }},
+struct Flag {
+  std::string_view word;
+  const char* meaning;
+  std::function<void(Case&)> set;
+};
+
+const std::vector<Flag>& flags() {
+  static const std::vector<Flag> table = {
+      {"l2norm", "q and k are normalised in the call", [](Case& c) { c.l2norm = true; }},
+      {"no-a-log", "raw gates: NULL for A_log", [](Case& c) { c.a_log = false; }},
+      {"no-dt-bias", "raw gates: NULL for dt_bias", [](Case& c) { c.dt_bias = false; }},
+      {"init", "initial states, one row a sequence", [](Case& c) { c.initial = parse_state("init", ""); }},
+      {"final", "final states, one row a sequence", [](Case& c) { c.final = parse_state("final", ""); }},
+      {"mask", "sequences 1, 4, 7, ... have no initial state", [](Case& c) { c.mask = true; }},
+      {"invariant", "the bits of a sequence do not depend on the rest of the batch",
+       [](Case& c) { c.invariant = true; }},
   };
   return table;
+}
+
+// The entry of a table whose `name` is `text`; nullptr: there is none.
+template <typename Entry>
+const Entry* find_entry(const std::vector<Entry>& table, std::string_view Entry::*name, std::string_view text) {
+  const auto found = std::find_if(table.begin(), table.end(), [&](const Entry& entry) { return entry.*name == text; });
+  return found == table.end() ? nullptr : &*found;
 }
 
 std::vector<std::string_view> words_of(std::string_view line) {
@@ -309,6 +393,8 @@ void settle(Case& c, const std::set<std::string_view>& given) {
   if (!has("hqk") && has("hv")) c.heads_qk = c.heads_v;
   if (!has("hv")) c.heads_v = c.heads_qk;
   if (!has("dv")) c.dv = c.dk;
+  // Engines hand on log gates of GDN in fp32.
+  if (c.gate_profile == GateProfile::kInit && !c.raw_gate() && !has("g")) c.dtype_gate = DR_FP32;
   if (has("seqs") == has("batch"))
     fail("seqs", "one of seqs=LENGTH[xTIMES],... and batch=BxT", has("seqs") ? "both" : "neither");
   if (c.keys == KeyProfile::kUneven && !c.l2norm) fail("keys", "l2norm beside uneven", "no l2norm");
@@ -340,13 +426,40 @@ void settle(Case& c, const std::set<std::string_view>& given) {
 
 }  // namespace
 
+std::string in_quotes(std::string_view text) {
+  constexpr size_t kMost = 60;  // characters of a text that are shown
+  std::string shown = "'";
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (i == kMost) return shown + "...' (" + std::to_string(text.size()) + " bytes)";
+    const char c = text[i];
+    if (c >= ' ' && c <= '~') {
+      shown += c;
+    } else {
+      constexpr std::string_view kDigits = "0123456789abcdef";
+      const auto byte = static_cast<unsigned char>(c);
+      shown += {'\\', 'x', kDigits[byte >> 4], kDigits[byte & 15]};
+    }
+  }
+  return shown + "'";
+}
+
+std::vector<GrammarWord> grammar() {
+  std::vector<GrammarWord> words = {
+      {choices(kRules), "the rule, first: one gate for every key channel, or one for a head"},
+      {choices(kOps), "the operation, behind the rule; default forward"},
+      {choices(kFloatTypes), "type of q, k, v; default fp32"}};
+  for (const Key& key : keys()) words.push_back({std::string(key.key) + "=" + key.values, key.meaning});
+  for (const Flag& flag : flags()) words.push_back({std::string(flag.word), flag.meaning});
+  return words;
+}
+
 Case parse(std::string_view line) {
   std::vector<std::string_view> words = words_of(line);
   Case c;
   size_t next = 0;
   if (next < words.size() && words[next].back() == ':') {
     c.name = std::string(words[next].substr(0, words[next].size() - 1));
-    if (c.name.empty() || c.name.find_first_of("=:,") != std::string::npos)
+    if (!is_name(c.name) || c.name.find_first_of("=:,") != std::string::npos)
       fail("name", "letters, digits, dots and dashes before the colon", words[next]);
     ++next;
   }
@@ -365,13 +478,13 @@ Case parse(std::string_view line) {
     if (is_type) {
       c.dtype = *find_word(kFloatTypes, word);
     } else if (equals != std::string_view::npos) {
-      const auto setter = setters().find(key);
-      if (setter == setters().end()) fail("word", "a key of the case grammar (docs/cases.md)", word);
-      setter->second(word.substr(equals + 1), c);
+      const Key* known = find_entry(keys(), &Key::key, key);
+      if (known == nullptr) fail("word", "a key of the case grammar (deltarelay help cases)", word);
+      known->set(word.substr(equals + 1), c);
     } else {
-      const auto flag = flags().find(word);
-      if (flag == flags().end()) fail("word", "a word of the case grammar (docs/cases.md)", word);
-      flag->second(c);
+      const Flag* flag = find_entry(flags(), &Flag::word, word);
+      if (flag == nullptr) fail("word", "a word of the case grammar (deltarelay help cases)", word);
+      flag->set(c);
     }
   }
   settle(c, given);
@@ -380,7 +493,7 @@ Case parse(std::string_view line) {
 
 std::vector<Case> read_file(const std::filesystem::path& path) {
   std::ifstream file(path);
-  if (!file) throw CaseError("file: expected a readable file of cases, found '" + path.string() + "'");
+  if (!file) throw CaseError("file: expected a readable file of cases, found " + in_quotes(path.string()));
   std::vector<Case> all;
   std::string line;
   for (int64_t number = 1; std::getline(file, line); ++number) {

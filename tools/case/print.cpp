@@ -30,6 +30,12 @@ std::string print_lengths(const Case& c) {
 
 std::string print_gate(const Case& c) {
   std::string text = "gate=" + std::string(text_of(kGateForms, c.gate_form));
+  if (c.gate_profile == GateProfile::kInit) {
+    const std::string init = "init" + (c.gate_spread != 1.0 ? ":" + number(c.gate_spread) : "");
+    if (c.gate_form == (c.rule == DR_KDA ? DR_GATE_RAW_SOFTPLUS : DR_GATE_LOG)) return "gate=" + init;
+    return text + (c.gate_form == DR_GATE_RAW_BOUNDED ? ":" + number(c.lower_bound) : "") + ":" + init;
+  }
+  if (c.gate_profile == GateProfile::kMixed && c.gate_form == DR_GATE_LOG) return "gate=mixed";
   if (c.gate_form == DR_GATE_RAW_SOFTPLUS) return text;
   if (c.gate_form == DR_GATE_RAW_BOUNDED)
     return text + ":" + number(c.lower_bound) + (c.gate_profile == GateProfile::kAtBound ? ":low" : "");

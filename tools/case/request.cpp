@@ -63,8 +63,10 @@ dr_state state_of(const Case& c, const State& state, int64_t entries) {
 // Gates at or near 0.
 bool is_slow(const Case& c) {
   constexpr double kNearZero = -0.1;  // per token: more than half of the state survives six tokens
-  // Softplus gates include slow heads: a_log goes down to -3, a log-decay of -0.04 in the mean.
-  return c.gate_form == DR_GATE_RAW_SOFTPLUS ||
+  // Softplus gates include slow heads: a_log goes down to -3, a log-decay of -0.04 in the mean. Half of the channels of a fresh layer
+  // are slower than -0.1 too.
+  return c.gate_form == DR_GATE_RAW_SOFTPLUS || c.gate_profile == GateProfile::kInit ||
+         c.gate_profile == GateProfile::kMixed ||
          (!c.raw_gate() &&
           (c.gate_profile == GateProfile::kZero || (c.gate_profile == GateProfile::kRange && c.gate_low >= kNearZero) ||
            (c.gate_profile == GateProfile::kMean && c.gate_low >= kNearZero)));

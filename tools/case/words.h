@@ -30,8 +30,10 @@ inline constexpr std::array<Word<int32_t>, 4> kGateForms = {{{"log", DR_GATE_LOG
                                                              {"linear", DR_GATE_LINEAR},
                                                              {"softplus", DR_GATE_RAW_SOFTPLUS},
                                                              {"bounded", DR_GATE_RAW_BOUNDED}}};
-inline constexpr std::array<Word<GateProfile>, 3> kGateProfiles = {
-    {{"zero", GateProfile::kZero}, {"extreme", GateProfile::kExtreme}, {"inf", GateProfile::kInf}}};
+inline constexpr std::array<Word<GateProfile>, 4> kGateProfiles = {{{"zero", GateProfile::kZero},
+                                                                    {"extreme", GateProfile::kExtreme},
+                                                                    {"inf", GateProfile::kInf},
+                                                                    {"mixed", GateProfile::kMixed}}};
 inline constexpr std::array<Word<BetaProfile>, 6> kBetaProfiles = {{{"value", BetaProfile::kValue},
                                                                     {"one", BetaProfile::kOne},
                                                                     {"zero", BetaProfile::kZero},

@@ -97,6 +97,11 @@ Outcome Trial::judge(const cases::Case& way) {
   with_verdict(outcome, [&] {
     run(way, outcome);
     if (!outcome.message.empty()) return;
+    outcome.hash = tensors_.output_hash();
+    if (!options_.compare) {
+      outcome.verdict = Verdict::kPassed;
+      return;
+    }
     if (reference_ == nullptr) {
       const auto start = std::chrono::steady_clock::now();
       reference_ = std::make_unique<const Reference>(run_reference(tensors_, options_));

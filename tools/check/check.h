@@ -22,6 +22,7 @@ struct Outcome {
   Verdict verdict = Verdict::kFailed;
   std::string message;  // why, when not passed
   std::vector<TensorError> errors;
+  uint64_t hash = 0;      // of the outputs: equal for equal bits; 0: the case did not run to its end
   int32_t sampled = 0;    // value columns that were measured; 0: all
   std::string plan;       // signature of the plan, one line
   std::string plan_text;  // in words

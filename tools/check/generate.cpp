@@ -16,6 +16,10 @@ ValueRules rules_of(const cases::Case& c) {
   rules.beta_profile = c.beta;
   rules.gate_low = c.gate_low;
   rules.gate_high = c.gate_high;
+  rules.gate_spread = c.gate_spread;
+  rules.a_low = c.rule == DR_KDA ? 1.0 : 0.0;
+  rules.heads_v = c.heads_v;
+  rules.gate_width = c.rule == DR_KDA ? c.dk : 1;
   return rules;
 }
 
@@ -59,9 +63,16 @@ double Values::gate(int64_t index) const {
 double Values::beta(int64_t index) const { return rules_->beta(index); }
 
 // From slow heads (exp(-3) = 0.05) to fast ones (exp(2) = 7.4), no two alike: a read of the wrong head shows.
-double Values::a_log(int64_t head) const { return -3.0 + 5.0 * uniform(rules_->bits(Stream::kALog, head)); }
+double Values::a_log(int64_t head) const {
+  if (rules_->gate_profile == cases::GateProfile::kInit)
+    return gate_form_ == DR_GATE_RAW_BOUNDED ? 0.0 : portable_log(rules_->init_a(head));
+  return -3.0 + 5.0 * uniform(rules_->bits(Stream::kALog, head));
+}
 
-double Values::dt_bias(int64_t index) const { return normal(rules_->bits(Stream::kDtBias, index)); }
+double Values::dt_bias(int64_t index) const {
+  if (rules_->gate_profile == cases::GateProfile::kInit) return rules_->init_bias(index);
+  return normal(rules_->bits(Stream::kDtBias, index));
+}
 
 double Values::initial(int64_t index) const { return normal(rules_->bits(Stream::kInitial, index)); }
 

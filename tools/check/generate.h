@@ -7,7 +7,8 @@
 //   normal  = (sum of the four 16-bit fields - 131070) / (65536 / sqrt(3))   mean 0, variance 1, within +-3.47
 //
 // Then one rounding to the data type. No step depends on a math library, except exp and log of linear gates and of the
-// profile "mean": the GPU makes the same bits of all other profiles (device_generate.h).
+// profile "mean": the GPU makes the same bits of all other profiles (device_generate.h). The profile "init" has exp and log of its own
+// (portable_math.h).
 #pragma once
 #include <cstdint>
 #include <memory>

@@ -1,10 +1,8 @@
 #include "check/random.h"
 
 #include <chrono>
-#include <exception>
-#include <mutex>
-#include <stdexcept>
-#include <thread>
+
+#include "check/jobs.h"
 
 namespace deltarelay::check {
 namespace {
@@ -22,45 +20,17 @@ class RandomRun {
  public:
   RandomRun(const RandomOptions& options, const std::function<void(const cases::Case&)>& before,
             const std::function<void(const cases::Case&, const Outcome&)>& after)
-      : options_(options), before_(before), after_(after) {
-    if (options_.jobs > 1) options_.check.reference_threads = 1;
-  }
+      : options_(options), before_(before), after_(after) {}
 
   RandomTally run() {
-    std::vector<std::thread> threads;
-    for (int32_t job = 1; job < options_.jobs; ++job) threads.emplace_back([this] { work(); });
-    work();
-    for (std::thread& thread : threads) thread.join();
-    if (error_ != nullptr) std::rethrow_exception(error_);
+    check_cases(
+        options_.jobs, options_.check,
+        {[this](cases::Case& c) { return next(c); }, [this](const Outcome& outcome) { count(outcome); }, after_});
     return tally_;
   }
 
  private:
-  void work() {
-    try {
-      for (cases::Case c; next(c);) {
-        const Outcome outcome = check(c);
-        const std::lock_guard<std::mutex> lock(mutex_);
-        count(outcome);
-        after_(c, outcome);
-      }
-    } catch (...) {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      error_ = std::current_exception();
-    }
-  }
-
-  // What is thrown here is a fault of the check itself, not of a backend: it ends the run, and names the case.
-  Outcome check(const cases::Case& c) const {
-    try {
-      return check_case(c, options_.check);
-    } catch (const std::exception& error) {
-      throw std::runtime_error(std::string(error.what()) + "; case: " + cases::print(c));
-    }
-  }
-
   bool next(cases::Case& c) {
-    const std::lock_guard<std::mutex> lock(mutex_);
     if (done()) return false;
     const std::string& backend = options_.backends[static_cast<size_t>(drawn_) % options_.backends.size()];
     c = cases::random_case(options_.seed + static_cast<uint64_t>(drawn_++), options_.cost, backend);
@@ -70,7 +40,7 @@ class RandomRun {
   }
 
   bool done() const {
-    if (!tally_.given_up.empty() || error_ != nullptr) return true;
+    if (!tally_.given_up.empty()) return true;
     const double elapsed = std::chrono::duration<double>(Clock::now() - start_).count();
     return tally_.passed + tally_.failed >= options_.cases && elapsed >= options_.seconds;
   }
@@ -92,10 +62,8 @@ class RandomRun {
   const std::function<void(const cases::Case&)>& before_;
   const std::function<void(const cases::Case&, const Outcome&)>& after_;
   Clock::time_point start_ = Clock::now();
-  std::mutex mutex_;
   RandomTally tally_;
   int64_t drawn_ = 0;
-  std::exception_ptr error_;
 };
 
 }  // namespace

@@ -29,8 +29,8 @@ struct RandomTally {
   std::string given_up;                    // why the run ended early: more of it would tell nothing; empty: it did not
 };
 
-// `before` (may be empty) and `after` see every case, in the order in which they begin and end, one call at a time. Which cases are drawn
-// does not depend on `jobs`, but for the last few.
+// `before` (may be empty) and `after` see every case in the order in which they are drawn, one call at a time. Which cases are drawn does
+// not depend on `jobs`, but for the last few.
 RandomTally check_random(const RandomOptions& options, const std::function<void(const cases::Case&)>& before,
                          const std::function<void(const cases::Case&, const Outcome&)>& after);
 

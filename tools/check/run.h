@@ -17,6 +17,7 @@ struct CheckOptions {
   // Off: the workspace on the GPU is left as it was allocated, so that compute-sanitizer's initcheck sees reads of what was
   // never written.
   bool poison_workspace = true;
+  bool compare = true;                  // hold the outputs against the reference
   bool full_columns = false;            // every value column, however large the case is
   int32_t reference_threads = 0;        // 0: all; 1 where cases run side by side
   int64_t alignment = kLeastAlignment;  // of tensors, where the case does not say

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "case/mix.h"
 #include "check/generate.h"
 #include "check/parallel.h"
 
@@ -14,6 +15,24 @@ enum Salt : uint64_t { kInitialSalt = 1, kFinalSalt = 2, kCheckpointSalt = 3 };
 
 constexpr int64_t kWorthAThread = 1 << 12;  // token rows
 constexpr int64_t kStatesWorthAThread = 8;
+
+// A hash of bytes in which every place counts, the same on every machine.
+class ByteHash {
+ public:
+  void add(const std::byte* data, int64_t bytes) {
+    add_word(static_cast<uint64_t>(bytes));
+    for (int64_t i = 0; i < bytes; i += 8) {
+      uint64_t word = 0;
+      std::memcpy(&word, data + i, static_cast<size_t>(std::min<int64_t>(8, bytes - i)));
+      add_word(word);
+    }
+  }
+  uint64_t value() const { return value_; }
+
+ private:
+  void add_word(uint64_t word) { value_ = cases::mix(value_ ^ word); }
+  uint64_t value_ = 0;
+};
 
 }  // namespace
 
@@ -310,6 +329,23 @@ std::vector<std::byte> TensorSet::output_bits() const {
     bits.insert(bits.end(), buffer->data(), buffer->data() + buffer->bytes());
   }
   return bits;
+}
+
+uint64_t TensorSet::output_hash() const {
+  ByteHash hash;
+  const int64_t element = bytes_of(o_.dtype);
+  for (int64_t row = 0; row < case_.num_tokens(); ++row) {
+    const int64_t length = case_.batched ? case_.lengths[0] : 0;
+    const int64_t at = case_.batched ? o_.at(row / length, row % length, 0, 0) : row * o_.strides.token;
+    for (int64_t head = 0; head < o_.heads; ++head)
+      hash.add(o_.data + (at + head * o_.strides.head) * element, o_.width * element);
+  }
+  for (const StateTensor* pool : {&final_, &checkpoint_}) {
+    const int64_t bytes = case_.heads_v * pool->stride_head * bytes_of(pool->state.dtype);
+    for (const int64_t slot : pool->slots)
+      if (slot >= 0) hash.add(pool->data + slot * pool->stride_slot * bytes_of(pool->state.dtype), bytes);
+  }
+  return hash.value();
 }
 
 }  // namespace deltarelay::check

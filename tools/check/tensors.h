@@ -82,6 +82,8 @@ class TensorSet {
   std::string damage() const;
   // Every byte a run may have changed: o, final states, checkpoints. Equal for equal results.
   std::vector<std::byte> output_bits() const;
+  // A hash of what a run writes: rows of o and named slots of the pools as stored, without the gaps between them.
+  uint64_t output_hash() const;
 
   const TokenTensor& q() const { return q_; }
   const TokenTensor& k() const { return k_; }

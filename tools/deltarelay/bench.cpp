@@ -121,6 +121,7 @@ BenchRow measure(const cases::Case& c, const Settings& settings, const std::func
 
 int run(const Settings& settings) {
   const std::vector<cases::Case> all = settings.arguments.read();
+  if (!settings.json.empty() && settings.json != "-") require_writable(settings.json);  // not after minutes of timing
   const bool gpu = !all.empty() && std::all_of(all.begin(), all.end(), [](const cases::Case& c) { return c.on_gpu(); });
   const Columns kind = gpu ? Columns::kGpu : Columns::kCpu;
   std::vector<BenchRow> rows;
@@ -196,14 +197,15 @@ void add_bench(CLI::App& app, int& exit_code) {
   auto settings = std::make_shared<Settings>();
   settings->arguments.add_to(*command);
   command->add_option("--json", settings->json, "Write results to a file in the common format (- for standard output)")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(not_empty());
   command->add_flag("--markdown", settings->markdown, "Print a Markdown table");
   command->add_flag("--sweep", settings->sweep, "Time 1, 2, 4, ... 64 forced segments beside what the planner chose");
   command->add_flag("--full-columns", settings->full_columns,
                     "Check every value column of large cases too, not only a sample");
   command->add_option("--min-time", settings->min_seconds, "Seconds to spend on each timed plan")
       ->type_name("SECONDS")
-      ->check(CLI::PositiveNumber)
+      ->check(positive_number())
       ->capture_default_str();
   command->add_option("--commit", settings->commit, "Commit to name in the results")
       ->type_name("HASH")

@@ -1,6 +1,7 @@
 // The subcommands of `deltarelay`, one source file each. Each adds itself to the command line and sets the exit code.
 #pragma once
 #include <CLI/CLI.hpp>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -10,8 +11,14 @@ namespace deltarelay::command {
 
 enum ExitCode {
   kExitSuccess = 0,
-  kExitFailure = 1,  // a check failed, or the library refused a case
-  kExitUsage = 2     // an option, a case line or a file could not be read
+  kExitFailure = 1,  // a check failed, the library refused a case, or the output could not be written
+  kExitUsage = 2     // an option or a case line does not read, or a file cannot be opened
+};
+
+// What the caller wrote cannot be used: kExitUsage. Every other exception but cases::CaseError is kExitFailure.
+class UsageError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
 };
 
 void add_info(CLI::App& app, int& exit_code);
@@ -22,6 +29,10 @@ void add_plan(CLI::App& app, int& exit_code);
 void add_verify(CLI::App& app, int& exit_code);
 void add_bench(CLI::App& app, int& exit_code);
 void add_calibrate(CLI::App& app, int& exit_code);
+// These read the other commands from `app`, so that what they print cannot differ from what the parser takes.
+void add_help(CLI::App& app);
+void add_man(CLI::App& app);
+void add_completion(CLI::App& app);
 
 // The positional arguments that every command on cases takes, with the words that are to replace theirs.
 struct CaseArguments {
@@ -34,7 +45,15 @@ struct CaseArguments {
   std::vector<cases::Case> read() const;  // throws cases::CaseError
 };
 
-// Writes a file whole, or throws std::runtime_error that names it.
+// Throws UsageError unless a file at `path` can be written. Leaves what is there as it is.
+void require_writable(const std::string& path);
+// Writes a file whole. Throws UsageError when it cannot be opened, std::runtime_error when it cannot be written to its end.
 void write_file(const std::string& path, const std::string& text);
+// Throws std::runtime_error unless all that was printed to standard output has been written.
+void finish_standard_output();
+
+// Checks of options.
+CLI::Validator not_empty();
+CLI::Validator positive_number();  // finite too
 
 }  // namespace deltarelay::command

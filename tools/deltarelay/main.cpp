@@ -2,7 +2,6 @@
 
 #include <cstdio>
 #include <exception>
-#include <fstream>
 #include <stdexcept>
 
 #include "deltarelay/commands.h"
@@ -31,8 +30,8 @@ class Pattern {
 }  // namespace
 
 void CaseArguments::add_to(CLI::App& app, bool required) {
-  CLI::Option* option =
-      app.add_option("case", words, "Case lines (quoted, or as bare words) and files of cases; see docs/cases.md");
+  CLI::Option* option = app.add_option(
+      "case", words, "Case lines (quoted, or as bare words) and files of cases; see `deltarelay help cases`");
   if (required) option->required();
   app.add_option("--with", with, "Words that replace or add to those of every case, e.g. \"segments=2 threads=1\"");
   app.add_option("--only", only, "Only cases whose name (or line, without one) matches a regular expression")
@@ -57,13 +56,6 @@ std::vector<cases::Case> CaseArguments::read() const {
   return all;
 }
 
-void write_file(const std::string& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.close();
-  if (!file) throw std::runtime_error("file: expected a path that can be written, found '" + path + "'");
-}
-
 namespace {
 
 constexpr const char* kFooter = R"(Examples:
@@ -77,9 +69,20 @@ constexpr const char* kFooter = R"(Examples:
 
 A case is one line: rule, data type, then words in any order, such as
   kda bf16 hqk=16 hv=64 dk=128 dv=128 seqs=8192,1300x3 init final gate=bounded:-5 segments=auto seed=7
-docs/cases.md lists the words.
+`deltarelay help cases` lists the words.
 
-Exit codes: 0 success; 1 a check failed or the library refused a case; 2 bad usage.)";
+Exit codes: 0 success; 1 a check failed, the library refused a case, or the output could not be written; 2 bad usage.)";
+
+// Said before the options are read: CLI11 reports a missing subcommand, not the word that is none.
+void require_known_subcommand(const CLI::App& app, int argc, char** argv) {
+  if (argc < 2 || argv[1][0] == '-') return;
+  std::string known;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    if (command->check_name(argv[1])) return;
+    known += (known.empty() ? "" : ", ") + command->get_name();
+  }
+  throw UsageError("subcommand: expected one of " + known + ", found " + cases::in_quotes(argv[1]));
+}
 
 int run(int argc, char** argv) {
   CLI::App app(
@@ -87,7 +90,7 @@ int run(int argc, char** argv) {
       "deltarelay");
   app.footer(kFooter);
   app.require_subcommand(1);
-  app.set_version_flag("--version", std::string(dr_build_info()));
+  app.set_version_flag("-V,--version", std::string(dr_build_info()));
   int exit_code = kExitSuccess;
   add_info(app, exit_code);
   add_support(app, exit_code);
@@ -97,11 +100,18 @@ int run(int argc, char** argv) {
   add_verify(app, exit_code);
   add_bench(app, exit_code);
   add_calibrate(app, exit_code);
+  add_help(app);
+  add_man(app);
+  add_completion(app);
   try {
+    require_known_subcommand(app, argc, argv);
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? kExitSuccess : kExitUsage;
   } catch (const cases::CaseError& error) {
+    std::fprintf(stderr, "deltarelay: %s\n", error.what());
+    return kExitUsage;
+  } catch (const UsageError& error) {
     std::fprintf(stderr, "deltarelay: %s\n", error.what());
     return kExitUsage;
   } catch (const Exception& error) {
@@ -116,9 +126,11 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
-    return deltarelay::command::run(argc, argv);
+    const int exit_code = deltarelay::command::run(argc, argv);
+    deltarelay::command::finish_standard_output();
+    return exit_code;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "deltarelay: %s\n", error.what());
-    return deltarelay::command::kExitUsage;
+    return deltarelay::command::kExitFailure;
   }
 }

@@ -44,6 +44,9 @@ int run(const Settings& settings) {
     const cases::Case c = words.empty() ? each : cases::with_words(each, words);
     try {
       show(c, settings, collected);
+    } catch (const NothingToDraw& error) {
+      std::fprintf(stderr, "deltarelay: %s\n  in: %s\n", error.what(), cases::print(c).c_str());
+      exit_code = kExitFailure;
     } catch (const Exception& error) {
       std::fprintf(stderr, "deltarelay: %s: %s\n  in: %s\n", dr_status_string(error.status()), error.what(),
                    cases::print(c).c_str());
@@ -71,12 +74,16 @@ void add_plan(CLI::App& app, int& exit_code) {
                     "Print everything the planner decided as JSON, with the modelled schedule");
   command
       ->add_option("--svg", settings->svg,
-                   "Write a timeline: units against time, the unsplit schedule below the split one")
-      ->type_name("FILE");
+                   "Write a timeline: units against time, the unsplit schedule below the split one; of a plan with too "
+                   "many items, stages against time")
+      ->type_name("FILE")
+      ->check(not_empty());
   command->add_option("--policy", settings->policy, "Cut as another system would: fla, cula-sm100, ...")
-      ->type_name("NAME");
+      ->type_name("NAME")
+      ->check(not_empty());
   command->add_option("--device", settings->device, "Plan for a known device, see `deltarelay info`")
-      ->type_name("NAME");
+      ->type_name("NAME")
+      ->check(not_empty());
   command->callback([settings, &exit_code] { exit_code = run(*settings); });
 }
 

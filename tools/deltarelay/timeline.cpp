@@ -8,15 +8,22 @@
 #include <set>
 #include <vector>
 
+#include "deltarelay/svg.h"
 #include "deltarelay/terminal.h"
 
 namespace deltarelay::command {
 namespace {
 
 using nlohmann::json;
+using svg::escape;
+using svg::kWidth;
+using svg::px;
+using svg::rect;
+using svg::text_at;
+using svg::tick_label;
+using svg::tick_step;
 
 // Pixels of the page.
-constexpr double kWidth = 1200;
 constexpr double kMargin = 28;
 constexpr double kLabelWidth = 64;  // names of units, left of a panel
 constexpr double kNoteWidth = 96;   // end of the schedule, right of a panel
@@ -108,33 +115,6 @@ std::vector<Item> merge_thin(std::vector<Item> items, double ns_per_pixel) {
   return merged;
 }
 
-std::string escape(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '&') {
-      out += "&amp;";
-    } else if (c == '<') {
-      out += "&lt;";
-    } else if (c == '>') {
-      out += "&gt;";
-    } else if (c == '"') {
-      out += "&quot;";
-    } else {
-      out += c;
-    }
-  }
-  return out;
-}
-
-std::string px(double value) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.2f", value);
-  std::string out = text.data();
-  out.erase(out.find_last_not_of('0') + 1);
-  if (out.back() == '.') out.pop_back();
-  return out;
-}
-
 // Hue by sequence, lightness by segment: neighbours in time differ, and a sequence stays one colour.
 std::string fill_of(int64_t sequence, int64_t segment) {
   constexpr std::array<int, 10> kHues = {214, 28, 152, 342, 268, 48, 188, 4, 92, 308};
@@ -152,41 +132,6 @@ std::string fill_of(int64_t sequence, int64_t segment) {
   std::array<char, 16> text{};
   std::snprintf(text.data(), text.size(), "#%02x%02x%02x", channel(0), channel(8), channel(4));
   return text.data();
-}
-
-// The label of a tick: round numbers without the zeros that other durations keep.
-std::string tick_label(double ns) {
-  if (ns == 0) return "0";
-  std::array<char, 32> text{};
-  const bool milli = ns >= 1e6;
-  const bool micro = ns >= 1e3;
-  std::snprintf(text.data(), text.size(), "%.4g %s",
-                ns / (milli   ? 1e6
-                      : micro ? 1e3
-                              : 1.0),
-                milli   ? "ms"
-                : micro ? "us"
-                        : "ns");
-  return text.data();
-}
-
-// A step of 1, 2, 2.5 or 5 times a power of ten that gives about eight ticks.
-double tick_step(double span) {
-  const double raw = span / 8;
-  const double power = std::pow(10, std::floor(std::log10(raw)));
-  for (const double factor : {1.0, 2.0, 2.5, 5.0})
-    if (raw <= factor * power) return factor * power;
-  return 10 * power;
-}
-
-std::string text_at(double x, double y, const std::string& css, const std::string& text, const char* anchor = "start") {
-  return "<text x=\"" + px(x) + "\" y=\"" + px(y) + "\" class=\"" + css + "\" text-anchor=\"" + anchor + "\">" +
-         escape(text) + "</text>\n";
-}
-
-std::string rect(double x, double y, double width, double height, const std::string& attributes) {
-  return "<rect x=\"" + px(x) + "\" y=\"" + px(y) + "\" width=\"" + px(width) + "\" height=\"" + px(height) + "\" " +
-         attributes + "/>\n";
 }
 
 class Picture {
@@ -216,11 +161,7 @@ class Picture {
     y = draw_axis(y);
     y = draw_legend(y + 8);
     const double height = y + kMargin - 8;
-    std::string svg = "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" + px(kWidth) + "\" height=\"" + px(height) +
-                      "\" viewBox=\"0 0 " + px(kWidth) + " " + px(height) + "\">\n";
-    svg += "<title>" + escape(case_line_) + "</title>\n" + style();
-    svg += rect(0, 0, kWidth, height, "fill=\"#ffffff\"");
-    return svg + title() + body_ + "</svg>\n";
+    return svg::document(height, case_line_, title() + body_);
   }
 
  private:
@@ -238,25 +179,6 @@ class Picture {
     return schedule.end > 0 ? (schedule.busy + schedule.prepare * units) / (schedule.end * units) : 0;
   }
 
-  static std::string style() {
-    return "<style>\n"
-           "text { font-family: 'DejaVu Sans', 'Helvetica Neue', Helvetica, Arial, sans-serif; fill: #24292f; }\n"
-           ".h1 { font-size: 21px; font-weight: bold; }\n"
-           ".h2 { font-size: 14px; font-weight: bold; }\n"
-           ".case { font-size: 12.5px; font-family: 'DejaVu Sans Mono', Menlo, Consolas, monospace; fill: #57606a; }\n"
-           ".note { font-size: 12px; fill: #57606a; }\n"
-           ".end { font-size: 12.5px; font-weight: bold; }\n"
-           ".inside { font-size: 11px; fill: #ffffff; }\n"
-           ".hatched { font-size: 11px; fill: #24292f; }\n"
-           "</style>\n"
-           "<defs>\n"
-           "<pattern id=\"hatch\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\" "
-           "patternTransform=\"rotate(45)\">"
-           "<rect width=\"6\" height=\"6\" fill=\"#ffffff\" fill-opacity=\"0.42\"/>"
-           "<rect width=\"2\" height=\"6\" fill=\"#ffffff\" fill-opacity=\"0.45\"/></pattern>\n"
-           "</defs>\n";
-  }
-
   std::string title() const {
     const double gain = unsplit_.end / std::max(1.0, split_.end);
     std::string head = "DeltaRelay plan: unsplit";
@@ -268,12 +190,8 @@ class Picture {
     facts += "  ·  " + thousands(units_) + (units_ == 1 ? " unit" : " units");
     if (!device_.empty()) facts += " of " + device_;
     if (!backend_.empty()) facts += "  ·  backend " + backend_;
-    // The line may be long; a monospaced character is about 0.602 of its size wide.
-    constexpr double kCharacter = 12.5 * 0.602;
-    const auto fits = static_cast<size_t>((kWidth - 2 * kMargin) / kCharacter);
-    std::string line = case_line_;
-    if (line.size() > fits) line = line.substr(0, fits - 3) + "...";
-    return text_at(kMargin, 40, "h1", head) + text_at(kMargin, 64, "note", facts) + text_at(kMargin, 88, "case", line);
+    return text_at(kMargin, 40, "h1", head) + text_at(kMargin, 64, "note", facts) +
+           svg::case_at(kMargin, 88, case_line_);
   }
 
   double draw_panel(double y, const Schedule& schedule, const std::string& name, bool main) {
@@ -430,10 +348,53 @@ class Picture {
   std::string body_;
 };
 
+// A plan whose schedule is too long to list: its stages one after the other, and the call with nothing cut below them.
+std::string draw_stages(const json& plan, const std::string& case_line) {
+  const double total = plan.value("predicted_ns", 0.0);
+  const double unsplit = plan.value("unsplit_ns", 0.0);
+  const double end = std::max({total, unsplit, 1.0});
+  constexpr double kLabels = 150;  // names of stages, left of their bars
+  constexpr double kLeft = kMargin + kLabels;
+  constexpr double kSpan = kWidth - kLeft - kMargin - kNoteWidth - 140;
+  const auto x_of = [&](double ns) { return kLeft + ns / end * kSpan; };
+  std::string body = text_at(kMargin, 40, "h1", "DeltaRelay plan: stages, predicted");
+  std::string facts = "predicted " + duration(total) + ", with nothing cut " + duration(unsplit) + "  ·  backend " +
+                      plan.value("backend", std::string());
+  if (plan.contains("schedule_omitted"))
+    facts += "  ·  items are not drawn: " + plan["schedule_omitted"].get<std::string>();
+  body += text_at(kMargin, 64, "note", facts) + svg::case_at(kMargin, 88, case_line);
+  double y = kTitleHeight;
+  const auto bar = [&](const std::string& name, double begin, double ns, const std::string& note, const char* fill) {
+    body += text_at(kLeft - 10, y + 19, "note", name, "end");
+    body += rect(x_of(begin), y, std::max(1.0, x_of(begin + ns) - x_of(begin)), 28, fill);
+    body += text_at(x_of(begin + ns) + 8, y + 19, "note", note);
+    y += 38;
+  };
+  double begin = 0;
+  for (const json& step : plan.at("steps")) {
+    const double ns = step.value("predicted_ns", 0.0);
+    bar(step.value("stage", std::string()), begin, ns,
+        duration(ns) + ", " + thousands(step.value("items", int64_t{0})) + " items",
+        ("fill=\"" + fill_of(0, 0) + "\"").c_str());
+    begin += ns;
+  }
+  bar("nothing cut", 0, unsplit, duration(unsplit), kPrepareFill);
+  const double step = tick_step(end);
+  for (double ns = 0; ns <= end * 1.0001; ns += step)
+    body += text_at(x_of(ns), y + 14, "note", tick_label(ns), "middle");
+  return svg::document(y + kAxisHeight, case_line, body);
+}
+
 }  // namespace
 
 std::string draw_timeline(const nlohmann::json& plan, const std::string& case_line) {
-  return Picture(plan, case_line).draw();
+  if (plan.contains("schedule")) return Picture(plan, case_line).draw();
+  if (!plan.at("problem").at("lengths_known").get<bool>())
+    throw NothingToDraw(
+        "--svg: expected lengths that are known when the plan is made, found lengths=execute: until they come there is "
+        "no "
+        "schedule to draw");
+  return draw_stages(plan, case_line);
 }
 
 }  // namespace deltarelay::command

@@ -2,6 +2,7 @@
 #include <cstdio>
 
 #include "check/check.h"
+#include "check/jobs.h"
 #include "check/random.h"
 #include "deltarelay/commands.h"
 #include "deltarelay/deltarelay.hpp"
@@ -15,6 +16,8 @@ struct Settings {
   bool every_isa = false;
   bool skip_declined = false;
   bool quiet = false;
+  bool hash = false;
+  bool compare = false;  // with a hash too
   check::CheckOptions check;
   check::RandomOptions random;
 
@@ -61,8 +64,27 @@ void print_failed(const cases::Case& c, const check::Outcome& outcome) {
   std::printf("      repeat: deltarelay verify \"%s\"\n", cases::print(c).c_str());
 }
 
-void count(const cases::Case& c, const check::Outcome& outcome, const Settings& settings, Tally& tally) {
+// One line for every case, so that those of two builds can be compared with diff. Reasons go to standard error.
+void print_hash(const cases::Case& c, const check::Outcome& outcome) {
   if (outcome.passed()) {
+    std::printf("%016llx  %s\n", static_cast<unsigned long long>(outcome.hash), cases::print(c).c_str());
+    return;
+  }
+  const bool declined = outcome.verdict == check::Verdict::kDeclined;
+  std::printf("%-16s  %s\n", declined ? "declined" : "failed", cases::print(c).c_str());
+  std::fprintf(stderr, "deltarelay: %s\n  in: %s\n", outcome.message.c_str(), cases::print(c).c_str());
+}
+
+void count_hashed(const cases::Case& c, const check::Outcome& outcome, const Settings& settings, Tally& tally) {
+  const bool declined = outcome.verdict == check::Verdict::kDeclined && settings.skip_declined;
+  ++(outcome.passed() ? tally.passed : declined ? tally.skipped : tally.failed);
+  print_hash(c, outcome);
+}
+
+void count(const cases::Case& c, const check::Outcome& outcome, const Settings& settings, Tally& tally) {
+  if (settings.hash) {
+    count_hashed(c, outcome, settings, tally);
+  } else if (outcome.passed()) {
     ++tally.passed;
     if (!settings.quiet) print_passed(c, outcome);
   } else if (outcome.verdict == check::Verdict::kDeclined && settings.skip_declined) {
@@ -105,10 +127,26 @@ void verify_random(const Settings& settings, Tally& tally) {
       });
   progress.clear();
   for (const auto& [reason, times] : random.reasons)
-    std::printf("declined %lld: %s\n", static_cast<long long>(times), reason.c_str());
+    std::fprintf(settings.hash ? stderr : stdout, "declined %lld: %s\n", static_cast<long long>(times), reason.c_str());
   if (random.given_up.empty()) return;
   ++tally.failed;
   std::printf("%s  random cases were given up: %s\n", red("FAIL").c_str(), random.given_up.c_str());
+}
+
+void verify_listed(const std::vector<cases::Case>& all, const Settings& settings, Tally& tally) {
+  Progress progress(static_cast<int64_t>(all.size()));
+  size_t begun = 0;
+  const auto next = [&](cases::Case& c) {
+    if (begun == all.size()) return false;
+    c = all[begun++];
+    progress.show(static_cast<int64_t>(begun) - 1, cases::print(c));
+    return true;
+  };
+  const auto in_turn = [&](const cases::Case& c, const check::Outcome& outcome) {
+    if (!settings.quiet || !outcome.passed()) progress.clear();
+    count(c, outcome, settings, tally);
+  };
+  check::check_cases(settings.random.jobs, settings.check, {next, {}, in_turn});
 }
 
 int run(const Settings& settings) {
@@ -119,14 +157,9 @@ int run(const Settings& settings) {
     throw cases::CaseError("--device-file: expected cases of the command line, found random ones");
   if (settings.every_isa) all = for_every_isa(all);
   Tally tally;
-  Progress progress(static_cast<int64_t>(all.size()));
-  for (size_t i = 0; i < all.size(); ++i) {
-    progress.show(static_cast<int64_t>(i), cases::print(all[i]));
-    if (!settings.quiet) progress.clear();
-    count(all[i], check::check_case(all[i], settings.check), settings, tally);
-  }
-  progress.clear();
+  verify_listed(all, settings, tally);
   if (settings.draws()) verify_random(settings, tally);
+  if (settings.hash) return tally.failed == 0 ? kExitSuccess : kExitFailure;
   std::string summary = std::to_string(tally.passed) + " passed, " + std::to_string(tally.failed) + " failed";
   if (tally.skipped > 0) summary += ", " + std::to_string(tally.skipped) + " skipped";
   std::printf("%s\n", tally.failed == 0 ? green(summary).c_str() : red(summary).c_str());
@@ -146,31 +179,43 @@ void add_verify(CLI::App& app, int& exit_code) {
       "  deltarelay verify tests/cases/ci.txt --every-isa --with \"threads=2\"\n"
       "  deltarelay verify --random 60 --seed 1000\n"
       "  deltarelay verify --random-cases 20000 --on cuda-sm80,cuda-sm90 --jobs 16 --skip-declined -q\n"
-      "  deltarelay verify tests/cases/gpu.txt");
+      "  deltarelay verify tests/cases/gpu.txt\n"
+      "  deltarelay verify tests/cases/ci.txt --hash > before.txt");
   auto settings = std::make_shared<Settings>();
   settings->arguments.add_to(*command, false);
   command->add_flag("--every-isa", settings->every_isa, "Run each case on every instruction set of the cpu backend");
   command->add_flag("--skip-declined", settings->skip_declined, "A case that its backend declines is no failure");
   command->add_flag("-q,--quiet", settings->quiet, "Print failures and the summary only");
+  command->add_flag("--hash", settings->hash,
+                    "Print a hash of the outputs of each case instead, to show that no bit moved between two builds; "
+                    "nothing is compared unless --compare is given too");
+  command->add_flag("--compare", settings->compare, "With --hash: hold the results against the reference too");
   command->add_flag("--full-columns", settings->check.full_columns,
                     "Check every value column of large cases too, not only a sample");
   command->add_flag("!--bare-workspace", settings->check.poison_workspace,
                     "Leave the workspace on a GPU as it was allocated, for compute-sanitizer --tool initcheck");
   command->add_option("--random", settings->random.seconds, "Draw random cases for so many seconds")
-      ->type_name("SECONDS");
+      ->type_name("SECONDS")
+      ->check(positive_number());
   command
       ->add_option("--random-cases", settings->random.cases,
                    "Draw random cases until so many have run, those that were declined not counted")
-      ->type_name("N");
+      ->type_name("N")
+      ->check(positive_number());
   command->add_option("--on", settings->random.backends, "Backends that random cases are drawn for, in turn")
       ->type_name("NAME,...")
       ->delimiter(',');
-  command->add_option("--jobs", settings->random.jobs, "Random cases at a time")
+  command->add_option("--jobs", settings->random.jobs, "Cases at a time; they are printed in the order they came")
       ->type_name("N")
       ->check(CLI::Range(1, 256));
   command->add_option("--seed", settings->random.seed, "Seed of the first random case")->type_name("N");
-  command->add_option("--cost", settings->random.cost, "Most tokens x HV x DK x DV of a random case")->type_name("N");
-  command->callback([settings, &exit_code] { exit_code = run(*settings); });
+  command->add_option("--cost", settings->random.cost, "Most tokens x HV x DK x DV of a random case")
+      ->type_name("N")
+      ->check(positive_number());
+  command->callback([settings, &exit_code] {
+    settings->check.compare = !settings->hash || settings->compare;
+    exit_code = run(*settings);
+  });
 }
 
 }  // namespace deltarelay::command

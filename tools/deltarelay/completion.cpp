@@ -1,0 +1,198 @@
+// Completion scripts for shells, made from the subcommands and options that the parser has.
+#include <array>
+#include <cstdio>
+
+#include "deltarelay/commands.h"
+
+namespace deltarelay::command {
+namespace {
+
+std::vector<const CLI::App*> commands_of(const CLI::App& app) {
+  return app.get_subcommands([](const CLI::App*) { return true; });
+}
+
+std::vector<const CLI::Option*> options_of(const CLI::App& command) {
+  return command.get_options([](const CLI::Option* option) { return option->nonpositional(); });
+}
+
+bool takes_cases(const CLI::App& command) { return command.get_option_no_throw("case") != nullptr; }
+
+bool takes_value(const CLI::Option& option) { return option.get_items_expected_max() > 0; }
+
+// "--quiet", "-q".
+std::vector<std::string> names_of(const CLI::Option& option) {
+  std::vector<std::string> names;
+  for (const std::string& name : option.get_lnames()) names.push_back("--" + name);
+  for (const std::string& name : option.get_snames()) names.push_back("-" + name);
+  return names;
+}
+
+// Words that begin a word of a case: "kda", "hv=", "l2norm".
+std::vector<std::string> case_words() {
+  std::vector<std::string> words;
+  for (const cases::GrammarWord& entry : cases::grammar()) {
+    const size_t equals = entry.word.find('=');
+    if (equals != std::string::npos) {
+      words.push_back(entry.word.substr(0, equals + 1));
+      continue;
+    }
+    for (size_t begin = 0; begin <= entry.word.size();) {  // "kda|gdn"
+      const size_t end = std::min(entry.word.find('|', begin), entry.word.size());
+      words.push_back(entry.word.substr(begin, end - begin));
+      begin = end + 1;
+    }
+  }
+  return words;
+}
+
+std::string join(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : " ") + word;
+  return text;
+}
+
+// Text between single quotes of a shell.
+std::string quote(const std::string& text) {
+  std::string out = "'";
+  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
+}
+
+// With a backslash before what means something to zsh's _arguments.
+std::string escape_zsh(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    if (std::string_view("[]:\\").find(c) != std::string_view::npos) out += '\\';
+    out += c;
+  }
+  return out;
+}
+
+// "--json[Write ...]:FILE:_files", "--quiet[Print ...]".
+std::string zsh_option(const std::string& name, const CLI::Option& option) {
+  std::string text = name + "[" + escape_zsh(option.get_description()) + "]";
+  if (!takes_value(option)) return text;
+  const bool file = option.get_type_name().rfind("FILE", 0) == 0;
+  return text + ":" + escape_zsh(option.get_type_name()) + (file ? ":_files" : ": ");
+}
+
+std::string bash_script(const CLI::App& app) {
+  std::vector<std::string> verbs;
+  std::string options, with_cases;
+  for (const CLI::App* command : commands_of(app)) {
+    verbs.push_back(command->get_name());
+    std::vector<std::string> names;
+    for (const CLI::Option* option : options_of(*command))
+      for (const std::string& name : names_of(*option)) names.push_back(name);
+    options += "    " + command->get_name() + ") options=" + quote(join(names)) + " ;;\n";
+    if (takes_cases(*command)) with_cases += (with_cases.empty() ? "" : "|") + command->get_name();
+  }
+  return "# bash completion of deltarelay\n"
+         "_deltarelay() {\n"
+         "  local current=\"${COMP_WORDS[COMP_CWORD]}\" options='' words=''\n"
+         "  if [ \"$COMP_CWORD\" -eq 1 ]; then\n"
+         "    COMPREPLY=($(compgen -W " +
+         quote(join(verbs) + " --help --version") +
+         " -- \"$current\"))\n"
+         "    return\n"
+         "  fi\n"
+         "  case \"${COMP_WORDS[1]}\" in\n" +
+         options +
+         "  esac\n"
+         "  case \"${COMP_WORDS[1]}\" in\n"
+         "    " +
+         with_cases + ") words=" + quote(join(case_words())) + " ;;\n" +
+         "    help) words=" + quote("cases " + join(verbs)) + " ;;\n" +
+         "    completion) words='bash zsh fish' ;;\n"
+         "  esac\n"
+         "  if [[ \"$current\" == -* ]]; then\n"
+         "    COMPREPLY=($(compgen -W \"$options\" -- \"$current\"))\n"
+         "    return\n"
+         "  fi\n"
+         "  COMPREPLY=($(compgen -W \"$words\" -- \"$current\"))\n"
+         "  [[ \"${COMPREPLY[0]}\" == *= ]] && compopt -o nospace 2>/dev/null\n"
+         "  if [ -z \"${COMPREPLY[0]}\" ]; then\n"
+         "    compopt -o filenames 2>/dev/null\n"
+         "    COMPREPLY=($(compgen -f -- \"$current\"))\n"
+         "  fi\n"
+         "  return 0\n"
+         "}\n"
+         "complete -F _deltarelay deltarelay\n";
+}
+
+std::string zsh_script(const CLI::App& app) {
+  std::string verbs, arguments;
+  for (const CLI::App* command : commands_of(app)) {
+    verbs += "    " + quote(command->get_name() + ":" + command->get_description()) + "\n";
+    arguments += "    " + command->get_name() + ")\n      _arguments";
+    for (const CLI::Option* option : options_of(*command))
+      for (const std::string& name : names_of(*option)) arguments += " \\\n        " + quote(zsh_option(name, *option));
+    if (takes_cases(*command)) arguments += " \\\n        '*:case:_deltarelay_cases'";
+    arguments += "\n      ;;\n";
+  }
+  std::string keys, words;
+  for (const std::string& word : case_words()) (word.back() == '=' ? keys : words) += " " + word;
+  return "#compdef deltarelay\n"
+         "_deltarelay_cases() {\n"
+         "  compadd -S '' --" +
+         keys + "\n  compadd --" + words +
+         "\n  _files\n"
+         "}\n"
+         "_deltarelay() {\n"
+         "  local -a verbs\n"
+         "  verbs=(\n" +
+         verbs +
+         "  )\n"
+         "  if (( CURRENT == 2 )); then\n"
+         "    _describe subcommand verbs\n"
+         "    return\n"
+         "  fi\n"
+         "  shift words\n"
+         "  (( CURRENT-- ))\n"
+         "  case $words[1] in\n" +
+         arguments +
+         "  esac\n"
+         "}\n"
+         "_deltarelay \"$@\"\n";
+}
+
+std::string fish_script(const CLI::App& app) {
+  std::string text = "# fish completion of deltarelay\n", with_cases;
+  for (const CLI::App* command : commands_of(app)) {
+    const std::string seen = " -n '__fish_seen_subcommand_from " + command->get_name() + "'";
+    text += "complete -c deltarelay -f -n __fish_use_subcommand -a " + command->get_name() + " -d " +
+            quote(command->get_description()) + "\n";
+    for (const CLI::Option* option : options_of(*command)) {
+      text += "complete -c deltarelay" + seen;
+      for (const std::string& name : option->get_lnames()) text += " -l " + name;
+      for (const std::string& name : option->get_snames()) text += " -s " + name;
+      text += std::string(takes_value(*option) ? " -r" : "") + " -d " + quote(option->get_description()) + "\n";
+    }
+    if (takes_cases(*command)) with_cases += " " + command->get_name();
+  }
+  return text + "complete -c deltarelay -n '__fish_seen_subcommand_from" + with_cases + "' -a " +
+         quote(join(case_words())) + "\n";
+}
+
+}  // namespace
+
+void add_completion(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("completion", "Print a completion script for a shell");
+  command->footer(
+      "Examples:\n"
+      "  source <(deltarelay completion bash)\n"
+      "  deltarelay completion zsh > ~/.zfunc/_deltarelay\n"
+      "  deltarelay completion fish > ~/.config/fish/completions/deltarelay.fish");
+  auto shell = std::make_shared<std::string>();
+  command->add_option("shell", *shell, "bash, zsh or fish")
+      ->required()
+      ->check(CLI::IsMember(std::array<std::string, 3>{"bash", "zsh", "fish"}));
+  command->callback([shell, &app] {
+    const std::string script = *shell == "bash"  ? bash_script(app)
+                               : *shell == "zsh" ? zsh_script(app)
+                                                 : fish_script(app);
+    std::fputs(script.c_str(), stdout);
+  });
+}
+
+}  // namespace deltarelay::command
