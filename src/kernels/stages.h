@@ -115,10 +115,10 @@ struct DeviceCall {
   std::byte* prepared;         // [chunk, HV, record_bytes]; nullptr where the call has no chunk
   float* slot_state;           // [slot, HV, state_floats]; nullptr where the call has no slot
   float* slot_transition;      // [slot, HV, transition_floats]; nullptr where the call has no slot
-  uint32_t* slot_lives;        // [slot, HV, 2]; nullptr where the call has no slot
+  uint32_t* slot_lives;        // [slot, HV, strips, 2]; nullptr where the call has no slot
   float* checkpoints;          // [bounds.checkpoints, HV, DV, DK]; nullptr where none waits (plan.h)
   RelayLine relay;             // of rows that are handed on; without a share: none is
-  float* relay_states;         // [relay.places(), DV, DK]
+  float* relay_states;         // [relay.places(), DV / strips, DK]
   RelayMark* relay_marks;      // [relay.places(), 2]
 };
 
@@ -187,6 +187,9 @@ struct Backend {
   int32_t tf32_way = -1;  // the one of DR_MATH_TF32, taken when that is asked for and never else; -1: none
   const char* const* way_names = nullptr;
   bool (*takes_way)(const Problem&, int32_t way) = nullptr;
+  // Number of strips that the value columns of a head are divided into. Each strip is walked as a head of its own, with its own state and
+  // transition; tilings count work items of a head, so they are multiples of this. nullptr: 1.
+  int32_t (*strips)(const Problem&) = nullptr;
   // Where the tiling is not for the planner to choose: value tiles of a head, and what one unit with so much shared memory (0: not known) runs at
   // once, each CTA a work item.
   int32_t (*value_tiles)(const Problem&) = nullptr;
@@ -195,10 +198,11 @@ struct Backend {
   bool (*short_summaries)(const Problem&) = nullptr;
   // Do summaries of such a call walk the last chunks of a row first? `units`: multiprocessors; `exact`: the carry is. nullptr: never.
   bool (*tries_suffixes)(const Problem&, const CallBounds&, int32_t units, bool exact) = nullptr;
-  // Where a work item of a way without records is a whole head: do two heads of one key share their making? nullptr: never.
+  // Where a work item of a way without records is a whole strip: do two strips of one key share their making? nullptr: never.
   bool (*walks_twins)(const Problem&, const CallBounds&) = nullptr;
   // Whether units of a way and tiling can hand rows on to each other (relay.h). nullptr: they cannot.
-  RelayUnits (*relay_units)(const Problem&, int32_t way, int32_t tiles, const CallBounds&, int32_t units) = nullptr;
+  RelayUnits (*relay_units)(const Problem&, int32_t way, int32_t tiles_a_strip, const CallBounds&,
+                            int32_t units) = nullptr;
 };
 
 extern const Backend kReferenceBackend;

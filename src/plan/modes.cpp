@@ -25,22 +25,22 @@ int32_t clamp_cost(int64_t value, int32_t least) {
 // value * up / down, rounded to nearest.
 int64_t scaled(int64_t value, int64_t up, int64_t down) { return (value * up + down / 2) / down; }
 
-// Bytes of one token and value head: q and k are shared by a group. Summaries read neither q nor o, and preparing reads all but v.
+// Bytes of one token and strip. A group shares q and k; the strips of a head share everything but v and o. Summaries read neither q nor o, and preparing reads all but v.
 struct TokenBytes {
   int64_t emit, summarize, prepare;
 };
 
 TokenBytes token_bytes(Rule rule, int64_t dk, int64_t dv, int64_t group, int64_t data, int64_t output, int64_t gate,
-                       int64_t beta) {
-  const int64_t gates = (rule == Rule::kKda ? dk : 1) * gate;
-  const int64_t summarize = dk * data / group + dv * data + gates + beta;
-  return {summarize + dk * data / group + dv * output, summarize, 2 * dk * data / group + gates + beta};
+                       int64_t beta, int64_t strips = 1) {
+  const int64_t gates = (rule == Rule::kKda ? dk : 1) * gate + beta, keys = dk * data / group;
+  const int64_t summarize = (keys + gates) / strips + dv / strips * data;
+  return {summarize + keys / strips + dv / strips * output, summarize, 2 * dk * data / group + gates};
 }
 
-TokenBytes bytes_of(const Problem& p) {
+TokenBytes bytes_of(const Problem& p, int64_t strips) {
   auto bytes = [](DType type) { return static_cast<int64_t>(size_of(type)); };
   return token_bytes(p.rule, p.dk, p.dv, p.group(), bytes(p.dtype), bytes(p.dtype_o), bytes(p.dtype_gate),
-                     bytes(p.dtype_beta));
+                     bytes(p.dtype_beta), strips);
 }
 
 // What a device's byte figures stand for: 16-bit data; KDA with a 16-bit gate and one value head a key head, GDN with an fp32
@@ -82,11 +82,13 @@ int32_t tenths_of_start(Rule rule, bool fused) { return !fused ? 5 : rule == Rul
 constexpr int64_t kTwinHundredths = 97;
 
 plan::Costs costs_of(const Problem& problem, const Options& options, const Backend& backend, int32_t isa,
-                     int32_t tiles) {
+                     int32_t tiles_a_head) {
   const dr_device& device = options.device;
-  const int64_t record_bytes = backend.sizes(problem, isa, {options.threads, tiles}).record_bytes;
+  const int64_t record_bytes = backend.sizes(problem, isa, {options.threads, tiles_a_head}).record_bytes;
   const dr_costs& stated = stated_costs(problem, options, backend, record_bytes);
-  const int64_t dk = problem.dk, dv = problem.dv, w = kStatedWidth;
+  // A strip costs what a head of its width costs. Only prepare works by the head.
+  const int64_t strips = strips_of(problem, backend), tiles = tiles_a_head / strips;
+  const int64_t dk = problem.dk, dv = problem.dv / strips, w = kStatedWidth;
   const int64_t chunk = backend.chunk(problem, isa), stated_chunk = std::max(1, stated.chunk);
   const bool is_reference = &backend == &kReferenceBackend;
   const bool portable_fp32 = &backend == &kCudaSm80Backend && problem.dtype == DType::kFp32;
@@ -115,11 +117,11 @@ plan::Costs costs_of(const Problem& problem, const Options& options, const Backe
   const int64_t fold_tiles = std::min(panels, units);
   auto fold_ns = [&](int64_t stated_ns) { return scaled(stated_ns, dk * dk * dv, w * w * w); };
 
-  const TokenBytes bytes = bytes_of(problem), nominal = stated_bytes(problem.rule);
+  const TokenBytes bytes = bytes_of(problem, strips), nominal = stated_bytes(problem.rule);
 
   plan::Costs c;
   c.units = static_cast<int32_t>(units);
-  c.copies = clamp_cost(int64_t{problem.heads_v} * tiles, 1);
+  c.copies = clamp_cost(int64_t{problem.heads_v} * tiles_a_head, 1);
   c.emit = clamp_cost(local_ns(local) + scaled(emit_ns, plan::ceil_div(panels, tiles), panels), 1);
   c.summarize =
       clamp_cost(local_ns(summarize_local) + scaled(summarize_ns, plan::ceil_div(all_panels, tiles), all_panels), 1);
@@ -134,11 +136,11 @@ plan::Costs costs_of(const Problem& problem, const Options& options, const Backe
     if (tiles == 1) {
       c.first_extra = clamp_cost(local_ns(local), 0);
       c.piece_extra = clamp_cost(2 * pair_start - c.item, 0);
-      // Twins and those who hand rows on have a whole head each.
+      // Twins and those who hand rows on have a whole strip each.
       const CallBounds whole = uncut_bounds(problem, static_cast<int32_t>(chunk));
       if (record_bytes == 0 && backend.walks_twins(problem, whole))
         c.emit = clamp_cost(scaled(c.emit, kTwinHundredths, 100), 1);
-      c.relay = backend.relay_units(problem, isa, tiles, whole, device.units);
+      c.relay = backend.relay_units(problem, isa, static_cast<int32_t>(tiles), whole, device.units);
     } else {
       c.item = clamp_cost(pair_start, 0);
     }
@@ -188,7 +190,7 @@ Modes modes_of(const Problem& problem, const Options& options, const Backend& ba
     modes.count = 1;
     return modes;
   }
-  for (int32_t tiles = 1; modes.count < kMaxModes && tiles <= most; tiles *= 2) {
+  for (int32_t tiles = strips_of(problem, backend); modes.count < kMaxModes && tiles <= most; tiles *= 2) {
     modes.tiles[modes.count] = tiles;
     modes.costs[modes.count++] = costs_of(problem, options, backend, isa, tiles);
     // Past this point more tiles only balance what is uneven; one more step is allowed for that.

@@ -73,6 +73,11 @@ int32_t length_in_chunks(const Plan& plan) {
   return static_cast<int32_t>(std::min(tokens / plan.chunk, kMostChunks));
 }
 
+// Heads as the walk counts them: strips.
+int64_t walked_heads(const Plan& plan) {
+  return int64_t{plan.problem.heads_v} * strips_of(plan.problem, *plan.backend);
+}
+
 void choose_grain(Plan& plan) {
   const dr_device& device = plan.options.device;
   plan.grain = plan::kInfiniteGrain;
@@ -80,7 +85,7 @@ void choose_grain(Plan& plan) {
   if (plan.options.segments == DR_SEGMENTS_LENGTH) {
     plan.grain = length_in_chunks(plan);
   } else if (device.kind == DR_DEVICE_CUDA) {
-    plan.grain = plan::gpu_grain(plan.problem.heads_v, device.units, plan.chunk);
+    plan.grain = plan::gpu_grain(walked_heads(plan), device.units, plan.chunk);
   } else {
     plan.grain = plan::cpu_grain(plan.problem.heads_v, most_tiles(plan.problem, *plan.backend, plan.isa), device.units,
                                  plan.chunk);
@@ -202,7 +207,7 @@ void write_known_table(Plan& plan, const Modes& modes, const Choice& choice) {
 // Room for the table of a call with these counts, spread over so many units.
 plan::TableSize capacity_for(const Plan& plan, const CallCounts& counts, int32_t units) {
   return capacity_of(
-      {plan.rule, plan.cut_value, counts.num_tokens, counts.num_seqs, plan.chunk, plan.problem.heads_v, units},
+      {plan.rule, plan.cut_value, counts.num_tokens, counts.num_seqs, plan.chunk, walked_heads(plan), units},
       plan.limits);
 }
 
@@ -266,13 +271,14 @@ void book_workspace(Plan& plan) {
   book(kBufferPrepared, static_cast<size_t>(plan.num_chunks) * static_cast<size_t>(plan.problem.heads_v) *
                             static_cast<size_t>(plan.sizes.record_bytes));
   if (plan.options.device.kind == DR_DEVICE_CUDA) {
-    book(kBufferLives, states * 2 * sizeof(uint32_t));
+    const auto strips = static_cast<size_t>(strips_of(plan.problem, *plan.backend));
+    book(kBufferLives, states * strips * 2 * sizeof(uint32_t));
     plan.checkpoints = count_waiting_checkpoints(plan);
     const Problem& p = plan.problem;
     book(kBufferCheckpoints, static_cast<size_t>(plan.checkpoints) * static_cast<size_t>(p.heads_v) *
                                  static_cast<size_t>(p.dk) * static_cast<size_t>(p.dv) * sizeof(float));
     const auto places = static_cast<size_t>(plan.relay.places());
-    book(kBufferRelayStates, places * static_cast<size_t>(plan.sizes.state_floats) * sizeof(float));
+    book(kBufferRelayStates, places * static_cast<size_t>(plan.sizes.state_floats) / strips * sizeof(float));
     book(kBufferRelayMarks, places * 2 * sizeof(RelayMark));
     lay_out_device_table(plan);
     book(kBufferTable, plan.device_table.bytes);
@@ -371,8 +377,8 @@ bool tries_suffixes(const Plan& plan) {
 
 bool walks_twins(const Plan& plan) {
   const auto twins = plan.backend->walks_twins;
-  return twins != nullptr && plan.sizes.record_bytes == 0 && plan.tiling.value_tiles == 1 &&
-         twins(plan.problem, bounds_of(plan));
+  return twins != nullptr && plan.sizes.record_bytes == 0 &&
+         plan.tiling.value_tiles == strips_of(plan.problem, *plan.backend) && twins(plan.problem, bounds_of(plan));
 }
 
 float vanish_bound_of(const Plan& plan) {

@@ -272,8 +272,9 @@ std::vector<ScheduledItem> schedule_table(const SegmentTable& table, const Costs
     for_each_part(relay, table.rows1, [&](int32_t place, int32_t index, const RelayPart& part) {
       if (index == 0) at = 0;
       const ns end = at + ns{part.to - part.from} * c.emit + c.item;
+      const int32_t strip = part.head * relay.side + place % relay.side;  // numbered through all heads
       player.put({1, place, at, end, table.rows1[static_cast<size_t>(part.row)].sequence, part.from > 0 ? 1 : 0,
-                  part.head * relay.side + place % relay.side, 0, "emit"});
+                  strip / tiles, strip % tiles, "emit"});
       at = end;
     });
     player.finish(0, times.phase1);

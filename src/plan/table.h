@@ -54,7 +54,9 @@ struct CapacityRequest {
   CutRule rule;
   int32_t value;
   int64_t num_tokens, num_seqs;
-  int32_t chunk, heads, units;
+  int32_t chunk;
+  int64_t heads;  // strips, where a head has several
+  int32_t units;
 };
 plan::TableSize capacity_of(const CapacityRequest& request, const plan::Limits& limits);
 

@@ -44,6 +44,7 @@ TEST(PlanCreate, EveryFieldOfTheProblemIsChecked) {
   refuse("heads_v", {"head count", "multiple of heads_qk = 2", "found 3"}, [](dr_problem& p) { p.heads_v = 3; });
   refuse("dk", {"1 to 256", "found 257"}, [](dr_problem& p) { p.dk = 257; });
   refuse("dv", {"1 to 512", "found 0"}, [](dr_problem& p) { p.dv = 0; });
+  refuse("dv", {"1 to 512", "found 513"}, [](dr_problem& p) { p.dv = 513; });
   refuse("dtype", {"DR_BF16", "found 4"}, [](dr_problem& p) { p.dtype = DR_INT32; });
   refuse("dtype_o", {"DR_BF16", "found 9"}, [](dr_problem& p) { p.dtype_o = 9; });
   refuse("dtype_gate", {"DR_BF16", "found 9"}, [](dr_problem& p) { p.dtype_gate = 9; });

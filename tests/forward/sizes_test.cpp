@@ -54,6 +54,22 @@ INSTANTIATE_TEST_SUITE_P(OddWidths, ForwardCase,
                                                      "dk=17 dv=31", "dk=127 dv=129", "dk=255 dv=33"}})),
                          name_of);
 
+INSTANTIATE_TEST_SUITE_P(WideValues, ForwardCase, testing::ValuesIn(cases_in(R"(
+  fp32-257:       kda fp32 hv=2 dk=64 dv=257 seqs=83,0,17 init final
+  fp32-384:       gdn fp32 hqk=1 hv=2 dk=128 dv=384 seqs=83,17 init=key final=key gate=softplus
+  fp32-500:       kda fp32 hqk=1 hv=3 dk=100 dv=500 seqs=70,17 init final=key threads=3
+  fp32-512:       gdn fp32 hv=2 dk=256 dv=512 batch=2x70 init=key final threads=2
+  bf16-257:       gdn bf16 hv=2 dk=64 dv=257 seqs=83,0,17 init=key final=key
+  bf16-384:       kda bf16 hqk=1 hv=2 dk=128 dv=384 seqs=83,17 init final=in-place threads=3
+  bf16-500:       gdn bf16 hqk=1 hv=3 dk=100 dv=500 seqs=70,17 tail=3 init=bf16 final=key:bf16
+  bf16-512:       kda bf16 hv=2 dk=256 dv=512 seqs=70,17 init=slots:null=0 final=slots:key:fp16 gate=bounded:-5
+  fp16-511:       kda fp16 hv=2 dk=32 dv=511 seqs=83,17 strides=packed init final lengths=execute
+  narrow-keys:    gdn fp32 hv=2 dk=1 dv=512 seqs=70,17 strides=head-first init final
+  checkpoints:    kda fp32 hqk=1 hv=2 dk=64 dv=384 seqs=130,70 init final checkpoints=every:48
+  checkpoints-16: gdn bf16 hv=2 dk=128 dv=512 seqs=130,70 checkpoints=list:16,64,80 checkpoint-state=key:bf16
+)")),
+                         name_of);
+
 INSTANTIATE_TEST_SUITE_P(Groups, ForwardCase,
                          testing::ValuesIn(combine({{"kda fp32", "gdn bf16"},
                                                     {"dk=64 seqs=150,70 gate=softplus init final"},
@@ -98,6 +114,10 @@ INSTANTIATE_TEST_SUITE_P(CutWidths, CutCase,
                                                     {"dv=16", "dv=60", "dv=128", "dv=256"}})),
                          name_of);
 INSTANTIATE_TEST_SUITE_P(CutOdd, CutCase, testing::ValuesIn(cases_in(R"(
+  wide-257:     kda fp32 hv=2 dk=64 dv=257 seqs=300,70 gate=log:-0.02,0 l2norm init final segments=3
+  wide-384:     gdn bf16 hqk=1 hv=2 dk=128 dv=384 seqs=300 gate=log:-0.02,0 l2norm init=key final=key segments=3
+  wide-500:     gdn fp32 hqk=1 hv=3 dk=100 dv=500 seqs=200 gate=log:-0.02,0 l2norm init final checkpoints=every:48 segments=2
+  wide-512:     kda bf16 hv=2 dk=128 dv=512 seqs=300 gate=log:-0.02,0 l2norm init final=key:bf16 segments=len:128
   odd-widths:   kda fp32 hv=2 dk=33 dv=71 seqs=333 segments=3 init final
   narrow:       gdn fp32 hv=2 dk=1 dv=1 seqs=333 segments=3 init final
   grouped:      kda bf16 hqk=2 hv=6 dk=64 seqs=333,200 segments=3 init final gate=softplus

@@ -53,6 +53,69 @@ INSTANTIATE_TEST_SUITE_P(
                                 "dk=256 dv=64 seqs=700 segments=len:96"}})),
     name_of);
 
+// A head of several strips has the bits of as many heads of 128 values with the same keys, gates and betas. Contiguous outputs and value-major final
+// states of both lie in memory alike.
+using Strips = EachCase;
+
+TEST_P(Strips, HaveTheBitsOfHeadsOf128Values) {
+  const cases::Case c = forced(GetParam());
+  constexpr int64_t kWidth = 128;
+  const int64_t in_head = c.dv / kWidth, strips = c.heads_v * in_head;
+  Ran wide(c);
+  const check::TensorSet& from = wide.host;
+  const auto share_gates = [&](check::TensorSet& x) {
+    for (int64_t n = 0; n < c.num_seqs(); ++n) {
+      for (int64_t strip = 0; strip < strips; ++strip) {
+        const int64_t head = strip / in_head, first = strip % in_head * kWidth;
+        for (int64_t t = 0; t < c.lengths[static_cast<size_t>(n)]; ++t) {
+          auto copy = [&](const check::TokenTensor& to, const check::TokenTensor& source, int64_t to_head,
+                          int64_t from_head, int64_t column, int64_t count) {
+            for (int64_t i = 0; i < count; ++i)
+              to.set(to.at(n, t, to_head, i), source.get(source.at(n, t, from_head, column + i)));
+          };
+          copy(x.v(), from.v(), strip, head, first, kWidth);
+          copy(x.g(), from.g(), strip, head, 0, c.rule == DR_KDA ? kWidth : 1);
+          copy(x.beta(), from.beta(), strip, head, 0, 1);
+          if (strip >= c.heads_qk) continue;
+          copy(x.q(), from.q(), strip, strip, 0, kWidth);
+          copy(x.k(), from.k(), strip, strip, 0, kWidth);
+        }
+        if (!from.initial().used()) continue;
+        for (int64_t i = 0; i < kWidth; ++i)
+          for (int64_t column = 0; column < kWidth; ++column)
+            x.initial().set(x.initial().at(n, strip, i, column),
+                            from.initial().get(from.initial().at(n, head, i, first + column)));
+      }
+    }
+  };
+  const std::string heads = "dv=128 hqk=" + std::to_string(c.heads_qk) + " hv=" + std::to_string(strips);
+  Ran narrow(cases::with_words(c, heads), share_gates);
+  expect_undamaged(wide);
+  expect_undamaged(narrow);
+  EXPECT_EQ(wide.run.summary().cut_sequences, narrow.run.summary().cut_sequences);
+  EXPECT_TRUE(wide.host.output_bits() == narrow.host.output_bits());
+}
+
+// Twins: two strips of a head, and with three strips the last of one and the first of the next.
+INSTANTIATE_TEST_SUITE_P(Gpu, Strips, testing::ValuesIn(cases_in(R"(
+  kda-fused:        kda bf16 hqk=2 hv=4 dv=256 seqs=300,0,33 init final gate=log:-1,0 floor=-5 l2norm segments=off variant=fused
+  kda-fused-key:    kda bf16 hqk=1 hv=3 dv=384 seqs=300,65 init=key final gate=log:-1,0 floor=-5 l2norm segments=off variant=fused
+  kda-fused-cut:    kda bf16 hqk=1 hv=2 dv=512 seqs=1000,65 init=key:bf16 final gate=log:-0.02,0 floor=-5 l2norm segments=3 variant=fused
+  kda-prepared:     kda fp16 hqk=2 hv=4 dv=384 seqs=300,0,33 init final gate=log:-1,0 l2norm segments=off variant=prepared
+  kda-prepared-cut: kda bf16 hqk=1 hv=2 dv=512 seqs=1000,65 init=key final gate=log:-0.02,0 l2norm segments=3 variant=prepared
+  gdn-single:       gdn bf16 g=fp32 b=fp32 hqk=25 hv=25 dv=384 seqs=300,200 init final gate=log:-1,0 l2norm segments=off variant=fused
+  kda-single:       kda bf16 hqk=8 hv=24 dv=384 seqs=300,200 init=key final gate=log:-1,0 floor=-5 l2norm segments=off variant=fused
+  gdn-fused:        gdn bf16 g=fp32 b=fp32 hqk=3 hv=3 dv=384 seqs=300,0,33 init final gate=log:-1,0 l2norm segments=off variant=fused
+  gdn-twins-256:    gdn bf16 g=fp32 b=fp32 hqk=32 hv=32 dv=256 seqs=1024,600 init final gate=log:-0.02,0 l2norm segments=off variant=fused
+  gdn-twins-384:    gdn fp16 g=fp32 b=fp32 hqk=8 hv=24 dv=384 seqs=1024,600 init=key final gate=log:-0.02,0 l2norm segments=off variant=fused
+  gdn-twins-raw:    gdn bf16 hqk=4 hv=24 dv=384 seqs=1024,600 init final gate=log:-0.02,0 l2norm segments=off variant=fused
+  gdn-relay:        gdn bf16 g=fp32 b=fp32 hqk=16 hv=32 dv=256 seqs=1500x3 init final gate=log:-0.005,0 l2norm segments=off variant=fused
+  gdn-fused-cut:    gdn bf16 hqk=1 hv=2 dv=384 seqs=1000,65 init=key final gate=log:-0.02,0 l2norm segments=3 variant=fused
+  gdn-prepared:     gdn bf16 hqk=2 hv=4 dv=512 seqs=300,0,33 init final gate=log:-1,0 l2norm segments=off variant=prepared
+  gdn-prepared-cut: gdn fp16 hqk=1 hv=2 dv=256 seqs=1000,65 init final gate=log:-0.02,0 l2norm segments=3 variant=prepared
+)")),
+                         name_of);
+
 // The last chunk of every segment promises that its suffix is enough for a summary, and nothing before it forgets: M is alive after the suffix, and
 // the whole segment counts.
 using InVain = EachCase;

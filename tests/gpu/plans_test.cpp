@@ -78,7 +78,7 @@ TEST(Sm90, LinesOfItsOwnFilesNameIt) {
 
 TEST(Sm90, DeclinesWithTheArgumentTheExpectedAndTheFound) {
   const std::pair<const char*, const char*> all[] = {
-      {"kda bf16 hv=2 dk=64 seqs=100", "64"},      {"gdn bf16 hv=2 dv=256 seqs=100", "256"},
+      {"kda bf16 hv=2 dk=64 seqs=100", "64"},      {"gdn bf16 hv=2 dv=192 seqs=100", "192"},
       {"kda fp32 hv=2 seqs=100", "fp32"},          {"kda bf16 o=fp32 hv=2 seqs=100", "fp32"},
       {"gdn bf16 hv=2 seqs=100 align=2", "align"}, {"kda bf16 hv=2 seqs=100 math=tf32", "tf32"},
   };

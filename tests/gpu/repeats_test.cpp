@@ -52,6 +52,8 @@ INSTANTIATE_TEST_SUITE_P(Gpu, Repeats, testing::ValuesIn(cases_in(R"(
   gdn-twins: gdn bf16 hqk=8 hv=16 seqs=530x24 init final gate=softplus beta=logit l2norm segments=off variant=fused
   gdn-relay: gdn bf16 hqk=16 hv=64 seqs=1500x3 init final gate=log:-0.005,0 l2norm segments=off variant=fused
   kda-relay: kda bf16 hv=32 seqs=1200x6 init final gate=bounded:-0.005 beta=logit l2norm segments=off variant=fused
+  kda-strips: kda bf16 hqk=1 hv=2 dv=256 seqs=1024,33 init final gate=bounded:-0.05 beta=logit l2norm segments=4 variant=fused
+  gdn-strips: gdn bf16 hqk=8 hv=16 dv=384 seqs=530x8 init final gate=softplus beta=logit l2norm segments=off variant=fused
   gdn-prepared: gdn bf16 hqk=2 hv=8 seqs=4096,1000 init final gate=log:-0.02,0 l2norm segments=8 variant=prepared
 )")),
                          name_of);
@@ -77,6 +79,7 @@ INSTANTIATE_TEST_SUITE_P(Gpu, PortableRepeats, testing::ValuesIn(cases_in(R"(
   gdn-fp32:      gdn fp32 hv=8 dk=256 seqs=300,100 init final gate=log:-0.5,0 l2norm segments=off backend=cuda-sm80
   gdn-tf32:      gdn fp32 hv=8 dk=256 seqs=300,100 init final gate=log:-0.5,0 l2norm segments=off backend=cuda-sm80 math=tf32
   kda-uneven:    kda bf16 hv=4 dk=96 dv=192 seqs=4096,1000 gate=log:-0.02,0 l2norm init final segments=8 backend=cuda-sm80
+  gdn-values:    gdn bf16 hqk=1 hv=2 dk=256 dv=512 seqs=2000,33 gate=log:-0.02,0 l2norm init final segments=5 backend=cuda-sm80
   kda-odd:       kda fp32 hv=4 dk=60 dv=100 seqs=2000,33 gate=log:-0.02,0 l2norm init final segments=5 backend=cuda-sm80
   gdn-narrow:    gdn fp16 hqk=2 hv=8 dk=64 seqs=4096,1000 gate=log:-0.02,0 l2norm init final segments=8 backend=cuda-sm80
   gdn-many:      gdn fp32 hv=24 dk=256 seqs=300,200,64 gate=log:-0.02,0 l2norm init final segments=3 backend=cuda-sm80

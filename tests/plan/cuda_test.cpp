@@ -56,7 +56,25 @@ TEST(CudaSm90, DeclinesTheRestByNameExpectedAndFound) {
       {[](Problem&, Options& o) { o.device = test::device_of("b200"); }, "expected 9.0, found 10.0"},
       {[](Problem&, Options& o) { o.device = test::device_of("rtx4090"); }, "expected 9.0, found 8.9"},
       {[](Problem& p, Options&) { p.dk = 64; }, "dk: expected 128, found 64"},
-      {[](Problem& p, Options&) { p.dv = 256; }, "dv: expected 128, found 256"},
+      {[](Problem& p, Options&) { p.dv = 192; }, "dv: expected a multiple of 128 up to 512, found 192"},
+      {[](Problem& p, Options&) { p.dv = 100; }, "dv: expected a multiple of 128 up to 512, found 100"},
+      {[](Problem& p, Options&) {
+         p.dv = 512;
+         p.heads_v = 1 << 29;
+       },
+       "heads_v: expected at most 536870911 with this dv, found 536870912"},
+      {[](Problem& p, Options&) {
+         p.dv = 256;
+         p.v = p.o = {1024, 256, 0};
+         p.o.head = 512;
+       },
+       "layout_o.head: expected 256 (heads side by side, needed for dv above 128), found 512"},
+      {[](Problem& p, Options&) {
+         p.dv = 384;
+         p.v = p.o = {1536, 384, 0};
+         p.v.head = 128;
+       },
+       "layout_v.head: expected 384 (heads side by side, needed for dv above 128), found 128"},
       {[](Problem& p, Options&) { p.dtype = p.dtype_o = DType::kFp32; }, "dtype: expected bf16 or fp16, found fp32"},
       {[](Problem& p, Options&) { p.dtype_o = DType::kFp32; }, "dtype_o: expected bf16 as dtype, found fp32"},
       {[](Problem& p, Options&) { p.alignment.k = 8; }, "layout_k.alignment_bytes: expected at least 16, found 8"},
@@ -79,6 +97,64 @@ TEST(CudaSm90, DeclinesTheRestByNameExpectedAndFound) {
       {[](Problem&, Options& o) { o.math = DR_MATH_TF32; }, "math: expected default, found tf32"},
   };
   for (const auto& [change, words] : refusals) EXPECT_THAT(reason_of(change), HasSubstr(words));
+}
+
+// A head of several strips: as many heads of 128 values, but for what is prepared.
+TEST(CudaSm90, WalksStripsLikeHeads) {
+  auto wide_of = [](Rule rule, int32_t heads, int32_t strips) {
+    Problem problem = test::problem_of(rule, {9000, 700, 0, 33}, heads, 128, 128 * strips);
+    problem.gate_form = GateForm::kRawBounded;
+    problem.lower_bound = -5.0f;
+    return problem;
+  };
+  for (const Rule rule : {Rule::kKda, Rule::kGdn}) {
+    for (const int32_t strips : {2, 3, 4}) {
+      for (const char* way : {"fused", "prepared"}) {
+        Options options = on_h200();
+        options.variant = way;
+        const Problem wide = wide_of(rule, 4, strips);
+        Problem narrow = wide_of(rule, 4 * strips, 1);
+        narrow.heads_qk = 4;
+        EXPECT_EQ(backend_named(kName)->decline(wide, request_of(options)), "");
+        const auto plan = make_plan(wide, options), like = make_plan(narrow, options);
+        SCOPED_TRACE(std::string(name_of(rule)) + " " + way + ", " + std::to_string(strips) + " strips");
+        EXPECT_EQ(plan->tiling.value_tiles, strips * like->tiling.value_tiles);
+        EXPECT_EQ(plan->costs.copies, like->costs.copies);
+        EXPECT_EQ(plan->costs.emit, like->costs.emit);
+        EXPECT_EQ(plan->costs.summarize, like->costs.summarize);
+        EXPECT_EQ(plan->costs.carry, like->costs.carry);
+        EXPECT_EQ(plan->costs.state_bytes, like->costs.state_bytes);
+        EXPECT_EQ(plan->costs.heads, 4) << "what is prepared is a head's";
+        EXPECT_EQ(plan->table.rows1, like->table.rows1);
+        EXPECT_EQ(walks_twins(*plan), walks_twins(*like));
+        EXPECT_GT(plan->table.num_slots, 0) << "nothing is cut";
+        for (const char* buffer : {kBufferSlotState, kBufferTransition, kBufferLives}) {
+          ASSERT_NE(plan->ledger.find(buffer), nullptr) << buffer;
+          EXPECT_EQ(plan->ledger.find(buffer)->bytes, like->ledger.find(buffer)->bytes) << buffer;
+        }
+        if (plan->sizes.record_bytes > 0) {
+          EXPECT_EQ(plan->ledger.find(kBufferPrepared)->bytes * static_cast<size_t>(strips),
+                    like->ledger.find(kBufferPrepared)->bytes);
+        }
+      }
+      const auto late = make_plan(test::problem_with_bounds(rule, 9000, 3, 4, 128, 128 * strips), on_h200());
+      EXPECT_EQ(late->tiling.value_tiles % strips, 0);
+    }
+  }
+}
+
+// Rows of strips are handed on too: what lies between two units is the state of a strip.
+TEST(CudaSm90, HandsStripsOn) {
+  const std::vector<int64_t> lengths(6, 8192);
+  const auto plan = make_plan(test::problem_of(Rule::kGdn, lengths, 16, 128, 256), on_h200());
+  EXPECT_EQ(plan->tiling.value_tiles, 2);
+  EXPECT_EQ(plan->relay.shares * plan->relay.side, 132);
+  EXPECT_EQ(plan->relay.heads * plan->relay.side, 32);
+  EXPECT_EQ(plan->ledger.find(kBufferRelayStates)->bytes, size_t{132} * 128 * 128 * 4);
+  for (const ScheduledItem& item : schedule_table(plan->table, plan->costs, plan->tiling.value_tiles, plan->relay)) {
+    ASSERT_LT(item.head, 16);
+    ASSERT_LT(item.tile, 2);
+  }
 }
 
 TEST(CudaSm90, ComesFirstOnHopperAndPortableKernelsTakeTheRest) {

@@ -21,6 +21,7 @@ inline Problem problem_of(Rule rule, const std::vector<int64_t>& lengths, int32_
   p.heads_qk = p.heads_v = heads;
   p.dk = dk;
   p.dv = dv;
+  p.v = p.o = {int64_t{heads} * dv, dv, 0};
   p.dtype = p.dtype_o = p.dtype_gate = p.dtype_beta = DType::kBf16;
   return p;
 }

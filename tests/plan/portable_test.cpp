@@ -192,6 +192,8 @@ TEST(CudaSm80, TilingFollowsFromTypeWidthsAndSharedMemory) {
                             Expected{Rule::kGdn, DType::kFp32, 128, 192, 3, 64, 2, 2, 1},
                             Expected{Rule::kKda, DType::kFp32, 64, 65, 2, 64, 2, 1, 1},
                             Expected{Rule::kGdn, DType::kBf16, 192, 256, 4, 64, 2, 2, 1},
+                            Expected{Rule::kGdn, DType::kBf16, 256, 512, 8, 64, 2, 1, 1},
+                            Expected{Rule::kKda, DType::kBf16, 128, 500, 4, 128, 2, 2, 1},
                             Expected{Rule::kKda, DType::kFp32, 256, 1, 1, 64, 2, 1, 1}}) {
     Problem problem = test::problem_of(e.rule, {5000, 70}, 3, e.dk, e.dv);
     problem.dtype = e.dtype;

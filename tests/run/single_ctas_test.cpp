@@ -18,6 +18,7 @@ WalkArgs call_of(const std::vector<int32_t>& chunks, int32_t heads, int32_t phas
   args.phase = phase;
   args.row_bound = static_cast<int32_t>(chunks.size());
   args.heads_v = heads;
+  args.strips = {heads, 1};
   Tables& tables = args.tables;
   std::vector<Row> rows;
   for (const int32_t count : chunks) {
@@ -66,8 +67,18 @@ TEST(SingleCtas, ATableThatOnlyTheDeviceCanReadTellsNothing) {
   const uint8_t elsewhere = 0;
   args.tables.memory = &elsewhere;
   EXPECT_EQ(ctas(args), 134u);
-  args.heads_v = 264;
+  args.strips.all = 264;
   EXPECT_EQ(ctas(args), 132u);
+}
+
+TEST(SingleCtas, StripsCountLikeHeads) {
+  WalkArgs args = call_of({8, 7}, 25);
+  args.strips = {75, 3};
+  EXPECT_EQ(ctas(args), 150u);
+  EXPECT_EQ(args.strips.head_of(0), 0);
+  EXPECT_EQ(args.strips.head_of(2), 0);
+  EXPECT_EQ(args.strips.head_of(3), 1);
+  EXPECT_EQ(args.strips.head_of(74), 24);
 }
 
 TEST(SingleCtas, TwinsComeTogether) {

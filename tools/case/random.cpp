@@ -33,8 +33,14 @@ int32_t random_width(Dice& dice) {
   return dice.one_in(3) ? static_cast<int32_t>(1 + dice.below(256)) : dice.pick(kWidths);
 }
 
-// What cuda-sm90 takes: one width, one 16-bit type, aligned tensors. Of other cases it would decline nine in ten.
+// What cuda-sm90 takes: one width of keys, some of values, one 16-bit type, aligned tensors. Of other cases it would decline nine in ten.
 bool is_hopper(const Case& c) { return c.backend == "cuda-sm90"; }
+
+int32_t random_value_width(Dice& dice, const Case& c) {
+  if (is_hopper(c)) return static_cast<int32_t>(dice.one_in(4) ? 128 * (2 + dice.below(3)) : 128);
+  if (dice.one_in(2)) return c.dk;
+  return dice.one_in(6) ? static_cast<int32_t>(257 + dice.below(256)) : random_width(dice);
+}
 
 void random_types(Dice& dice, Case& c) {
   c.dtype = is_hopper(c) ? dice.pick(kHalves) : dice.pick(kFloats);
@@ -77,7 +83,7 @@ int64_t shortest_block(const Case& c) {
 void random_sizes(Dice& dice, int64_t cost, Case& c) {
   constexpr std::array<int32_t, 5> kGroups = {1, 2, 3, 4, 8};
   c.dk = is_hopper(c) ? 128 : random_width(dice);
-  c.dv = is_hopper(c) || dice.one_in(2) ? c.dk : random_width(dice);
+  c.dv = random_value_width(dice, c);
   if (int64_t{c.dk} * c.dv < kLeastBlock) c.dtype = DR_FP32;  // a state is a block too
   c.heads_qk = static_cast<int32_t>(1 + dice.below(3));
   c.heads_v = c.heads_qk * (dice.one_in(2) ? 1 : dice.pick(kGroups));
@@ -255,6 +261,8 @@ Case random_case(uint64_t seed, int64_t cost, const std::string& backend) {
   constexpr std::array<Strides, 6> kStrides = {Strides::kContiguous, Strides::kContiguous, Strides::kContiguous,
                                                Strides::kPacked,     Strides::kPadded,     Strides::kHeadFirst};
   c.strides = dice.pick(kStrides);
+  if (is_hopper(c) && c.dv > 128 && c.strides == Strides::kHeadFirst)
+    c.strides = Strides::kPadded;  // heads side by side
   if (dice.one_in(3)) c.threads = static_cast<int32_t>(1 + dice.below(3));
   random_segments(dice, c);
   // Views of a packed row are aligned as their widths leave them.

@@ -20,7 +20,7 @@ struct Feature {
 
 constexpr const char* kBase = "hqk=2 hv=2 dk=128 dv=128 seqs=256";
 
-constexpr std::array<Feature, 23> kFeatures = {{
+constexpr std::array<Feature, 24> kFeatures = {{
     {"log gate", "gate=log:-5,0"},
     {"linear gate", "gate=linear:-5,0"},
     {"raw softplus gate", "gate=softplus"},
@@ -31,6 +31,7 @@ constexpr std::array<Feature, 23> kFeatures = {{
     {"grouped values (HV > HQK)", "hqk=2 hv=8"},
     {"any width (DK=60, DV=100)", "dk=60 dv=100"},
     {"widest (DK=DV=256)", "dk=256 dv=256"},
+    {"widest values (DK=128, DV=512)", "dk=128 dv=512"},
     {"fp32 gate, beta and output", "g=fp32 b=fp32 o=fp32"},
     {"packed sequences", "seqs=200,0,1,55"},
     {"batched sequences", "batch=2x128"},

@@ -25,6 +25,7 @@ struct StateView {
   StateLayout layout;
   DType dtype, index_dtype;
   bool has_null_index;
+  int32_t columns;  // DV: numbers of a row of a key-major matrix
 };
 
 // States inside sequences, and where they go.
@@ -100,6 +101,15 @@ struct RelayView {
   RelayMark* marks;  // [place, 2]: of either half of the value rows
 };
 
+// A strip is 128 value columns of one head. cuda-sm90 walks each strip as if it were a head of DV = 128. The strips of a head read the same gates,
+// betas and records; each has its own state and transition. Strip s belongs to head s / a_head. With DV = 128, and on cuda-sm80, a strip is a head.
+struct Strips {
+  int32_t all;     // HV * a_head
+  int32_t a_head;  // strips in one head: DV / 128
+
+  DR_HD int32_t head_of(int32_t strip) const { return a_head == 1 ? strip : strip / a_head; }
+};
+
 struct WalkArgs {
   Tables tables;
   int32_t phase;      // 1 or 3: which rows
@@ -108,11 +118,12 @@ struct WalkArgs {
   StateView initial, final;
   const uint8_t* has_initial;  // [num_seqs] or nullptr
   TensorView o;                // ragged chunks are stored without TMA
-  float* slot_state;           // [slot, HV, 128 value rows, 128 key columns]
-  float* slot_transition;      // [slot, HV, 128, 128]: row c holds M e_c, that is, M transposed
-  uint32_t* slot_lives;        // [slot, HV, 2]: of either half of M's rows, 0 when it has vanished
+  float* slot_state;           // [slot, strip, 128 value rows, 128 key columns]
+  float* slot_transition;      // [slot, strip, 128, 128]: row c holds M e_c, that is, M transposed
+  uint32_t* slot_lives;        // [slot, strip, 2]: of either half of M's rows, 0 when it has vanished
   uint32_t* report;            // or nullptr: DR_REPORT_SLOTS when an index is outside its pool, DR_REPORT_DROPPED
   int32_t heads_qk, heads_v;
+  Strips strips;
   float vanish_bound;  // of a transition that has vanished no number is above it (vanished.cuh); 0: all are 0
   CheckpointView checkpoints;
   RelayView relay;
@@ -127,6 +138,7 @@ struct CarryArgs {
   const float* slot_transition;
   const uint32_t* slot_lives;  // as the summaries left it
   int32_t heads_v;
+  Strips strips;
 };
 
 }  // namespace deltarelay::cuda

@@ -5,7 +5,7 @@
 namespace deltarelay::cuda {
 namespace {
 
-StateView view(const StatePool& pool, const void* data, const void* index) {
+StateView view(const StatePool& pool, int32_t columns, const void* data, const void* index) {
   if (!pool.used()) return {};
   return {const_cast<void*>(data),
           pool.use == StateUse::kSlots ? index : nullptr,
@@ -16,7 +16,8 @@ StateView view(const StatePool& pool, const void* data, const void* index) {
           pool.layout,
           pool.dtype,
           pool.index_dtype,
-          pool.has_null_index};
+          pool.has_null_index,
+          columns};
 }
 
 }  // namespace
@@ -66,6 +67,7 @@ WalkArgs Call::walk_args(int32_t phase) const {
           .report = tensors_.report,
           .heads_qk = problem_.heads_qk,
           .heads_v = problem_.heads_v,
+          .strips = {problem_.heads_v, 1},
           .vanish_bound = call_.vanish_bound,
           .checkpoints = checkpoints(walked_checkpoint()),
           .relay = {phase == 1 ? call_.relay : RelayLine{}, call_.relay_states, call_.relay_marks}};
@@ -79,13 +81,18 @@ CarryArgs Call::carry_args() const {
           .slot_state = call_.slot_state,
           .slot_transition = call_.slot_transition,
           .slot_lives = call_.slot_lives,
-          .heads_v = problem_.heads_v};
+          .heads_v = problem_.heads_v,
+          .strips = {problem_.heads_v, 1}};
 }
 
-StateView Call::initial() const { return view(problem_.initial, tensors_.initial, tensors_.initial_index); }
-StateView Call::final() const { return view(problem_.final, tensors_.final, tensors_.final_index); }
+StateView Call::initial() const {
+  return view(problem_.initial, problem_.dv, tensors_.initial, tensors_.initial_index);
+}
+StateView Call::final() const { return view(problem_.final, problem_.dv, tensors_.final, tensors_.final_index); }
 
-StateView Call::checkpoint() const { return view(problem_.checkpoint, tensors_.checkpoint, tensors_.checkpoint_index); }
+StateView Call::checkpoint() const {
+  return view(problem_.checkpoint, problem_.dv, tensors_.checkpoint, tensors_.checkpoint_index);
+}
 
 // Where the walk stores them: the pool, or places in the workspace that have its slots. A pool may have many more slots than there can be
 // checkpoints; then each has the place of its number, also one whose slot is null. Only a list with entries that break its rules is longer than

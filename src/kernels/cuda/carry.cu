@@ -22,13 +22,13 @@ __global__ void __launch_bounds__(kAloneThreads, 1) carry_alone_kernel(const __g
   wait_for_previous_grid();
   constexpr uint32_t kSlices = kStateWidth / kAloneRows;
   const uint32_t item = blockIdx.x / kSlices;
-  const uint32_t index = item / static_cast<uint32_t>(args.heads_v);
-  const int head = static_cast<int>(item % static_cast<uint32_t>(args.heads_v));
+  const uint32_t index = item / static_cast<uint32_t>(args.strips.all);
+  const int strip = static_cast<int>(item % static_cast<uint32_t>(args.strips.all));
   Fold fold = args.tables.folds()[index];  // in bounds, though perhaps not in use
   if (static_cast<int>(index) >= args.tables.counts()[1]) return;
-  fold.count = live_steps(args, fold, head);
+  fold.count = live_steps(args, fold, strip);
   if (fold.count == 0 && !fold.from_initial) return;
-  run_alone_fold(args, fold, head, static_cast<int>(blockIdx.x % kSlices) * kAloneRows);
+  run_alone_fold(args, fold, strip, static_cast<int>(blockIdx.x % kSlices) * kAloneRows);
 }
 
 template <int kRows>
@@ -40,7 +40,7 @@ struct Kernel {
   void (*function)(CarryArgs);
   unsigned threads;
   size_t shared_bytes;
-  unsigned blocks_per_item, cluster;  // item: a fold of one head
+  unsigned blocks_per_item, cluster;  // item: a fold of one strip
 };
 
 template <int kRows>
@@ -61,7 +61,7 @@ const Kernel& kernel_for(int64_t items, int32_t multiprocessors) {
 }  // namespace
 
 cudaError_t launch_carry(const CarryArgs& args, int32_t multiprocessors, cudaStream_t stream) {
-  const int64_t items = static_cast<int64_t>(args.fold_bound) * args.heads_v;
+  const int64_t items = static_cast<int64_t>(args.fold_bound) * args.strips.all;
   const Kernel& kernel = kernel_for(items, multiprocessors);
   const LaunchShape shape{.grid = dim3(static_cast<unsigned>(items * kernel.blocks_per_item)),
                           .block = kernel.threads,

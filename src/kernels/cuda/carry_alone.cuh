@@ -60,7 +60,7 @@ struct TransitionRing {
   }
 };
 
-__device__ __forceinline__ void run_alone_fold(const CarryArgs& args, const Fold& fold, int head, int value_row0) {
+__device__ __forceinline__ void run_alone_fold(const CarryArgs& args, const Fold& fold, int strip, int value_row0) {
   extern __shared__ __align__(128) uint8_t memory[];
   auto& shared = *reinterpret_cast<AloneMemory*>(memory);
   const int thread = static_cast<int>(threadIdx.x);
@@ -68,8 +68,8 @@ __device__ __forceinline__ void run_alone_fold(const CarryArgs& args, const Fold
   const int column0 = warp * kColumns;
   const int count = fold.count;
 
-  const int64_t step_floats = static_cast<int64_t>(args.heads_v) * kStateFloats;
-  const int64_t first = (static_cast<int64_t>(fold.slot) * args.heads_v + head) * kStateFloats;
+  const int64_t step_floats = static_cast<int64_t>(args.strips.all) * kStateFloats;
+  const int64_t first = (static_cast<int64_t>(fold.slot) * args.strips.all + strip) * kStateFloats;
   TransitionRing ring(args.slot_transition + first + step_floats, column0, shared.transition[warp][0], lane);
 #pragma unroll
   for (int x = 0; x < kTilesPerStep; ++x) {
@@ -82,7 +82,7 @@ __device__ __forceinline__ void run_alone_fold(const CarryArgs& args, const Fold
   float* results = rows + step_floats + 2 * q * kStateWidth + column0 + 2 * g;
   if (fold.from_initial) {
     const int64_t slot = initial_slot(args.initial, args.has_initial, fold.sequence);
-    fill_from_initial<WholeSlice>(shared.state[0], args.initial, slot, head, value_row0, 0, thread);
+    fill_from_initial<WholeSlice>(shared.state[0], args.initial, slot, args.strips, strip, value_row0, 0, thread);
   } else {
     fill_from_slot<WholeSlice>(shared.state[0], rows, thread);
   }

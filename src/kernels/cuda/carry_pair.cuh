@@ -1,6 +1,6 @@
 // carry by pairs of blocks, from sm_90 on.
 //
-// Two blocks own some value rows of a head. Block r of a pair holds channels 64 r .. 64 r + 63 of these rows: it multiplies
+// Two blocks own some value rows of a strip. Block r of a pair holds channels 64 r .. 64 r + 63 of these rows: it multiplies
 // them with its 64 rows of every Mt (one flat half, 32 KB), sends the sums for the columns of the other half, and adds what it
 // is sent to the sums for its own: that is its part of the next state. The four `sender` warps work first; while their message
 // travels, the tensor cores belong to the four `owner` warps.
@@ -125,7 +125,7 @@ struct PairWarp {
 };
 
 struct PairPlace {
-  int head, value_row0;
+  int strip, value_row0;
   int rank;  // in the pair: the half of the channels that is this block's
 };
 
@@ -235,8 +235,8 @@ __device__ __forceinline__ void run_pair_fold(PairMemory<kRows>& shared, const C
                                               const PairPlace& place) {
   const int thread = static_cast<int>(threadIdx.x), warp = uniform(thread / 32), lane = thread % 32;
   const int half = place.rank;
-  const int64_t step_floats = static_cast<int64_t>(args.heads_v) * kStateFloats;
-  const int64_t first = (static_cast<int64_t>(fold.slot) * args.heads_v + place.head) * kStateFloats;
+  const int64_t step_floats = static_cast<int64_t>(args.strips.all) * kStateFloats;
+  const int64_t first = (static_cast<int64_t>(fold.slot) * args.strips.all + place.strip) * kStateFloats;
   if (warp == 2 * kSideWarps) {
     if (lane == 0)
       run_copies<kRows>(shared, args.slot_transition + first + step_floats + half * (kStateFloats / 2), step_floats,
@@ -248,8 +248,8 @@ __device__ __forceinline__ void run_pair_fold(PairMemory<kRows>& shared, const C
   float* const own = rows + half * kHalfWidth;
   if (fold.from_initial) {
     const int64_t slot = initial_slot(args.initial, args.has_initial, fold.sequence);
-    fill_from_initial<Slice>(shared.state[0], args.initial, slot, place.head, place.value_row0, half * kHalfWidth,
-                             thread);
+    fill_from_initial<Slice>(shared.state[0], args.initial, slot, args.strips, place.strip, place.value_row0,
+                             half * kHalfWidth, thread);
     split_barrier(kWorkersBarrier, kWorkerThreads);
     copy_to_slot<Slice>(own, shared.state[0], thread);  // emit reads it there
   } else {
@@ -283,11 +283,11 @@ __device__ __forceinline__ void run_pair(const CarryArgs& args) {
   const uint32_t item = blockIdx.x / (2 * Of::kSlices);
   Fold fold;
   const bool found =
-      find_fold(args.tables, item / static_cast<uint32_t>(args.heads_v), fold, [] { wait_for_previous_grid(); });
+      find_fold(args.tables, item / static_cast<uint32_t>(args.strips.all), fold, [] { wait_for_previous_grid(); });
   ptx::barrier_cluster_wait(ptx::sem_acquire);
   if (!found) return;  // both blocks
-  const PairPlace place{static_cast<int>(item % static_cast<uint32_t>(args.heads_v)), block / 2 * kRows, block % 2};
-  fold.count = live_steps(args, fold, place.head);  // the same for both blocks
+  const PairPlace place{static_cast<int>(item % static_cast<uint32_t>(args.strips.all)), block / 2 * kRows, block % 2};
+  fold.count = live_steps(args, fold, place.strip);  // the same for both blocks
   if (fold.count == 0 && !fold.from_initial) return;
   run_pair_fold<kRows>(shared, args, fold, place);
 }

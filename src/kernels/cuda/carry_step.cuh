@@ -23,11 +23,11 @@ constexpr int kHalfWidth = kStateWidth / 2;
 
 // Steps of a fold, or 0 when none of its transitions has a number but 0: gates that forget a whole segment leave nothing to carry over
 // it, and B in its slot is the state already. By all threads of the block.
-__device__ __forceinline__ int live_steps(const CarryArgs& args, const Fold& fold, int head) {
+__device__ __forceinline__ int live_steps(const CarryArgs& args, const Fold& fold, int strip) {
   bool lives = false;
   for (int step = static_cast<int>(threadIdx.x); step < fold.count; step += static_cast<int>(blockDim.x)) {
     const int64_t slot = fold.slot + 1 + step;
-    const uint32_t* halves = args.slot_lives + 2 * (slot * args.heads_v + head);
+    const uint32_t* halves = args.slot_lives + 2 * (slot * args.strips.all + strip);
     lives = lives || halves[0] != 0 || halves[1] != 0;
   }
   return __syncthreads_or(static_cast<int>(lives)) != 0 ? fold.count : 0;
@@ -179,11 +179,13 @@ __device__ __forceinline__ void copy_to_slot(float* rows, const float* state, in
   });
 }
 
-// The slice begins at value_row0 and channel0 of the caller's state; slot < 0: zero.
+// The slice begins at value_row0 of a strip and at channel0 of the caller's state; slot < 0: zero.
 template <class Slice>
-__device__ __forceinline__ void fill_from_initial(float* state, const StateView& pool, int64_t slot, int head,
-                                                  int value_row0, int channel0, int thread) {
+__device__ __forceinline__ void fill_from_initial(float* state, const StateView& pool, int64_t slot,
+                                                  const Strips& strips, int strip, int value_row0, int channel0,
+                                                  int thread) {
   constexpr int kEach = Slice::kRows * Slice::kChannels / Slice::kThreads;
+  const int head = strips.head_of(strip);
   const StateMatrix matrix = slot < 0 ? StateMatrix{} : state_matrix(pool, slot, head);
   // Neighbouring threads take neighbouring numbers; how far a thread's numbers are apart follows.
   const bool value_major = matrix.key_step == 1;
@@ -191,7 +193,8 @@ __device__ __forceinline__ void fill_from_initial(float* state, const StateView&
   const int row_step = value_major ? Slice::kThreads / Slice::kChannels : 0;
   const int channel = value_major ? thread % Slice::kChannels : thread / Slice::kRows;
   const int channel_step = value_major ? 0 : Slice::kThreads / Slice::kRows;
-  const int first = (value_row0 + row) * matrix.value_step + (channel0 + channel) * matrix.key_step;
+  const int first_value = (strip - head * strips.a_head) * kStateWidth + value_row0;
+  const int first = (first_value + row) * matrix.value_step + (channel0 + channel) * matrix.key_step;
   const int step = row_step * matrix.value_step + channel_step * matrix.key_step;
   float numbers[kEach];  // all loads leave before the first is waited for
   if (slot < 0) {

@@ -18,7 +18,7 @@
 
 namespace deltarelay::cuda {
 
-constexpr int kStateWidth = 128;  // DK = DV
+constexpr int kStateWidth = 128;  // DK, and the values of a strip (args.h)
 constexpr int kStateFloats = kStateWidth * kStateWidth;
 
 // Slot of `row` (a sequence, or a checkpoint); -1 when nothing is to be read or written. An index beyond the pool
@@ -58,7 +58,7 @@ __device__ __forceinline__ uint8_t* state_data(const StateView& pool, int64_t sl
 
 __device__ __forceinline__ StateMatrix state_matrix(const StateView& pool, int64_t slot, int head) {
   const bool value_major = pool.layout == StateLayout::kValueMajor;
-  return {state_data(pool, slot, head), value_major ? kStateWidth : 1, value_major ? 1 : kStateWidth, pool.dtype};
+  return {state_data(pool, slot, head), value_major ? kStateWidth : 1, value_major ? 1 : pool.columns, pool.dtype};
 }
 
 // Are `count` channels, from a multiple of it on, neighbours that one access may take?
@@ -116,7 +116,7 @@ __device__ __forceinline__ void for_each_four(int first_row, int lane_column, Bo
   }
 }
 
-// slot < 0 reads zero. Key-major lanes l / 4 take 8 neighbouring value rows: whole 32-byte sectors in fp32. kFours: value-major fp32 by fours, so
+// From value row `value_row0` of the head on; slot < 0 reads zero. Key-major lanes l / 4 take 8 neighbouring value rows: whole 32-byte sectors in fp32. kFours: value-major fp32 by fours, so
 // that a warp has 64 bytes of each of its eight rows in an access; what it reads is bound by the number of rows. It takes a few registers more
 // than pairs.
 template <bool kFours = false>
@@ -226,7 +226,7 @@ __device__ __forceinline__ void store_state(const float (&state)[64], const Stat
   }
 }
 
-// A slot of the workspace at one head: [128 value rows][128 key channels] fp32, 256-byte aligned.
+// A slot of the workspace at one strip: [128 value rows][128 key channels] fp32, 256-byte aligned.
 __device__ __forceinline__ void load_slot(float (&state)[64], const float* base, int value_row0, int lane_row,
                                           int lane_column) {
   for_each_pair(value_row0 + lane_row, lane_column, [&](int i, int v, int k) {

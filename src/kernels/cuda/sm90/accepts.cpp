@@ -16,6 +16,10 @@ namespace {
 constexpr int64_t kMapBytes = 16;
 constexpr int64_t kMapStrideBytes = int64_t{1} << 40;
 constexpr int64_t kMapCoordinates = std::numeric_limits<int32_t>::max();
+constexpr int32_t kMostStrips = kMaxValueWidth / kWidth;
+
+// Strips of all value heads that share one key head.
+int32_t strips_a_key(const Problem& p) { return p.group() * strips(p); }
 
 std::string decline_device(const Request& request) {
   std::string reason = decline_request(request);
@@ -41,6 +45,14 @@ std::string decline_strides(const char* tensor, const Strides& s, DType dtype) {
   return reason;
 }
 
+// All strips are one axis of a tensor map, and an axis has one stride: the heads must lie side by side.
+std::string decline_head_stride(const char* tensor, const Problem& p, const Strides& s) {
+  if (strips(p) == 1 || p.heads_v == 1 || s.head == p.dv) return {};
+  return found(std::string("layout_") + tensor + ".head",
+               std::to_string(p.dv) + " (heads side by side, needed for dv above " + std::to_string(kWidth) + ")",
+               std::to_string(s.head));
+}
+
 std::string decline_tensors(const Problem& p) {
   const struct {
     const char* name;
@@ -56,6 +68,13 @@ std::string decline_tensors(const Problem& p) {
     std::string reason = decline_strides(tensor.name, tensor.strides, p.dtype);
     if (!reason.empty()) return reason;
   }
+  if (int64_t{p.heads_v} * strips(p) > kMapCoordinates) {
+    return found("heads_v", "at most " + std::to_string(kMapCoordinates / strips(p)) + " with this dv",
+                 std::to_string(p.heads_v));
+  }
+  std::string reason = decline_head_stride("v", p, p.v);
+  if (reason.empty()) reason = decline_head_stride("o", p, p.o);
+  if (!reason.empty()) return reason;
   if (p.num_tokens > kMapCoordinates) {
     return found("num_tokens", "at most " + std::to_string(kMapCoordinates), std::to_string(p.num_tokens));
   }
@@ -76,7 +95,10 @@ std::string decline(const Problem& p, const Request& request) {
   std::string reason = decline_device(request);
   if (!reason.empty()) return reason;
   if (p.dk != kWidth) return found("dk", std::to_string(kWidth), std::to_string(p.dk));
-  if (p.dv != kWidth) return found("dv", std::to_string(kWidth), std::to_string(p.dv));
+  if (p.dv % kWidth != 0 || p.dv > kMostStrips * kWidth) {
+    return found("dv", "a multiple of " + std::to_string(kWidth) + " up to " + std::to_string(kMostStrips * kWidth),
+                 std::to_string(p.dv));
+  }
   if (p.dtype != DType::kBf16 && p.dtype != DType::kFp16) return found("dtype", "bf16 or fp16", name_of(p.dtype));
   if (p.dtype_o != p.dtype) return found("dtype_o", std::string(name_of(p.dtype)) + " as dtype", name_of(p.dtype_o));
   std::string unfit = decline_tensors(p);
@@ -100,10 +122,12 @@ int32_t chunk(const Problem& p, int32_t way) {
 // A work item holds 64 value columns, or two such panels.
 int32_t panel_columns(const Problem&, int32_t) { return kHalfWidth; }
 
+int32_t strips(const Problem& p) { return p.dv / kWidth; }
+
 Sizes sizes(const Problem& p, int32_t way, const Tiling&) {
   Sizes sizes;
-  sizes.state_floats = int64_t{kWidth} * kWidth;
-  sizes.transition_floats = int64_t{kWidth} * kWidth;
+  sizes.state_floats = int64_t{strips(p)} * kWidth * kWidth;
+  sizes.transition_floats = sizes.state_floats;
   if (way == kPrepared) sizes.record_bytes = p.rule == Rule::kGdn ? GdnRecord::kBytes : KdaRecord::kBytes;
   return sizes;
 }
@@ -115,20 +139,20 @@ bool tries_suffixes(const Problem& p, const CallBounds& bounds, int32_t units, b
   if (bounds.folds == 0) return false;
   const int64_t chunks = bounds.chunks / bounds.rows1;
   if (p.rule == Rule::kGdn) return chunks >= kLeastChunks;
-  return chunks >= kLeastChunksKda && 2 * bounds.rows1 * p.heads_v > units;
+  return chunks >= kLeastChunksKda && 2 * bounds.rows1 * p.heads_v * strips(p) > units;
 }
 
 bool walks_twins(const Problem& p, const CallBounds& bounds) {
   // H200: 8 chunks a row are as long with and without, 16 take 4 % less.
   constexpr int64_t kLeastChunks = 16;
   const int64_t rows = bounds.folds > 0 ? bounds.rows3 : bounds.rows1;
-  return p.rule == Rule::kGdn && p.group() % 2 == 0 && rows > 0 && bounds.chunks >= kLeastChunks * rows;
+  return p.rule == Rule::kGdn && strips_a_key(p) % 2 == 0 && rows > 0 && bounds.chunks >= kLeastChunks * rows;
 }
 
-RelayUnits relay_units(const Problem& p, int32_t way, int32_t tiles, const CallBounds& bounds, int32_t units) {
-  if (way != kFused || tiles != 1 || !p.lengths_known) return {};
+RelayUnits relay_units(const Problem& p, int32_t way, int32_t tiles_a_strip, const CallBounds& bounds, int32_t units) {
+  if (way != kFused || tiles_a_strip != 1 || !p.lengths_known) return {};
   const int32_t together = walks_twins(p, bounds) ? 2 : 1;
-  return {.side = together * static_cast<int32_t>(std::gcd(p.group() / together, units / together)),
+  return {.side = together * static_cast<int32_t>(std::gcd(strips_a_key(p) / together, units / together)),
           .parts = p.rule == Rule::kGdn ? kMostItemsGdn : kMostItems};
 }
 

@@ -36,19 +36,19 @@ class Chain {
     prepare();
     const WalkMaps maps = make_maps();
     const bool summarizes = call_.bounds.folds > 0;  // a summary takes a pair of CTAs whatever the tiling
-    walk(maps, 1, summarizes ? 2 : call_.tiling.value_tiles);
+    walk(maps, 1, summarizes ? 2 : value_tiles());
     if (summarizes) carry();
-    if (call_.bounds.rows3 > 0) walk(maps, 3, call_.tiling.value_tiles);
+    if (call_.bounds.rows3 > 0) walk(maps, 3, value_tiles());
     of_.take_checkpoints_on();
   }
 
   void enqueue_fused() const {
     const bool summarizes = call_.bounds.folds > 0;  // a summary takes a pair of CTAs whatever the tiling
-    const int32_t tiles1 = summarizes ? 2 : call_.tiling.value_tiles, tiles3 = call_.tiling.value_tiles;
+    const int32_t tiles1 = summarizes ? 2 : value_tiles(), tiles3 = value_tiles();
     FusedMaps maps{.q = map(tensors_.q, problem_.q, problem_.heads_qk, 1),
                    .k = map(tensors_.k, problem_.k, problem_.heads_qk, 1),
                    .v = value_map(tiles1),
-                   .o = map(tensors_.o, problem_.o, problem_.heads_v, 1),
+                   .o = strip_map(tensors_.o, problem_.o, 1),
                    .g = {},
                    .beta = {},
                    .copies_gates = false};
@@ -63,9 +63,27 @@ class Chain {
     walk_fused(maps, 3, tiles3);
   }
 
-  // A CTA of the fused walk has both halves of the values, or one of two tiles.
-  CUtensorMap value_map(int32_t value_tiles) const {
-    return map(tensors_.v, problem_.v, problem_.heads_v, 2 / value_tiles);
+  // A CTA of the fused walk has both halves of a strip's values, or one of two tiles.
+  CUtensorMap value_map(int32_t value_tiles) const { return strip_map(tensors_.v, problem_.v, 2 / value_tiles); }
+
+  // v and o as strips (args.h). `decline` has checked that the heads lie side by side where a head has several strips.
+  Strips strips() const {
+    const int32_t a_head = sm90::strips(problem_);
+    return {problem_.heads_v * a_head, a_head};
+  }
+  Strides of_strips(Strides strides) const {
+    if (strips().a_head > 1) strides.head = kWidth;
+    return strides;
+  }
+  CUtensorMap strip_map(const void* data, const Strides& strides, int32_t box_halves) const {
+    return map(data, of_strips(strides), strips().all, box_halves);
+  }
+  int32_t value_tiles() const { return call_.tiling.value_tiles / strips().a_head; }  // CTAs a strip
+  WalkArgs walk_args(int32_t phase) const {
+    WalkArgs args = of_.walk_args(phase);
+    args.strips = strips();
+    args.o.head = of_strips(problem_.o).head;
+    return args;
   }
 
   // Gates and strengths of GDN, where they can be used as they lie.
@@ -98,8 +116,8 @@ class Chain {
 
   WalkMaps make_maps() const {
     WalkMaps maps{};
-    maps.v = map(tensors_.v, problem_.v, problem_.heads_v, 1);
-    maps.o = map(tensors_.o, problem_.o, problem_.heads_v, 1);
+    maps.v = strip_map(tensors_.v, problem_.v, 1);
+    maps.o = strip_map(tensors_.o, problem_.o, 1);
     if (gdn()) {
       maps.q = map(tensors_.q, problem_.q, problem_.heads_qk, 1);  // CTAs share them by halves
       maps.k = map(tensors_.k, problem_.k, problem_.heads_qk, 1);
@@ -120,14 +138,14 @@ class Chain {
   }
 
   void walk(const WalkMaps& maps, int32_t phase, int32_t value_tiles) const {
-    const WalkArgs args = of_.walk_args(phase);
+    const WalkArgs args = walk_args(phase);
     const WalkShape shape = shape_of(phase, value_tiles);
     check(gdn() ? launch_walk_gdn(maps, args, shape, of_.stream()) : launch_walk_kda(maps, args, shape, of_.stream()),
           phase == 1 ? "launch of summarize and emit" : "launch of emit");
   }
 
   void walk_fused(const FusedMaps& maps, int32_t phase, int32_t value_tiles) const {
-    const WalkArgs args = of_.walk_args(phase);
+    const WalkArgs args = walk_args(phase);
     const WalkShape shape = shape_of(phase, value_tiles);
     check(gdn() ? launch_fused_gdn(maps, args, of_.activation(), shape, of_.stream())
                 : launch_fused_kda(maps, args, of_.activation(), shape, of_.stream()),
@@ -143,7 +161,11 @@ class Chain {
             .units = call_.units};
   }
 
-  void carry() const { check(launch_carry(of_.carry_args(), call_.units, of_.stream()), "launch of carry"); }
+  void carry() const {
+    CarryArgs args = of_.carry_args();
+    args.strips = strips();
+    check(launch_carry(args, call_.units, of_.stream()), "launch of carry");
+  }
 
   const DeviceCall& call_;
   const Problem& problem_;

@@ -110,7 +110,7 @@ class Loader {
         if constexpr (kQueries) copy_keys(maps_.q, half, stage + half * Stage::kHalfBytes + Stage::kQ);
       }
     }
-    copy(maps_.v, kHalves == 2 ? 0 : rank_, item.head, stage + Stage::kV);
+    copy(maps_.v, kHalves == 2 ? 0 : rank_, item.strip, stage + Stage::kV);
     if (gates) {
       RawGates& raw = shared_.raw[stage_index / kCtas];
       const int32_t at[5] = {item.head / kNumbersInRow * kNumbersInRow, token, 0, 0, item.sequence_at};
@@ -319,7 +319,7 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activat
   if (warp == 0) loader.load(first + (kHeads > 1 ? rank : 0));
 
   // Gates by one warp a head: of four that all sum for themselves the other three would take issue slots from the state.
-  const int gates_of = kHeads > 1 ? warp % 2 : 0, head = item.head ^ gates_of;
+  const int gates_of = kHeads > 1 ? warp % 2 : 0, head = item.head + (gates_of != 0 ? item.to_twin : 0);
   const GateParams gate = gate_params(activation, head, 0, 1);
   Position& position = at.making;
   int& turn = at.turn;

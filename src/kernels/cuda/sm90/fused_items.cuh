@@ -38,7 +38,8 @@ template <int kCtas, int kHeads = 1, class Shared>
 __device__ __forceinline__ void find_items(const WalkArgs& args, Shared& shared, uint32_t number) {
   constexpr bool kWhole = kCtas == kHeads;
   const uint32_t round = threadIdx.x % 32;
-  const uint32_t items = static_cast<uint32_t>(args.row_bound) * static_cast<uint32_t>(args.heads_v) * (kCtas / kHeads);
+  const uint32_t items =
+      static_cast<uint32_t>(args.row_bound) * static_cast<uint32_t>(args.strips.all) * (kCtas / kHeads);
   const RelayLine& line = args.relay.line;
   const bool shares = kWhole && line.shares > 0;
   int beside = 0, share = 0;
@@ -48,9 +49,9 @@ __device__ __forceinline__ void find_items(const WalkArgs& args, Shared& shared,
     share = line.shares - 1 - static_cast<int>(number) / line.side;
     auto chunks_of = [rows = args.tables.rows1()](int row) { return rows[row].chunks; };
     part = relay_share(line, args.row_bound, chunks_of, share).part(line, chunks_of, static_cast<int32_t>(round));
-    number = part.row < 0 ? items : static_cast<uint32_t>(part.row * args.heads_v + part.head * line.side + beside);
+    number = part.row < 0 ? items : static_cast<uint32_t>(part.row * args.strips.all + part.head * line.side + beside);
   } else if (kWhole && round > 0) {
-    // Heads of twins are neighbours, and the first CTA has the first of them.
+    // Strips of twins are neighbours, and the first CTA has the first of them.
     number = round * gridDim.x + (round % 2 == 0 ? number : (gridDim.x - 1 - number) ^ (kCtas - 1));
   }
   Item& item = item_at(shared, static_cast<int>(round));

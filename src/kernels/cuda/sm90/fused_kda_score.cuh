@@ -162,8 +162,8 @@ class Loader {
         rank_(rank),
         chunks_(uniform(item.row.chunks)),
         token_(uniform(static_cast<int>(item.token))),
-        key_head_(uniform(item.key_head)),
-        head_(uniform(item.head)),
+        head_(uniform(warp == 0 ? item.key_head : item.head)),
+        strip_(uniform(item.strip)),
         sequence_(uniform(item.sequence_at)),
         begin_(begin),
         chunk_(warp == 0 ? rank : 0),
@@ -223,8 +223,8 @@ class Loader {
     expect(loaded, (kQueries ? 4 : 2) * FusedStage::kTileBytes);
 #pragma unroll
     for (int half = 0; half < 2; ++half, stage += FusedStage::kHalfBytes) {
-      copy(maps_.k, half, key_head_, stage + FusedStage::kK, loaded);
-      if constexpr (kQueries) copy(maps_.q, half, key_head_, stage + FusedStage::kQ, loaded);
+      copy(maps_.k, half, head_, stage + FusedStage::kK, loaded);
+      if constexpr (kQueries) copy(maps_.q, half, head_, stage + FusedStage::kQ, loaded);
     }
   }
 
@@ -242,12 +242,14 @@ class Loader {
       expect(scaled, FusedStage::kTileBytes + FusedStage::kTilesEnd - (kQueries ? 0 : 2 * FusedStage::kTileBytes));
       expect(&shared_.solved[position_.stage], (kQueries ? 2 : 1) * FusedStage::kTriangleBytes);
     }
-    copy(maps_.v, rank_, head_, stage + FusedStage::kV, scaled);
+    copy(maps_.v, rank_, strip_, stage + FusedStage::kV, scaled);
   }
 
   const FusedMaps& maps_;
   FusedShared<kCtas>& shared_;
-  int warp_, rank_, chunks_, token_, key_head_, head_, sequence_, begin_;
+  int warp_, rank_, chunks_, token_;
+  int head_;  // of what this warp loads: the key head, or that of the gates
+  int strip_, sequence_, begin_;
   int chunk_;
   LoadPosition& position_;
 };

@@ -104,9 +104,9 @@ __device__ __forceinline__ void release_rest(Shared& shared, uint64_t* filled, P
 
 // Where the outputs of an item go. In registers: the thread that sends would wait for shared memory, and its group for that thread.
 struct OutputPlace {
-  int token, head, sequence;
+  int token, strip, sequence;
   __device__ __forceinline__ explicit OutputPlace(const Item& item)
-      : token(uniform(static_cast<int>(item.token))), head(uniform(item.head)), sequence(uniform(item.sequence_at)) {}
+      : token(uniform(static_cast<int>(item.token))), strip(uniform(item.strip)), sequence(uniform(item.sequence_at)) {}
 };
 
 // Sends off the output of a chunk from its v tile, by `threads` threads, ahead of which all of it lies there. kWholeChunk: no token is past the end.
@@ -118,13 +118,13 @@ __device__ __forceinline__ void send_tile(const FusedMaps& maps, const WalkArgs&
   if (kWholeChunk || valid >= kFusedChunk) {
     if (thread == 0) {
       ptx::fence_proxy_async(ptx::space_shared);  // behind a barrier it orders the stores of all, as in produce.cuh
-      const int32_t at[5] = {0, token, half, place.head, place.sequence};
+      const int32_t at[5] = {0, token, half, place.strip, place.sequence};
       ptx::cp_async_bulk_tensor(ptx::space_global, ptx::space_shared, &maps.o, at, tile);
       ptx::cp_async_bulk_commit_group();
     }
   } else {  // a box would run into the next sequence
     Element* out = static_cast<Element*>(args.o.data) + place.sequence * args.o.sequence + token * args.o.token +
-                   place.head * args.o.head + half * kHalfWidth;
+                   place.strip * args.o.head + half * kHalfWidth;
 #pragma unroll 1
     for (int i = thread; i < valid * 8; i += threads) {
       const int row = i / 8, piece = i % 8;
@@ -188,9 +188,9 @@ __device__ __forceinline__ bool release_vanished(Shared& shared, uint64_t* fille
   return true;
 }
 
-// A slot of the workspace that has the state of a row of this head.
+// A slot of the workspace that has the state of a row of this strip.
 __device__ __forceinline__ float* slot_at(const WalkArgs& args, const Item& item, int slot) {
-  return args.slot_state + (static_cast<int64_t>(slot) * args.heads_v + item.head) * (kWidth * kWidth);
+  return args.slot_state + (static_cast<int64_t>(slot) * args.strips.all + item.strip) * (kWidth * kWidth);
 }
 
 // A state between two CTAs (relay.h).
@@ -207,7 +207,8 @@ __device__ __forceinline__ void load_entry(float (&state)[64], const WalkArgs& a
     load_slot(state, slot_at(args, item, row.slot_in), at.value_row, at.lane_row, at.lane_column);
   } else {
     const int64_t slot = initial_slot(args.initial, args.has_initial, row.sequence, args.report);
-    load_state<kFours>(state, args.initial, slot, item.head, at.value_row, at.lane_row, at.lane_column);
+    load_state<kFours>(state, args.initial, slot, item.head, item.first_value + at.value_row, at.lane_row,
+                       at.lane_column);
   }
 }
 
@@ -221,10 +222,13 @@ __device__ __forceinline__ void prefetch_entry(const WalkArgs& args, const Item&
   } else if (row.slot_in >= 0) {
     data = reinterpret_cast<const uint8_t*>(slot_at(args, item, row.slot_in));
   } else {
-    const int64_t slot = initial_slot(args.initial, args.has_initial, row.sequence);
+    const StateView& pool = args.initial;
+    const int64_t slot = initial_slot(pool, args.has_initial, row.sequence);
     if (slot < 0) return;
-    data = state_data(args.initial, slot, item.head);
-    if (args.initial.dtype != DType::kFp32) bytes /= 2;
+    const bool value_major = pool.layout == StateLayout::kValueMajor;
+    if (!value_major && pool.columns > kWidth) return;  // the strip is not contiguous
+    data = state_data(pool, slot, item.head) + item.first_value * (kWidth * float_bytes(pool.dtype));
+    if (pool.dtype != DType::kFp32) bytes /= 2;
   }
   if (reinterpret_cast<uintptr_t>(data) % 16 == 0) prefetch_bytes(data, bytes);
 }
@@ -239,8 +243,8 @@ __device__ __forceinline__ void store_exit(float (&state)[64], const WalkArgs& a
   if (item.ends_sequence) {
     if (row.slot_folded >= 0)
       load_slot(state, slot_at(args, item, row.slot_folded), at.value_row, at.lane_row, at.lane_column);
-    store_state<kFours>(state, args.final, slot_of(args.final, row.sequence, args.report), item.head, at.value_row,
-                        at.lane_row, at.lane_column);
+    store_state<kFours>(state, args.final, slot_of(args.final, row.sequence, args.report), item.head,
+                        item.first_value + at.value_row, at.lane_row, at.lane_column);
   }
 }
 

@@ -1,6 +1,6 @@
 // The producer warp of the walk: bulk copies in, outputs out.
 //
-// CTAs of a cluster need some operands in common: the two CTAs of one head everything but the values, neighbouring heads of one key head q and
+// CTAs of a cluster need some operands in common: the two CTAs of one strip everything but the values, neighbouring strips of one key head q and
 // k. Each brings in its share of those and sends it to all, so that they leave the L2 once. A stage may then be filled again only when all
 // CTAs are done with theirs: their producers tell each other.
 #pragma once
@@ -20,7 +20,7 @@ struct Cluster {
 };
 
 // One warp: fills stages, and sends outputs off. In order: the stage of chunk c is free when its output has left.
-// `kTiles`: CTAs over the values of one head.
+// `kTiles`: CTAs over the values of one strip.
 template <class Stage, class Element, int kTiles, bool kEmit>
 __device__ __forceinline__ void produce(const WalkMaps& maps, const WalkArgs& args, WalkShared<Stage>& shared,
                                         const Cluster& cluster) {
@@ -69,7 +69,7 @@ __device__ __forceinline__ void produce(const WalkMaps& maps, const WalkArgs& ar
       ptx::cp_async_bulk(ptx::space_cluster, ptx::space_global, to, from, part_bytes, full, cluster.all());
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
-      const int32_t at[5] = {0, token, item.value_half + half, item.head, item.sequence_at};
+      const int32_t at[5] = {0, token, item.value_half + half, item.strip, item.sequence_at};
       ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, stage + Place::kV + half * kHalfBytes, &maps.v,
                                 at, full);
     }
@@ -82,7 +82,7 @@ __device__ __forceinline__ void produce(const WalkMaps& maps, const WalkArgs& ar
         ptx::fence_proxy_async(ptx::space_shared);
 #pragma unroll
         for (int half = 0; half < kHalves; ++half) {
-          const int32_t at[5] = {0, token, item.value_half + half, item.head, item.sequence_at};
+          const int32_t at[5] = {0, token, item.value_half + half, item.strip, item.sequence_at};
           ptx::cp_async_bulk_tensor(ptx::space_global, ptx::space_shared, &maps.o, at, tile + half * kHalfBytes);
         }
         ptx::cp_async_bulk_commit_group();
@@ -90,7 +90,7 @@ __device__ __forceinline__ void produce(const WalkMaps& maps, const WalkArgs& ar
       }
     } else {  // a box would run into the next sequence
       Element* out = static_cast<Element*>(args.o.data) + item.sequence_at * args.o.sequence + token * args.o.token +
-                     item.head * args.o.head;
+                     item.strip * args.o.head;
 #pragma unroll 1
       for (int i = lane; i < valid * 8 * kHalves; i += 32) {
         const int row = i / (8 * kHalves), half = i / 8 % kHalves, piece = i % 8;

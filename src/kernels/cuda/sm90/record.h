@@ -5,7 +5,7 @@
 
 namespace deltarelay::cuda::sm90 {
 
-constexpr int kWidth = 128;     // DK = DV of this backend
+constexpr int kWidth = 128;     // DK of this backend, and the values of a strip (args.h)
 constexpr int kHalfWidth = 64;  // channels in one 128-byte row of a swizzled tile
 constexpr int kRowBytes = 128;
 

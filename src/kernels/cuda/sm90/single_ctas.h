@@ -1,4 +1,4 @@
-// How many CTAs that have a whole head each walk the items of a call: each can take several, one after the other (fused_items.cuh).
+// How many CTAs that have a whole head (or strip) each walk the items of a call: each can take several, one after the other (fused_items.cuh).
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -12,9 +12,9 @@ constexpr int kMostItems = 8;
 // Parts of a share (kernels/relay.h): one a lane of who finds them. KDA has no shared memory for more than the above.
 constexpr int kMostItemsGdn = 32;
 
-// Rows of this phase, for every head: of which some may not be in use.
+// Rows of this phase, for every strip: of which some may not be in use.
 inline unsigned items_of(const WalkArgs& args) {
-  return static_cast<unsigned>(args.row_bound) * static_cast<unsigned>(args.heads_v);
+  return static_cast<unsigned>(args.row_bound) * static_cast<unsigned>(args.strips.all);
 }
 
 // Whether the rows of this phase, which come longest first, are known to be of one length.
@@ -32,7 +32,7 @@ constexpr unsigned kManyRounds = 4;
 
 // No more than the GPU has room for, where each can take `most` items. Who has which item is settled then; so one CTA for each, of which the next
 // starts where a multiprocessor is free first, if rows differ in length and there are but a few rounds of them. CTAs come in clusters of
-// `together`, which divides the number of heads. Where rows are handed on, one CTA for each share.
+// `together`, which divides the number of strips. Where rows are handed on, one CTA for each share.
 inline unsigned single_ctas(const WalkArgs& args, unsigned most, int32_t units, unsigned together = 1) {
   const RelayLine& line = args.relay.line;
   if (line.shares > 0) return static_cast<unsigned>(line.places());

@@ -67,14 +67,18 @@ static_assert(fits<GdnStage>() && fits<GdnSummaryStage>() && fits<KdaStage>() &&
 struct Item {
   Row row;
   int head, key_head;
-  int value_half;   // first 64-row block of this CTA: 0 or 1 (CTAs with one state group)
+  int value_half;   // first 64-row block of this CTA in its strip: 0 or 1 (CTAs with one state group)
   int sequence_at;  // batched: the sequence, else 0: TMA coordinate
+  int strip;        // numbered through all heads (args.h): TMA coordinate of v and o, place in the slots
   int64_t token;    // first token of the row: TMA coordinate, or row in the sequence
   int tokens;       // of the row
+  int first_value;  // first value column of the strip in its head
   int64_t chunk;    // first chunk of the row, numbered through the call
   bool ends_sequence;
   int16_t takes_over, hands_on;  // the state, from and to so manieth place of RelayView; -1: no
+  int16_t to_twin;               // head of strip ^ 1, less `head`
 };
+static_assert(sizeof(Item) == 80, "a larger Item changes the shared memory that is left to L1 (kRoomForL1)");
 
 // Shared memory that a CTA can have.
 constexpr int kMostShared = 227 * 1024;
@@ -85,21 +89,24 @@ struct Suffix {
   uint32_t lives;  // M, after the suffix
 };
 
-// Items are numbered (row, head, value half), the last innermost: rows come longest first, and so do the CTAs.
+// Items are numbered (row, strip, value half), the last innermost: rows come longest first, and so do the CTAs.
 template <int kGroups>
 __device__ __forceinline__ bool find_item(const WalkArgs& args, const uint8_t* table, int chunk_tokens, Item& item,
                                           uint32_t number) {
   const Tables& at = args.tables;
   const bool third = args.phase == 3;
   const int count = reinterpret_cast<const int32_t*>(table + at.at_counts)[third ? 2 : 0];
-  constexpr int kHalves = 2 / kGroups;  // CTAs over the value rows of one head
+  constexpr int kHalves = 2 / kGroups;  // CTAs over the value rows of one strip
   const int line = static_cast<int>(number) / kHalves;
-  const int index = line / args.heads_v;
+  const int index = line / args.strips.all;
   const Row row = reinterpret_cast<const Row*>(
       table + (third ? at.at_rows3 : at.at_rows1))[index];  // in bounds, though perhaps not in use
   if (index >= count) return false;
   item.row = row;
-  item.head = line % args.heads_v;
+  item.strip = line % args.strips.all;
+  item.head = args.strips.head_of(item.strip);
+  item.to_twin = static_cast<int16_t>(args.strips.head_of(item.strip ^ 1) - item.head);
+  item.first_value = (item.strip - item.head * args.strips.a_head) * kWidth;
   item.key_head = item.head / (args.heads_v / args.heads_qk);
   item.value_half = static_cast<int>(number) % kHalves;
   const int n = item.row.sequence;

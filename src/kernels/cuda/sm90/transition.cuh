@@ -34,9 +34,9 @@ __device__ __forceinline__ void for_each_chunk(int chunks, int first_look, bool 
 }
 
 // Leaves 64 rows of B^T or M^T in a slot. B holds no -0: the carry may leave it alone or add 0 to it, with the same bits.
-__device__ __forceinline__ void store_summary(const WalkArgs& args, int slot, int head, int half, bool is_b,
+__device__ __forceinline__ void store_summary(const WalkArgs& args, int slot, int strip, int half, bool is_b,
                                               float (&state)[64], int value_row, int lane_row, int lane_column) {
-  const int64_t at = static_cast<int64_t>(slot) * args.heads_v + head;
+  const int64_t at = static_cast<int64_t>(slot) * args.strips.all + strip;
   if (is_b) {
 #pragma unroll
     for (int i = 0; i < 64; ++i) state[i] += 0.0f;
@@ -72,7 +72,7 @@ __device__ __forceinline__ bool summarize_row(const WalkArgs& args, const Item& 
   }
   summarize(state);
   if (!stands([&] { return !values && transition_lives(state, args.vanish_bound); })) return false;
-  store_summary(args, item.row.slot_out, item.head, rank, values, state, at.value_row, at.lane_row, at.lane_column);
+  store_summary(args, item.row.slot_out, item.strip, rank, values, state, at.value_row, at.lane_row, at.lane_column);
   return true;
 }
 

@@ -40,23 +40,24 @@ __device__ __forceinline__ void emit_state(const WalkArgs& args, WalkShared<Stag
   const Row& row = item.row;
   constexpr int64_t kState = kWidth * kWidth;
   auto slot_at = [&](float* pool, int slot) {
-    return pool + (static_cast<int64_t>(slot) * args.heads_v + item.head) * kState;
+    return pool + (static_cast<int64_t>(slot) * args.strips.all + item.strip) * kState;
   };
 
   float state[64];
-  const int value_row = (item.value_half + group) * kGroupRows;
+  const int value_row = (item.value_half + group) * kGroupRows;  // of the strip
   if (row.slot_in >= 0) {
     load_slot(state, slot_at(args.slot_state, row.slot_in), value_row, lane_row, lane_column);
   } else {
     const int64_t slot = initial_slot(args.initial, args.has_initial, row.sequence, args.report);
-    load_state(state, args.initial, slot, item.head, value_row, lane_row, lane_column);
+    load_state(state, args.initial, slot, item.head, item.first_value + value_row, lane_row, lane_column);
   }
   RowCheckpoints due(args.checkpoints, shared.checkpoints, row, Stage::Record::kChunk);
   auto store_due = [&](int chunk) {
 #pragma unroll 1
     for (; due.chunk() == chunk; due.advance()) {
       const StateView& pool = args.checkpoints.pool;
-      store_state(state, pool, slot_of(pool, due.row(), args.report), item.head, value_row, lane_row, lane_column);
+      store_state(state, pool, slot_of(pool, due.row(), args.report), item.head, item.first_value + value_row, lane_row,
+                  lane_column);
     }
   };
   RingPosition<Stage::kStages> position;
@@ -76,8 +77,8 @@ __device__ __forceinline__ void emit_state(const WalkArgs& args, WalkShared<Stag
     load_slot(state, slot_at(args.slot_state, row.slot_folded), value_row, lane_row, lane_column);
   if constexpr (kCheckpoints) store_due(row.chunks);
   if (item.ends_sequence) {
-    store_state(state, args.final, slot_of(args.final, row.sequence, args.report), item.head, value_row, lane_row,
-                lane_column);
+    store_state(state, args.final, slot_of(args.final, row.sequence, args.report), item.head,
+                item.first_value + value_row, lane_row, lane_column);
   }
 }
 
@@ -120,7 +121,7 @@ constexpr int kStateRegisters = 232;
 constexpr int kProducerRegisters = 40;
 static_assert(2 * kStateRegisters + kProducerRegisters <= 3 * 168);
 
-// `kTiles`: CTAs over the values of one head. With two they are the cluster; with one the cluster, if any, has neighbouring heads of the same
+// `kTiles`: CTAs over the values of one strip. With two they are the cluster; with one the cluster, if any, has neighbouring strips of the same
 // key head. `kSuffix`: with two, summaries by their suffix, where that is enough.
 template <class Stage, class Element, int kTiles, bool kCheckpoints, bool kSuffix>
 __global__ void __launch_bounds__(kWalkThreads, 1)

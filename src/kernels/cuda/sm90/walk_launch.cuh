@@ -8,18 +8,18 @@
 
 namespace deltarelay::cuda::sm90 {
 
-// Neighbouring value heads of one key head share q and k in clusters of up to so many CTAs. A multiprocessor holds one CTA, and GPCs have an
+// Neighbouring strips of one key head share q and k in clusters of up to so many CTAs. A multiprocessor holds one CTA, and GPCs have an
 // even number of multiprocessors, so that pairs leave none of them without work; clusters of 4 do (docs/kernels/sm90-walk.md).
-constexpr int kMostHeadsTogether = 2;
+constexpr int kMostTogether = 2;
 
 template <class Stage, class Element, int kTiles, bool kCheckpoints, bool kSuffix>
 cudaError_t launch_tiles(const WalkMaps& maps, const WalkArgs& args, cudaStream_t stream) {
-  const unsigned grid = static_cast<unsigned>(args.row_bound) * static_cast<unsigned>(args.heads_v) * kTiles;
-  const int heads_together = Stage::kRawTiles ? std::gcd(args.heads_v / args.heads_qk, kMostHeadsTogether) : 1;
+  const unsigned grid = static_cast<unsigned>(args.row_bound) * static_cast<unsigned>(args.strips.all) * kTiles;
+  const int together = Stage::kRawTiles ? std::gcd(args.strips.all / args.heads_qk, kMostTogether) : 1;
   const LaunchShape shape{.grid = dim3(grid),
                           .block = kWalkThreads,
                           .shared_bytes = sizeof(WalkShared<Stage>),
-                          .cluster = static_cast<unsigned>(kTiles == 2 ? 2 : heads_together)};
+                          .cluster = static_cast<unsigned>(kTiles == 2 ? 2 : together)};
   return launch_dependent(walk_kernel<Stage, Element, kTiles, kCheckpoints, kSuffix>, shape, stream, maps, args);
 }
 
