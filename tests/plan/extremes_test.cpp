@@ -45,6 +45,7 @@ struct Extreme {
   dr_problem problem;
   dr_options options;
   dr_device device;
+  std::vector<dr_costs> costs;
   std::vector<int64_t> offsets;
 };
 
@@ -63,6 +64,25 @@ std::vector<int64_t> offsets_of(test::Random& random, int64_t num_seqs) {
   return offsets;
 }
 
+// Costs that do not belong together.
+void take_odd_costs(test::Random& random, Extreme& e) {
+  const char* const families[][2] = {{"cpu", ""}, {"cuda-sm90", "fused"}, {"cuda-sm90", "prepared"}, {"cuda-sm80", ""}};
+  for (const auto& [backend, variant] : families) {
+    dr_costs c;
+    dr_costs_init(&c);
+    if (dr_device_costs(&e.device, backend, variant, e.problem.rule, DR_FORWARD, &c) != DR_SUCCESS) continue;
+    for (int32_t* cost : {&c.emit_ns, &c.summarize_ns, &c.carry_ns, &c.carry_unit_ns, &c.split_ns, &c.item_ns,
+                          &c.emit_bytes, &c.summarize_bytes, &c.prepare_ns}) {
+      const int64_t any = random.magnitude(1, INT32_MAX - 1);
+      *cost = static_cast<int32_t>(random.one_of<int64_t>({1, *cost, *cost, *cost, any}));
+    }
+    c.local_ns = c.summarize_local_ns = 0;
+    e.costs.push_back(c);
+  }
+  e.options.costs = e.costs.data();
+  e.options.num_costs = static_cast<int32_t>(e.costs.size());
+}
+
 void make_extreme(uint64_t seed, Extreme& e) {
   test::Random random(seed);
   // Mostly ordinary, at times as small or large as can be, or beyond.
@@ -74,7 +94,7 @@ void make_extreme(uint64_t seed, Extreme& e) {
   };
   dr_problem& p = e.problem;
   dr_problem_init(&p);
-  p.op = random.in(0, 1) == 0 ? DR_OP_KDA : DR_OP_GDN;
+  p.rule = random.in(0, 1) == 0 ? DR_KDA : DR_GDN;
   p.heads_qk = static_cast<int32_t>(some(64, kMaxHeads));
   p.heads_v = p.heads_qk;
   if (p.heads_qk <= kMaxHeads / 4) p.heads_v *= static_cast<int32_t>(random.one_of<int64_t>({1, 2, 4}));
@@ -107,18 +127,8 @@ void make_extreme(uint64_t seed, Extreme& e) {
   ASSERT_EQ(dr_device_find(random.one_of<const char*>({"h200", "h200", "a100", "b200", "cpu", "cpu"}), &d), DR_SUCCESS);
   if (random.in(0, 1) == 0) {
     d.units = static_cast<int32_t>(some(256, 1 << 16));
-    if (random.in(0, 2) == 0) {  // costs that do not belong together
-      for (dr_stage_costs* c : {&d.kda, &d.gdn, &d.kda_fused, &d.gdn_fused, &d.kda_portable, &d.gdn_portable}) {
-        if (c->chunk == 0) continue;
-        for (int32_t* cost : {&c->emit_ns, &c->summarize_ns, &c->carry_ns, &c->carry_unit_ns, &c->split_ns, &c->item_ns,
-                              &c->emit_bytes, &c->summarize_bytes, &c->prepare_ns}) {
-          *cost = static_cast<int32_t>(
-              random.one_of<int64_t>({1, *cost, *cost, *cost, random.magnitude(1, INT32_MAX - 1)}));
-        }
-        c->local_ns = c->summarize_local_ns = 0;
-      }
-      d.bytes_per_ns = static_cast<int32_t>(random.one_of<int64_t>({0, 1, d.bytes_per_ns, INT32_MAX}));
-    }
+    d.bytes_per_ns = static_cast<int32_t>(random.one_of<int64_t>({0, 1, d.bytes_per_ns, d.bytes_per_ns, INT32_MAX}));
+    if (random.in(0, 2) == 0) take_odd_costs(random, e);
   }
   o.device = &d;
   if (random.in(0, 3) == 0) o.threads = static_cast<int32_t>(some(64, 4096));
@@ -222,7 +232,7 @@ TEST(Extremes, TheMostSequencesHeadsAndUnits) {
           for (int64_t n = 0; n < kMaxSequences; ++n)
             e.offsets.push_back(e.offsets.back() + (distinct ? 16 + 16 * (n % 8000) : 1024));
           dr_problem& p = e.problem;
-          p.op = DR_OP_GDN;
+          p.rule = DR_GDN;
           p.num_seqs = kMaxSequences;
           p.num_tokens = e.offsets.back();
           p.seq_offsets = e.offsets.data();

@@ -106,12 +106,12 @@ std::vector<int64_t> step_lengths(Step step, int64_t num_seqs) {
 double slowest_step(int64_t num_seqs) {
   double worst = 0;
   for (const Step step : {Step::kDecodeAndPrefill, Step::kAlike, Step::kMixed}) {
-    for (const dr_device& device :
+    for (const test::Machine& machine :
          {test::device_of("h200"), test::device_of("a100"), test::cpu_with(2), test::cpu_with(64)}) {
-      for (const Op op : {Op::kKda, Op::kGdn}) {
+      for (const Rule rule : {Rule::kKda, Rule::kGdn}) {
         for (const int32_t heads : {8, 32, 64}) {
-          const Problem problem = test::problem_of(op, step_lengths(step, num_seqs), heads);
-          const Options options = test::options_on(device);
+          const Problem problem = test::problem_of(rule, step_lengths(step, num_seqs), heads);
+          const Options options = test::options_on(machine);
           double best = 1e9;
           for (int32_t i = 0; i < (kTimed ? 60 : 1); ++i) {
             Problem p = problem;
@@ -145,7 +145,7 @@ TEST(Speed, EngineStepsOf1024Sequences) {
 // Heads cost nothing to plan: rounds of equal items are one step.
 TEST(Speed, HeadsByTheThousand) {
   const Options options = test::options_on(test::cpu_with(1));
-  const Problem problem = test::problem_of(Op::kKda, {4096, 100, 17}, kMaxHeads);
+  const Problem problem = test::problem_of(Rule::kKda, {4096, 100, 17}, kMaxHeads);
   double best = 1e9;
   for (int32_t i = 0; i < 20; ++i) {
     const double start = thread_microseconds();
