@@ -3,10 +3,10 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "check/run.h"
 #include "deltarelay/commands.h"
@@ -133,8 +133,8 @@ cases::DeviceFacts measure(double seconds) {
     dr_costs& c = facts.costs[rule];
     calls.set_costs(c);
     c.measured = 1;
-    std::memset(c.measured_on, 0, sizeof c.measured_on);
-    std::strncpy(c.measured_on, facts.device.model, sizeof c.measured_on - 1);
+    const std::string_view model = facts.device.model;
+    c.measured_on[model.copy(c.measured_on, sizeof c.measured_on - 1)] = '\0';
   }
   return facts;
 }
