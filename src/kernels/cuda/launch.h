@@ -33,6 +33,7 @@ inline bool has_dependent_launch() {
 template <class... Params, class... Values>
 cudaError_t launch_dependent(void (*kernel)(Params...), const LaunchShape& shape, cudaStream_t stream,
                              const Values&... values) {
+  static_assert((0 + ... + ((sizeof(Params) + 15) / 16 * 16)) <= 4096, "every driver takes 4 KB of kernel parameters");
   if (shape.grid.x == 0 || shape.grid.y == 0) return cudaSuccess;
   cudaLaunchAttribute attributes[2]{};
   unsigned used = 0;
