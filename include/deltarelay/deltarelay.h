@@ -418,8 +418,16 @@ DR_API dr_status dr_plan_describe(const dr_plan* plan, int32_t format, char* tex
 /* Pointers of one execution, in the shapes, strides and types that the problem states. All of them, and the workspace, are in
  * host memory for a CPU plan and in memory of its GPU for a CUDA plan, index arrays, lists and the report included; values in
  * host memory are checked, on a GPU they are brought into range and reported. What the problem has no use for is NULL, but for
- * a_log and dt_bias, which are then not looked at. A tensor without elements may be NULL. No two rows write the same slot, and
- * no sequence reads a slot that another one writes.
+ * a_log and dt_bias, which are then not looked at. A tensor without elements may be NULL.
+ *
+ * What a call writes (o, final states, checkpoints, report, workspace) is memory of nothing else that it touches; a call that
+ * breaks this is refused. Elements count, not ranges of addresses, so tensors may be views of one row, o among them. A pool
+ * with slots counts whole, a workspace as far as dr_plan_workspace_bytes. Strides that have little in common (a greatest common
+ * divisor of a few bytes) cannot always be told apart in good time; such tensors are accepted.
+ * Pools may share memory slot by slot: no two rows write the same slot, no checkpoint goes where a final state goes, and no
+ * sequence reads a slot that another one writes. It may write where it reads: final states in place of initial ones. In host
+ * memory a call that breaks this is refused (pools with different strides: up to 65,536 pairs of rows are compared); on a GPU
+ * the report says so (pools with different strides: it does not).
  *
  * Counts. T and N below are num_tokens and num_seqs of this call, or the problem's where they are 0. Where lengths come at
  * execution a call may have fewer of both than the problem's bounds, and pays for what it has: arrays have T rows and N
@@ -455,15 +463,22 @@ typedef struct dr_tensors {
       checkpoint_positions; /* LIST: token counts, increasing in a sequence, multiples of 16, within its length */
 
   const void* seq_offsets; /* [N + 1], only when the problem had none */
-  uint32_t* report;        /* may be NULL; set to 0, or to DR_REPORT_* bits: device-side values had to be clamped, or a
-                              truncated carry dropped a transition that was not 0 */
+  uint32_t* report;        /* may be NULL; set to 0, or to DR_REPORT_* bits: device-side values had to be clamped, a
+                              truncated carry dropped a transition that was not 0, or slots alias as said above, so that
+                              some states are undefined */
 
   const dr_intermediates* intermediates; /* NULL, as are the next two */
   const dr_gradients* gradients;
   const dr_drafts* drafts;
 } dr_tensors;
 
-enum { DR_REPORT_OFFSETS = 1, DR_REPORT_SLOTS = 2, DR_REPORT_CHECKPOINTS = 4, DR_REPORT_DROPPED = 8 };
+enum {
+  DR_REPORT_OFFSETS = 1,
+  DR_REPORT_SLOTS = 2,
+  DR_REPORT_CHECKPOINTS = 4,
+  DR_REPORT_DROPPED = 8,
+  DR_REPORT_ALIASES = 16
+};
 
 static inline void dr_tensors_init(dr_tensors* tensors) {
   memset(tensors, 0, sizeof *tensors);

@@ -4,6 +4,7 @@
 
 #include "api/last_error.h"
 #include "api/plan_handle.h"
+#include "problem/aliasing.h"
 #include "problem/struct_size.h"
 #include "problem/validate.h"
 #include "run/execute.h"
@@ -35,6 +36,8 @@ void run(const Plan& plan, const dr_tensors* given, void* workspace, size_t work
   const dr_tensors tensors = take_input("tensors", *given);
   validate_tensors(plan.problem, tensors, on_host);
   check_workspace(plan, workspace, workspace_bytes);
+  check_aliasing(plan.problem, tensors, counts_of(plan.problem, tensors), workspace, plan.ledger.total_bytes(),
+                 on_host);
   if (on_host && stream != nullptr) fail_invalid("stream", "NULL for a plan on the CPU", "a pointer");
   execute(plan, tensors, static_cast<std::byte*>(workspace), stream);
 }

@@ -5,11 +5,10 @@
 // gate form is, and are not looked at. Any other is refused, since a state that is not read, or not written, is an error
 // that shows much later.
 #include <cstdint>
-#include <limits>
 #include <string>
 
 #include "problem/number.h"
-#include "problem/slots.h"
+#include "problem/slot_window.h"
 #include "problem/status.h"
 #include "problem/validate.h"
 
@@ -70,36 +69,6 @@ void check_pool(const char* argument, const char* index_argument, const StatePoo
   check_index_alignment(index_argument, index, pool.index_dtype);
 }
 
-// A set of slots without a heap: execution does not allocate. One window of slot numbers is held at a time; windows that
-// hold no slot are passed over, so the work is rows times the windows that are hit.
-class SlotWindow {
- public:
-  static constexpr int64_t kSlots = 32768;
-
-  explicit SlotWindow(int64_t first) : first_(first) {}
-  bool holds(int64_t slot) const { return slot >= first_ && slot - first_ < kSlots; }
-  bool contains(int64_t slot) const { return ((words_[word(slot)] >> bit(slot)) & 1u) != 0; }
-  void insert(int64_t slot) { words_[word(slot)] |= uint64_t{1} << bit(slot); }
-
- private:
-  size_t word(int64_t slot) const { return static_cast<size_t>(slot - first_) / 64; }
-  unsigned bit(int64_t slot) const { return static_cast<unsigned>(slot - first_) % 64; }
-
-  int64_t first_;
-  uint64_t words_[kSlots / 64] = {};
-};
-
-constexpr int64_t kNoSlot = std::numeric_limits<int64_t>::max();
-
-int64_t least_slot_from(const StatePool& pool, const void* index, int64_t rows, int64_t from) {
-  int64_t least = kNoSlot;
-  for (int64_t n = 0; n < rows; ++n) {
-    const int64_t slot = slot_of(pool, index, n);
-    if (slot >= from && slot < least) least = slot;
-  }
-  return least;
-}
-
 // No slot is written for two rows: which of them would remain is a matter of chance.
 void check_written_once(const char* argument, const StatePool& pool, const void* index, int64_t rows) {
   if (pool.use != StateUse::kSlots) return;
@@ -115,52 +84,6 @@ void check_written_once(const char* argument, const StatePool& pool, const void*
       window.insert(slot);
     }
     first = least_slot_from(pool, index, rows, first + SlotWindow::kSlots);
-  }
-}
-
-bool in_place(const Problem& p, const dr_tensors& t) {
-  return p.initial.used() && p.final.used() && t.initial == t.final;
-}
-
-// Pools at the same address are the same pool.
-void check_same_pool(const Problem& p, const dr_tensors& t) {
-  if (!in_place(p, t)) return;
-  const auto differ = [](const char* what, int64_t initial, int64_t final) {
-    fail_invalid(std::string("tensors.final"),
-                 std::string("memory of its own, because problem.final.") + what + " is " + std::to_string(final) +
-                     " and problem.initial." + what + " is " + std::to_string(initial),
-                 "the address of tensors.initial");
-  };
-  if (p.initial.dtype != p.final.dtype) {
-    differ("dtype", static_cast<int64_t>(p.initial.dtype), static_cast<int64_t>(p.final.dtype));
-  }
-  if (p.initial.stride_slot != p.final.stride_slot) differ("stride_slot", p.initial.stride_slot, p.final.stride_slot);
-  if (p.initial.stride_head != p.final.stride_head) differ("stride_head", p.initial.stride_head, p.final.stride_head);
-  if (p.initial.layout != p.final.layout && p.dk > 1 && p.dv > 1) {
-    differ("layout", static_cast<int64_t>(p.initial.layout), static_cast<int64_t>(p.final.layout));
-  }
-}
-
-// States may be updated in place, but a slot that one sequence writes must not be read by another: there is no order
-// between them. Only pools at the same address are compared.
-void check_in_place(const Problem& p, const dr_tensors& t, int64_t num_seqs) {
-  if (!in_place(p, t) || (p.initial.use == StateUse::kRows && p.final.use == StateUse::kRows)) return;
-  int64_t first = least_slot_from(p.final, t.final_index, num_seqs, 0);
-  while (first != kNoSlot) {
-    SlotWindow written(first);
-    for (int64_t n = 0; n < num_seqs; ++n) {
-      const int64_t slot = slot_of(p.final, t.final_index, n);
-      if (written.holds(slot)) written.insert(slot);
-    }
-    for (int64_t n = 0; n < num_seqs; ++n) {
-      if (p.initial_mask && t.has_initial[n] == 0) continue;
-      const int64_t slot = slot_of(p.initial, t.initial_index, n);
-      if (!written.holds(slot) || !written.contains(slot)) continue;
-      if (slot_of(p.final, t.final_index, n) == slot) continue;
-      fail_invalid(element("tensors.initial_index", n), "a slot that no other sequence writes in the same pool",
-                   std::to_string(slot));
-    }
-    first = least_slot_from(p.final, t.final_index, num_seqs, first + SlotWindow::kSlots);
   }
 }
 
@@ -217,7 +140,6 @@ void check_lists(const Problem& p, const dr_tensors& t, const CallCounts& counts
     check_slots("tensors.final_index", p.final, t.final_index, num_seqs);
     check_written_once("tensors.final_index", p.final, t.final_index, num_seqs);
   }
-  check_in_place(p, t, num_seqs);
   if (!p.checkpoint.used()) return;
   const int64_t rows = count_checkpoints(p, t, num_seqs);
   check_pool("tensors.checkpoint", "tensors.checkpoint_index", p.checkpoint, t.checkpoint, t.checkpoint_index,
@@ -238,19 +160,6 @@ void check_count(const char* argument, int64_t found, int64_t most, bool lengths
       argument,
       lengths_known ? "0 or " + bound + ", as the problem says" : "0 to " + bound + ", the bound of the problem",
       std::to_string(found));
-}
-
-// An output that starts where an input starts overwrites it while it is still being read.
-void check_output_alone(const dr_tensors& t) {
-  if (t.o == nullptr) return;
-  const struct {
-    const char* name;
-    const void* data;
-  } inputs[] = {{"q", t.q}, {"k", t.k}, {"v", t.v}, {"g", t.g}, {"beta", t.beta}};
-  for (const auto& input : inputs) {
-    if (input.data == t.o)
-      fail_invalid("tensors.o", "memory of its own", std::string("the address of tensors.") + input.name);
-  }
 }
 
 }  // namespace
@@ -295,7 +204,6 @@ void validate_tensors(const Problem& p, const dr_tensors& t, bool host_memory) {
   check_data("tensors.g", t.g, empty, p.dtype_gate, p.alignment.g);
   check_data("tensors.beta", t.beta, empty, p.dtype_beta, p.alignment.beta);
   check_data("tensors.o", t.o, empty, p.dtype_o, p.alignment.o);
-  check_output_alone(t);
 
   const bool raw = p.raw_gate();
   if (p.gate_form == GateForm::kRawSoftplus) check_present("tensors.a_log", t.a_log);
@@ -330,7 +238,6 @@ void validate_tensors(const Problem& p, const dr_tensors& t, bool host_memory) {
   check_absent("tensors.intermediates", t.intermediates, "the operation is DR_FORWARD");
   check_absent("tensors.gradients", t.gradients, "the operation is DR_FORWARD");
   check_absent("tensors.drafts", t.drafts, "the operation is DR_FORWARD");
-  check_same_pool(p, t);
   if (host_memory) check_lists(p, t, counts);
 }
 

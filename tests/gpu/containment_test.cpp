@@ -174,6 +174,40 @@ TEST_F(Reports, SlotsOutsideThePool) {
   }
 }
 
+// Slots that only the device can read: written twice, or read by another sequence than the one that writes them.
+TEST_F(Reports, AliasedSlots) {
+  for (const char* rule : {"kda bf16", "gdn bf16", "kda fp32 backend=cuda-sm80", "gdn fp32 backend=cuda-sm80"}) {
+    const std::string line = std::string(rule) + " hv=2 seqs=100,50,30 l2norm";
+    const int32_t apart[] = {2, 0, 1}, twice[] = {2, 0, 2}, null[] = {2, -1, -1};
+    {
+      Ran ran(forced(line + " init=slots final=slots"));
+      const void* const list = ran.device.tensors().final_index;
+      EXPECT_EQ(report_of(ran, list, apart, sizeof apart), 0u) << line;
+      EXPECT_EQ(report_of(ran, list, twice, sizeof twice), uint32_t{DR_REPORT_ALIASES}) << line;
+      EXPECT_EQ(report_of(ran, list, null, sizeof null), 0u) << line;
+      expect_inside(ran);
+    }
+    {
+      Ran ran(forced(line + " init=slots final=slots inplace"));
+      EXPECT_EQ(report_of(ran, nullptr, nullptr, 0), 0u) << line;
+      gpu::upload(const_cast<void*>(ran.device.tensors().initial_index), apart, sizeof apart);
+      const int32_t turned[] = {0, 1, 2};
+      EXPECT_EQ(report_of(ran, ran.device.tensors().final_index, apart, sizeof apart), 0u) << line;
+      EXPECT_EQ(report_of(ran, ran.device.tensors().final_index, turned, sizeof turned), uint32_t{DR_REPORT_ALIASES})
+          << line;
+      expect_inside(ran);
+    }
+    {
+      Ran ran(forced(line + " checkpoints=every:16 checkpoint-state=slots"));
+      const int32_t once_more[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 3};
+      EXPECT_EQ(report_of(ran, ran.device.tensors().checkpoint_index, once_more, sizeof once_more),
+                uint32_t{DR_REPORT_ALIASES})
+          << line;
+      expect_inside(ran);
+    }
+  }
+}
+
 // Checkpoints that go to the pool at once, and those that wait by slot or by number.
 TEST_F(Reports, CheckpointsOutsideThePoolOrTheirSequence) {
   for (const char* rule : {"kda bf16", "gdn bf16", "kda fp32 backend=cuda-sm80", "gdn fp32 backend=cuda-sm80"}) {

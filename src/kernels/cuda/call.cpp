@@ -1,6 +1,8 @@
 #include "kernels/cuda/call.h"
 
+#include "kernels/cuda/aliases.cuh"
 #include "kernels/cuda/status.h"
+#include "problem/aliasing.h"
 
 namespace deltarelay::cuda {
 namespace {
@@ -150,7 +152,32 @@ bool Call::leaves_anything() const {
   return false;
 }
 
+// A caller who wants no report learns nothing of it.
+void Call::report_aliases() const {
+  const StatePool &written = problem_.final, &inside = problem_.checkpoint;
+  if (tensors_.report == nullptr || (!written.used() && !inside.used())) return;
+  const auto memory = [this](const StatePool& pool, const void* data) {
+    return pool_memory(problem_, pool, data, pool.num_slots);
+  };
+  const PoolMemory initial_memory = memory(problem_.initial, tensors_.initial);
+  const PoolMemory final_memory = memory(written, tensors_.final);
+  const PoolMemory checkpoint_memory = memory(inside, tensors_.checkpoint);
+  const AliasArgs args{.tables = call_.tables,
+                       .initial = initial(),
+                       .final = final(),
+                       .checkpoints = checkpoints(checkpoint()),
+                       .has_initial = has_initial(),
+                       .final_initial = slot_shifts(final_memory, initial_memory),
+                       .final_checkpoint = slot_shifts(final_memory, checkpoint_memory),
+                       .checkpoint_initial = slot_shifts(checkpoint_memory, initial_memory),
+                       .report = tensors_.report};
+  const bool share = args.final_initial.count + args.final_checkpoint.count + args.checkpoint_initial.count > 0;
+  if (!share && written.use != StateUse::kSlots && inside.use != StateUse::kSlots) return;
+  check(launch_aliases(args, call_.units, stream()), "launch of aliases");
+}
+
 void Call::finish() const {
+  report_aliases();
   if (!leaves_anything()) return;
   const FinishArgs args{.tables = call_.tables,
                         .o = o(),

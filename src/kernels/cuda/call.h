@@ -31,7 +31,8 @@ class Call {
 
   // After the last walk: checkpoints inside of chunks, where it could not store them, and those that wait. Launches nothing where there are none.
   void take_checkpoints_on() const;
-  // What belongs to no row: output rows past the last offset, and final states of empty sequences. Launches nothing where there are none.
+  // What belongs to no row: output rows past the last offset, final states of empty sequences, and whether slots alias. Launches nothing where
+  // there is nothing to do.
   void finish() const;
 
  private:
@@ -42,6 +43,7 @@ class Call {
   CheckpointView checkpoints(const StateView& pool) const;
   const uint8_t* has_initial() const { return problem_.initial_mask ? tensors_.has_initial : nullptr; }
   bool leaves_anything() const;
+  void report_aliases() const;
 
   const DeviceCall& call_;
   const Problem& problem_;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "kernels/cuda/aliases.cuh"
 #include "kernels/cuda/call.h"
 #include "kernels/cuda/decline.h"
 #include "kernels/cuda/sm80/accepts.h"
@@ -50,6 +51,7 @@ std::string decline_here(const Problem& problem, const Request& request) {
 void load_shared(int32_t) {
   check(load_checkpoint(), "loading checkpoint");
   check(load_finish(), "loading finish");
+  check(load_aliases(), "loading aliases");
 }
 
 void load_shape(const Problem& problem) { check(load(shape_of(problem)), "loading the kernels of cuda-sm80"); }

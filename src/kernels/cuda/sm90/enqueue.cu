@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/aliases.cuh"
 #include "kernels/cuda/call.h"
 #include "kernels/cuda/carry.cuh"
 #include "kernels/cuda/sm90/accepts.h"
@@ -187,6 +188,7 @@ void load(int32_t) {
   check(load_carry(), "loading carry");
   check(load_checkpoint(), "loading checkpoint");
   check(load_finish(), "loading finish");
+  check(load_aliases(), "loading aliases");
 }
 
 }  // namespace

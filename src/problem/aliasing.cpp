@@ -1,0 +1,315 @@
+#include "problem/aliasing.h"
+
+#include <algorithm>
+#include <string>
+
+#include "problem/footprint.h"
+#include "problem/slot_window.h"
+#include "problem/status.h"
+
+namespace deltarelay {
+namespace {
+
+__extension__ typedef __int128 Wide;
+
+Wide floor_div(Wide a, Wide b) { return a / b - (a % b < 0 ? 1 : 0); }  // b > 0
+
+// Pools whose strides differ are compared pair by pair, up to so many.
+constexpr int64_t kMostPairs = 65536;
+
+std::string tensor_name(const char* field) { return std::string("tensors.") + field; }
+
+// ---- what is touched
+
+struct Region {
+  const char* name;
+  Footprint footprint;
+  bool written;
+  bool pool;  // pools are compared with each other slot by slot
+};
+
+// How many rows there are of what is listed or counted; -1: only the device knows.
+int64_t checkpoint_rows(const Problem& p, const dr_tensors& t, int64_t num_seqs, bool host_memory) {
+  if (!p.checkpoint.used()) return 0;
+  if (p.checkpoints == Checkpoints::kList) return host_memory ? t.checkpoint_offsets[num_seqs] : -1;
+  if (p.lengths_known) return p.checkpoint_rows();
+  if (!host_memory) return -1;
+  int64_t rows = 0;
+  for (int64_t n = 0; n < num_seqs; ++n) {
+    rows += p.checkpoint_rows(load_index(t.seq_offsets, p.offsets_dtype, n + 1) -
+                              load_index(t.seq_offsets, p.offsets_dtype, n));
+  }
+  return rows;
+}
+
+// Rows of the inputs that are read. Behind the last offset there need be no memory.
+int64_t rows_read(const Problem& p, const dr_tensors& t, int64_t num_seqs, int64_t num_tokens, bool host_memory) {
+  if (p.batched()) return num_tokens;
+  if (p.lengths_known) return p.offsets.back();
+  return host_memory ? load_index(t.seq_offsets, p.offsets_dtype, num_seqs) : num_tokens;
+}
+
+Footprint rows_of(const Problem& p, const void* data, const Strides& s, int64_t num_seqs, int64_t rows, int64_t heads,
+                  int64_t width, DType dtype) {
+  const auto bytes = static_cast<int64_t>(size_of(dtype));
+  const FootprintAxis head{heads, s.head * bytes};
+  if (!p.batched()) return {data, width * bytes, {head, {rows, s.token * bytes}}};
+  return {data, width * bytes, {head, {p.seq_len, s.token * bytes}, {num_seqs, s.sequence * bytes}}};
+}
+
+Footprint list_of(const void* data, int64_t count, size_t bytes) {
+  return {data, count * static_cast<int64_t>(bytes), {}};
+}
+
+Footprint pool_footprint(const PoolMemory& pool) {
+  return {pool.data, pool.width, {{pool.slots, pool.stride_slot}, {pool.heads, pool.stride_head}}};
+}
+
+// ---- slots
+
+// Rows of a pool, each with its slot.
+struct PoolRows {
+  const char* name;  // "final"
+  const StatePool& pool;
+  const void* index;
+  int64_t rows;
+  PoolMemory memory;
+};
+
+struct Slots {
+  const Problem& p;
+  const dr_tensors& t;
+
+  int64_t length(int64_t n) const {
+    if (p.lengths_known) return p.length(n);
+    return load_index(t.seq_offsets, p.offsets_dtype, n + 1) - load_index(t.seq_offsets, p.offsets_dtype, n);
+  }
+  // Slot from which sequence n starts; -1: none.
+  int64_t initial(int64_t n) const {
+    return p.initial_mask && t.has_initial[n] == 0 ? -1 : slot_of(p.initial, t.initial_index, n);
+  }
+};
+
+[[noreturn]] void fail_slot(const PoolRows& of, int64_t row, const char* expected, int64_t slot, const char* other) {
+  const bool listed = of.pool.use == StateUse::kSlots;
+  fail_invalid(tensor_name(of.name) + (listed ? "_index[" : "[") + std::to_string(row) + "]", expected,
+               std::to_string(slot) + ", which has memory of tensors." + other);
+}
+
+// Does any of `others` use memory of a slot that `written` writes? `slot_at(row)`: slot of a row of `others`, -1 if it is not
+// used. `may(row, slot)`: is it fine when that row uses the very same slot?
+template <class SlotAt, class May>
+void check_slots_apart(const PoolRows& written, const PoolRows& others, const char* expected, const SlotAt& slot_at,
+                       const May& may) {
+  const SlotShifts shifts = slot_shifts(written.memory, others.memory);
+  if (shifts.unlike) {
+    if (written.rows > kMostPairs / std::max<int64_t>(1, others.rows)) return;
+    const auto matrices = [](const PoolMemory& pool, int64_t slot) {
+      return Footprint(static_cast<const std::byte*>(pool.data) + slot * pool.stride_slot, pool.width,
+                       {{pool.heads, pool.stride_head}});
+    };
+    for (int64_t m = 0; m < others.rows; ++m) {
+      const int64_t slot = slot_at(m);
+      if (slot < 0) continue;
+      const Footprint touched = matrices(others.memory, slot);
+      for (int64_t n = 0; n < written.rows; ++n) {
+        const int64_t to = slot_of(written.pool, written.index, n);
+        if (to >= 0 && compare(matrices(written.memory, to), touched) == Shared::kBytes)
+          fail_slot(others, m, expected, slot, written.name);
+      }
+    }
+    return;
+  }
+  if (shifts.count == 0) return;
+  int64_t first = least_slot_from(written.pool, written.index, written.rows, 0);
+  while (first != kNoSlot) {
+    SlotWindow window(first);
+    for (int64_t n = 0; n < written.rows; ++n) {
+      const int64_t slot = slot_of(written.pool, written.index, n);
+      if (window.holds(slot)) window.insert(slot);
+    }
+    for (int64_t m = 0; m < others.rows; ++m) {
+      const int64_t slot = slot_at(m);
+      if (slot < 0) continue;
+      for (int32_t i = 0; i < shifts.count; ++i) {
+        const int64_t to = slot - shifts.shift[i];
+        if (!window.holds(to) || !window.contains(to)) continue;
+        if (i == shifts.in_place && may(m, to)) continue;
+        fail_slot(others, m, expected, slot, written.name);
+      }
+    }
+    first = least_slot_from(written.pool, written.index, written.rows, first + SlotWindow::kSlots);
+  }
+}
+
+// Rows that the host knows without reading memory of a device.
+bool known_here(const PoolRows& rows, bool host_memory) {
+  return rows.rows >= 0 && (host_memory || rows.pool.use == StateUse::kRows);
+}
+
+void check_pools(const Problem& p, const dr_tensors& t, const PoolRows& initial, const PoolRows& final,
+                 const PoolRows& checkpoint, bool host_memory) {
+  const Slots slots{p, t};
+  const bool initial_known = known_here(initial, host_memory) && (host_memory || !p.initial_mask);
+  const bool final_known = known_here(final, host_memory), checkpoint_known = known_here(checkpoint, host_memory);
+  const auto initial_at = [&](int64_t n) { return slots.initial(n); };
+  const auto checkpoint_at = [&](int64_t row) { return slot_of(p.checkpoint, t.checkpoint_index, row); };
+  constexpr const char* kReads = "a slot that no other sequence writes in the same memory";
+  if (p.initial.used() && p.final.used() && initial_known && final_known) {
+    // A sequence may leave its final state where it found the initial one.
+    check_slots_apart(final, initial, kReads, initial_at,
+                      [&](int64_t n, int64_t slot) { return slot_of(p.final, t.final_index, n) == slot; });
+  }
+  if (!p.checkpoint.used() || !checkpoint_known) return;
+  if (p.final.used() && final_known) {
+    check_slots_apart(final, checkpoint, "a slot that no final state is written to", checkpoint_at,
+                      [](int64_t, int64_t) { return false; });
+  }
+  if (p.initial.used() && initial_known && (host_memory || p.lengths_known)) {
+    // A sequence may write a checkpoint there as well.
+    const auto own = [&](int64_t n, int64_t slot) {
+      int64_t first = 0, end = 0;
+      if (p.checkpoints == Checkpoints::kList) {
+        first = t.checkpoint_offsets[n], end = t.checkpoint_offsets[n + 1];
+      } else {
+        for (int64_t m = 0; m < n; ++m) first += p.checkpoint_rows(slots.length(m));
+        end = first + p.checkpoint_rows(slots.length(n));
+      }
+      for (int64_t row = first; row < end; ++row)
+        if (checkpoint_at(row) == slot) return true;
+      return false;
+    };
+    check_slots_apart(checkpoint, initial, kReads, initial_at, own);
+  }
+}
+
+// Final states in place of initial ones are the same view: at the same address no other is meant.
+void check_same_pool(const Problem& p, const dr_tensors& t) {
+  if (!p.initial.used() || !p.final.used() || t.initial != t.final) return;
+  const auto differ = [](const char* what, int64_t initial, int64_t final) {
+    fail_invalid(std::string("tensors.final"),
+                 std::string("memory of its own, because problem.final.") + what + " is " + std::to_string(final) +
+                     " and problem.initial." + what + " is " + std::to_string(initial),
+                 "the address of tensors.initial");
+  };
+  if (p.initial.dtype != p.final.dtype) {
+    differ("dtype", static_cast<int64_t>(p.initial.dtype), static_cast<int64_t>(p.final.dtype));
+  }
+  if (p.initial.stride_slot != p.final.stride_slot) differ("stride_slot", p.initial.stride_slot, p.final.stride_slot);
+  if (p.initial.stride_head != p.final.stride_head) differ("stride_head", p.initial.stride_head, p.final.stride_head);
+  if (p.initial.layout != p.final.layout && p.dk > 1 && p.dv > 1) {
+    differ("layout", static_cast<int64_t>(p.initial.layout), static_cast<int64_t>(p.final.layout));
+  }
+}
+
+}  // namespace
+
+PoolMemory pool_memory(const Problem& problem, const StatePool& pool, const void* data, int64_t rows) {
+  if (!pool.used()) return {};
+  const auto bytes = static_cast<int64_t>(size_of(pool.dtype));
+  return {.data = data,
+          .slots = pool.use == StateUse::kSlots ? pool.num_slots : rows,
+          .stride_slot = pool.stride_slot * bytes,
+          .stride_head = pool.stride_head * bytes,
+          .width = int64_t{problem.dk} * problem.dv * bytes,
+          .heads = problem.heads_v,
+          .dtype = pool.dtype,
+          .layout = pool.layout};
+}
+
+SlotShifts slot_shifts(const PoolMemory& a, const PoolMemory& b) {
+  SlotShifts shifts;
+  const Footprint memory_a = pool_footprint(a), memory_b = pool_footprint(b);
+  if (compare(memory_a, memory_b) != Shared::kBytes) return shifts;
+  // The stride of an axis with one index is not used.
+  const int64_t stride_slot = a.slots > 1 ? a.stride_slot : b.stride_slot;
+  shifts.unlike =
+      (a.slots > 1 && b.slots > 1 && a.stride_slot != b.stride_slot) || (a.heads > 1 && a.stride_head != b.stride_head);
+  if (shifts.unlike) return shifts;
+  struct Axis {
+    int64_t stride, count_a, count_b;
+    bool slots;
+  };
+  Axis outer{stride_slot, a.slots, b.slots, true}, inner{a.stride_head, a.heads, b.heads, false};
+  if (outer.stride < inner.stride) std::swap(outer, inner);
+  // A step of n along an axis moves b by n strides against a.
+  const auto for_each_step = [](const Axis& axis, Wide distance, Wide extent_a, Wide extent_b, const auto& body) {
+    const Wide first = std::max<Wide>(1 - axis.count_a, floor_div(-extent_b - distance, axis.stride) + 1);
+    const Wide last = std::min<Wide>(axis.count_b - 1, floor_div(extent_a - distance - 1, axis.stride));
+    for (Wide n = first; n <= last; ++n) body(static_cast<int64_t>(n), distance + n * axis.stride);
+  };
+  const Wide start = static_cast<Wide>(memory_b.start()) - static_cast<Wide>(memory_a.start());
+  const Wide extent_a = static_cast<Wide>(inner.count_a - 1) * inner.stride + a.width;
+  const Wide extent_b = static_cast<Wide>(inner.count_b - 1) * inner.stride + b.width;
+  const bool same_matrix = a.dtype == b.dtype && a.layout == b.layout;
+  for_each_step(outer, start, extent_a, extent_b, [&](int64_t outer_steps, Wide distance) {
+    for_each_step(inner, distance, a.width, b.width, [&](int64_t inner_steps, Wide left) {
+      const int64_t shift = outer.slots ? outer_steps : inner_steps;
+      const int64_t heads = outer.slots ? inner_steps : outer_steps;
+      for (int32_t i = 0; i < shifts.count; ++i)
+        if (shifts.shift[i] == shift) return;
+      if (shifts.count == SlotShifts::kMost) {
+        shifts.unlike = true;
+        return;
+      }
+      if (left == 0 && heads == 0 && same_matrix) shifts.in_place = shifts.count;
+      shifts.shift[shifts.count++] = shift;
+    });
+  });
+  return shifts;
+}
+
+void check_aliasing(const Problem& p, const dr_tensors& t, const CallCounts& counts, const void* workspace,
+                    size_t workspace_bytes, bool host_memory) {
+  const int64_t num_seqs = counts.num_seqs, num_tokens = counts.num_tokens;
+  const int64_t read = rows_read(p, t, num_seqs, num_tokens, host_memory);
+  const int64_t checkpoints = checkpoint_rows(p, t, num_seqs, host_memory);
+  // Of what only the device counts, a first one is there if there is a pointer.
+  const int64_t least_checkpoints = checkpoints < 0 ? 1 : checkpoints;
+  const PoolMemory initial = pool_memory(p, p.initial, t.initial, num_seqs);
+  const PoolMemory final = pool_memory(p, p.final, t.final, num_seqs);
+  const PoolMemory checkpoint = pool_memory(p, p.checkpoint, t.checkpoint, least_checkpoints);
+  const auto tokens = [&](const void* data, const Strides& strides, int64_t rows, int64_t heads, int64_t width,
+                          DType dtype) { return rows_of(p, data, strides, num_seqs, rows, heads, width, dtype); };
+  const int64_t gate_width = p.rule == Rule::kKda ? p.dk : 1;
+  const void* const a_log = p.raw_gate() ? t.a_log : nullptr;
+  const void* const dt_bias = p.raw_gate() ? t.dt_bias : nullptr;
+  const Region regions[] = {
+      {"o", tokens(t.o, p.o, num_tokens, p.heads_v, p.dv, p.dtype_o), true, false},
+      {"final", pool_footprint(final), true, true},
+      {"checkpoint", pool_footprint(checkpoint), true, true},
+      {"report", list_of(t.report, 1, sizeof *t.report), true, false},
+      {"workspace", list_of(workspace, static_cast<int64_t>(workspace_bytes), 1), true, false},
+      {"q", tokens(t.q, p.q, read, p.heads_qk, p.dk, p.dtype), false, false},
+      {"k", tokens(t.k, p.k, read, p.heads_qk, p.dk, p.dtype), false, false},
+      {"v", tokens(t.v, p.v, read, p.heads_v, p.dv, p.dtype), false, false},
+      {"g", tokens(t.g, p.g, read, p.heads_v, gate_width, p.dtype_gate), false, false},
+      {"beta", tokens(t.beta, p.beta, read, p.heads_v, 1, p.dtype_beta), false, false},
+      {"a_log", list_of(a_log, p.heads_v, size_of(p.dtype_a_log)), false, false},
+      {"dt_bias", list_of(dt_bias, p.heads_v * gate_width, size_of(p.dtype_dt_bias)), false, false},
+      {"initial", pool_footprint(initial), false, true},
+      {"initial_index", list_of(t.initial_index, num_seqs, size_of(p.initial.index_dtype)), false, false},
+      {"has_initial", list_of(t.has_initial, num_seqs, 1), false, false},
+      {"final_index", list_of(t.final_index, num_seqs, size_of(p.final.index_dtype)), false, false},
+      {"checkpoint_index", list_of(t.checkpoint_index, least_checkpoints, size_of(p.checkpoint.index_dtype)), false,
+       false},
+      {"checkpoint_offsets", list_of(t.checkpoint_offsets, num_seqs + 1, sizeof(int32_t)), false, false},
+      {"checkpoint_positions", list_of(t.checkpoint_positions, least_checkpoints, sizeof(int32_t)), false, false},
+      {"seq_offsets", list_of(t.seq_offsets, num_seqs + 1, size_of(p.offsets_dtype)), false, false},
+  };
+  const auto full_name = [](const Region& region) {
+    return std::string(region.name) == "workspace" ? std::string("workspace") : tensor_name(region.name);
+  };
+  for (const Region* a = std::begin(regions); a != std::end(regions) && a->written; ++a) {
+    for (const Region* b = a + 1; b != std::end(regions); ++b) {
+      if ((a->pool && b->pool) || compare(a->footprint, b->footprint) != Shared::kBytes) continue;
+      fail_invalid(full_name(*a), "memory of its own", "memory that is also of " + full_name(*b));
+    }
+  }
+  check_same_pool(p, t);
+  check_pools(p, t, {"initial", p.initial, t.initial_index, num_seqs, initial},
+              {"final", p.final, t.final_index, num_seqs, final},
+              {"checkpoint", p.checkpoint, t.checkpoint_index, checkpoints, checkpoint}, host_memory);
+}
+
+}  // namespace deltarelay
