@@ -80,7 +80,8 @@ void take_costs(const dr_options& request, Options& options) {
   for (int32_t i = 0; i < request.num_costs; ++i) {
     const std::string name = "options.costs[" + std::to_string(i) + "]";
     const size_t step = request.costs->size;
-    const dr_costs c = take_input(name.c_str(), *reinterpret_cast<const dr_costs*>(bytes + i * step));
+    dr_costs c;  // copied by its bytes: a size that is no multiple of 4 puts entries at odd addresses
+    copy_input(name.c_str(), bytes + i * step, &c, kSizing<dr_costs>);
     if (c.size != step) fail_invalid(name + ".size", std::to_string(step) + ", as the first", std::to_string(c.size));
     check_text(name + ".backend", c.backend);
     check_text(name + ".variant", c.variant);

@@ -1,20 +1,31 @@
-/* The memory layout of the contract, as every 64-bit platform has it. A change here is a change of the ABI: fields may be
- * added at the end of a structure that carries its size, and nothing else. */
+/* The memory layout of the contract, as every 64-bit platform has it: offsets that the header of the day and the frozen one
+ * of 0.2.0 share. Fields may be added at the end of a structure that carries its size, and nothing else; their offsets then
+ * are a list of their own. */
 #include <stddef.h>
 
 #include "deltarelay/deltarelay.h"
+#include "frozen_0_2_0.h"
 
-#define AT(structure, field, offset) _Static_assert(offsetof(structure, field) == (offset), #structure "." #field)
-#define SIZE(structure, bytes) _Static_assert(sizeof(structure) == (bytes), #structure)
+#define AT(structure, field, offset)                                                                \
+  _Static_assert(offsetof(structure, field) == (offset), #structure "." #field);                    \
+  _Static_assert(offsetof(frozen_##structure, field) == (offset), "0.2.0: " #structure "." #field); \
+  _Static_assert(sizeof(((structure*)0)->field) == sizeof(((frozen_##structure*)0)->field), #structure "." #field)
+/* Nested structures carry no size, so they keep it. */
+#define NESTED(structure, bytes)                            \
+  _Static_assert(sizeof(structure) == (bytes), #structure); \
+  _Static_assert(sizeof(frozen_##structure) == (bytes), "0.2.0: " #structure)
+#define SIZE(structure, bytes)                              \
+  _Static_assert(sizeof(structure) >= (bytes), #structure); \
+  _Static_assert(sizeof(frozen_##structure) == (bytes), "0.2.0: " #structure)
 
-SIZE(dr_layout, 32);
+NESTED(dr_layout, 32);
 AT(dr_layout, token, 0);
 AT(dr_layout, head, 8);
 AT(dr_layout, sequence, 16);
 AT(dr_layout, alignment_bytes, 24);
 AT(dr_layout, reserved, 28);
 
-SIZE(dr_state, 88);
+NESTED(dr_state, 88);
 AT(dr_state, use, 0);
 AT(dr_state, layout, 4);
 AT(dr_state, dtype, 8);

@@ -2,10 +2,19 @@
 
 #include <cstring>
 
+#include "abi/frozen_0_2_0.h"
 #include "refusal.h"
 
 namespace deltarelay::test {
 namespace {
+
+// The oldest sizes that are accepted are those of the frozen header.
+static_assert(kSizing<dr_problem>.in_0_2 == sizeof(frozen_dr_problem));
+static_assert(kSizing<dr_options>.in_0_2 == sizeof(frozen_dr_options));
+static_assert(kSizing<dr_tensors>.in_0_2 == sizeof(frozen_dr_tensors));
+static_assert(kSizing<dr_device>.in_0_2 == sizeof(frozen_dr_device));
+static_assert(kSizing<dr_costs>.in_0_2 == sizeof(frozen_dr_costs));
+static_assert(kSizing<dr_plan_summary>.in_0_2 == sizeof(frozen_dr_plan_summary));
 
 TEST(StructSize, TooSmallIsRefused) {
   Request request;
