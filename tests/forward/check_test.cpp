@@ -193,10 +193,10 @@ Memory memory_of(const std::string& line) {
   Memory memory;
   for (int64_t channel = 0; channel < channels; ++channel) {
     double sum = 0.0;
+    const double a = c.raw_gate() ? std::exp(values.a_log(channel / width)) : 0.0;
+    const double bias = c.raw_gate() ? values.dt_bias(channel) : 0.0;
     for (int64_t t = 0; t < kTokens; ++t) {
-      double g = values.gate(t * channels + channel);
-      const double a = std::exp(values.a_log(channel / width));
-      if (c.raw_gate()) g += values.dt_bias(channel);
+      double g = values.gate(t * channels + channel) + bias;
       if (c.gate_form == DR_GATE_RAW_SOFTPLUS) g = -a * std::log1p(std::exp(g));
       if (c.gate_form == DR_GATE_RAW_BOUNDED) g = c.lower_bound / (1.0 + std::exp(-a * g));
       sum += g;

@@ -42,8 +42,8 @@ struct ValueRules {
     return kMostA - (kMostA - a_low) * uniform(bits(Stream::kALog, head));  // never 0, which has no logarithm
   }
   constexpr double init_bias(int64_t channel) const {
-    const double low = portable_log(kLeastStep), high = portable_log(kMostStep);
-    return inverse_softplus(low + (high - low) * uniform(bits(Stream::kDtBias, channel)));
+    constexpr double kLow = portable_log(kLeastStep), kHigh = portable_log(kMostStep);
+    return inverse_softplus(kLow + (kHigh - kLow) * uniform(bits(Stream::kDtBias, channel)));
   }
   constexpr double init_log_decay(int64_t index) const {
     const double raw = gate_spread * normal(bits(Stream::kGate, index));
