@@ -40,7 +40,7 @@ class ChunkCount {
  public:
   explicit ChunkCount(int32_t chunk)
       : chunk_(chunk),
-        shift_(std::has_single_bit(static_cast<uint32_t>(chunk)) ? std::bit_width(static_cast<uint32_t>(chunk)) - 1
+        shift_(std::has_single_bit(static_cast<uint32_t>(chunk)) ? std::countr_zero(static_cast<uint32_t>(chunk))
                                                                  : -1) {}
   int64_t operator()(int64_t tokens) const {
     return shift_ >= 0 ? (tokens + chunk_ - 1) >> shift_ : ceil_div(tokens, chunk_);

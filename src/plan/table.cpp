@@ -33,7 +33,7 @@ void order_keys(plan::Key* keys, int32_t n, plan::Key* other) {
   }
   if (ordered) return;
   plan::Key *from = keys, *to = other;
-  for (int32_t shift = 0; longest >> shift > 0; shift += kBits) {
+  for (int32_t shift = 0; shift < 32 && longest >> shift > 0; shift += kBits) {
     auto digit = [&](const plan::Key& key) {
       return static_cast<size_t>((longest - key.chunks) >> shift & (kDigits - 1));
     };

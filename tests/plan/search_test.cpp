@@ -253,6 +253,25 @@ TEST(Search, BoundNeverHidesABetterCut) {
   EXPECT_GT(hopeless, 500);
 }
 
+// Lengths of up to 2^30 chunks are ordered digit by digit.
+TEST(Search, LengthsOfEveryMagnitudeAreOrdered) {
+  Random random(57);
+  for (int32_t bits = 0; bits <= 30; ++bits) {
+    std::vector<int64_t> lengths;
+    for (int32_t i = 0; i < 300; ++i)
+      lengths.push_back(kChunk * random.in(0, (int64_t{1} << bits) / (i > 0 ? 300 : 1)));
+    lengths[77] = kChunk * (int64_t{1} << bits) / 2;
+    const Mix mix(lengths);
+    std::vector<int32_t> expected = mix.chunks();
+    std::sort(expected.begin(), expected.end(), std::greater<>());
+    const plan::Key* keys = mix.input.space.keys;
+    for (size_t i = 0; i < lengths.size(); ++i) {
+      ASSERT_EQ(keys[i].chunks, expected[i]) << bits;
+      ASSERT_TRUE(i == 0 || plan::KeyOrder()(keys[i - 1], keys[i])) << "equals keep the order of the caller";
+    }
+  }
+}
+
 TEST(Search, TrialsCutAsTheTableDoes) {
   Random random(58);
   for (int32_t round = 0; round < 3000; ++round) {
