@@ -140,6 +140,7 @@ cases::DeviceFacts measure(double seconds) {
 }
 
 int run(const Settings& settings) {
+  if (!settings.output.empty()) require_writable(settings.output);
   const cases::DeviceFacts facts = measure(settings.seconds);
   const std::string text = device_json(facts.device, facts.costs).dump(2) + "\n";
   if (settings.output.empty()) {
@@ -172,9 +173,11 @@ void add_calibrate(CLI::App& app, int& exit_code) {
       "  deltarelay plan kda bf16 hv=2 seqs=65536 --device-file cpu.json");
   auto settings = std::make_shared<Settings>();
   command->add_option("-o,--output", settings->output, "Write the facts to a file, and a table to standard output")
-      ->type_name("FILE");
-  command->add_option("--seconds", settings->seconds, "Time to take, about")
+      ->type_name("FILE")
+      ->check(not_empty());
+  command->add_option("--seconds", settings->seconds, "Time to take, about, at most 600")
       ->type_name("SECONDS")
+      ->check(positive_number())
       ->check(CLI::Range(0.0, 600.0))
       ->capture_default_str();
   command->callback([settings, &exit_code] { exit_code = run(*settings); });
