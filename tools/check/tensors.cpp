@@ -36,14 +36,14 @@ class ByteHash {
 
 }  // namespace
 
-TokenTensor TensorSet::allocate(GuardedBuffer& buffer, int32_t dtype, const dr_layout& strides, int64_t heads,
-                                int64_t width) {
-  buffer = GuardedBuffer(cases::extent(case_, strides, heads, width) * bytes_of(dtype), alignment_of(dtype));
+TokenTensor TensorSet::allocate(GuardedBuffer& buffer, int32_t dtype, int32_t promised, const dr_layout& strides,
+                                int64_t heads, int64_t width) {
+  buffer = GuardedBuffer(cases::extent(case_, strides, heads, width) * bytes_of(dtype), alignment_of(dtype, promised));
   return {buffer.data(), dtype, strides, heads, width, case_.batched ? nullptr : &offsets_};
 }
 
-StateTensor TensorSet::allocate(GuardedBuffer& buffer, Index& index, const cases::State& state, int64_t entries,
-                                uint64_t salt) {
+StateTensor TensorSet::allocate(GuardedBuffer& buffer, Index& index, const cases::State& state, int32_t promised,
+                                int64_t entries, uint64_t salt) {
   StateTensor pool;
   pool.state = state;
   if (!pool.used()) return pool;
@@ -52,7 +52,7 @@ StateTensor TensorSet::allocate(GuardedBuffer& buffer, Index& index, const cases
   pool.stride_head = pool.dk * pool.dv;
   pool.stride_slot = case_.heads_v * pool.stride_head + state.pad;
   pool.num_slots = cases::pool_size(state, entries);
-  buffer = GuardedBuffer(pool.num_slots * pool.stride_slot * bytes_of(state.dtype), alignment_of(state.dtype));
+  buffer = GuardedBuffer(pool.num_slots * pool.stride_slot * bytes_of(state.dtype), alignment_of(state.dtype, promised));
   pool.data = buffer.data();
   if (state.use == DR_STATE_ROWS) {
     for (int64_t n = 0; n < entries; ++n) pool.slots.push_back(n);
@@ -73,8 +73,13 @@ StateTensor TensorSet::allocate(GuardedBuffer& buffer, Index& index, const cases
 
 TensorSet::TensorSet(const cases::Case& c, int64_t alignment)
     : case_(c), request_(c), alignment_(alignment), offsets_(c.offsets()) {
-  const int32_t promised = request_.problem.layout_q.alignment_bytes;
-  if (promised != 0) alignment_ = promised;
+  // Of all tensors, where the case says it; views of a packed row promise what their widths leave.
+  if (c.alignment != 0) {
+    alignment_ = c.alignment;
+  } else if (c.strides == cases::Strides::kPacked) {
+    alignment_ = request_.problem.layout_q.alignment_bytes;
+  }
+  const cases::Alignments& promised = c.alignments;
   const cases::TensorStrides strides = cases::tensor_strides(c);
   if (c.strides == cases::Strides::kPacked) {
     const cases::PackedRow row = cases::packed_row(c);
@@ -88,17 +93,17 @@ TensorSet::TensorSet(const cases::Case& c, int64_t alignment)
     k_ = {memory_qkv_.data() + row.k * element, c.dtype, strides.k, c.heads_qk, c.dk, offsets};
     v_ = {memory_qkv_.data() + row.v * element, c.dtype, strides.v, c.heads_v, c.dv, offsets};
   } else {
-    q_ = allocate(memory_q_, c.dtype, strides.q, c.heads_qk, c.dk);
-    k_ = allocate(memory_k_, c.dtype, strides.k, c.heads_qk, c.dk);
-    v_ = allocate(memory_v_, c.dtype, strides.v, c.heads_v, c.dv);
+    q_ = allocate(memory_q_, c.dtype, promised.q, strides.q, c.heads_qk, c.dk);
+    k_ = allocate(memory_k_, c.dtype, promised.k, strides.k, c.heads_qk, c.dk);
+    v_ = allocate(memory_v_, c.dtype, promised.v, strides.v, c.heads_v, c.dv);
   }
-  g_ = allocate(memory_g_, c.gate_dtype(), strides.g, c.heads_v, c.rule == DR_KDA ? c.dk : 1);
-  beta_ = allocate(memory_beta_, c.beta_dtype(), strides.beta, c.heads_v, 1);
-  o_ = allocate(memory_o_, c.output_dtype(), strides.o, c.heads_v, c.dv);
+  g_ = allocate(memory_g_, c.gate_dtype(), promised.g, strides.g, c.heads_v, c.rule == DR_KDA ? c.dk : 1);
+  beta_ = allocate(memory_beta_, c.beta_dtype(), promised.beta, strides.beta, c.heads_v, 1);
+  o_ = allocate(memory_o_, c.output_dtype(), promised.o, strides.o, c.heads_v, c.dv);
   generate_tokens();
 
-  initial_ = allocate(memory_initial_, initial_index_, c.initial, c.num_seqs(), kInitialSalt);
-  final_ = allocate(memory_final_, final_index_, c.final, c.num_seqs(), c.in_place ? kInitialSalt : kFinalSalt);
+  initial_ = allocate(memory_initial_, initial_index_, c.initial, promised.initial, c.num_seqs(), kInitialSalt);
+  final_ = allocate(memory_final_, final_index_, c.final, promised.final, c.num_seqs(), c.in_place ? kInitialSalt : kFinalSalt);
   const std::vector<std::vector<int64_t>> positions = cases::checkpoint_positions(c);
   checkpoint_offsets_.push_back(0);
   for (size_t n = 0; n < positions.size(); ++n) {
@@ -106,7 +111,7 @@ TensorSet::TensorSet(const cases::Case& c, int64_t alignment)
     checkpoint_sequence_.insert(checkpoint_sequence_.end(), positions[n].size(), static_cast<int64_t>(n));
     checkpoint_offsets_.push_back(static_cast<int32_t>(checkpoint_positions_.size()));
   }
-  checkpoint_ = allocate(memory_checkpoint_, checkpoint_index_, c.checkpoint,
+  checkpoint_ = allocate(memory_checkpoint_, checkpoint_index_, c.checkpoint, promised.checkpoint,
                          static_cast<int64_t>(checkpoint_sequence_.size()), kCheckpointSalt);
   if (c.mask) mask_ = cases::initial_mask(c);
   generate_initial();

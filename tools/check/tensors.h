@@ -98,8 +98,10 @@ class TensorSet {
   const std::vector<int64_t>& checkpoint_sequence() const { return checkpoint_sequence_; }
 
  private:
-  // What is promised of every pointer; an element is aligned to itself whatever was promised.
-  int64_t alignment_of(int32_t dtype) const { return std::max(alignment_, bytes_of(dtype)); }
+  // What is promised of a pointer, or of every one (0); an element is aligned to itself whatever was promised.
+  int64_t alignment_of(int32_t dtype, int32_t promised = 0) const {
+    return std::max(promised != 0 ? promised : alignment_, bytes_of(dtype));
+  }
 
   struct Index {  // a slot array in the type of the case
     std::vector<int32_t> narrow;
@@ -107,8 +109,10 @@ class TensorSet {
     const void* data() const { return wide.empty() ? static_cast<const void*>(narrow.data()) : wide.data(); }
   };
 
-  TokenTensor allocate(GuardedBuffer& buffer, int32_t dtype, const dr_layout& strides, int64_t heads, int64_t width);
-  StateTensor allocate(GuardedBuffer& buffer, Index& index, const cases::State& state, int64_t entries, uint64_t salt);
+  TokenTensor allocate(GuardedBuffer& buffer, int32_t dtype, int32_t promised, const dr_layout& strides, int64_t heads,
+                       int64_t width);
+  StateTensor allocate(GuardedBuffer& buffer, Index& index, const cases::State& state, int32_t promised,
+                       int64_t entries, uint64_t salt);
   void generate_tokens();
   void generate_initial();
   std::string damaged_output() const;
