@@ -96,21 +96,6 @@ void parse_batch(std::string_view text, Case& c) {
   c.lengths.assign(static_cast<size_t>(count), length);
 }
 
-// "N" for all tensors, "TENSOR:N" for one; with commas between.
-void parse_alignments(std::string_view text, Case& c) {
-  constexpr int32_t kMost = 4096;
-  c.alignment = 0;
-  c.alignments = {};
-  for (std::string_view item : split(text, ',')) {
-    const size_t colon = item.find(':');
-    int32_t* alignment = &c.alignment;
-    if (colon != std::string_view::npos)
-      alignment = &(c.alignments.*parse_word("align", item.substr(0, colon), kAlignedTensors));
-    if (*alignment != 0) fail("align", "each tensor once", text);
-    *alignment = parse_int32("align", colon == std::string_view::npos ? item : item.substr(colon + 1), 1, kMost);
-  }
-}
-
 void parse_bound(std::string_view text, Case& c) {
   const size_t times = text.find('x');
   if (times == std::string_view::npos) fail("bound", "TOKENSxSEQUENCES, such as 8192x64", text);
@@ -263,6 +248,21 @@ constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 
 int32_t parse_int32(std::string_view word, std::string_view text, int64_t low, int64_t high) {
   return static_cast<int32_t>(parse_integer(word, text, low, high));
+}
+
+// "N" for all tensors, "TENSOR:N" for one; with commas between.
+void parse_alignments(std::string_view text, Case& c) {
+  constexpr int32_t kMost = 4096;
+  c.alignment = 0;
+  c.alignments = {};
+  for (std::string_view item : split(text, ',')) {
+    const size_t colon = item.find(':');
+    int32_t* alignment = &c.alignment;
+    if (colon != std::string_view::npos)
+      alignment = &(c.alignments.*parse_word("align", item.substr(0, colon), kAlignedTensors));
+    if (*alignment != 0) fail("align", "each tensor once", text);
+    *alignment = parse_int32("align", colon == std::string_view::npos ? item : item.substr(colon + 1), 1, kMost);
+  }
 }
 
 using Setter = std::function<void(std::string_view value, Case& c)>;
