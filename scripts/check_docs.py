@@ -4,9 +4,10 @@
     check_docs.py links                  relative links lead to files and headings that exist
     check_docs.py results                generated tables equal what bench/results says
     check_docs.py support <command>      docs/support.md and the README hold what `deltarelay support --markdown` prints
+    check_docs.py tensors <command>      docs/tensors.md holds what `deltarelay tensors --markdown` prints
     check_docs.py tiling <command>       docs/tiling.md holds what `deltarelay tiling --markdown` prints
     check_docs.py pictures <command>     docs/pictures holds what the commands draw that documents name
-                                         (all three: --update writes it)
+                                         (all four: --update writes it)
     check_docs.py code --cc <c> --cxx <c++> --library <libdeltarelay.so>
                                          C and C++ programs in the documents compile, run and end with 0
 """
@@ -27,7 +28,11 @@ FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
 # A command that a document names, and the picture in docs/pictures that it drew
 DRAWN = re.compile(r"`deltarelay (plan [^`]*) --svg (\S+\.svg)`")
 # What a subcommand of `deltarelay` prints with --markdown -> the name of the section that holds it, and the documents that have one
-PRINTED = {"support": ("support matrix", ["README.md", "docs/support.md"]), "tiling": ("tiling tables", ["docs/tiling.md"])}
+PRINTED = {
+    "support": ("support matrix", ["README.md", "docs/support.md"]),
+    "tensors": ("tensor list", ["docs/tensors.md"]),
+    "tiling": ("tiling tables", ["docs/tiling.md"]),
+}
 
 
 def documents() -> list[pathlib.Path]:

@@ -6,6 +6,7 @@
 #include "problem/footprint.h"
 #include "problem/slot_window.h"
 #include "problem/status.h"
+#include "problem/tensor_facts.h"
 
 namespace deltarelay {
 namespace {
@@ -22,10 +23,12 @@ std::string tensor_name(const char* field) { return std::string("tensors.") + fi
 // ---- what is touched
 
 struct Region {
-  const char* name;
+  const TensorEntry* entry = nullptr;  // nullptr: the workspace
   Footprint footprint;
-  bool written;
-  bool pool;  // pools are compared with each other slot by slot
+
+  bool written() const { return entry == nullptr || entry->direction == TensorDirection::kOut; }
+  bool pool() const { return entry != nullptr && entry->kind == TensorKind::kPool; }
+  std::string name() const { return entry == nullptr ? "workspace" : tensor_name(entry->name); }
 };
 
 // How many rows there are of what is listed or counted; -1: only the device knows.
@@ -47,18 +50,6 @@ int64_t rows_read(const Problem& p, const dr_tensors& t, int64_t num_seqs, int64
   if (p.batched()) return num_tokens;
   if (p.lengths_known) return p.offsets.back();
   return host_memory ? load_index(t.seq_offsets, p.offsets_dtype, num_seqs) : num_tokens;
-}
-
-Footprint rows_of(const Problem& p, const void* data, const Strides& s, int64_t num_seqs, int64_t rows, int64_t heads,
-                  int64_t width, DType dtype) {
-  const auto bytes = static_cast<int64_t>(size_of(dtype));
-  const FootprintAxis head{heads, s.head * bytes};
-  if (!p.batched()) return {data, width * bytes, {head, {rows, s.token * bytes}}};
-  return {data, width * bytes, {head, {p.seq_len, s.token * bytes}, {num_seqs, s.sequence * bytes}}};
-}
-
-Footprint list_of(const void* data, int64_t count, size_t bytes) {
-  return {data, count * static_cast<int64_t>(bytes), {}};
 }
 
 Footprint pool_footprint(const PoolMemory& pool) {
@@ -269,41 +260,32 @@ void check_aliasing(const Problem& p, const dr_tensors& t, const CallCounts& cou
   const PoolMemory initial = pool_memory(p, p.initial, t.initial, num_seqs);
   const PoolMemory final = pool_memory(p, p.final, t.final, num_seqs);
   const PoolMemory checkpoint = pool_memory(p, p.checkpoint, t.checkpoint, least_checkpoints);
-  const auto tokens = [&](const void* data, const Strides& strides, int64_t rows, int64_t heads, int64_t width,
-                          DType dtype) { return rows_of(p, data, strides, num_seqs, rows, heads, width, dtype); };
-  const int64_t gate_width = p.rule == Rule::kKda ? p.dk : 1;
-  const void* const a_log = p.raw_gate() ? t.a_log : nullptr;
-  const void* const dt_bias = p.raw_gate() ? t.dt_bias : nullptr;
-  const Region regions[] = {
-      {"o", tokens(t.o, p.o, num_tokens, p.heads_v, p.dv, p.dtype_o), true, false},
-      {"final", pool_footprint(final), true, true},
-      {"checkpoint", pool_footprint(checkpoint), true, true},
-      {"report", list_of(t.report, 1, sizeof *t.report), true, false},
-      {"workspace", list_of(workspace, static_cast<int64_t>(workspace_bytes), 1), true, false},
-      {"q", tokens(t.q, p.q, read, p.heads_qk, p.dk, p.dtype), false, false},
-      {"k", tokens(t.k, p.k, read, p.heads_qk, p.dk, p.dtype), false, false},
-      {"v", tokens(t.v, p.v, read, p.heads_v, p.dv, p.dtype), false, false},
-      {"g", tokens(t.g, p.g, read, p.heads_v, gate_width, p.dtype_gate), false, false},
-      {"beta", tokens(t.beta, p.beta, read, p.heads_v, 1, p.dtype_beta), false, false},
-      {"a_log", list_of(a_log, p.heads_v, size_of(p.dtype_a_log)), false, false},
-      {"dt_bias", list_of(dt_bias, p.heads_v * gate_width, size_of(p.dtype_dt_bias)), false, false},
-      {"initial", pool_footprint(initial), false, true},
-      {"initial_index", list_of(t.initial_index, num_seqs, size_of(p.initial.index_dtype)), false, false},
-      {"has_initial", list_of(t.has_initial, num_seqs, 1), false, false},
-      {"final_index", list_of(t.final_index, num_seqs, size_of(p.final.index_dtype)), false, false},
-      {"checkpoint_index", list_of(t.checkpoint_index, least_checkpoints, size_of(p.checkpoint.index_dtype)), false,
-       false},
-      {"checkpoint_offsets", list_of(t.checkpoint_offsets, num_seqs + 1, sizeof(int32_t)), false, false},
-      {"checkpoint_positions", list_of(t.checkpoint_positions, least_checkpoints, sizeof(int32_t)), false, false},
-      {"seq_offsets", list_of(t.seq_offsets, num_seqs + 1, size_of(p.offsets_dtype)), false, false},
-  };
-  const auto full_name = [](const Region& region) {
-    return std::string(region.name) == "workspace" ? std::string("workspace") : tensor_name(region.name);
-  };
-  for (const Region* a = std::begin(regions); a != std::end(regions) && a->written; ++a) {
-    for (const Region* b = a + 1; b != std::end(regions); ++b) {
-      if ((a->pool && b->pool) || compare(a->footprint, b->footprint) != Shared::kBytes) continue;
-      fail_invalid(full_name(*a), "memory of its own", "memory that is also of " + full_name(*b));
+  const TensorSizes sizes_read = sizes_of(p, read, num_seqs, least_checkpoints);
+  const TensorSizes sizes_written = sizes_of(p, num_tokens, num_seqs, least_checkpoints);
+  Region regions[kNumTensors + 1];  // the last is the workspace
+  regions[kNumTensors].footprint = {workspace, static_cast<int64_t>(workspace_bytes), {}};
+  for (int32_t i = 0; i < kNumTensors; ++i) {
+    const TensorEntry& entry = kTensors[static_cast<size_t>(i)];
+    regions[i].entry = &entry;
+    const void* const data = pointer_of(t, entry);
+    if (data == nullptr) continue;
+    const TensorFacts facts = facts_of(p, entry);
+    if (facts.need == Need::kIgnored) continue;
+    if (entry.kind == TensorKind::kPool) {
+      regions[i].footprint = pool_footprint(entry.tensor == Tensor::kInitial ? initial
+                                            : entry.tensor == Tensor::kFinal ? final
+                                                                             : checkpoint);
+    } else {
+      const TensorSizes& sizes = regions[i].written() ? sizes_written : sizes_read;
+      regions[i].footprint = footprint_of(p, entry, facts, sizes, data);
+    }
+  }
+  for (const Region& a : regions) {
+    if (!a.written() || a.footprint.empty()) continue;
+    for (const Region& b : regions) {
+      if (&b == &a || (b.written() && &b < &a) || (a.pool() && b.pool())) continue;
+      if (compare(a.footprint, b.footprint) == Shared::kBytes)
+        fail_invalid(a.name(), "memory of its own", "memory that is also of " + b.name());
     }
   }
   check_same_pool(p, t);

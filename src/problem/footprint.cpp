@@ -53,7 +53,8 @@ Footprint::Footprint(const void* data, int64_t width, std::initializer_list<Foot
   // From the inside out, what continues the axis inside it is one with it.
   for (int32_t i = rank_ - 1; i >= 0; --i) {
     const bool innermost = i == rank_ - 1;
-    if (innermost ? axes_[i].stride == width_ : axes_[i].stride == axes_[i + 1].count * axes_[i + 1].stride) {
+    const Wide inside = innermost ? width_ : static_cast<Wide>(axes_[i + 1].count) * axes_[i + 1].stride;
+    if (axes_[i].stride == inside) {
       if (innermost) {
         width_ *= axes_[i].count;
       } else {

@@ -7,9 +7,11 @@
 #include <cstdint>
 #include <string>
 
+#include "problem/argument.h"
 #include "problem/number.h"
 #include "problem/slot_window.h"
 #include "problem/status.h"
+#include "problem/tensor_facts.h"
 #include "problem/validate.h"
 
 namespace deltarelay {
@@ -17,28 +19,38 @@ namespace {
 
 std::string element(const char* array, int64_t i) { return std::string(array) + "[" + std::to_string(i) + "]"; }
 
-void check_alignment(const char* argument, const void* data, size_t bytes) {
+void check_alignment(Argument argument, const void* data, int64_t bytes) {
   const auto address = reinterpret_cast<uintptr_t>(data);
-  if (address % bytes == 0) return;
+  if (address % static_cast<uintptr_t>(bytes) == 0) return;
   const auto largest = address & (~address + 1);  // the lowest bit that is set
-  fail_invalid(argument, "an address that is a multiple of " + std::to_string(bytes) + " bytes",
+  fail_invalid(argument.name(), "an address that is a multiple of " + std::to_string(bytes) + " bytes",
                "one that is a multiple of " + std::to_string(largest));
 }
 
-void check_present(const char* argument, const void* data) {
-  if (data == nullptr) fail_invalid(argument, "a pointer", "NULL");
+void check_present(Argument argument, const void* data) {
+  if (data == nullptr) fail_invalid(argument.name(), "a pointer", "NULL");
 }
 
-void check_absent(const char* argument, const void* data, const char* reason) {
-  if (data != nullptr) fail_invalid(argument, std::string("NULL (") + reason + ")", "a pointer");
+void check_absent(Argument argument, const void* data, const char* reason) {
+  if (data != nullptr) fail_invalid(argument.name(), std::string("NULL (") + reason + ")", "a pointer");
 }
 
-// A tensor or a pool: present unless it has no element, and aligned as promised (never below its element).
-void check_data(const char* argument, const void* data, bool empty, DType dtype, int64_t alignment) {
-  if (data == nullptr && empty) return;
-  check_present(argument, data);
-  const auto promised = static_cast<size_t>(alignment);
-  check_alignment(argument, data, promised > size_of(dtype) ? promised : size_of(dtype));
+// Is a tensor of the list there if it has to be, and where it may be?
+void check_pointer(const TensorFacts& facts, const TensorEntry& entry, const void* data) {
+  const Argument argument("tensors", entry.name);
+  switch (facts.need) {
+    case Need::kIgnored:
+      return;
+    case Need::kNever:
+      check_absent(argument, data, facts.reason);
+      return;
+    case Need::kAlways:
+      check_present(argument, data);
+      break;
+    case Need::kMay:
+      break;
+  }
+  check_alignment(argument, data, facts.alignment);
 }
 
 void check_slots(const char* argument, const StatePool& pool, const void* index, int64_t rows) {
@@ -49,24 +61,6 @@ void check_slots(const char* argument, const StatePool& pool, const void* index,
                  "a slot below num_slots = " + std::to_string(pool.num_slots) + ", or a null slot",
                  std::to_string(slot));
   }
-}
-
-// A pool with its index array, without the values in the latter.
-void check_pool(const char* argument, const char* index_argument, const StatePool& pool, const void* data,
-                const void* index, bool empty) {
-  if (!pool.used()) {
-    check_absent(argument, data, "its use in the problem is DR_STATE_NONE");
-    check_absent(index_argument, index, "its use in the problem is DR_STATE_NONE");
-    return;
-  }
-  check_data(argument, data, empty, pool.dtype, pool.alignment);
-  if (pool.use == StateUse::kRows) {
-    check_absent(index_argument, index, "its use in the problem is DR_STATE_ROWS");
-    return;
-  }
-  if (index == nullptr && empty) return;
-  check_present(index_argument, index);
-  check_index_alignment(index_argument, index, pool.index_dtype);
 }
 
 // No slot is written for two rows: which of them would remain is a matter of chance.
@@ -142,8 +136,8 @@ void check_lists(const Problem& p, const dr_tensors& t, const CallCounts& counts
   }
   if (!p.checkpoint.used()) return;
   const int64_t rows = count_checkpoints(p, t, num_seqs);
-  check_pool("tensors.checkpoint", "tensors.checkpoint_index", p.checkpoint, t.checkpoint, t.checkpoint_index,
-             rows == 0);
+  if (rows > 0) check_present("tensors.checkpoint", t.checkpoint);
+  if (rows > 0 && p.checkpoint.use == StateUse::kSlots) check_present("tensors.checkpoint_index", t.checkpoint_index);
   if (p.checkpoint.use == StateUse::kRows && rows > p.checkpoint.num_slots) {
     fail_invalid("tensors.checkpoint", "at most num_slots = " + std::to_string(p.checkpoint.num_slots) + " rows",
                  std::to_string(rows));
@@ -165,7 +159,7 @@ void check_count(const char* argument, int64_t found, int64_t most, bool lengths
 }  // namespace
 
 void check_index_alignment(const char* argument, const void* data, DType dtype) {
-  check_alignment(argument, data, size_of(dtype));
+  check_alignment(argument, data, static_cast<int64_t>(size_of(dtype)));
 }
 
 void check_offsets(const char* argument, const void* offsets, DType dtype, int64_t num_seqs, int64_t num_tokens) {
@@ -197,44 +191,7 @@ void validate_tensors(const Problem& p, const dr_tensors& t, bool host_memory) {
   check_count("tensors.num_tokens", t.num_tokens, p.num_tokens, p.lengths_known);
   check_count("tensors.num_seqs", t.num_seqs, p.num_seqs, p.lengths_known);
   const CallCounts counts = counts_of(p, t);
-  const bool empty = counts.num_tokens == 0;
-  check_data("tensors.q", t.q, empty, p.dtype, p.alignment.q);
-  check_data("tensors.k", t.k, empty, p.dtype, p.alignment.k);
-  check_data("tensors.v", t.v, empty, p.dtype, p.alignment.v);
-  check_data("tensors.g", t.g, empty, p.dtype_gate, p.alignment.g);
-  check_data("tensors.beta", t.beta, empty, p.dtype_beta, p.alignment.beta);
-  check_data("tensors.o", t.o, empty, p.dtype_o, p.alignment.o);
-
-  const bool raw = p.raw_gate();
-  if (p.gate_form == GateForm::kRawSoftplus) check_present("tensors.a_log", t.a_log);
-  if (raw) check_alignment("tensors.a_log", t.a_log, size_of(p.dtype_a_log));
-  if (raw) check_alignment("tensors.dt_bias", t.dt_bias, size_of(p.dtype_dt_bias));
-
-  if (p.lengths_known) {
-    check_absent("tensors.seq_offsets", t.seq_offsets, "the problem has the lengths");
-  } else {
-    check_present("tensors.seq_offsets", t.seq_offsets);
-    check_index_alignment("tensors.seq_offsets", t.seq_offsets, p.offsets_dtype);
-  }
-  check_pool("tensors.initial", "tensors.initial_index", p.initial, t.initial, t.initial_index, false);
-  check_pool("tensors.final", "tensors.final_index", p.final, t.final, t.final_index, false);
-  if (p.initial_mask) {
-    check_present("tensors.has_initial", t.has_initial);
-  } else {
-    check_absent("tensors.has_initial", t.has_initial, "initial_mask in the problem is 0");
-  }
-
-  // How many checkpoints there are may be known only from lists, so an empty pool is excused until they are read.
-  check_pool("tensors.checkpoint", "tensors.checkpoint_index", p.checkpoint, t.checkpoint, t.checkpoint_index, true);
-  if (p.checkpoints == Checkpoints::kList) {
-    check_present("tensors.checkpoint_offsets", t.checkpoint_offsets);
-    check_alignment("tensors.checkpoint_offsets", t.checkpoint_offsets, alignof(int32_t));
-    check_alignment("tensors.checkpoint_positions", t.checkpoint_positions, alignof(int32_t));
-  } else {
-    check_absent("tensors.checkpoint_offsets", t.checkpoint_offsets, "checkpoints is not DR_CHECKPOINTS_LIST");
-    check_absent("tensors.checkpoint_positions", t.checkpoint_positions, "checkpoints is not DR_CHECKPOINTS_LIST");
-  }
-  check_alignment("tensors.report", t.report, alignof(uint32_t));
+  for (const TensorEntry& entry : kTensors) check_pointer(facts_of(p, entry), entry, pointer_of(t, entry));
   check_absent("tensors.intermediates", t.intermediates, "the operation is DR_FORWARD");
   check_absent("tensors.gradients", t.gradients, "the operation is DR_FORWARD");
   check_absent("tensors.drafts", t.drafts, "the operation is DR_FORWARD");

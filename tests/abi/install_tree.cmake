@@ -54,7 +54,7 @@ run("install" ${CMAKE_COMMAND} --install ${BUILD} --prefix ${WORK}/first ${insta
 file(RENAME ${WORK}/first ${WORK}/prefix) # nothing in the tree may depend on where it was put
 set(prefix ${WORK}/prefix)
 
-foreach(file include/deltarelay/deltarelay.h include/deltarelay/deltarelay.hpp ${LIBDIR}/${library}
+foreach(file include/deltarelay/deltarelay.h include/deltarelay/deltarelay.hpp include/deltarelay/tensor_list.hpp ${LIBDIR}/${library}
              ${LIBDIR}/pkgconfig/deltarelay.pc ${LIBDIR}/cmake/deltarelay/deltarelayConfig.cmake)
   expect_file(${prefix}/${file})
 endforeach()

@@ -179,6 +179,8 @@ TEST(CasePrint, EveryWordComesBack) {
       "beta=twice keys=correlated l2norm scale=0.125",
       "strides=packed",
       "strides=head-first align=4",
+      "align=beta:2,g:4,q:16",
+      "align=8,beta:2 init final=slots",
       "init=key:fp16",
       "init=slots:negative mask final=slots:pool=30:pad=1",
       "init=slots:null=0 final=in-place",

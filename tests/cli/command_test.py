@@ -51,11 +51,18 @@ class Info(Base):
         units = {device["name"]: device["units"] for device in out["devices"]}
         self.assertEqual((units["h200"], units["b200"], units["gb200"]), (132, 148, 152))
 
+    def test_tensors(self):
+        tensors = {entry["name"]: entry for entry in json.loads(self.succeed("tensors", "--json"))}
+        self.assertEqual(tensors["q"]["axes"], "[T, HQK, DK]")
+        self.assertEqual((tensors["o"]["direction"], tensors["v"]["direction"]), ("out", "in"))
+        self.assertEqual(tensors["beta"]["aligned_to"], "an element")
+        self.assertIn("seq_offsets", self.succeed("tensors"))
+
     def test_help(self):
         out = self.succeed("--help")
-        for part in ("info", "support", "tiling", "explain", "plan", "verify", "bench", "calibrate", "Examples"):
+        for part in ("info", "support", "tensors", "tiling", "explain", "plan", "verify", "bench", "calibrate", "Examples"):
             self.assertIn(part, out)
-        for part in ("info", "support", "tiling", "explain", "plan", "verify", "bench", "calibrate"):
+        for part in ("info", "support", "tensors", "tiling", "explain", "plan", "verify", "bench", "calibrate"):
             self.assertIn("Usage", self.succeed(part, "--help"))
         self.assertIn("deltarelay", self.succeed("--version"))
 
@@ -82,7 +89,7 @@ class Info(Base):
 class Texts(Base):
     """Help, manual page and completion: each has every subcommand, option and word that the parser takes."""
 
-    COMMANDS = ("info", "support", "tiling", "explain", "plan", "verify", "bench")
+    COMMANDS = ("info", "support", "tensors", "tiling", "explain", "plan", "verify", "bench")
 
     def options(self):
         names = set()

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cuda/sm90/accepts.h"
 #include "kernels/cuda/sm90/record.h"
 #include "length_mixes.h"
 #include "plan/cuda_devices.h"
@@ -50,6 +51,34 @@ TEST(CudaSm90, TakesWhatItsKernelsAreFor) {
   EXPECT_EQ(reason_of([](Problem&, Options& o) { o.device = test::device_of("h100"); }), "");
 }
 
+// One number a head is read as such, wherever it lies; gates of KDA that lie anywhere fall to the other way.
+TEST(CudaSm90, AsksNoAlignmentOfNumbersOfAHead) {
+  const auto narrow = [](Rule rule, const char* variant) {
+    return [rule, variant](Problem& p, Options& o) {
+      p.rule = rule;
+      p.gate_form = GateForm::kRawBounded;
+      p.lower_bound = -5.0f;
+      p.alignment.beta = 2;
+      if (rule == Rule::kGdn) p.alignment.g = 2;
+      o.variant = variant;
+    };
+  };
+  EXPECT_EQ(reason_of(narrow(Rule::kGdn, "fused")), "");
+  EXPECT_EQ(reason_of(narrow(Rule::kGdn, "prepared")), "");
+  EXPECT_EQ(reason_of(narrow(Rule::kKda, "fused")), "");
+  EXPECT_EQ(reason_of([](Problem& p, Options& o) {
+              p.alignment.g = 2;
+              o.variant = "prepared";
+            }),
+            "");
+  Problem slice = test::problem_of(Rule::kKda, {4096}, 4);
+  slice.gate_form = GateForm::kRawBounded;
+  slice.lower_bound = -5.0f;
+  EXPECT_EQ(make_plan(slice, on_h200())->isa, cuda::sm90::kFused);
+  slice.alignment.g = 8;
+  EXPECT_EQ(make_plan(slice, on_h200())->isa, cuda::sm90::kPrepared);
+}
+
 TEST(CudaSm90, DeclinesTheRestByNameExpectedAndFound) {
   const std::vector<std::pair<std::function<void(Problem&, Options&)>, std::string>> refusals{
       {[](Problem&, Options& o) { o.device = test::cpu_with(2); }, "device: expected a CUDA device, found a CPU"},
@@ -86,6 +115,13 @@ TEST(CudaSm90, DeclinesTheRestByNameExpectedAndFound) {
       {[](Problem& p, Options&) { p.num_tokens = int64_t{1} << 31; }, "num_tokens: expected at most 2147483647"},
       {[](Problem& p, Options& o) {
          p.checkpoints = Checkpoints::kChunks;
+         o.variant = "fused";
+       },
+       "variant: expected prepared, with these gates and checkpoints, found fused"},
+      {[](Problem& p, Options& o) {  // the fused walk copies gates in pieces of 16 bytes
+         p.gate_form = GateForm::kRawBounded;
+         p.lower_bound = -5.0f;
+         p.alignment.g = 8;
          o.variant = "fused";
        },
        "variant: expected prepared, with these gates and checkpoints, found fused"},

@@ -87,10 +87,11 @@ TEST(Aliasing, OutputAndInputs) {
     call.refuse_shared("tensors.o", input.name);
     call.tensors.o = data + 64;
     call.refuse_shared("tensors.o", input.name);
+    if (data == call.arena) continue;  // there is nothing ahead of it
     call.tensors.o = data - kOutput + 16;
-    if (data != call.arena) call.refuse_shared("tensors.o", input.name);
+    call.refuse_shared("tensors.o", input.name);
     call.tensors.o = data - kOutput;
-    if (data != call.arena) EXPECT_NO_THROW(call.run()) << input.name;
+    EXPECT_NO_THROW(call.run()) << input.name;
   }
 }
 

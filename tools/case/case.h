@@ -76,6 +76,12 @@ struct DeviceFacts {
   std::vector<dr_costs> costs;
 };
 
+// Promised bytes of single tensors, by the names of dr_tensors; 0: as of the others.
+struct Alignments {
+  int32_t q = 0, k = 0, v = 0, g = 0, beta = 0, o = 0, initial = 0, final = 0, checkpoint = 0;
+  bool operator==(const Alignments&) const = default;
+};
+
 struct Case {
   std::string name;  // label before the line; no blanks; part of equality
 
@@ -114,7 +120,8 @@ struct Case {
   bool l2norm = false;
   std::optional<double> scale;  // absent: DK^-1/2
   Strides strides = Strides::kContiguous;
-  int32_t alignment = 0;  // promised bytes; 0: 16, or what packed views leave of it
+  int32_t alignment = 0;  // promised bytes of every tensor; 0: 16, or what packed views leave of it
+  Alignments alignments;  // of one of them
 
   State initial;
   State final;            // equals initial when in_place

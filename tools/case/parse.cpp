@@ -250,6 +250,21 @@ int32_t parse_int32(std::string_view word, std::string_view text, int64_t low, i
   return static_cast<int32_t>(parse_integer(word, text, low, high));
 }
 
+// "N" for all tensors, "TENSOR:N" for one; with commas between.
+void parse_alignments(std::string_view text, Case& c) {
+  constexpr int32_t kMost = 4096;
+  c.alignment = 0;
+  c.alignments = {};
+  for (std::string_view item : split(text, ',')) {
+    const size_t colon = item.find(':');
+    int32_t* alignment = &c.alignment;
+    if (colon != std::string_view::npos)
+      alignment = &(c.alignments.*parse_word("align", item.substr(0, colon), kAlignedTensors));
+    if (*alignment != 0) fail("align", "each tensor once", text);
+    *alignment = parse_int32("align", colon == std::string_view::npos ? item : item.substr(colon + 1), 1, kMost);
+  }
+}
+
 using Setter = std::function<void(std::string_view value, Case& c)>;
 
 // "a|b|c", for help.
@@ -303,8 +318,8 @@ const std::vector<Key>& keys() {
       {"scale", "X", "factor on q; default: dk^-1/2", [](auto v, Case& c) { c.scale = parse_number("scale", v); }},
       {"strides", choices(kStrides), "how the tensors lie in memory",
        [](auto v, Case& c) { c.strides = parse_word("strides", v, kStrides); }},
-      {"align", "N", "promised alignment of pointers in bytes",
-       [](auto v, Case& c) { c.alignment = parse_int32("align", v, 1, 4096); }},
+      {"align", "N|TENSOR:N,...", "promised alignment of pointers in bytes: of all, and of single tensors",
+       parse_alignments},
       {"init", "ATTRIBUTES",
        "initial states: rows or slots, value or key, a type, int32 or int64, pool=N, null=I, negative, pad=N, with "
        "colons between; init alone: rows",

@@ -128,7 +128,12 @@ std::string print_without_name(const Case& c) {
   if (c.l2norm) add("l2norm");
   if (c.scale) add("scale=" + number(*c.scale));
   if (c.strides != Strides::kContiguous) add("strides=" + std::string(text_of(kStrides, c.strides)));
-  if (c.alignment != 0) add("align=" + std::to_string(c.alignment));
+  std::string alignments = c.alignment != 0 ? "," + std::to_string(c.alignment) : "";
+  for (const auto& [name, tensor] : kAlignedTensors) {
+    const int32_t bytes = c.alignments.*tensor;
+    if (bytes != 0) alignments += "," + std::string(name) + ":" + std::to_string(bytes);
+  }
+  if (!alignments.empty()) add("align=" + alignments.substr(1));
 
   if (!c.backend.empty()) add("backend=" + c.backend);
   if (!c.isa.empty()) add("isa=" + c.isa);

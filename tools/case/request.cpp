@@ -74,6 +74,22 @@ bool is_slow(const Case& c) {
 
 bool writes_near_2(const Case& c) { return c.beta == BetaProfile::kNear2 || c.beta == BetaProfile::kTwice; }
 
+// Of single tensors, over what was promised of all.
+void promise_alignments(dr_problem& problem, const Alignments& alignments) {
+  const auto promise = [](auto& of, int32_t bytes) {
+    if (bytes != 0) of.alignment_bytes = bytes;
+  };
+  promise(problem.layout_q, alignments.q);
+  promise(problem.layout_k, alignments.k);
+  promise(problem.layout_v, alignments.v);
+  promise(problem.layout_g, alignments.g);
+  promise(problem.layout_beta, alignments.beta);
+  promise(problem.layout_o, alignments.o);
+  promise(problem.initial, alignments.initial);
+  promise(problem.final, alignments.final);
+  promise(problem.checkpoint, alignments.checkpoint);
+}
+
 }  // namespace
 
 int32_t Case::beta_form() const {
@@ -196,6 +212,7 @@ Request::Request(const Case& c) : case_(c) {
   } else if (c.strides == Strides::kPacked) {
     promise_alignment(problem, packed_alignment(c));
   }
+  promise_alignments(problem, c.alignments);
   // How many checkpoints a list or late lengths will give is not known to the plan, so the pool has to be stated.
   if (problem.checkpoint.use != DR_STATE_NONE) problem.checkpoint.num_slots = pool_size(c.checkpoint, num_checkpoints);
 

@@ -54,6 +54,17 @@ inline constexpr std::array<Word<int32_t>, 2> kLayouts = {
 inline constexpr std::array<Word<int32_t>, 2> kCarries = {
     {{"exact", DR_CARRY_EXACT}, {"truncated", DR_CARRY_TRUNCATED}}};
 
+inline constexpr std::array<Word<int32_t Alignments::*>, 9> kAlignedTensors = {
+    {{"q", &Alignments::q},
+     {"k", &Alignments::k},
+     {"v", &Alignments::v},
+     {"g", &Alignments::g},
+     {"beta", &Alignments::beta},
+     {"o", &Alignments::o},
+     {"initial", &Alignments::initial},
+     {"final", &Alignments::final},
+     {"checkpoint", &Alignments::checkpoint}}};
+
 inline constexpr std::array<Word<int32_t>, 2> kMaths = {{{"default", DR_MATH_DEFAULT}, {"tf32", DR_MATH_TF32}}};
 
 template <typename T, size_t N>

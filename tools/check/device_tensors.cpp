@@ -4,26 +4,23 @@
 #include <stdexcept>
 
 #include "check/device_generate.h"
+#include "deltarelay/tensor_list.hpp"
 
 namespace deltarelay::check::gpu {
 namespace {
 
-bool is_token_input(const char* name) {
-  for (const char* tokens : {"qkv", "q", "k", "v", "g", "beta"})
-    if (std::strcmp(name, tokens) == 0) return true;
+bool is_token_input(const std::string& name) {
+  if (name == "qkv") return true;  // q, k and v in one
+  for (const TensorEntry& entry : kTensors)
+    if (name == entry.name) return entry.kind == TensorKind::kRows && entry.direction == TensorDirection::kIn;
   return false;
 }
 
 // Every pointer of dr_tensors, but for the report.
 template <class Body>
 void for_each_pointer(dr_tensors& t, const Body& body) {
-  const auto each = [&](auto& pointer) {
-    pointer = static_cast<std::remove_reference_t<decltype(pointer)>>(body(static_cast<const void*>(pointer)));
-  };
-  each(t.q), each(t.k), each(t.v), each(t.g), each(t.beta), each(t.a_log), each(t.dt_bias), each(t.o);
-  each(t.initial), each(t.initial_index), each(t.has_initial), each(t.final), each(t.final_index);
-  each(t.checkpoint), each(t.checkpoint_index), each(t.checkpoint_offsets), each(t.checkpoint_positions);
-  each(t.seq_offsets);
+  for (const TensorEntry& entry : kTensors)
+    if (entry.kind != TensorKind::kReport) set_pointer(t, entry, body(pointer_of(t, entry)));
 }
 
 }  // namespace

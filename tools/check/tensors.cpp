@@ -36,14 +36,14 @@ class ByteHash {
 
 }  // namespace
 
-TokenTensor TensorSet::allocate(GuardedBuffer& buffer, int32_t dtype, const dr_layout& strides, int64_t heads,
-                                int64_t width) {
-  buffer = GuardedBuffer(cases::extent(case_, strides, heads, width) * bytes_of(dtype), alignment_of(dtype));
+TokenTensor TensorSet::allocate(GuardedBuffer& buffer, int32_t dtype, int32_t promised, const dr_layout& strides,
+                                int64_t heads, int64_t width) {
+  buffer = GuardedBuffer(cases::extent(case_, strides, heads, width) * bytes_of(dtype), alignment_of(dtype, promised));
   return {buffer.data(), dtype, strides, heads, width, case_.batched ? nullptr : &offsets_};
 }
 
-StateTensor TensorSet::allocate(GuardedBuffer& buffer, Index& index, const cases::State& state, int64_t entries,
-                                uint64_t salt) {
+StateTensor TensorSet::allocate(GuardedBuffer& buffer, Index& index, const cases::State& state, int32_t promised,
+                                int64_t entries, uint64_t salt) {
   StateTensor pool;
   pool.state = state;
   if (!pool.used()) return pool;
@@ -52,7 +52,8 @@ StateTensor TensorSet::allocate(GuardedBuffer& buffer, Index& index, const cases
   pool.stride_head = pool.dk * pool.dv;
   pool.stride_slot = case_.heads_v * pool.stride_head + state.pad;
   pool.num_slots = cases::pool_size(state, entries);
-  buffer = GuardedBuffer(pool.num_slots * pool.stride_slot * bytes_of(state.dtype), alignment_of(state.dtype));
+  buffer =
+      GuardedBuffer(pool.num_slots * pool.stride_slot * bytes_of(state.dtype), alignment_of(state.dtype, promised));
   pool.data = buffer.data();
   if (state.use == DR_STATE_ROWS) {
     for (int64_t n = 0; n < entries; ++n) pool.slots.push_back(n);
@@ -73,8 +74,13 @@ StateTensor TensorSet::allocate(GuardedBuffer& buffer, Index& index, const cases
 
 TensorSet::TensorSet(const cases::Case& c, int64_t alignment)
     : case_(c), request_(c), alignment_(alignment), offsets_(c.offsets()) {
-  const int32_t promised = request_.problem.layout_q.alignment_bytes;
-  if (promised != 0) alignment_ = promised;
+  // Of all tensors, where the case says it; views of a packed row promise what their widths leave.
+  if (c.alignment != 0) {
+    alignment_ = c.alignment;
+  } else if (c.strides == cases::Strides::kPacked) {
+    alignment_ = request_.problem.layout_q.alignment_bytes;
+  }
+  const cases::Alignments& promised = c.alignments;
   const cases::TensorStrides strides = cases::tensor_strides(c);
   if (c.strides == cases::Strides::kPacked) {
     const cases::PackedRow row = cases::packed_row(c);
@@ -88,17 +94,19 @@ TensorSet::TensorSet(const cases::Case& c, int64_t alignment)
     k_ = {memory_qkv_.data() + row.k * element, c.dtype, strides.k, c.heads_qk, c.dk, offsets};
     v_ = {memory_qkv_.data() + row.v * element, c.dtype, strides.v, c.heads_v, c.dv, offsets};
   } else {
-    q_ = allocate(memory_q_, c.dtype, strides.q, c.heads_qk, c.dk);
-    k_ = allocate(memory_k_, c.dtype, strides.k, c.heads_qk, c.dk);
-    v_ = allocate(memory_v_, c.dtype, strides.v, c.heads_v, c.dv);
+    q_ = allocate(buffer(Tensor::kQ), c.dtype, promised.q, strides.q, c.heads_qk, c.dk);
+    k_ = allocate(buffer(Tensor::kK), c.dtype, promised.k, strides.k, c.heads_qk, c.dk);
+    v_ = allocate(buffer(Tensor::kV), c.dtype, promised.v, strides.v, c.heads_v, c.dv);
   }
-  g_ = allocate(memory_g_, c.gate_dtype(), strides.g, c.heads_v, c.rule == DR_KDA ? c.dk : 1);
-  beta_ = allocate(memory_beta_, c.beta_dtype(), strides.beta, c.heads_v, 1);
-  o_ = allocate(memory_o_, c.output_dtype(), strides.o, c.heads_v, c.dv);
+  g_ = allocate(buffer(Tensor::kG), c.gate_dtype(), promised.g, strides.g, c.heads_v, c.rule == DR_KDA ? c.dk : 1);
+  beta_ = allocate(buffer(Tensor::kBeta), c.beta_dtype(), promised.beta, strides.beta, c.heads_v, 1);
+  o_ = allocate(buffer(Tensor::kO), c.output_dtype(), promised.o, strides.o, c.heads_v, c.dv);
   generate_tokens();
 
-  initial_ = allocate(memory_initial_, initial_index_, c.initial, c.num_seqs(), kInitialSalt);
-  final_ = allocate(memory_final_, final_index_, c.final, c.num_seqs(), c.in_place ? kInitialSalt : kFinalSalt);
+  initial_ =
+      allocate(buffer(Tensor::kInitial), initial_index_, c.initial, promised.initial, c.num_seqs(), kInitialSalt);
+  final_ = allocate(buffer(Tensor::kFinal), final_index_, c.final, promised.final, c.num_seqs(),
+                    c.in_place ? kInitialSalt : kFinalSalt);
   const std::vector<std::vector<int64_t>> positions = cases::checkpoint_positions(c);
   checkpoint_offsets_.push_back(0);
   for (size_t n = 0; n < positions.size(); ++n) {
@@ -106,7 +114,7 @@ TensorSet::TensorSet(const cases::Case& c, int64_t alignment)
     checkpoint_sequence_.insert(checkpoint_sequence_.end(), positions[n].size(), static_cast<int64_t>(n));
     checkpoint_offsets_.push_back(static_cast<int32_t>(checkpoint_positions_.size()));
   }
-  checkpoint_ = allocate(memory_checkpoint_, checkpoint_index_, c.checkpoint,
+  checkpoint_ = allocate(buffer(Tensor::kCheckpoint), checkpoint_index_, c.checkpoint, promised.checkpoint,
                          static_cast<int64_t>(checkpoint_sequence_.size()), kCheckpointSalt);
   if (c.mask) mask_ = cases::initial_mask(c);
   generate_initial();
@@ -118,8 +126,8 @@ TensorSet::TensorSet(const cases::Case& c, int64_t alignment)
   tensors_.g = g_.data;
   tensors_.beta = beta_.data;
   tensors_.o = o_.data;
-  if (c.raw_gate() && c.a_log) tensors_.a_log = memory_a_log_.data();
-  if (c.raw_gate() && c.dt_bias) tensors_.dt_bias = memory_dt_bias_.data();
+  if (c.raw_gate() && c.a_log) tensors_.a_log = buffer(Tensor::kALog).data();
+  if (c.raw_gate() && c.dt_bias) tensors_.dt_bias = buffer(Tensor::kDtBias).data();
   tensors_.initial = c.in_place ? final_.data : initial_.data;
   tensors_.final = final_.data;
   tensors_.checkpoint = checkpoint_.data;
@@ -173,13 +181,13 @@ void TensorSet::generate_tokens() {
     }
   });
   if (!case_.raw_gate()) return;
-  memory_a_log_ = GuardedBuffer(case_.heads_v * bytes_of(case_.dtype_a_log), alignment_of(case_.dtype_a_log));
-  memory_dt_bias_ =
+  buffer(Tensor::kALog) = GuardedBuffer(case_.heads_v * bytes_of(case_.dtype_a_log), alignment_of(case_.dtype_a_log));
+  buffer(Tensor::kDtBias) =
       GuardedBuffer(case_.heads_v * gates * bytes_of(case_.dtype_dt_bias), alignment_of(case_.dtype_dt_bias));
   for (int64_t head = 0; head < case_.heads_v; ++head)
-    store(memory_a_log_.data(), case_.dtype_a_log, head, values.a_log(head));
+    store(buffer(Tensor::kALog).data(), case_.dtype_a_log, head, values.a_log(head));
   for (int64_t i = 0; i < case_.heads_v * gates; ++i)
-    store(memory_dt_bias_.data(), case_.dtype_dt_bias, i, values.dt_bias(i));
+    store(buffer(Tensor::kDtBias).data(), case_.dtype_dt_bias, i, values.dt_bias(i));
 }
 
 void TensorSet::generate_initial() {
@@ -200,79 +208,79 @@ void TensorSet::generate_initial() {
   });
 }
 
+int64_t TensorSet::list_bytes(const TensorEntry& entry) const {
+  const TensorSizes sizes = {.tokens = case_.num_tokens(),
+                             .sequences = case_.num_seqs(),
+                             .heads_qk = case_.heads_qk,
+                             .heads_v = case_.heads_v,
+                             .dk = case_.dk,
+                             .dv = case_.dv,
+                             .gates = g_.width,
+                             .checkpoint_rows = static_cast<int64_t>(checkpoint_sequence_.size())};
+  return count_of(sizes, entry) * element_bytes(entry);
+}
+
+int64_t TensorSet::element_bytes(const TensorEntry& entry) const {
+  switch (entry.type) {
+    case TensorType::kByte:
+      return 1;
+    case TensorType::kOffsets:
+      return bytes_of(case_.offsets_dtype);
+    case TensorType::kStateIndex:
+      return bytes_of(entry.tensor == Tensor::kInitialIndex ? case_.initial.index_dtype
+                      : entry.tensor == Tensor::kFinalIndex ? case_.final.index_dtype
+                                                            : case_.checkpoint.index_dtype);
+    default:
+      return bytes_of(DR_INT32);
+  }
+}
+
 std::vector<TensorSet::Memory> TensorSet::memory() {
   std::vector<Memory> all;
-  const auto add_input = [&](const char* name, const GuardedBuffer& buffer) {
-    if (buffer.data() != nullptr) all.push_back({name, buffer.data(), nullptr, buffer.bytes(), buffer.alignment()});
+  const auto add = [&all](const char* name, GuardedBuffer& buffer, bool output) {
+    if (buffer.data() == nullptr) return;
+    all.push_back({name, buffer.data(), output ? buffer.data() : nullptr, buffer.bytes(), buffer.alignment()});
   };
-  const auto add_output = [&](const char* name, GuardedBuffer& buffer) {
-    if (buffer.data() != nullptr)
-      all.push_back({name, buffer.data(), buffer.data(), buffer.bytes(), buffer.alignment()});
-  };
-  // Aligned as one element is, which is all that the contract promises of lists.
-  const auto add_list = [&](const char* name, const void* data, size_t count, int64_t element) {
-    if (data != nullptr)
-      all.push_back(
-          {name, static_cast<const std::byte*>(data), nullptr, static_cast<int64_t>(count) * element, element});
-  };
-  add_input("qkv", memory_qkv_);
-  add_input("q", memory_q_);
-  add_input("k", memory_k_);
-  add_input("v", memory_v_);
-  add_input("g", memory_g_);
-  add_input("beta", memory_beta_);
-  add_input("a_log", memory_a_log_);
-  add_input("dt_bias", memory_dt_bias_);
-  add_input("initial", memory_initial_);
-  add_output("o", memory_o_);
-  add_output("final", memory_final_);
-  add_output("checkpoint", memory_checkpoint_);
-  const auto sequences = static_cast<size_t>(case_.num_seqs());
-  add_list("initial_index", tensors_.initial_index, sequences, bytes_of(case_.initial.index_dtype));
-  add_list("final_index", tensors_.final_index, sequences, bytes_of(case_.final.index_dtype));
-  add_list("checkpoint_index", tensors_.checkpoint_index, checkpoint_sequence_.size(),
-           bytes_of(case_.checkpoint.index_dtype));
-  add_list("has_initial", tensors_.has_initial, sequences, 1);
-  add_list("checkpoint_offsets", tensors_.checkpoint_offsets, sequences + 1, 4);
-  add_list("checkpoint_positions", tensors_.checkpoint_positions, checkpoint_positions_.size(), 4);
-  add_list("seq_offsets", tensors_.seq_offsets, sequences + 1, bytes_of(case_.offsets_dtype));
+  add("qkv", memory_qkv_, false);
+  for (const TensorEntry& entry : kTensors) {
+    add(entry.name, buffer(entry.tensor), entry.direction == TensorDirection::kOut);
+    const void* const data = pointer_of(tensors_, entry);
+    if (data == nullptr || (entry.kind != TensorKind::kIndex && entry.kind != TensorKind::kList)) continue;
+    // Aligned as one element is, which is all that the contract promises of lists.
+    all.push_back({entry.name, static_cast<const std::byte*>(data), nullptr, list_bytes(entry), element_bytes(entry)});
+  }
   return all;
 }
 
 dr_tensors TensorSet::inputs() const {
   dr_tensors inputs = tensors_;
   inputs.initial = initial_.data;
-  inputs.o = nullptr;
-  inputs.final = nullptr;
+  for (const TensorEntry& entry : kTensors)
+    if (entry.direction == TensorDirection::kOut) set_pointer(inputs, entry, nullptr);
   inputs.final_index = nullptr;
-  inputs.checkpoint = nullptr;
   inputs.checkpoint_index = nullptr;
   return inputs;
 }
 
 void TensorSet::poison() {
-  memory_o_.poison();
-  memory_checkpoint_.poison();
-  memory_final_.poison();
+  buffer(Tensor::kO).poison();
+  buffer(Tensor::kCheckpoint).poison();
+  buffer(Tensor::kFinal).poison();
   if (case_.in_place) {
-    std::memcpy(memory_final_.data(), memory_initial_.data(), static_cast<size_t>(memory_initial_.bytes()));
+    std::memcpy(buffer(Tensor::kFinal).data(), buffer(Tensor::kInitial).data(),
+                static_cast<size_t>(buffer(Tensor::kInitial).bytes()));
   }
 }
 
 std::string TensorSet::damage() const {
-  const std::pair<const char*, const GuardedBuffer*> buffers[] = {
-      {"qkv", &memory_qkv_},     {"q", &memory_q_},
-      {"k", &memory_k_},         {"v", &memory_v_},
-      {"g", &memory_g_},         {"beta", &memory_beta_},
-      {"a_log", &memory_a_log_}, {"dt_bias", &memory_dt_bias_},
-      {"o", &memory_o_},         {"initial", &memory_initial_},
-      {"final", &memory_final_}, {"checkpoint", &memory_checkpoint_}};
-  for (const auto& [name, buffer] : buffers) {
-    if (!buffer->intact()) return std::string(name) + ": written outside its memory";
+  if (!memory_qkv_.intact()) return "qkv: written outside its memory";
+  for (const TensorEntry& entry : kTensors) {
+    if (!buffer(entry.tensor).intact()) return std::string(entry.name) + ": written outside its memory";
   }
   std::string found = damaged_output();
-  if (found.empty()) found = damaged_pool("final", final_, memory_final_, case_.in_place ? &memory_initial_ : nullptr);
-  if (found.empty()) found = damaged_pool("checkpoint", checkpoint_, memory_checkpoint_, nullptr);
+  if (found.empty())
+    found = damaged_pool("final", final_, buffer(Tensor::kFinal), case_.in_place ? &buffer(Tensor::kInitial) : nullptr);
+  if (found.empty()) found = damaged_pool("checkpoint", checkpoint_, buffer(Tensor::kCheckpoint), nullptr);
   return found;
 }
 
@@ -325,8 +333,8 @@ std::string TensorSet::damaged_pool(const char* name, const StateTensor& pool, c
 
 std::vector<std::byte> TensorSet::output_bits() const {
   std::vector<std::byte> bits;
-  for (const GuardedBuffer* buffer : {&memory_o_, &memory_final_, &memory_checkpoint_}) {
-    bits.insert(bits.end(), buffer->data(), buffer->data() + buffer->bytes());
+  for (const GuardedBuffer* written : {&buffer(Tensor::kO), &buffer(Tensor::kFinal), &buffer(Tensor::kCheckpoint)}) {
+    bits.insert(bits.end(), written->data(), written->data() + written->bytes());
   }
   return bits;
 }

@@ -1,6 +1,7 @@
 // The memory of one case: every tensor the library is given, generated, guarded and poisoned.
 #pragma once
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "case/case.h"
 #include "check/element.h"
 #include "check/memory.h"
+#include "deltarelay/tensor_list.hpp"
 
 namespace deltarelay::check {
 
@@ -98,8 +100,10 @@ class TensorSet {
   const std::vector<int64_t>& checkpoint_sequence() const { return checkpoint_sequence_; }
 
  private:
-  // What is promised of every pointer; an element is aligned to itself whatever was promised.
-  int64_t alignment_of(int32_t dtype) const { return std::max(alignment_, bytes_of(dtype)); }
+  // What is promised of a pointer, or of every one (0); an element is aligned to itself whatever was promised.
+  int64_t alignment_of(int32_t dtype, int32_t promised = 0) const {
+    return std::max(promised != 0 ? promised : alignment_, bytes_of(dtype));
+  }
 
   struct Index {  // a slot array in the type of the case
     std::vector<int32_t> narrow;
@@ -107,8 +111,14 @@ class TensorSet {
     const void* data() const { return wide.empty() ? static_cast<const void*>(narrow.data()) : wide.data(); }
   };
 
-  TokenTensor allocate(GuardedBuffer& buffer, int32_t dtype, const dr_layout& strides, int64_t heads, int64_t width);
-  StateTensor allocate(GuardedBuffer& buffer, Index& index, const cases::State& state, int64_t entries, uint64_t salt);
+  TokenTensor allocate(GuardedBuffer& buffer, int32_t dtype, int32_t promised, const dr_layout& strides, int64_t heads,
+                       int64_t width);
+  StateTensor allocate(GuardedBuffer& buffer, Index& index, const cases::State& state, int32_t promised,
+                       int64_t entries, uint64_t salt);
+  GuardedBuffer& buffer(Tensor tensor) { return buffers_[static_cast<size_t>(tensor)]; }
+  const GuardedBuffer& buffer(Tensor tensor) const { return buffers_[static_cast<size_t>(tensor)]; }
+  int64_t list_bytes(const TensorEntry& entry) const;     // of an index or a list
+  int64_t element_bytes(const TensorEntry& entry) const;  // the same
   void generate_tokens();
   void generate_initial();
   std::string damaged_output() const;
@@ -119,8 +129,8 @@ class TensorSet {
   cases::Request request_;
   int64_t alignment_;
   std::vector<int64_t> offsets_;
-  GuardedBuffer memory_qkv_, memory_q_, memory_k_, memory_v_, memory_g_, memory_beta_, memory_a_log_, memory_dt_bias_;
-  GuardedBuffer memory_o_, memory_initial_, memory_final_, memory_checkpoint_;
+  std::array<GuardedBuffer, kNumTensors> buffers_;  // but for lists
+  GuardedBuffer memory_qkv_;                        // q, k and v as views of one row
   TokenTensor q_, k_, v_, g_, beta_, o_;
   StateTensor initial_, final_, checkpoint_;
   Index initial_index_, final_index_, checkpoint_index_;

@@ -23,6 +23,7 @@ class UsageError : public std::runtime_error {
 
 void add_info(CLI::App& app, int& exit_code);
 void add_support(CLI::App& app, int& exit_code);
+void add_tensors(CLI::App& app, int& exit_code);
 void add_tiling(CLI::App& app, int& exit_code);
 void add_explain(CLI::App& app, int& exit_code);
 void add_plan(CLI::App& app, int& exit_code);

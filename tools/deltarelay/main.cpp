@@ -94,6 +94,7 @@ int run(int argc, char** argv) {
   int exit_code = kExitSuccess;
   add_info(app, exit_code);
   add_support(app, exit_code);
+  add_tensors(app, exit_code);
   add_tiling(app, exit_code);
   add_explain(app, exit_code);
   add_plan(app, exit_code);

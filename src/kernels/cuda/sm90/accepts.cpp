@@ -112,7 +112,7 @@ bool takes_way(const Problem& p, int32_t way) {
   // The gate is an operand of TMA there, and all factors are in the frame of a chunk's middle.
   const bool form = p.gate_form == GateForm::kRawBounded || p.gate_form == GateForm::kLog;
   return p.dtype == DType::kBf16 && p.dtype_gate == DType::kBf16 && form && p.least_gate() >= kMidFrameGate &&
-         decline_strides("g", p.g, p.dtype_gate).empty();
+         p.alignment.g >= kMapBytes && decline_strides("g", p.g, p.dtype_gate).empty();
 }
 
 int32_t chunk(const Problem& p, int32_t way) {

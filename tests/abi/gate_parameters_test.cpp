@@ -1,0 +1,58 @@
+// Parameters of a layer's gate that a call has no use for are not looked at: with log and linear gates a_log and dt_bias may
+// be anything, memory that must not be read among it.
+#include <sys/mman.h>
+
+#include "small_call.h"
+
+namespace contract {
+namespace {
+
+// A page that any access of ends the process.
+class ForbiddenPage {
+ public:
+  ForbiddenPage() : page_(mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {}
+  ForbiddenPage(const ForbiddenPage&) = delete;
+  ~ForbiddenPage() { munmap(page_, kBytes); }
+  void* data() const { return page_; }
+  bool made() const { return page_ != MAP_FAILED; }
+
+ private:
+  static constexpr size_t kBytes = 4096;
+  void* page_;
+};
+
+std::vector<float> outputs_with(int32_t rule, int32_t gate_form, const char* backend, const void* parameters) {
+  SmallCall call;
+  call.problem.rule = rule;
+  call.problem.gate_form = gate_form;
+  for (float& gate : call.g) gate = gate_form == DR_GATE_LINEAR ? 0.9f : -0.1f;
+  call.tensors.a_log = call.tensors.dt_bias = parameters;
+  dr_options options;
+  dr_options_init(&options);
+  options.backend = backend;
+  const PlanOwner owner(call.problem, &options);
+  size_t bytes = 0;
+  EXPECT_EQ(dr_plan_workspace_bytes(owner.plan, &bytes), DR_SUCCESS);
+  EXPECT_EQ(dr_execute(owner.plan, &call.tensors, call.workspace(bytes), bytes, nullptr), DR_SUCCESS)
+      << dr_last_error();
+  return call.o;
+}
+
+TEST(GateParameters, AreNotLookedAtWithoutUse) {
+  const ForbiddenPage page;
+  ASSERT_TRUE(page.made());
+  const void* const nowhere = reinterpret_cast<const void*>(uintptr_t{7});  // not even aligned
+  for (const char* backend : {"reference", "cpu"}) {
+    for (const int32_t rule : {DR_KDA, DR_GDN}) {
+      for (const int32_t form : {DR_GATE_LOG, DR_GATE_LINEAR}) {
+        SCOPED_TRACE(std::string(backend) + ", rule " + std::to_string(rule) + ", gate form " + std::to_string(form));
+        const std::vector<float> expected = outputs_with(rule, form, backend, nullptr);
+        EXPECT_EQ(outputs_with(rule, form, backend, page.data()), expected);
+        EXPECT_EQ(outputs_with(rule, form, backend, nowhere), expected);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace contract
