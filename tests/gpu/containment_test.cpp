@@ -188,7 +188,7 @@ TEST_F(Reports, AliasedSlots) {
       expect_inside(ran);
     }
     {
-      Ran ran(forced(line + " init=slots final=slots inplace"));
+      Ran ran(forced(line + " init=slots final=in-place"));
       EXPECT_EQ(report_of(ran, nullptr, nullptr, 0), 0u) << line;
       gpu::upload(const_cast<void*>(ran.device.tensors().initial_index), apart, sizeof apart);
       const int32_t turned[] = {0, 1, 2};
