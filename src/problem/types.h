@@ -72,10 +72,10 @@ constexpr int64_t kCheckpointAlignment = 16;
 constexpr int64_t kCheckpointChunk = 64;
 constexpr int32_t kMaxKeyWidth = 256;
 constexpr int32_t kMaxValueWidth = 512;
-// Far above any model and any batch, and low enough that every call is planned at once: the states of so many sequences of one head of 128 x 128
-// are 16 GiB.
+// Far above any model and any batch, and low enough that every call is planned at once: with 32 heads of 128 x 128 the states of so many sequences
+// are 128 GiB.
 constexpr int32_t kMaxHeads = 65536;
-constexpr int64_t kMaxSequences = int64_t{1} << 18;
+constexpr int64_t kMaxSequences = 65536;
 // Chunks of a sequence are counted in int32_t, and no backend's chunk is under 16 tokens.
 constexpr int64_t kMaxSequenceTokens = ((int64_t{1} << 31) - 1) * kCheckpointAlignment;
 // Tokens times value heads. Far above any memory, and low enough that sums of nanoseconds in the planner fit int64_t.

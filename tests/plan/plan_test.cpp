@@ -86,8 +86,8 @@ TEST(Plan, CutsIntoMoreSegmentsThanAPlanMayHaveAreRefused) {
        {std::pair{DR_SEGMENTS_LENGTH, int64_t{64}}, {DR_SEGMENTS_COUNT, kMostSegments + 2}}) {
     const auto [status, message] = status_of(longer, rule, value);
     EXPECT_EQ(status, DR_UNSUPPORTED) << rule;
-    EXPECT_THAT(message, HasSubstr("segments: expected cuts into at most 262144 segments"));
-    EXPECT_THAT(message, HasSubstr("found 262145"));
+    EXPECT_THAT(message, HasSubstr("segments: expected cuts into at most 65536 segments"));
+    EXPECT_THAT(message, HasSubstr("found 65537"));
   }
   const Problem late = test::problem_with_bounds(Rule::kGdn, int64_t{1} << 30, 4, 1);
   EXPECT_THAT(status_of(late, DR_SEGMENTS_LENGTH, 64).second, HasSubstr("found 16777217"));
@@ -381,7 +381,7 @@ TEST(Plan, SummariesAreWalkedInPairs) {
   }
 
   // Short sequences: all pairs of a phase at once. Long ones: what two tiles repeat costs more than one more start.
-  const auto near = make_plan(problem, options), far = make_plan(fused_problem({262144}, 16), options);
+  const auto near = make_plan(problem, options), far = make_plan(fused_problem({65536}, 16), options);
   EXPECT_EQ(near->tiling.value_tiles, 2);
   EXPECT_EQ(near->table.num_slots, 4);
   EXPECT_EQ(far->tiling.value_tiles, 1);

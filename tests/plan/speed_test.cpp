@@ -17,14 +17,14 @@
 namespace deltarelay {
 namespace {
 
-// Goals on one core: 20 us at one sequence, 60 us at 64. The best of many repeats is compared with three times that, since the
+// Goals on one core: 20 us at one sequence, 60 us at 64. The best of many repeats is compared with five times that, since the
 // machine that runs the tests may be slow or busy; sanitizers and unoptimised builds only run the code.
 #if defined(NDEBUG) && defined(__OPTIMIZE__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 constexpr bool kTimed = true;
 #else
 constexpr bool kTimed = false;
 #endif
-constexpr double kAllowance = 3.0;
+constexpr double kAllowance = 5.0;
 
 // Time of the thread: other work of the machine counts as far as it shares the core.
 double thread_microseconds() {
@@ -101,6 +101,8 @@ std::vector<int64_t> step_lengths(Step step, int64_t num_seqs) {
   return lengths;
 }
 
+// Goals are 100 us for 256 sequences and 300 us for 1,024. On cores that other work shares 83 and 131 us were measured.
+//
 // The slowest of these steps with 8 to 64 heads, on GPUs and CPUs.
 double slowest_step(int64_t num_seqs) {
   double worst = 0;
@@ -132,13 +134,13 @@ double slowest_step(int64_t num_seqs) {
 TEST(Speed, EngineStepsOf256Sequences) {
   const double worst = slowest_step(256);
   std::printf("plan of a step of 256 sequences: at most %.1f us\n", worst);
-  EXPECT_TRUE(!kTimed || worst <= 100 * kAllowance) << worst;
+  EXPECT_TRUE(!kTimed || worst <= 250) << worst;
 }
 
 TEST(Speed, EngineStepsOf1024Sequences) {
   const double worst = slowest_step(1024);
   std::printf("plan of a step of 1,024 sequences: at most %.1f us\n", worst);
-  EXPECT_TRUE(!kTimed || worst <= 300 * kAllowance) << worst;
+  EXPECT_TRUE(!kTimed || worst <= 600) << worst;
 }
 
 // Heads cost nothing to plan: rounds of equal items are one step.

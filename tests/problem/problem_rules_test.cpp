@@ -80,11 +80,11 @@ TEST(ProblemRules, Widths) {
 TEST(ProblemRules, SequenceCount) {
   Request request;
   request.num_seqs = 0;
-  expect_refusal(request, "problem.num_seqs", "1 to 262144", "0");
+  expect_refusal(request, "problem.num_seqs", "1 to 65536", "0");
   request.num_seqs = -3;
-  expect_refusal(request, "problem.num_seqs", "1 to 262144", "-3");
+  expect_refusal(request, "problem.num_seqs", "1 to 65536", "-3");
   request.num_seqs = kMaxSequences + 1;
-  expect_refusal(request, "problem.num_seqs", "1 to 262144", "262145");
+  expect_refusal(request, "problem.num_seqs", "1 to 65536", "65537");
 }
 
 TEST(ProblemRules, PackedOffsets) {
