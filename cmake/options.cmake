@@ -21,6 +21,7 @@ set(DELTARELAY_CUDA_ARCHITECTURES "80-real;90-real;100-real;120-real;80-virtual;
     "Architectures of the portable CUDA kernels, as CMake lists them (the kernels for Hopper are always built for 90a)")
 option(DELTARELAY_CUDA_SMOKE "Also compile a few of the portable CUDA kernels for every architecture, to see that they do" OFF)
 option(DELTARELAY_CUDA_QUICK "Compile the portable CUDA kernels in a third of the time, to run slower: for machines without a GPU" OFF)
+option(DELTARELAY_LIBFUZZER "Also build the fuzz targets for libFuzzer, with coverage in the whole library (Clang; beside DELTARELAY_SANITIZE=address)" OFF)
 set(DELTARELAY_DEPS_DIR "${PROJECT_SOURCE_DIR}/.deps" CACHE PATH
     "Sources of dependencies for hosts without their packages (scripts/fetch_deps.sh fills it)")
 
@@ -54,6 +55,13 @@ set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_C_STANDARD 11)
 set(CMAKE_C_STANDARD_REQUIRED ON)
 set(CMAKE_C_EXTENSIONS OFF)
+
+if(DELTARELAY_LIBFUZZER)
+  if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    message(FATAL_ERROR "DELTARELAY_LIBFUZZER: expected Clang, found ${CMAKE_CXX_COMPILER_ID}")
+  endif()
+  add_compile_options(-fsanitize=fuzzer-no-link)
+endif()
 
 # Sanitizers are a property of the whole build: an uninstrumented half hides races and gives false reports.
 if(DELTARELAY_SANITIZE STREQUAL "address")

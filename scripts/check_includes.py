@@ -46,6 +46,7 @@ ALLOWED = {
     "tests/abi": [API, *TOOLS],
     "tests/cli": [API, *TOOLS, "tools/deltarelay"],
     "tests/forward": [API, *TOOLS],
+    "tests/fuzz": [API, "tools/case"],
     "tests/gpu": [API, *TOOLS, "tests/forward"],
     # unit tests may see the insides
     "tests/problem": [API, "src", *TOOLS, "tests/abi/frozen_0_2_0.h"],

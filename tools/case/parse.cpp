@@ -42,9 +42,8 @@ int64_t parse_integer(std::string_view word, std::string_view text, int64_t low,
   int64_t value = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
   if (digits.empty() || error != std::errc() || end != digits.data() + digits.size()) fail(word, expected, text);
-  const int64_t factor = kilo ? 1024 : 1;
-  if (value > high / factor || value * factor < low) fail(word, expected, text);
-  return value * factor;
+  if (__builtin_mul_overflow(value, kilo ? 1024 : 1, &value) || value < low || value > high) fail(word, expected, text);
+  return value;
 }
 
 double parse_number(std::string_view word, std::string_view text) {

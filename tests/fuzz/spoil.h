@@ -1,0 +1,44 @@
+// Structures as a careless caller fills them.
+#pragma once
+#include <algorithm>
+#include <cstring>
+#include <initializer_list>
+
+#include "block.h"
+#include "input.h"
+
+namespace fuzz {
+
+inline constexpr size_t kMostStructureBytes = 4096;  // what the library believes of a size
+
+// Writes an odd number over one 4- or 8-byte word of a structure, or one byte. Pointers, at `pointers`, are left to the caller.
+template <class Structure>
+void spoil(Input& input, Structure& structure, std::initializer_list<size_t> pointers) {
+  auto* const bytes = reinterpret_cast<unsigned char*>(&structure);
+  const size_t at = 4 * input.below(sizeof structure / 4);
+  const size_t word = at / 8 * 8;
+  for (const size_t pointer : pointers) {
+    if (pointer == word) return;
+  }
+  const int64_t number = input.odd_number();
+  const auto half = static_cast<int32_t>(number);
+  if (input.one_in(4)) {
+    bytes[at + input.below(4)] = static_cast<unsigned char>(number);
+  } else if (input.one_in(2)) {
+    std::memcpy(bytes + word, &number, std::min(sizeof number, sizeof structure - word));
+  } else {
+    std::memcpy(bytes + at, &half, sizeof half);
+  }
+}
+
+// A copy of the structure in exactly as many bytes as it says that it has; a longer one has zeros at its end, or mostly.
+template <class Structure>
+Block as_stated(Input& input, const Structure& structure) {
+  const size_t bytes = std::clamp<size_t>(structure.size, sizeof structure.size, kMostStructureBytes);
+  Block block(bytes, 0);
+  std::memcpy(block.data(), &structure, std::min(bytes, sizeof structure));
+  if (bytes > sizeof structure && input.one_in(4)) block.data()[bytes - 1] = 1;
+  return block;
+}
+
+}  // namespace fuzz
