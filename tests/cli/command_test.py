@@ -309,8 +309,8 @@ class PlanCommand(Base):
         self.fail_with(2, "--svg: expected one case", "plan", TINY, TINY, "--svg", "x.svg")
         self.fail_with(2, "/nowhere/x.svg", "plan", TINY, "--svg", "/nowhere/x.svg")
 
-    def test_a_split_that_cannot_be_done_is_refused(self):
-        self.fail_with(1, "segments", "plan", "kda seqs=10 segments=1000")
+    def test_a_sequence_with_fewer_chunks_than_segments_stays_whole(self):
+        self.assertIn("no sequence is cut", self.succeed("plan", "kda seqs=10 segments=1000"))
 
 
 class Verify(Base):

@@ -122,7 +122,8 @@ int32_t chunk(const Problem& p, int32_t way) {
 // A work item holds 64 value columns, or two such panels.
 int32_t panel_columns(const Problem&, int32_t) { return kHalfWidth; }
 
-int32_t strips(const Problem& p) { return p.dv / kWidth; }
+// At least one, so that costs of shapes that are declined can be asked for too.
+int32_t strips(const Problem& p) { return p.dv > kWidth ? p.dv / kWidth : 1; }
 
 Sizes sizes(const Problem& p, int32_t way, const Tiling&) {
   Sizes sizes;
