@@ -1,9 +1,11 @@
 // The rules of dr_problem, in the order of its fields.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <span>
 #include <string>
 
+#include "deltarelay/tensor_list.hpp"
 #include "problem/argument.h"
 #include "problem/number.h"
 #include "problem/status.h"
@@ -158,7 +160,11 @@ void read_types(const dr_problem& request, Problem* p) {
   p->dtype_dt_bias = choose_or("problem.dtype_dt_bias", request.dtype_dt_bias, kFloatTypes, DType::kFp32);
 }
 
-constexpr int64_t kDefaultAlignment = 16;  // of what kernels read in vectors
+// Of what kernels read in vectors, as the list of tensors has it.
+constexpr int64_t kDefaultAlignment = entry_of(Tensor::kQ).alignment;
+static_assert(std::all_of(kTensors.begin(), kTensors.end(), [](const TensorEntry& entry) {
+  return entry.alignment == 0 || entry.alignment == kDefaultAlignment;
+}));
 
 int64_t read_alignment(Argument argument, int32_t given, int64_t otherwise) {
   if (given < 0 || (given & (given - 1)) != 0) {
