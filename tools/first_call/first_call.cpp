@@ -105,7 +105,7 @@ void run(const char* path, bool kda) {
   const Library library(path);
   const double loaded = milliseconds_since(load);
   dr_problem problem;
-  DR_FIND(library, dr_problem_init)(&problem);
+  dr_problem_init(&problem);
   problem.rule = kda ? DR_KDA : DR_GDN;
   problem.num_seqs = 1;
   problem.seq_len = kTokens;
@@ -117,10 +117,10 @@ void run(const char* path, bool kda) {
   problem.beta_form = DR_BETA_LOGIT;
   problem.l2norm = 1;
   dr_device device;
-  DR_FIND(library, dr_device_init)(&device);
+  dr_device_init(&device);
   library.expect(DR_FIND(library, dr_device_find)("cuda:0", &device));
   dr_options options;
-  DR_FIND(library, dr_options_init)(&options);
+  dr_options_init(&options);
   options.device = &device;
   dr_plan* plan = nullptr;
   library.expect(DR_FIND(library, dr_plan_create)(&problem, &options, &plan));
