@@ -129,7 +129,8 @@ TensorFacts facts_of(const Problem& p, const TensorEntry& entry) {
   facts.element_bytes = element_bytes(p, entry.type, facts.pool);
   const Rows rows = rows_of(p, entry.tensor);
   facts.strides = rows.strides;
-  const int64_t promised = entry.kind == TensorKind::kPool ? facts.pool->alignment : rows.alignment;
+  const bool states = entry.kind == TensorKind::kPool && facts.pool != nullptr;
+  const int64_t promised = states ? facts.pool->alignment : rows.alignment;
   facts.alignment = std::max(promised, facts.element_bytes);
   return facts;
 }
