@@ -156,10 +156,13 @@ class Player {
   }
   // Shifts the phase to `begin` and stretches it to `length`.
   void finish(ns begin, ns length) {
+    // A phase of an hour squared is beyond 63 bits.
+    const auto stretched = [&](ns time) {
+      return end_ > 0 ? begin + static_cast<ns>(static_cast<__int128>(time) * length / end_) : begin;
+    };
     for (size_t i = first_; i < items_.size(); ++i) {
-      ScheduledItem& item = items_[i];
-      item.start = begin + (end_ > 0 ? item.start * length / end_ : 0);
-      item.end = begin + (end_ > 0 ? item.end * length / end_ : 0);
+      items_[i].start = stretched(items_[i].start);
+      items_[i].end = stretched(items_[i].end);
     }
   }
 

@@ -105,6 +105,11 @@ TEST(CaseParse, ErrorsNameWordExpectedAndFound) {
   EXPECT_EQ(error_of("kda dk=0 seqs=1"), "dk: expected a whole number from 1 to 4096, found '0'");
   EXPECT_EQ(error_of("kda dk=x seqs=1"), "dk: expected a whole number from 1 to 4096, found 'x'");
   EXPECT_EQ(error_of("kda dk=12q seqs=1"), "dk: expected a whole number from 1 to 4096, found '12q'");
+  EXPECT_EQ(error_of("kda dk=-9223372036854775808k seqs=1"),
+            "dk: expected a whole number from 1 to 4096, found '-9223372036854775808k'");
+  EXPECT_EQ(error_of("kda hqk=65536 seqs=1048576k strides=head-first"),
+            "seqs: expected at most 2^46 tokens times heads, found '1073741824 tokens'")
+      << "strides of more would not fit 64 bits";
   EXPECT_EQ(error_of("kda seqs=1 keys=uneven"), "keys: expected l2norm beside uneven, found 'no l2norm'");
   EXPECT_THAT(error_of("kda"), HasSubstr("found 'neither'"));
   EXPECT_THAT(error_of("kda seqs=1 batch=1x1"), HasSubstr("found 'both'"));
@@ -352,6 +357,18 @@ TEST(CaseRequest, SaysWhatTheCaseSays) {
   EXPECT_STREQ(request.options.isa, "NEON");
   EXPECT_EQ(request.options.backend, nullptr);
   EXPECT_EQ(request.options.threads, 3);
+}
+
+TEST(CaseRequest, CountsCheckpointsWithoutAListOfThem) {
+  for (const char* kind : {"every:48", "chunks", "list:16,64,96,112"}) {
+    const Case c = parse(std::string("gdn seqs=100,47,0,64,96 checkpoints=") + kind);
+    size_t rows = 0;
+    for (const auto& positions : checkpoint_positions(c)) rows += positions.size();
+    EXPECT_EQ(Request(c).problem.checkpoint.num_slots, static_cast<int64_t>(rows)) << kind;
+  }
+  // 800 GB of positions.
+  EXPECT_EQ(Request(parse("gdn seqs=4294967295x1535 checkpoints=every:64")).problem.checkpoint.num_slots,
+            int64_t{4294967295} / 64 * 1535);
 }
 
 TEST(CaseRequest, LengthsAtExecutionStayOutOfTheProblem) {

@@ -105,6 +105,21 @@ TEST(Describe, ScheduleIsPossible) {
   }
 }
 
+// A schedule of 36 hours, whose square has more than 63 bits.
+TEST(Describe, ScheduleOfALongCallEndsWhereItSays) {
+  const Problem problem = test::problem_of(Rule::kKda, {int64_t{1} << 20}, 1);
+  Options options = test::options_on(test::cpu_with(1));
+  dr_costs& costs = options.costs.at(CostFamily::kCpu, Rule::kKda);
+  costs.emit_ns = costs.summarize_ns = 2'000'000'000;
+  costs.local_ns = costs.summarize_local_ns = 0;
+  const auto plan = make_plan(problem, options);
+  const json schedule = parsed(*plan)["schedule"];
+  ASSERT_EQ(schedule["split"].size(), 1u);
+  EXPECT_GT(plan->predicted_ns, int64_t{100'000'000'000'000});
+  EXPECT_EQ(schedule["split"][0]["start_ns"], 0);
+  EXPECT_EQ(schedule["split"][0]["end_ns"], plan->predicted_ns);
+}
+
 TEST(Describe, ScheduleOfAHugeCallIsLeftOut) {
   const auto plan = make_plan(test::problem_of(Rule::kKda, std::vector<int64_t>(1000, 500), 64),
                               test::options_on(test::device_of("h200")));

@@ -16,6 +16,7 @@ namespace {
 constexpr int64_t kMaxLength = int64_t{1} << 36;
 constexpr int64_t kMaxSequences = int64_t{1} << 24;
 constexpr int64_t kMaxHeads = 1 << 16;
+constexpr int64_t kMaxTokenHeads = int64_t{1} << 46;  // times a width it still counts elements; the library takes 2^44
 constexpr int64_t kMaxWidth = 1 << 12;  // the library says which widths it takes; a case may ask for a wrong one
 
 [[noreturn]] void fail(std::string_view word, std::string_view expected, std::string_view found) {
@@ -411,6 +412,8 @@ void settle(Case& c, const std::set<std::string_view>& given) {
   if (c.gate_profile == GateProfile::kInit && !c.raw_gate() && !has("g")) c.dtype_gate = DR_FP32;
   if (has("seqs") == has("batch"))
     fail("seqs", "one of seqs=LENGTH[xTIMES],... and batch=BxT", has("seqs") ? "both" : "neither");
+  if (c.num_tokens() > kMaxTokenHeads / std::max(c.heads_qk, c.heads_v))
+    fail("seqs", "at most 2^46 tokens times heads", std::to_string(c.num_tokens()) + " tokens");
   if (c.keys == KeyProfile::kUneven && !c.l2norm) fail("keys", "l2norm beside uneven", "no l2norm");
   if (c.batched && has("tail")) fail("tail", "packed sequences (seqs=)", "batch=");
   if (c.batched && has("offsets")) fail("offsets", "packed sequences (seqs=)", "batch=");

@@ -7,6 +7,20 @@
 namespace deltarelay::cases {
 namespace {
 
+constexpr int64_t kCheckpointChunk = 64;  // of DR_CHECKPOINTS_CHUNKS
+
+// Without a list of them: a case that the library is to refuse may have more than memory holds.
+int64_t count_checkpoints(const Case& c) {
+  int64_t count = 0;
+  for (const int64_t length : c.lengths) {
+    if (c.checkpoints == DR_CHECKPOINTS_EVERY) count += length / c.checkpoint_every;
+    if (c.checkpoints == DR_CHECKPOINTS_CHUNKS) count += (length + kCheckpointChunk - 1) / kCheckpointChunk;
+    if (c.checkpoints == DR_CHECKPOINTS_LIST)
+      count += std::upper_bound(c.checkpoint_list.begin(), c.checkpoint_list.end(), length) - c.checkpoint_list.begin();
+  }
+  return count;
+}
+
 constexpr int64_t kPad = 8;         // elements that Strides::kPadded adds to a token row
 constexpr int64_t kAlignment = 16;  // bytes, the contract's default
 
@@ -199,8 +213,7 @@ Request::Request(const Case& c) : case_(c) {
       problem.layout_beta = strides.beta;
     }
   }
-  int64_t num_checkpoints = 0;
-  for (const auto& positions : checkpoint_positions(c)) num_checkpoints += static_cast<int64_t>(positions.size());
+  const int64_t num_checkpoints = count_checkpoints(c);
   problem.initial = state_of(c, c.initial, c.num_seqs());
   problem.final = state_of(c, c.final, c.num_seqs());
   problem.initial_mask = c.mask ? 1 : 0;
@@ -289,14 +302,13 @@ std::vector<uint8_t> initial_mask(const Case& c) {
 }
 
 std::vector<std::vector<int64_t>> checkpoint_positions(const Case& c) {
-  constexpr int64_t kChunk = 64;  // of DR_CHECKPOINTS_CHUNKS
   std::vector<std::vector<int64_t>> all;
   for (const int64_t length : c.lengths) {
     std::vector<int64_t> positions;
     if (c.checkpoints == DR_CHECKPOINTS_EVERY)
       for (int64_t t = c.checkpoint_every; t <= length; t += c.checkpoint_every) positions.push_back(t);
     if (c.checkpoints == DR_CHECKPOINTS_CHUNKS)
-      for (int64_t t = 0; t < length; t += kChunk) positions.push_back(t);
+      for (int64_t t = 0; t < length; t += kCheckpointChunk) positions.push_back(t);
     if (c.checkpoints == DR_CHECKPOINTS_LIST)
       for (const int64_t t : c.checkpoint_list)
         if (t <= length) positions.push_back(t);

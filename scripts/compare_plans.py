@@ -1,0 +1,254 @@
+#!/usr/bin/env python3
+"""Does a command of 0.2 plan as one of 0.1 did?
+
+    compare_plans.py OLD_COMMAND NEW_COMMAND [--random N] [--devices NAME,...] [case files]
+
+Both commands plan every case (tests/cases/*.txt where no file is named, and random cases that the old command draws) for models of
+GPUs and for this machine's CPU with fixed threads. Fields of the old plan's JSON must have the same value where
+tests/plan/json-0.1-to-0.2.json says that they are now. Every difference that the map does not list is reported; those it lists are
+counted.
+"""
+
+import argparse
+import collections
+import copy
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+MAP = ROOT / "tests" / "plan" / "json-0.1-to-0.2.json"
+DEVICES = ("h200", "a100", "b200", "cpu")
+CPU_WORDS = "threads=4"  # the number that the machine has would be another fact
+STEP = re.compile(r"([^.\[\]]+)|\[([^\]]*)\]")
+ABSENT = object()
+
+
+def steps_of(path: str) -> list:
+    """'costs[backend=cpu].measured' -> ['costs', {'backend': 'cpu'}, 'measured']"""
+    steps = []
+    for name, selector in STEP.findall(path):
+        steps.append(name if name else dict(word.partition("=")[::2] for word in selector.split()))
+    return steps
+
+
+def find(tree, path: str):
+    """The value at a path of members, or ABSENT."""
+    for name in path.split("."):
+        if not isinstance(tree, dict) or name not in tree:
+            return ABSENT
+        tree = tree[name]
+    return tree
+
+
+def take(tree, path: str):
+    holder, _, name = path.rpartition(".")
+    parent = find(tree, holder) if holder else tree
+    return parent.pop(name, ABSENT) if isinstance(parent, dict) else ABSENT
+
+
+def put(tree: dict, path: str, value) -> None:
+    """Sets the value at a path; a selector that names no entry yet makes one, and one that names several means all of them."""
+    places = [tree]
+    steps = steps_of(path)
+    for step, following in zip(steps, steps[1:] + [None]):
+        if isinstance(step, dict):
+            chosen = []
+            for entries in places:
+                matching = [e for e in entries if all(e.get(k) == v for k, v in step.items())]
+                if not matching:
+                    matching = [dict(step)]
+                    entries.extend(matching)
+                chosen += matching
+            places = chosen
+            if following is None:
+                for place in places:
+                    place.update(value)
+        elif following is None:
+            for place in places:
+                place[step] = value
+        else:
+            places = [p.setdefault(step, [] if isinstance(following, dict) else {}) for p in places]
+
+
+def holds(conditions: dict, old: dict) -> bool:
+    return all((None if (found := find(old, path)) is ABSENT else found) == value for path, value in conditions.items())
+
+
+def expected_of(old: dict, rules: dict) -> dict:
+    """The fields of an old plan at their new places."""
+    expected = copy.deepcopy(old)
+    for rule in rules["moved"]:
+        if not holds(rule.get("when", {}), old):
+            continue
+        value = find(expected, rule["copy"]) if "copy" in rule else take(expected, rule["from"])
+        if value is not ABSENT:
+            put(expected, rule["to"], value)
+    for rule in rules["words"]:
+        if isinstance(find(expected, rule["in"]), str):
+            put(expected, rule["in"], find(expected, rule["in"]).replace(rule["from"], rule["to"]))
+    return expected
+
+
+def translate_line(line: str, rules: dict) -> str:
+    words = {rule["from"]: rule["to"] for rule in rules["case_words"]}
+    return " ".join(words.get(word, word) for word in line.split(" "))
+
+
+def same_entry(a: dict, b: dict) -> bool:
+    return all(a.get(key, "") == b.get(key, "") for key in ("backend", "variant", "rule"))
+
+
+def differences(expected, found, path: str = "") -> list[tuple[str, object, object]]:
+    """(path, expected, found) of every value that differs; what only one of them has is ABSENT in the other."""
+    if isinstance(expected, dict) and isinstance(found, dict):
+        result = []
+        for key in sorted(expected.keys() | found.keys()):
+            place = f"{path}.{key}" if path else key
+            result += differences(expected.get(key, ABSENT), found.get(key, ABSENT), place)
+        return result
+    if isinstance(expected, list) and isinstance(found, list) and path == "costs":
+        result = []
+        for entry in expected:  # by what they are costs of; their order is free
+            match = next((other for other in found if same_entry(entry, other)), ABSENT)
+            result += differences(entry, match, "costs[]")
+        return result
+    if isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
+        return [d for i, (a, b) in enumerate(zip(expected, found)) for d in differences(a, b, f"{path}[{i}]")]
+    # Numbers and texts; 1 is not True.
+    return [] if type(expected) is type(found) and expected == found else [(path, expected, found)]
+
+
+def judge(old: dict, new: dict, rules: dict) -> tuple[list[str], list[str]]:
+    """Differences of one plan: those that nobody listed, and the reasons of those that are on purpose."""
+    unlisted, listed = [], []
+    expected = expected_of(old, rules)
+    expected.pop("case", None)
+    new = {key: value for key, value in new.items() if key != "case"}
+    excused = {}
+    for entry in rules["differs"]:
+        if "field" not in entry or not holds(entry.get("when", {}), old):
+            continue
+        for field in [entry["field"], *entry.get("instead_of", [])]:
+            if "instead_of" not in entry or find(new, entry["field"]) is not ABSENT:
+                excused[field] = f"item {entry['item']}: {entry['why']}"
+    for path, was, now in differences(expected, new):
+        if path in excused:
+            listed.append(excused[path])
+        elif was is not ABSENT or path not in rules["added"]:
+            shown = ["nothing" if value is ABSENT else json.dumps(value)[:200] for value in (was, now)]
+            unlisted.append(f"{path}: expected {shown[0]}, found {shown[1]}")
+    return unlisted, listed
+
+
+def plans_of(command: str, lines: list[str], device: str) -> tuple[dict, dict]:
+    """Plans by case line, and messages of cases that were refused."""
+    with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as cases:
+        cases.write("\n".join(lines) + "\n")
+        cases.flush()
+        words = ["--with", CPU_WORDS] if device == "cpu" else []
+        run = subprocess.run(
+            [command, "plan", cases.name, "--device", device, "--json", *words], capture_output=True, text=True, check=False
+        )
+    if run.returncode not in (0, 1) or (run.returncode == 0 and not run.stdout):
+        sys.exit(f"{command} plan: exit code {run.returncode}\n{run.stderr}")
+    printed = json.loads(run.stdout) if run.stdout.strip() else []
+    plans = {plan["case"]: plan for plan in (printed if isinstance(printed, list) else [printed])}
+    refused = dict((case, message) for message, case in re.findall(r"^deltarelay: (.*)\n  in: (.*)$", run.stderr, re.M))
+    return plans, refused
+
+
+def without_device(line: str) -> str:
+    """Each case is planned for every device."""
+    return " ".join(word for word in line.split() if not word.startswith("device="))
+
+
+def read_lines(files: list[pathlib.Path]) -> list[str]:
+    lines = []
+    for file in files:
+        for line in file.read_text(encoding="utf-8").splitlines():
+            line = line.partition("#")[0].strip()
+            if line:
+                lines.append(re.sub(r"^\S+:\s+", "", line))
+    return lines
+
+
+def random_lines(command: str, count: int) -> list[str]:
+    if count == 0:
+        return []
+    run = subprocess.run(
+        [command, "verify", "--random-cases", str(count), "--cost", "20000", "--seed", "1"],
+        capture_output=True, text=True, check=False,
+    )
+    return [match[1].strip() for match in re.finditer(r"^ok\s+(.*?)  \[", run.stdout, re.M)]
+
+
+def has_new_words(line: str, rules: dict) -> bool:
+    return any(re.match(rules["new_case_words"], word) for word in line.split())
+
+
+def old_words(line: str, rules: dict) -> str:
+    """A line of the case files of today for the command of 0.1."""
+    words = {rule["to"]: rule["from"] for rule in rules["case_words"]}
+    return " ".join(words.get(word, word) for word in line.split(" "))
+
+
+def compare(old_command: str, new_command: str, lines: list[str], devices: list[str], rules: dict) -> int:
+    listed = collections.Counter()
+    planned = both_refused = 0
+    failures = []
+    for device in devices:
+        old_plans, old_refused = plans_of(old_command, [old_words(line, rules) for line in lines], device)
+        new_plans, new_refused = plans_of(new_command, lines, device)
+        for line, old in old_plans.items():
+            new = new_plans.get(translate_line(line, rules))
+            if new is None:
+                failures.append((line, [f"refused by 0.2: {new_refused.get(translate_line(line, rules))}"]))
+                continue
+            planned += 1
+            unlisted, reasons = judge(old, new, rules)
+            listed.update(set(reasons))
+            if unlisted:
+                failures.append((line, unlisted))
+        for line, message in old_refused.items():
+            if translate_line(line, rules) not in new_plans:
+                both_refused += 1
+                continue
+            reason = next((d for d in rules["differs"] if d.get("message", "\n") in message), None)
+            if reason:
+                listed[f"item {reason['item']}: {reason['why']}"] += 1
+            else:
+                failures.append((line, [f"refused by 0.1 alone: {message}"]))
+    for line, found in failures:
+        print(f"differs: {line}")
+        for text in found[:10]:
+            print(f"    {text}")
+    print(f"{planned} plans compared, {len(failures)} differ; {both_refused} cases refused by both")
+    for reason, count in listed.most_common():
+        print(f"  on purpose, {count} plans: {reason}")
+    return 1 if failures or planned == 0 else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("old_command")
+    parser.add_argument("new_command")
+    parser.add_argument("files", nargs="*", type=pathlib.Path)
+    parser.add_argument("--random", type=int, default=300, metavar="N", help="random cases that the old command draws")
+    parser.add_argument("--devices", default=",".join(DEVICES))
+    arguments = parser.parse_args()
+    rules = json.loads(MAP.read_text(encoding="utf-8"))
+    files = arguments.files or sorted((ROOT / "tests" / "cases").glob("*.txt"))
+    lines = read_lines(files) + [translate_line(line, rules) for line in random_lines(arguments.old_command, arguments.random)]
+    lines = list(dict.fromkeys(without_device(line) for line in lines))
+    unknown = [line for line in lines if has_new_words(line, rules)]
+    print(f"{len(lines)} cases, {len(unknown)} of them with words that 0.1 does not have")
+    lines = [line for line in lines if line not in unknown]
+    return compare(arguments.old_command, arguments.new_command, lines, arguments.devices.split(","), rules)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
