@@ -107,8 +107,8 @@ TEST(CaseParse, ErrorsNameWordExpectedAndFound) {
   EXPECT_EQ(error_of("kda dk=12q seqs=1"), "dk: expected a whole number from 1 to 4096, found '12q'");
   EXPECT_EQ(error_of("kda dk=-9223372036854775808k seqs=1"),
             "dk: expected a whole number from 1 to 4096, found '-9223372036854775808k'");
-  EXPECT_EQ(error_of("kda hqk=65536 seqs=1048576k strides=head-first"),
-            "seqs: expected at most 2^46 tokens times heads, found '1073741824 tokens'")
+  EXPECT_EQ(error_of("kda hqk=65536 seqs=2097152k strides=head-first"),
+            "seqs: expected at most 2^46 tokens times heads, found '2147483648 tokens'")
       << "strides of more would not fit 64 bits";
   EXPECT_EQ(error_of("kda seqs=1 keys=uneven"), "keys: expected l2norm beside uneven, found 'no l2norm'");
   EXPECT_THAT(error_of("kda"), HasSubstr("found 'neither'"));

@@ -86,7 +86,8 @@ struct RuleCalls {
     // Half of the columns take what all of them share and half of the rest.
     const double local_ns = 2 * (narrow_long.ns() - narrow.ns()) / more - emit_ns;
     const double summarize_ns = (thirds_long.ns() - thirds.ns() - 3 * kThird * emit_ns) / kThird;
-    const double summarized = kPieces - 2, summarized_chunks = summarized * (kLong / kPieces);
+    constexpr int64_t kPieceChunks = kLong / kPieces;
+    const double summarized = kPieces - 2, summarized_chunks = summarized * kPieceChunks;
     const double items = kPieces + summarized - 1;  // that the whole sequence does not have
     const double carry_ns =
         (pieces.ns() - emit_long.ns() - summarized_chunks * summarize_ns - items * item_ns) / summarized;

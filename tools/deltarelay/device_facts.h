@@ -17,7 +17,7 @@ std::string cpu_model();
 dr_costs costs_of(const dr_device& device, const char* backend, const char* variant, int32_t rule);
 std::vector<dr_costs> costs_of(const dr_device& device);
 nlohmann::json device_json(const dr_device& device);  // with the library's costs
-nlohmann::json device_json(const dr_device& device, const std::vector<dr_costs>& costs);
+nlohmann::json device_json(const dr_device& device, const std::vector<dr_costs>& all);
 // What device_json gave, from a file. Throws cases::CaseError that names the file and what is wrong in it.
 cases::DeviceFacts read_device_file(const std::string& path);
 // "9.0" for 90.
