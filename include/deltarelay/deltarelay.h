@@ -372,7 +372,7 @@ static inline void dr_options_init(dr_options* options) {
 typedef struct dr_plan dr_plan;
 
 /* A problem within the limits of its fields is planned within 50 ms on a core of a server, or refused. Refused for size (DR_UNSUPPORTED) are
- * more than 2^30 chunks, forced cuts into more than 65,536 segments beyond the first of each sequence, and sizes and device
+ * more than 2^30 chunks, forced cuts into more than 262,144 segments beyond the first of each sequence, and sizes and device
  * facts whose product the cost model cannot hold. */
 DR_API dr_status dr_plan_create(const dr_problem* problem, const dr_options* options, dr_plan** plan);
 DR_API void dr_plan_destroy(dr_plan* plan); /* NULL is fine */

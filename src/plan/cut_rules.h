@@ -14,8 +14,8 @@ namespace deltarelay {
 
 using plan::kMostChunks;
 
-// Segments behind the first ones, of all sequences, that a plan may have: of one head of 128 x 128 their states and transitions are 12 GiB.
-constexpr int64_t kMostSegments = 65536;
+// Segments behind the first ones, of all sequences, that a plan may have: of one head of 128 x 128 their states and transitions are 48 GiB.
+constexpr int64_t kMostSegments = int64_t{1} << 18;
 
 // How the sequences of a plan are cut.
 enum class CutRule : int32_t {

@@ -1,6 +1,5 @@
 // The device's stage costs, which are stated at DK = DV = 128, scaled to one problem; one entry per number of value tiles.
 #pragma once
-#include <algorithm>
 #include <cstdint>
 
 #include "kernels/stages.h"
@@ -42,7 +41,7 @@ inline CtaTiling cta_tiling_of(const Problem& problem, const dr_device& device, 
 
 // Strips that the backend divides the value columns of a head into, 1 for most.
 inline int32_t strips_of(const Problem& problem, const Backend& backend) {
-  return backend.strips == nullptr ? 1 : std::max(1, backend.strips(problem));
+  return backend.strips == nullptr ? 1 : backend.strips(problem);
 }
 
 // Most tiles that the value columns of one head can be spread over.

@@ -227,7 +227,7 @@ TEST(Extremes, TheMostSequencesHeadsAndUnits) {
           if (large) e.device.units = 1 << 16;
           e.options.device = &e.device;
           e.options.segments = segments;
-          e.options.segment_value = segments == DR_SEGMENTS_COUNT ? 2 : segments == DR_SEGMENTS_LENGTH ? 64 * 1024 : 0;
+          e.options.segment_value = segments == DR_SEGMENTS_COUNT ? 2 : segments == DR_SEGMENTS_LENGTH ? 16 * 1024 : 0;
           e.offsets.assign(1, 0);
           for (int64_t n = 0; n < kMaxSequences; ++n)
             e.offsets.push_back(e.offsets.back() + (distinct ? 16 + 16 * (n % 8000) : 1024));

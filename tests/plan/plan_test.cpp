@@ -86,8 +86,8 @@ TEST(Plan, CutsIntoMoreSegmentsThanAPlanMayHaveAreRefused) {
        {std::pair{DR_SEGMENTS_LENGTH, int64_t{64}}, {DR_SEGMENTS_COUNT, kMostSegments + 2}}) {
     const auto [status, message] = status_of(longer, rule, value);
     EXPECT_EQ(status, DR_UNSUPPORTED) << rule;
-    EXPECT_THAT(message, HasSubstr("segments: expected cuts into at most 65536 segments"));
-    EXPECT_THAT(message, HasSubstr("found 65537"));
+    EXPECT_THAT(message, HasSubstr("segments: expected cuts into at most 262144 segments"));
+    EXPECT_THAT(message, HasSubstr("found 262145"));
   }
   const Problem late = test::problem_with_bounds(Rule::kGdn, int64_t{1} << 30, 4, 1);
   EXPECT_THAT(status_of(late, DR_SEGMENTS_LENGTH, 64).second, HasSubstr("found 16777217"));
