@@ -123,7 +123,8 @@ struct RuleCalls {
   }
 
  private:
-  // So weak that no number underflows: with gates that forget, cut calls took three to seven times as long on a Xeon.
+  // So weak that no number underflows. Subnormal numbers are slow on x86: with gates that forget, cut calls took two to four
+  // times as long on a Xeon.
   static constexpr const char* kGates = "gate=log:-0.01,0";
 
   static std::string line(const std::string& rule, int64_t chunks, const std::string& words, int32_t units = 1) {
