@@ -156,16 +156,18 @@ class Pool {
 // Constant initialization and no destructors: calls may come before and after those of everything else.
 std::mutex g_mutex;
 Pool* g_pool = nullptr;  // of this process
-Pool* g_forsaken =
-    nullptr;  // of processes this one was forked from: their threads are not here, their locks may be held for ever
+// Pools nobody enters any more and nobody may free: of processes this one was forked from (their threads are not here, their locks
+// may be held for ever), and the one that calls were still inside when this process ended.
+Pool* g_forsaken = nullptr;
 bool g_unloading = false;  // no more threads: a call does all its work itself
 
-void forsake_pool() {  // in a forked child
-  if (g_pool != nullptr) {
-    g_pool->next_forsaken = g_forsaken;
-    g_forsaken = g_pool;
-    g_pool = nullptr;
-  }
+void forsake(Pool* pool) {
+  pool->next_forsaken = g_forsaken;
+  g_forsaken = pool;
+}
+
+void forsake_in_child() {  // of fork, which left g_mutex locked
+  if (g_pool != nullptr) forsake(std::exchange(g_pool, nullptr));
   g_mutex.unlock();
 }
 
@@ -175,7 +177,7 @@ Pool* enter_pool() {
   if (g_unloading) return nullptr;
   if (g_pool == nullptr) {
     g_pool = std::make_unique<Pool>().release();
-    static const int registered = pthread_atfork([] { g_mutex.lock(); }, [] { g_mutex.unlock(); }, forsake_pool);
+    static const int registered = pthread_atfork([] { g_mutex.lock(); }, [] { g_mutex.unlock(); }, forsake_in_child);
     (void)registered;
   }
   ++g_pool->callers;
@@ -203,10 +205,12 @@ struct Unloading {
       return;  // a process made without the handlers of fork has no threads
     pool->stop();
     std::unique_lock<std::mutex> lock(g_mutex);
-    if (pool->callers == 0) {
-      lock.unlock();
-      delete pool;
+    if (pool->callers != 0) {
+      forsake(pool);
+      return;
     }
+    lock.unlock();
+    delete pool;
   }
 } g_unloading_guard;
 

@@ -10,8 +10,6 @@ import unittest
 COMMAND = ""
 CASE = "kda fp32 hv=1 seqs=4096"
 TINY = "gdn fp32 hv=2 dk=32 dv=32 seqs=200 init final"
-# What `calibrate` measures; the rest of a row is not of a CPU.
-MEASURED = ("emit_ns", "summarize_ns")
 
 
 def run(*arguments):
@@ -53,17 +51,19 @@ class Calibrate(unittest.TestCase):
         return out, here
 
     def test_measures(self):
-        self.assertEqual(self.done.stderr, "")
         self.assertIn("GFLOP/s", self.done.stdout)
         self.assertEqual(self.facts["kind"], "cpu")
         self.assertGreater(self.facts["flops_per_ns"], 0)
         self.assertEqual([row["rule"] for row in self.facts["costs"]], ["kda", "gdn"])
         for row in self.facts["costs"]:
-            self.assertTrue(row["measured"])
-            self.assertEqual(row["measured_on"], self.facts["model"][:39])
-            for field in MEASURED:
-                self.assertGreater(row[field], 100, field)
+            # On a machine as busy as one that tests, times may be of no use; then it says so and keeps what it had.
+            unsteady = f"{row['rule']}: times are too unsteady" in self.done.stderr
+            self.assertEqual(row["measured_on"] == self.facts["model"][:39], not unsteady)
             self.assertLessEqual(row["local_ns"], row["emit_ns"])
+            self.assertGreater(row["summarize_ns"], row["emit_ns"] / 2)
+            self.assertLess(row["summarize_ns"], row["emit_ns"] * 4)
+            self.assertGreater(row["carry_ns"], 0)
+            self.assertLess(row["carry_ns"], row["emit_ns"] * 20)
 
     def test_standard_output(self):
         facts = json.loads(self.succeed("calibrate", "--seconds", "0.01"))

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <ctime>
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -22,30 +23,41 @@ struct Settings {
   double seconds = 3.0;
 };
 
-constexpr double kFmaSeconds = 0.2;
+constexpr int32_t kBursts = 50;
+constexpr double kBurstSeconds = 0.003;
 constexpr int32_t kRounds =
     5;  // all calls take turns, so that a slow stretch of the machine falls on all of them alike
 
-// A call that is timed: the least of its times, since whatever else the machine does only ever adds to one.
+// Nanoseconds that this thread has worked: what other processes take of a core in between does not count.
+double worked_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return 1e9 * static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec);
+}
+
+double elapsed_ns() {
+  return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// A call that is timed: the least of its times, since whatever else the machine does only ever adds to one. A call on one thread
+// is done by the caller's, so it is timed by that thread's work; one on several by the time that passes.
 class TimedCall {
  public:
   explicit TimedCall(const std::string& line) : tensors_(cases::parse(line)), run_(tensors_.of()) {
     run_.execute(tensors_.tensors());  // the first one pays for threads and pages
   }
   void run_for(double seconds) {
-    const auto begin = Clock::now();
-    auto now = begin;
+    const auto clock = tensors_.of().threads == 1 ? worked_ns : elapsed_ns;
+    const double end = elapsed_ns() + 1e9 * seconds;
     do {
-      const auto start = now;
+      const double start = clock();
       run_.execute(tensors_.tensors());
-      now = Clock::now();
-      best_ns_ = std::min(best_ns_, std::chrono::duration<double, std::nano>(now - start).count());
-    } while (std::chrono::duration<double>(now - begin).count() < seconds);
+      best_ns_ = std::min(best_ns_, clock() - start);
+    } while (elapsed_ns() < end);
   }
   double ns() const { return best_ns_; }
 
  private:
-  using Clock = std::chrono::steady_clock;
   check::TensorSet tensors_;
   check::PlannedRun run_;
   double best_ns_ = std::numeric_limits<double>::infinity();
@@ -56,12 +68,13 @@ struct RuleCalls {
   static constexpr int64_t kChunk = 16;               // of the cpu backend
   static constexpr int64_t kShort = 64, kLong = 256;  // chunks of a whole sequence
   static constexpr int64_t kThird = 64;               // chunks of one of three segments, or twice that
-  static constexpr int64_t kPieces = 16;              // segments of the long sequence
+  static constexpr int64_t kPieces = 16;              // segments of the long sequence, or twice as many
+  static constexpr int64_t kBrief = 16;               // chunks where what is sought is a few microseconds
 
   TimedCall emit, emit_long;      // one head on one thread
   TimedCall narrow, narrow_long;  // half of the value columns
   TimedCall thirds, thirds_long;  // one segment of three is summarized
-  TimedCall pieces;               // all but two of the segments are summarized and folded
+  TimedCall pieces, more_pieces;  // all but two of the segments are summarized and folded
   TimedCall whole, halves;        // all units, in one phase and in two
 
   RuleCalls(const std::string& rule, int32_t units)
@@ -72,25 +85,29 @@ struct RuleCalls {
         thirds(line(rule, 3 * kThird, "segments=3")),
         thirds_long(line(rule, 6 * kThird, "segments=3")),
         pieces(line(rule, kLong, "segments=" + std::to_string(kPieces))),
-        whole(line(rule, kShort, "segments=off", units)),
-        halves(line(rule, kShort, "segments=2", units)) {}
+        more_pieces(line(rule, kLong, "segments=" + std::to_string(2 * kPieces))),
+        whole(line(rule, kBrief, "segments=off", units)),
+        halves(line(rule, kBrief, "segments=2", units)) {}
 
   std::vector<TimedCall*> all() {
-    return {&emit, &emit_long, &narrow, &narrow_long, &thirds, &thirds_long, &pieces, &whole, &halves};
+    return {&emit, &emit_long, &narrow, &narrow_long, &thirds, &thirds_long, &pieces, &more_pieces, &whole, &halves};
   }
 
-  void set_costs(dr_costs& c) const {
+  // Leaves the costs as they are and returns false where the times cannot be right: differences of times on a busy machine.
+  bool set_costs(dr_costs& c) const {
     const double more = kLong - kShort;
     const double emit_ns = (emit_long.ns() - emit.ns()) / more;
     const double item_ns = emit.ns() - kShort * emit_ns;
     // Half of the columns take what all of them share and half of the rest.
     const double local_ns = 2 * (narrow_long.ns() - narrow.ns()) / more - emit_ns;
     const double summarize_ns = (thirds_long.ns() - thirds.ns() - 3 * kThird * emit_ns) / kThird;
-    constexpr int64_t kPieceChunks = kLong / kPieces;
-    const double summarized = kPieces - 2, summarized_chunks = summarized * kPieceChunks;
-    const double items = kPieces + summarized - 1;  // that the whole sequence does not have
-    const double carry_ns =
-        (pieces.ns() - emit_long.ns() - summarized_chunks * summarize_ns - items * item_ns) / summarized;
+    // Twice as many segments are so many more folds. Of the chunks those of the first and the last segment are not summarized.
+    const double more_summarized = kLong / kPieces;
+    const double carry_ns = (more_pieces.ns() - pieces.ns() - more_summarized * summarize_ns) / kPieces;
+    // A summary is a walk with other columns, a fold a product of the size of a few chunks.
+    const bool credible = emit_ns > 0 && summarize_ns > 0.5 * emit_ns && summarize_ns < 4 * emit_ns && local_ns > 0 &&
+                          local_ns < emit_ns && carry_ns > 0 && carry_ns < 20 * emit_ns;
+    if (!credible) return false;
     const auto number = [](double ns, int32_t least, int32_t most = 1 << 30) {
       return static_cast<int32_t>(std::lround(std::clamp<double>(ns, least, most)));
     };
@@ -102,20 +119,26 @@ struct RuleCalls {
     c.carry_ns = c.carry_unit_ns = number(carry_ns, 0);
     c.split_ns = number(halves.ns() - whole.ns(), 0);
     c.item_ns = number(item_ns, 0);
+    return true;
   }
 
  private:
+  // So weak that no number underflows. Subnormal numbers are slow on x86: with gates that forget, cut calls took two to four
+  // times as long on a Xeon.
+  static constexpr const char* kGates = "gate=log:-0.01,0";
+
   static std::string line(const std::string& rule, int64_t chunks, const std::string& words, int32_t units = 1) {
     return rule + " fp32 hv=" + std::to_string(units) + " threads=" + std::to_string(units) +
-           " seqs=" + std::to_string(chunks * kChunk) + " backend=cpu " + words;
+           " seqs=" + std::to_string(chunks * kChunk) + " backend=cpu l2norm " + kGates + " " + words;
   }
 };
 
 cases::DeviceFacts measure(double seconds) {
   cases::DeviceFacts facts;
   facts.device = device_at(0);
-  facts.device.flops_per_ns = std::max(
-      1, static_cast<int32_t>(std::lround(measure_fma_gflops(facts.device.units, kFmaSeconds) / facts.device.units)));
+  double rate = 0;  // the most of many short bursts, as above
+  for (int32_t burst = 0; burst < kBursts; ++burst) rate = std::max(rate, measure_fma_gflops(1, kBurstSeconds));
+  facts.device.flops_per_ns = std::max(1, static_cast<int32_t>(std::lround(rate)));
   Progress progress(100);
   const std::string names[] = {"kda", "gdn"};
   facts.costs = costs_of(facts.device);
@@ -124,7 +147,7 @@ cases::DeviceFacts measure(double seconds) {
     RuleCalls calls(names[rule], facts.device.units);
     const std::vector<TimedCall*> all = calls.all();
     const auto turns = static_cast<int64_t>(kRounds * all.size());
-    const double share = std::max(0.0, seconds - kFmaSeconds) / static_cast<double>(2 * turns);
+    const double share = std::max(0.0, seconds - kBursts * kBurstSeconds) / static_cast<double>(2 * turns);
     for (int32_t round = 0; round < kRounds; ++round) {
       for (TimedCall* call : all) {
         progress.show(100 * done++ / (2 * turns), "timing " + names[rule]);
@@ -132,7 +155,14 @@ cases::DeviceFacts measure(double seconds) {
       }
     }
     dr_costs& c = facts.costs[rule];
-    calls.set_costs(c);
+    if (!calls.set_costs(c)) {
+      progress.clear();
+      std::fprintf(stderr,
+                   "deltarelay: %s: times are too unsteady to take costs from; the library's are kept, scaled by the "
+                   "rate. Repeat on an idle machine or with more --seconds\n",
+                   names[rule].c_str());
+      continue;
+    }
     c.measured = 1;
     const std::string_view model = facts.device.model;
     c.measured_on[model.copy(c.measured_on, sizeof c.measured_on - 1)] = '\0';
@@ -168,7 +198,7 @@ void add_calibrate(CLI::App& app, int& exit_code) {
       "measured ones\n"
       "goes into dr_options.device and dr_options.costs, or to --device-file of plan, explain, verify and bench. Times "
       "are the\n"
-      "least of many, so a machine that is busy gives costs that are a little high.\n"
+      "least of many; on a machine that is busy they may be too unsteady, and then it says so.\n"
       "Examples:\n"
       "  deltarelay calibrate --output cpu.json\n"
       "  deltarelay plan kda bf16 hv=2 seqs=65536 --device-file cpu.json");
