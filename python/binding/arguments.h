@@ -1,0 +1,79 @@
+/* The tensors of one call: read from Python objects, without copies and without the objects' help. */
+#ifndef DELTARELAY_BINDING_ARGUMENTS_H_
+#define DELTARELAY_BINDING_ARGUMENTS_H_
+
+#include <stdbool.h>
+
+#include "dlpack_abi.h"
+#include "python_api.h"
+
+/* In the order of the pointers of dr_tensors, which `first_pointer` relies on. */
+enum {
+  ARG_Q,
+  ARG_K,
+  ARG_V,
+  ARG_G,
+  ARG_BETA,
+  ARG_A_LOG,
+  ARG_DT_BIAS,
+  ARG_O,
+  ARG_INITIAL,
+  ARG_INITIAL_INDEX,
+  ARG_HAS_INITIAL,
+  ARG_FINAL,
+  ARG_FINAL_INDEX,
+  ARG_CHECKPOINT,
+  ARG_CHECKPOINT_INDEX,
+  ARG_CHECKPOINT_OFFSETS,
+  ARG_CHECKPOINT_POSITIONS,
+  ARG_SEQ_OFFSETS,
+  ARG_REPORT,
+  NUM_POINTERS,
+  ARG_HOST_OFFSETS = NUM_POINTERS, /* read here, never given to dr_execute */
+  NUM_ARGS
+};
+
+enum { MAX_NDIM = 6 };
+
+/* Where tensors come from. All of a call come from one of them. */
+typedef enum { FRAMEWORK_NONE, FRAMEWORK_TORCH, FRAMEWORK_NUMPY } Framework;
+
+typedef struct {
+  bool given;
+  void* data;
+  DlpackDevice device;
+  DlpackType dtype;
+  int32_t ndim;
+  int64_t shape[MAX_NDIM];
+  int64_t strides[MAX_NDIM]; /* elements */
+} View;
+
+typedef struct {
+  Framework framework;
+  View views[NUM_ARGS];
+  Py_buffer buffers[NUM_ARGS]; /* of NumPy, held for the call */
+  int num_buffers;
+} Arguments;
+
+/* What a framework is to the binding. Set once from Python. */
+typedef struct {
+  PyObject* types[2]; /* exactly these are read here: torch.Tensor and Parameter */
+  const DlpackExchange* exchange;
+} Torch;
+typedef struct {
+  PyObject* type; /* numpy.ndarray */
+  PyObject* empty;
+} NumPy;
+extern Torch g_torch;
+extern NumPy g_numpy;
+
+typedef enum {
+  READ_DONE,
+  READ_DECLINED, /* something that only Python can judge: another type, a gradient, a lazy negation */
+  READ_FAILED    /* a Python exception is set */
+} ReadResult;
+
+ReadResult read_arguments(PyObject* const* objects, Arguments* arguments);
+void release_arguments(Arguments* arguments);
+
+#endif

@@ -1,0 +1,276 @@
+/* deltarelay._core: one call from Python to dr_execute in a few microseconds.
+ *
+ * A call reads its tensors (arguments.c), makes the bytes that its plan is found by (key.c) and looks them up. If they are there,
+ * it allocates outputs and workspace in the framework, asks for its stream, lets go of the GIL and runs. Everything that happens
+ * once for a plan, checks and messages included, is in Python (deltarelay/_plans.py). */
+#include <string.h>
+
+#include "arguments.h"
+#include "entry.h"
+#include "key.h"
+
+typedef dr_status (*ExecuteFunction)(const dr_plan*, const dr_tensors*, void*, size_t, void*);
+typedef const char* (*LastErrorFunction)(void);
+
+static ExecuteFunction g_execute;
+static LastErrorFunction g_last_error;
+static PyObject* g_plans;     /* dict: key -> Entry, or what Python wants to see again */
+static PyObject* g_make_plan; /* (settings, arguments, key) -> the value */
+static PyObject* g_fail;      /* (status, message): raises */
+static PyObject* g_key_name;
+static PyObject* g_last_plan_name; /* in the thread's dict */
+
+enum { WORKSPACE_ALIGNMENT = 256 };
+
+static void* aligned(void* memory) {
+  const uintptr_t address = (uintptr_t)memory;
+  return (void*)((address + WORKSPACE_ALIGNMENT - 1) / WORKSPACE_ALIGNMENT * WORKSPACE_ALIGNMENT);
+}
+
+/* An object that holds the memory, or NULL with an exception set. */
+static PyObject* allocate_workspace(Framework framework, const Entry* entry, void** memory) {
+  static PyObject* byte_type;
+  if (byte_type == NULL && (byte_type = PyUnicode_InternFromString("u1")) == NULL) return NULL;
+  Output bytes = {.dtype = {DLPACK_UINT, 8, 1}, .ndim = 1, .numpy_dtype = byte_type};
+  bytes.shape[0] = (int64_t)(entry->workspace_bytes + WORKSPACE_ALIGNMENT);
+  if (framework == FRAMEWORK_NUMPY) {
+    bytes.numpy_shape = PyLong_FromLongLong(bytes.shape[0]);
+    if (bytes.numpy_shape == NULL) return NULL;
+  }
+  PyObject* object = allocate(framework, &bytes, entry->device, memory);
+  Py_XDECREF(bytes.numpy_shape);
+  *memory = aligned(*memory);
+  return object;
+}
+
+static int current_stream(Framework framework, DlpackDevice device, void** stream) {
+  *stream = NULL;
+  if (framework != FRAMEWORK_TORCH || device.type != DLPACK_CUDA) return 0;
+  return g_torch.exchange->current_stream(device.type, device.id, stream);
+}
+
+static int remember_plan(PyObject* plan) {
+  PyObject* thread = PyThreadState_GetDict(); /* borrowed */
+  return thread == NULL ? 0 : PyDict_SetItem(thread, g_last_plan_name, plan);
+}
+
+static PyObject* remember(PyObject* module, PyObject* plan) {
+  (void)module;
+  if (remember_plan(plan) != 0) return NULL;
+  Py_RETURN_NONE;
+}
+
+static PyObject* last_plan(PyObject* module, PyObject* unused) {
+  (void)module;
+  (void)unused;
+  PyObject* thread = PyThreadState_GetDict(); /* borrowed, and so is what it holds */
+  PyObject* plan = thread == NULL ? NULL : PyDict_GetItemWithError(thread, g_last_plan_name);
+  if (plan == NULL && PyErr_Occurred()) return NULL;
+  if (plan == NULL) plan = Py_None;
+  Py_INCREF(plan);
+  return plan;
+}
+
+/* The pointers of dr_tensors follow each other in the order of the arguments. */
+static void set_pointers(dr_tensors* tensors, const Entry* entry, const Arguments* arguments) {
+  const void** pointers = (const void**)&tensors->q;
+  for (int i = 0; i < NUM_POINTERS; ++i)
+    if (entry->pointers >> i & 1u) pointers[i] = arguments->views[i].data;
+}
+
+/* (o, final, checkpoint): None for what is neither wanted nor given. */
+static PyObject* results_of(PyObject* const* objects, PyObject* const* made) {
+  static const int kResults[MAX_OUTPUTS] = {ARG_O, ARG_FINAL, ARG_CHECKPOINT};
+  PyObject* results = PyTuple_New(MAX_OUTPUTS);
+  if (results == NULL) return NULL;
+  for (int i = 0; i < MAX_OUTPUTS; ++i) {
+    PyObject* object = made[kResults[i]] != NULL ? made[kResults[i]] : objects[kResults[i]];
+    Py_INCREF(object);
+    PyTuple_SetItem(results, i, object);
+  }
+  return results;
+}
+
+static PyObject* run(const Entry* entry, PyObject* const* objects, const Arguments* arguments) {
+  dr_tensors tensors;
+  dr_tensors_init(&tensors);
+  set_pointers(&tensors, entry, arguments);
+  PyObject* made[NUM_ARGS] = {NULL};
+  PyObject* workspace = NULL;
+  PyObject* results = NULL;
+  void* memory = NULL;
+  void* stream = NULL;
+  for (int i = 0; i < entry->num_outputs; ++i) {
+    const Output* output = &entry->outputs[i];
+    void* data = NULL;
+    made[output->argument] = allocate(arguments->framework, output, entry->device, &data);
+    if (made[output->argument] == NULL) goto done;
+    ((void**)&tensors.q)[output->argument] = data;
+  }
+  if (entry->workspace_bytes > 0) {
+    workspace = allocate_workspace(arguments->framework, entry, &memory);
+    if (workspace == NULL) goto done;
+  }
+  if (current_stream(arguments->framework, entry->device, &stream) != 0 || remember_plan(entry->plan) != 0) goto done;
+
+  dr_status status;
+  const char* message = NULL;
+  Py_BEGIN_ALLOW_THREADS
+  status = g_execute(entry->handle, &tensors, memory, entry->workspace_bytes, stream);
+  if (status != DR_SUCCESS) message = g_last_error();
+  Py_END_ALLOW_THREADS
+  if (status == DR_SUCCESS)
+    results = results_of(objects, made);
+  else
+    Py_XDECREF(PyObject_CallFunction(g_fail, "is", (int)status, message));
+
+done:
+  Py_XDECREF(workspace);
+  for (int i = 0; i < NUM_ARGS; ++i) Py_XDECREF(made[i]);
+  return results;
+}
+
+static PyObject* new_plan(PyObject* settings, PyObject* const* objects, PyObject* key) {
+  PyObject* arguments = PyTuple_New(NUM_ARGS);
+  if (arguments == NULL) return NULL;
+  for (int i = 0; i < NUM_ARGS; ++i) {
+    Py_INCREF(objects[i]);
+    PyTuple_SetItem(arguments, i, objects[i]);
+  }
+  PyObject* value = PyObject_CallFunctionObjArgs(g_make_plan, settings, arguments, key, NULL);
+  Py_DECREF(arguments);
+  return value;
+}
+
+/* A new reference to what the key stands for. */
+static PyObject* find_plan(PyObject* settings, PyObject* const* objects, PyObject* key) {
+  PyObject* found = PyDict_GetItemWithError(g_plans, key); /* borrowed */
+  if (found == NULL) return PyErr_Occurred() ? NULL : new_plan(settings, objects, key);
+  Py_INCREF(found);
+  if (Py_TYPE(found) == g_entry_type) ((Entry*)found)->used = true;
+  return found;
+}
+
+static PyObject* call(PyObject* module, PyObject* const* objects, Py_ssize_t count) {
+  (void)module;
+  if (count != 1 + NUM_ARGS) {
+    PyErr_Format(PyExc_TypeError, "call: expected settings and %d tensors, found %zd arguments", NUM_ARGS, count);
+    return NULL;
+  }
+  if (g_execute == NULL) {
+    PyErr_SetString(PyExc_RuntimeError, "call: expected set_library() first");
+    return NULL;
+  }
+  PyObject* settings = objects[0];
+  ++objects;
+  Arguments arguments;
+  PyObject *result = NULL, *settings_key = NULL, *key = NULL, *value = NULL;
+  const ReadResult read = read_arguments(objects, &arguments);
+  if (read == READ_FAILED) goto done;
+  if (read == READ_DECLINED) goto declined;
+  settings_key = PyObject_GetAttr(settings, g_key_name);
+  if (settings_key == NULL) goto done;
+  key = key_of(settings_key, &arguments);
+  if (key == NULL) {
+    if (PyErr_Occurred()) goto done;
+    goto declined;
+  }
+  value = find_plan(settings, objects, key);
+  if (value == NULL) goto done;
+  if (Py_TYPE(value) == g_entry_type) {
+    result = run((const Entry*)value, objects, &arguments);
+  } else {
+    result = value; /* for Python to go on with */
+    value = NULL;
+  }
+  goto done;
+
+declined:
+  result = Py_NotImplemented;
+  Py_INCREF(result);
+done:
+  release_arguments(&arguments);
+  Py_XDECREF(settings_key);
+  Py_XDECREF(key);
+  Py_XDECREF(value);
+  return result;
+}
+
+/* set_library(execute, last_error, plans, make_plan, fail): addresses, then objects. */
+static PyObject* set_library(PyObject* module, PyObject* args) {
+  (void)module;
+  unsigned long long execute, last_error;
+  PyObject *plans, *make_plan, *fail;
+  if (!PyArg_ParseTuple(args, "KKO!OO", &execute, &last_error, &PyDict_Type, &plans, &make_plan, &fail)) return NULL;
+  Py_INCREF(plans);
+  Py_INCREF(make_plan);
+  Py_INCREF(fail);
+  Py_XDECREF(g_plans);
+  Py_XDECREF(g_make_plan);
+  Py_XDECREF(g_fail);
+  g_plans = plans;
+  g_make_plan = make_plan;
+  g_fail = fail;
+  g_execute = (ExecuteFunction)(uintptr_t)execute;
+  g_last_error = (LastErrorFunction)(uintptr_t)last_error;
+  Py_RETURN_NONE;
+}
+
+/* set_numpy(ndarray, empty) */
+static PyObject* set_numpy(PyObject* module, PyObject* args) {
+  (void)module;
+  PyObject *type, *empty;
+  if (!PyArg_ParseTuple(args, "OO", &type, &empty)) return NULL;
+  Py_INCREF(type);
+  Py_INCREF(empty);
+  Py_XDECREF(g_numpy.type);
+  Py_XDECREF(g_numpy.empty);
+  g_numpy = (NumPy){type, empty};
+  Py_RETURN_NONE;
+}
+
+/* set_torch(Tensor, Parameter, capsule of the exchange table): whether this version of the table can be used. */
+static PyObject* set_torch(PyObject* module, PyObject* args) {
+  (void)module;
+  PyObject *tensor, *parameter, *capsule;
+  if (!PyArg_ParseTuple(args, "OOO", &tensor, &parameter, &capsule)) return NULL;
+  const DlpackExchange* exchange = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
+  if (exchange == NULL) return NULL;
+  if (exchange->version.major != 1 || exchange->version.minor < 2) Py_RETURN_FALSE;
+  Py_INCREF(tensor);
+  Py_INCREF(parameter);
+  Py_XDECREF(g_torch.types[0]);
+  Py_XDECREF(g_torch.types[1]);
+  g_torch = (Torch){{tensor, parameter}, exchange};
+  Py_RETURN_TRUE;
+}
+
+static PyMethodDef g_methods[] = {
+    {"call", (PyCFunction)(void (*)(void))call, METH_FASTCALL,
+     "call(settings, *tensors): (o, final, checkpoint), NotImplemented where Python has to look at the tensors first, or what "
+     "stands for such a call in the dict of plans."},
+    {"remember", remember, METH_O, "Makes a plan the calling thread's last one."},
+    {"last_plan", last_plan, METH_NOARGS, "The plan of the calling thread's last call, or None."},
+    {"set_library", set_library, METH_VARARGS, NULL},
+    {"set_numpy", set_numpy, METH_VARARGS, NULL},
+    {"set_torch", set_torch, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL}};
+
+static struct PyModuleDef g_module = {.m_base = PyModuleDef_HEAD_INIT,
+                                      .m_name = "deltarelay._core",
+                                      .m_doc = "The fast way from Python to dr_execute.",
+                                      .m_size = -1,
+                                      .m_methods = g_methods};
+
+PyMODINIT_FUNC PyInit__core(void) {
+  g_key_name = PyUnicode_InternFromString("key");
+  g_last_plan_name = PyUnicode_InternFromString("deltarelay.last_plan");
+  if (g_key_name == NULL || g_last_plan_name == NULL) return NULL;
+  PyObject* module = PyModule_Create(&g_module);
+  if (module == NULL) return NULL;
+  if (entry_add_type(module) != 0 || PyModule_AddIntConstant(module, "contract", DR_VERSION) != 0) {
+    Py_DECREF(module);
+    return NULL;
+  }
+  return module;
+}

@@ -1,0 +1,60 @@
+"""DeltaRelay: delta-rule linear attention (KDA and GDN) that keeps the whole machine busy on one long sequence.
+
+    import deltarelay
+    o, final, _ = deltarelay.forward("gdn", q, k, v, g, beta, l2norm=True, final=True)
+
+FLA's functions under FLA's names: `deltarelay.chunk_kda`, `deltarelay.chunk_gated_delta_rule`. To run FLA's own models on it:
+`deltarelay.fla.enable()`. `deltarelay.info()` says what is installed; `deltarelay.last_call()` what ran.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from ._call import LastCall, last_call
+from ._information import info
+from ._plans import Plan
+from ._version import __version__
+from ._views import TensorSpec
+from .errors import DeviceError, Error, Invalid, Unsupported, WrongType
+from .functions import Outputs, explain, forward, plan
+
+if TYPE_CHECKING:
+    from . import fla, plot
+    from .fla import chunk_gated_delta_rule, chunk_gdn, chunk_kda
+
+_LAZY = {"chunk_kda": "fla", "chunk_gated_delta_rule": "fla", "chunk_gdn": "fla"}
+_LAZY_MODULES = ("fla", "plot", "torch_ops", "engines")
+
+__all__ = [
+    "DeviceError",
+    "Error",
+    "Invalid",
+    "LastCall",
+    "Outputs",
+    "Plan",
+    "TensorSpec",
+    "Unsupported",
+    "WrongType",
+    "__version__",
+    "chunk_gated_delta_rule",
+    "chunk_gdn",
+    "chunk_kda",
+    "explain",
+    "fla",
+    "forward",
+    "info",
+    "last_call",
+    "plan",
+    "plot",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Modules that bring more with them are imported when they are asked for."""
+    if name in _LAZY_MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    if name in _LAZY:
+        return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

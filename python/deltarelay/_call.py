@@ -1,0 +1,167 @@
+"""The one way into the library: the extension where it can be used, ctypes where it cannot, and what both leave to Python."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from typing import Any, NamedTuple
+
+from . import _ctypes_call, _library, _plans, errors
+from ._plans import ARGUMENTS, PLANS, Copies, Plan
+from ._settings import Settings
+from ._views import is_numpy, is_torch, torch_if_imported
+
+
+class _Binding(NamedTuple):
+    call: Any
+    name: str
+    why: str
+
+
+class _Thread(threading.local):
+    copies: tuple[str, ...] = ()
+    declined: str = ""
+    plan: Plan | None = None  # where there is no extension, which keeps it itself
+
+
+_thread = _Thread()
+_core: Any = None
+_numpy_known = False
+_torch_known = False
+_torch_table = ""  # why torch's tensors cannot be read by the extension; "" if they can
+
+
+def _choose() -> _Binding:
+    global _core
+    wanted = os.environ.get("DELTARELAY_BINDING", "")
+    if wanted not in ("", "extension", "ctypes"):
+        raise ImportError(f"DELTARELAY_BINDING: expected 'extension' or 'ctypes', found {wanted!r}")
+    if wanted == "ctypes":
+        return _Binding(_ctypes_call.call, "ctypes", "DELTARELAY_BINDING asks for it")
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        return _Binding(_ctypes_call.call, "ctypes", "this Python runs without the GIL")
+    try:
+        from . import _core as core
+    except ImportError as error:
+        if wanted == "extension":
+            raise
+        return _Binding(_ctypes_call.call, "ctypes", f"the extension cannot be imported: {error}")
+    core.set_library(
+        _library.address("dr_execute"), _library.address("dr_last_error"), PLANS, _plans.maker(core.Entry), errors.fail
+    )
+    _core = core
+    return _Binding(core.call, "extension", "")
+
+
+_binding = _choose()
+
+
+def _meet_numpy() -> None:
+    global _numpy_known
+    import numpy
+
+    _numpy_known = True
+    if _core is not None:
+        _core.set_numpy(numpy.ndarray, numpy.empty)
+
+
+def _meet_torch() -> None:
+    """Torch's tensors come by its table of C functions; without one, by ctypes."""
+    global _torch_known, _torch_table
+    torch = torch_if_imported()
+    _torch_known = True
+    if _core is None:
+        return
+    table = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+    if table is None:
+        _torch_table = f"torch {torch.__version__} has no DLPack exchange table (2.10 has)"
+    elif not _core.set_torch(torch.Tensor, torch.nn.Parameter, table):
+        _torch_table = f"torch {torch.__version__} has an exchange table of another version"
+
+
+def binding() -> tuple[str, str]:
+    """("extension" or "ctypes", why), for torch's tensors too once one was seen."""
+    if torch_if_imported() is not None and not _torch_known:
+        _meet_torch()
+    if _binding.name == "extension" and _torch_table:
+        return "ctypes for torch, extension for NumPy", _torch_table
+    return _binding.name, _binding.why
+
+
+def call(settings: Settings, *arguments: Any) -> tuple[Any, Any, Any]:
+    """(o, final, checkpoint). Arguments in the order of `_plans.ARGUMENTS`, None for what is not given."""
+    result = _binding.call(settings, *arguments)
+    if type(result) is tuple:
+        _thread.copies = ()
+        return result
+    return _slow(settings, arguments, result)
+
+
+def _slow(settings: Settings, arguments: tuple[Any, ...], result: Any) -> tuple[Any, Any, Any]:
+    if isinstance(result, Copies):
+        return _with_copies(settings, arguments, result.names)
+    met = False
+    if not _torch_known and any(map(is_torch, arguments)):
+        _meet_torch()
+        met = True
+    if not _numpy_known and any(map(is_numpy, arguments)):
+        _meet_numpy()
+        met = True
+    if met:
+        return call(settings, *arguments)
+    if _torch_table and _binding.call is not _ctypes_call.call:
+        result = _ctypes_call.call(settings, *arguments)
+        if type(result) is tuple:
+            _thread.copies = ()
+            return result
+        if isinstance(result, Copies):
+            return _with_copies(settings, arguments, result.names)
+    from ._foreign import handle
+
+    return handle(settings, arguments)
+
+
+def _with_copies(settings: Settings, arguments: tuple[Any, ...], names: tuple[str, ...]) -> tuple[Any, Any, Any]:
+    """Rows that do not lie as the library reads them are made contiguous, and counted."""
+    changed = list(arguments)
+    for name in names:
+        index = ARGUMENTS.index(name)
+        value = changed[index]
+        changed[index] = value.contiguous().clone() if is_torch(value) else value.copy(order="C")
+    results = call(settings, *changed)
+    _thread.copies = names
+    return results
+
+
+def remember_plan(plan: Plan) -> None:
+    if _core is not None:
+        _core.remember(plan)
+    _thread.plan = plan
+
+
+def _last_plan() -> Plan | None:
+    return _core.last_plan() if _core is not None else _thread.plan
+
+
+class LastCall(NamedTuple):
+    """What the calling thread's last call ran."""
+
+    plan: Plan
+    backend: str
+    copies: tuple[str, ...]  # arguments that were made contiguous first
+    binding: str
+    declined: str  # why the backends ahead of this one did not take it, and what an adapter left to others
+
+
+def note_declined(reason: str) -> None:
+    """For adapters: why a call was left to somebody else."""
+    _thread.declined = reason
+
+
+def last_call() -> LastCall | None:
+    """The calling thread's last call, or None. `plan` can be described like any other."""
+    plan = _last_plan()
+    if plan is None:
+        return None
+    return LastCall(plan, plan.backend, _thread.copies, binding()[0], _thread.declined)

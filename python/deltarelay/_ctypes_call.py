@@ -1,0 +1,105 @@
+"""The call without the extension: for torch before 2.10, free-threaded Python, and comparison. Same plans, same results."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from . import _abi, _library, errors
+from ._plans import ARGUMENTS, PLANS, Entry, maker
+from ._settings import Settings
+from ._views import address_of, alignment_of, is_numpy, is_torch, torch_dtype, torch_if_imported
+
+_make_plan = maker(Entry)
+_Q = ARGUMENTS.index("q")
+_O, _FINAL, _CHECKPOINT = (ARGUMENTS.index(name) for name in ("o", "final", "checkpoint"))
+_SEQ_OFFSETS, _HOST_OFFSETS = ARGUMENTS.index("seq_offsets"), ARGUMENTS.index("host_offsets")
+_WORKSPACE_ALIGNMENT = 256
+
+
+def _is_plain(value: Any) -> bool:
+    """What may be read without asking: see binding/arguments.c."""
+    torch = torch_if_imported()
+    if torch is not None and type(value) in (torch.Tensor, torch.nn.Parameter):
+        on_memory = value.layout is torch.strided and value.device.type in ("cpu", "cuda")
+        return on_memory and not value.requires_grad and not value.is_neg() and not value.is_conj()
+    return is_numpy(value)
+
+
+def _key(settings: Settings, arguments: tuple[Any, ...]) -> Any:
+    key: list[Any] = [settings.key]
+    for index, value in enumerate(arguments):
+        if value is None:
+            continue
+        device = value.device if is_torch(value) else "cpu"
+        strides = value.stride() if is_torch(value) else value.strides
+        key.append((index, value.dtype, tuple(value.shape), strides, device, alignment_of(address_of(value))))
+    for index in (_HOST_OFFSETS, _SEQ_OFFSETS):
+        offsets = arguments[index]
+        if offsets is not None and (not is_torch(offsets) or offsets.device.type == "cpu"):
+            key.append(tuple(offsets.tolist()))
+            break
+    return tuple(key)
+
+
+def _empty(framework: Any, shape: Any, dtype: Any, device: Any) -> Any:
+    if framework is torch_if_imported():
+        return framework.empty(shape, dtype=torch_dtype(dtype), device=device)
+    return framework.empty(shape, dtype)
+
+
+def _stream(device: Any) -> int | None:
+    if getattr(device, "type", "cpu") != "cuda":
+        return None
+    return torch_if_imported().cuda.current_stream(device).cuda_stream
+
+
+def call(settings: Settings, *arguments: Any) -> Any:
+    given = [value for value in arguments if value is not None]
+    if not all(map(_is_plain, given)):
+        return NotImplemented
+    as_torch = is_torch(arguments[_Q])
+    if any(is_torch(value) != as_torch for value in arguments[:_HOST_OFFSETS] if value is not None):
+        return NotImplemented
+    key = _key(settings, arguments)
+    entry = PLANS.get(key)
+    if entry is None:
+        entry = _make_plan(settings, arguments, key)
+    if not isinstance(entry, Entry):
+        return entry
+    entry.used = True
+    return _run(entry, list(arguments), as_torch)
+
+
+def _run(entry: Entry, arguments: list[Any], as_torch: bool) -> tuple[Any, ...]:
+    if as_torch:
+        framework, device = torch_if_imported(), arguments[_Q].device
+    else:
+        import numpy as framework
+
+        device = None
+    for argument, _, _, shape, dtype in entry.outputs:
+        arguments[argument] = _empty(framework, shape, dtype, device)
+    tensors = _abi.Tensors()
+    allocated = sum(1 << output[0] for output in entry.outputs)
+    for index, name in enumerate(_abi.POINTERS):
+        if (entry.pointers | allocated) >> index & 1:
+            setattr(tensors, name, address_of(arguments[index]) or None)
+    workspace, memory = None, None
+    if entry.workspace_bytes > 0:
+        bytes_dtype = "uint8"
+        workspace = _empty(framework, entry.workspace_bytes + _WORKSPACE_ALIGNMENT, bytes_dtype, device)
+        memory = -(-address_of(workspace) // _WORKSPACE_ALIGNMENT) * _WORKSPACE_ALIGNMENT
+    _remember(entry.plan)
+    status = _library.library().dr_execute(
+        entry.handle, ctypes.byref(tensors), memory, entry.workspace_bytes, _stream(device)
+    )
+    if status != 0:
+        errors.fail(status, _library.last_error())
+    return arguments[_O], arguments[_FINAL], arguments[_CHECKPOINT]
+
+
+def _remember(plan: Any) -> None:
+    from ._call import remember_plan
+
+    remember_plan(plan)

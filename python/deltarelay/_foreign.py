@@ -1,0 +1,115 @@
+"""Tensors that are more than memory: recognised, then handled or refused by name."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from ._plans import ARGUMENTS
+from ._settings import Settings
+from ._views import is_numpy, is_torch, torch_if_imported, view_of
+from .errors import Invalid, Unsupported, WrongType
+
+
+def _refuse(name: str, expected: str, found: str) -> NoReturn:
+    raise WrongType(f"{name}: expected {expected}, found {found}")
+
+
+def _class_name(value: object) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def _check_torch(name: str, value: Any) -> None:
+    """Raises where a tensor can be handled by nobody."""
+    torch = torch_if_imported()
+    kind = type(value).__name__
+    if kind == "DTensor":
+        _refuse(name, "a local tensor (x.to_local() gives the part of this rank)", "a DTensor")
+    if value.layout is not torch.strided:
+        _refuse(name, "a dense tensor", f"layout {value.layout}")
+    if value.is_quantized:
+        _refuse(name, "fp32, bf16 or fp16", "a quantized tensor")
+    if value.is_complex():
+        _refuse(name, "fp32, bf16 or fp16", f"{value.dtype}")
+    if value.device.type not in ("cpu", "cuda", "meta"):
+        _refuse(name, "a tensor on cpu or cuda", f"device {value.device}")
+
+
+def _needs_op(value: Any) -> bool:
+    """Tensors without memory of their own (fake, meta, functional, batched) and subclasses go by the registered ops."""
+    torch = torch_if_imported()
+    return type(value) not in (torch.Tensor, torch.nn.Parameter) or value.device.type == "meta"
+
+
+def handle(settings: Settings, arguments: tuple[Any, ...]) -> tuple[Any, Any, Any]:
+    """What neither way to call could read. Makes it readable and calls again, or says why not."""
+    named = {name: value for name, value in zip(ARGUMENTS, arguments) if value is not None}
+    as_torch = is_torch(named["q"])
+    for name, value in named.items():
+        if not is_torch(value) and not is_numpy(value):
+            _refuse(name, "a torch.Tensor or a numpy.ndarray", _class_name(value))
+        if is_torch(value) != as_torch and name != "host_offsets":
+            _refuse(name, "a tensor of the same library as q", _class_name(value))
+        if is_torch(value):
+            _check_torch(name, value)
+    if not as_torch:
+        return _numpy(settings, arguments, named)
+    for name, value in named.items():
+        if value.requires_grad:
+            raise Unsupported(
+                f"{name}: expected a tensor that does not require grad, found one that does. There is no backward yet: "
+                f"call with {name}.detach(), or keep FLA's own functions for training"
+            )
+    if any(map(_needs_op, named.values())):
+        from . import torch_ops
+
+        return torch_ops.dispatch(settings, arguments)
+    return _again(settings, arguments, named)
+
+
+def _again(settings: Settings, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """Negations that torch has put off are done; lists are made contiguous."""
+    from ._call import call
+
+    changed = list(arguments)
+    for name, value in named.items():
+        index = ARGUMENTS.index(name)
+        if value.is_neg():
+            if name in ("o", "final", "checkpoint", "report"):
+                _refuse(name, "memory that can be written", "a view with its negation put off")
+            changed[index] = value.resolve_neg()
+        if name in ("host_offsets", "seq_offsets"):
+            view_of(name, value)
+            changed[index] = value.contiguous()
+        if value.device.type != "cpu" and name == "host_offsets":
+            raise Invalid(f"{name}: expected a tensor on the CPU, found one on {value.device}")
+    if all(a is b for a, b in zip(changed, arguments)):
+        name, value = next(iter(named.items()))
+        raise WrongType(f"the tensors of this call cannot be read (q: {_class_name(named['q'])}); a functorch transform?")
+    return call(settings, *changed)
+
+
+def _numpy(settings: Settings, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """Arrays of types that the buffer protocol has no letter for (bfloat16 of ml_dtypes), subclasses, lists with strides."""
+    import numpy
+
+    from . import _ctypes_call
+    from ._call import _with_copies
+    from ._plans import Copies
+
+    changed = list(arguments)
+    for name, value in named.items():
+        if not is_numpy(value):
+            continue
+        if name in ("o", "final", "checkpoint", "report") and not value.flags.writeable:
+            _refuse(name, "an array that can be written", "a read-only one")
+        if isinstance(value, numpy.ma.MaskedArray):
+            _refuse(name, "a plain array", "a masked array")
+        index = ARGUMENTS.index(name)
+        if name in ("host_offsets", "seq_offsets"):
+            changed[index] = numpy.ascontiguousarray(value)
+    result = _ctypes_call.call(settings, *changed)
+    if isinstance(result, Copies):
+        return _with_copies(settings, tuple(changed), result.names)
+    if result is NotImplemented:
+        raise WrongType(f"q: expected an array that can be read, found {_class_name(named['q'])}")
+    return result

@@ -1,0 +1,189 @@
+"""Plans: made once, found again by value, read by people."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import threading
+from typing import Any, Callable, NamedTuple
+
+from . import _abi, _library, _problem
+from ._settings import Settings
+from ._views import DTYPES, TensorSpec, View, is_torch, numpy_dtype, view_of
+from .errors import Invalid
+
+ARGUMENTS = (*_abi.POINTERS, "host_offsets")
+
+
+class Plan:
+    """How a call will be done: which backend, how sequences are cut, what it costs by the model.
+
+    Made by `deltarelay.plan`; `deltarelay.last_call()` has that of the last call. Immutable.
+    """
+
+    def __init__(self, request: _problem.Request) -> None:
+        self._library = _library.library()
+        self._handle = ctypes.c_void_p()
+        _library.check(
+            self._library.dr_plan_create(
+                ctypes.byref(request.problem), ctypes.byref(request.options), ctypes.byref(self._handle)
+            )
+        )
+        size = ctypes.c_size_t()
+        _library.check(self._library.dr_plan_workspace_bytes(self._handle, ctypes.byref(size)))
+        self.workspace_bytes: int = size.value
+        self.device: str = request.device
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None):
+            self._library.dr_plan_destroy(self._handle)
+
+    @property
+    def handle(self) -> int:
+        """The dr_plan*, for callers of the C interface. It lives as long as this object."""
+        return self._handle.value or 0
+
+    def describe(self, form: str = "text") -> str:
+        """Words ("text"), everything the planner decided ("json"), one line that fixes the bits ("signature"), or a picture
+        of the modelled schedule ("svg")."""
+        if form == "svg":
+            from .plot import plan_svg
+
+            return plan_svg(self)
+        if form not in _abi.DESCRIBE:
+            raise Invalid(f"form: expected one of {', '.join(map(repr, (*_abi.DESCRIBE, 'svg')))}, found {form!r}")
+        needed = ctypes.c_size_t()
+        describe = self._library.dr_plan_describe
+        _library.check(describe(self._handle, _abi.DESCRIBE[form], None, 0, ctypes.byref(needed)))
+        text = ctypes.create_string_buffer(needed.value)
+        _library.check(describe(self._handle, _abi.DESCRIBE[form], text, needed, None))
+        return text.value.decode()
+
+    def to_dict(self) -> dict[str, Any]:
+        """What describe("json") says, as a dict."""
+        return json.loads(self.describe("json"))
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Backend, variant, segments and predicted time."""
+        summary = _abi.Summary()
+        _library.check(self._library.dr_plan_summarize(self._handle, ctypes.byref(summary)))
+        values = {name: getattr(summary, name) for name, _ in summary._fields_ if name != "size"}
+        return {name: value.decode() if isinstance(value, bytes) else value for name, value in values.items()}
+
+    @property
+    def backend(self) -> str:
+        return self.summary["backend"]
+
+    @property
+    def signature(self) -> str:
+        return self.describe("signature")
+
+    def __repr__(self) -> str:
+        s = self.summary
+        name = "/".join(part for part in (s["backend"], s["variant"] or s["isa"]) if part)
+        return f"<Plan {name} on {self.device}: {s['num_segments']} segments, {s['predicted_ns'] / 1000:.1f} us by the model>"
+
+    def _repr_svg_(self) -> str:  # notebooks
+        return self.describe("svg")
+
+
+class Entry:
+    """What is kept of a plan where there is no extension: the same facts as _core.Entry has."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        handle: int,
+        workspace_bytes: int,
+        device: tuple[int, int],
+        pointers: int,
+        outputs: tuple[tuple[Any, ...], ...],
+    ) -> None:
+        self.plan, self.handle, self.workspace_bytes = plan, handle, workspace_bytes
+        self.device, self.pointers, self.outputs = device, pointers, outputs
+        self.used = False
+
+    def take_used(self) -> bool:
+        used, self.used = self.used, False
+        return used
+
+
+class Copies(NamedTuple):
+    """Stands in the cache for calls that have to copy arguments first."""
+
+    names: tuple[str, ...]
+
+
+# Key (see binding/key.c and _ctypes_call.py): an entry, or Copies.
+PLANS: dict[bytes, Any] = {}
+# Engines that see new lengths in every step fill it; a plan takes some kilobytes and up to 35 us.
+MOST_PLANS = 512
+_lock = threading.Lock()
+
+
+def _make_room() -> None:
+    """Drops the oldest plan that was not used since it was last looked at."""
+    while len(PLANS) >= MOST_PLANS:
+        key = next(iter(PLANS))
+        value = PLANS.pop(key)
+        if getattr(value, "take_used", bool)():
+            PLANS[key] = value
+
+
+def read_offsets(name: str, value: Any) -> list[int]:
+    """Lengths in host memory, as offsets."""
+    view = view_of(name, value)
+    if view.dtype not in ("int32", "int64") or len(view.shape) != 1:
+        raise Invalid(f"{name}: expected one axis of int32 or int64, found {list(view.shape)} of {view.dtype}")
+    return value.tolist()
+
+
+def request_of(settings: Settings, arguments: tuple[Any, ...]) -> tuple[_problem.Request, dict[str, View]]:
+    named = {name: value for name, value in zip(ARGUMENTS, arguments) if value is not None}
+    host = named.pop("host_offsets", None)
+    views = {name: view_of(name, value) for name, value in named.items()}
+    offsets = None
+    if host is not None:
+        offsets = read_offsets("host_offsets", host)
+    elif "seq_offsets" in views and views["seq_offsets"].device == "cpu" and not isinstance(named["seq_offsets"], TensorSpec):
+        offsets = read_offsets("seq_offsets", named["seq_offsets"])
+    return _problem.build(settings, views, offsets), views
+
+
+def entry_of(settings: Settings, arguments: tuple[Any, ...], make: Callable[..., Any]) -> Any:
+    """An entry, or Copies."""
+    request, views = request_of(settings, arguments)
+    if request.copies:
+        return Copies(request.copies)
+    plan = Plan(request)
+    as_torch = is_torch(arguments[0])
+    outputs = tuple(
+        (
+            ARGUMENTS.index(output.name),
+            *_problem.type_code(output.dtype),
+            output.shape,
+            output.dtype if as_torch else numpy_dtype(output.dtype),
+        )
+        for output in request.outputs
+    )
+    pointers = sum(1 << ARGUMENTS.index(name) for name in request.pointers)
+    kind, _, ordinal = request.device.partition(":")
+    device = (_abi.DEVICE_CUDA, int(ordinal)) if kind == "cuda" else (_abi.DEVICE_CPU, 0)
+    return make(plan, plan.handle, plan.workspace_bytes, device, pointers, outputs)
+
+
+def maker(entry_type: Callable[..., Any]) -> Callable[..., Any]:
+    """make_plan(settings, arguments, key) for either way to call."""
+
+    def make_plan(settings: Settings, arguments: tuple[Any, ...], key: bytes) -> Any:
+        value = entry_of(settings, arguments, entry_type)
+        with _lock:
+            _make_room()
+            PLANS[key] = value
+        return value
+
+    return make_plan
+
+
+__all__ = ["ARGUMENTS", "Copies", "DTYPES", "Entry", "MOST_PLANS", "PLANS", "Plan", "maker", "request_of"]
