@@ -95,6 +95,8 @@ static PyObject* run(const Entry* entry, PyObject* const* objects, const Argumen
   dr_tensors tensors;
   dr_tensors_init(&tensors);
   set_pointers(&tensors, entry, arguments);
+  const View* q = &arguments->views[ARG_Q];
+  if (entry->late) tensors.num_tokens = q->shape[q->ndim - 3];
   PyObject* made[NUM_ARGS] = {NULL};
   PyObject* workspace = NULL;
   PyObject* results = NULL;
@@ -103,7 +105,10 @@ static PyObject* run(const Entry* entry, PyObject* const* objects, const Argumen
   for (int i = 0; i < entry->num_outputs; ++i) {
     const Output* output = &entry->outputs[i];
     void* data = NULL;
-    made[output->argument] = allocate(arguments->framework, output, entry->device, &data);
+    made[output->argument] =
+        output->argument == ARG_O
+            ? allocate_like(arguments->framework, output, &arguments->views[ARG_V], entry->device, &data)
+            : allocate(arguments->framework, output, entry->device, &data);
     if (made[output->argument] == NULL) goto done;
     ((void**)&tensors.q)[output->argument] = data;
   }

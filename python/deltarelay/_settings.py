@@ -11,6 +11,7 @@ from . import _abi
 from .errors import Invalid
 
 _count = itertools.count()
+_LATE_LENGTHS, _BUCKETS = 1, 2  # as binding/key.h has them
 
 
 def _one_of(name: str, value: Any, choices: Any) -> None:
@@ -51,11 +52,14 @@ class Settings:
     carry: str = "exact"
     carry_log_decay: float | None = None
     math: str = "default"
+    late_lengths: bool = False
     # What plans are found by. A number of its own and no list of the fields: equal settings are one object (see `settings`).
+    # The last byte is for binding/key.c.
     key: bytes = dataclasses.field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "key", next(_count).to_bytes(8, "little"))
+        flags = _LATE_LENGTHS * bool(self.late_lengths) + _BUCKETS * self.buckets
+        object.__setattr__(self, "key", next(_count).to_bytes(8, "little") + bytes([flags]))
         _one_of("rule", self.rule, _abi.RULES)
         _one_of("gate", self.gate, _abi.GATES)
         _one_of("beta_form", self.beta, _abi.BETAS)
@@ -77,6 +81,11 @@ class Settings:
                 f"checkpoints: expected a number of tokens, 'chunks', 'list' or None, found {self.checkpoints!r}"
             )
         self.cuts()
+
+    @property
+    def buckets(self) -> bool:
+        """Whether a plan of late lengths may be made for more tokens than there are. Checkpoints are allocated by that number."""
+        return self.checkpoints is None
 
     def cuts(self) -> tuple[int, int]:
         """dr_options.segments and segment_value."""
