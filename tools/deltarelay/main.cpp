@@ -71,6 +71,8 @@ A case is one line: rule, data type, then words in any order, such as
   kda bf16 hqk=16 hv=64 dk=128 dv=128 seqs=8192,1300x3 init final gate=bounded:-5 segments=auto seed=7
 `deltarelay help cases` lists the words.
 
+Paths such as tests/cases/smoke.txt are relative to the sources, or to <prefix>/share/doc/deltarelay of an installation.
+
 Exit codes: 0 success; 1 a check failed, the library refused a case, or the output could not be written; 2 bad usage.)";
 
 // Said before the options are read: CLI11 reports a missing subcommand, not the word that is none.
