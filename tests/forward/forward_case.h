@@ -47,6 +47,21 @@ struct Ran {
   check::PlannedRun run;
 };
 
+// Bits of one (sequence, head): o and final state.
+std::vector<std::byte> block_of(const check::TensorSet& x, int64_t sequence, int64_t head);
+// Bits of what it has left behind after `tokens` tokens: rows of o and checkpoints.
+std::vector<std::byte> history_of(const check::TensorSet& x, int64_t sequence, int64_t head, int64_t tokens);
+
+// One place of an input; token -1: the initial state.
+struct Place {
+  int64_t sequence, head, token;
+};
+// `dirty` had a bad number there: only its sequence and head may differ from `clean`, from the chunk of 64 tokens on.
+void expect_contained(const check::TensorSet& dirty, const check::TensorSet& clean, const Place& place,
+                      const std::string& what);
+// Values of g that the contract leaves open in the form of the case.
+std::vector<double> gates_outside_the_contract(const cases::Case& c);
+
 // Test suites over case lines: TEST_P bodies are in forward_case.cpp.
 class ForwardCase : public testing::TestWithParam<cases::Case> {};
 class CutCase : public testing::TestWithParam<cases::Case> {};
