@@ -234,19 +234,21 @@ static PyObject* set_numpy(PyObject* module, PyObject* args) {
   Py_RETURN_NONE;
 }
 
-/* set_torch(Tensor, Parameter, capsule of the exchange table): whether this version of the table can be used. */
+/* set_torch(Tensor, Parameter, is_grad_enabled, capsule of the exchange table): whether this version of the table can be used. */
 static PyObject* set_torch(PyObject* module, PyObject* args) {
   (void)module;
-  PyObject *tensor, *parameter, *capsule;
-  if (!PyArg_ParseTuple(args, "OOO", &tensor, &parameter, &capsule)) return NULL;
+  PyObject *tensor, *parameter, *is_grad_enabled, *capsule;
+  if (!PyArg_ParseTuple(args, "OOOO", &tensor, &parameter, &is_grad_enabled, &capsule)) return NULL;
   const DlpackExchange* exchange = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
   if (exchange == NULL) return NULL;
   if (exchange->version.major != 1 || exchange->version.minor < 2) Py_RETURN_FALSE;
   Py_INCREF(tensor);
   Py_INCREF(parameter);
+  Py_INCREF(is_grad_enabled);
   Py_XDECREF(g_torch.types[0]);
   Py_XDECREF(g_torch.types[1]);
-  g_torch = (Torch){{tensor, parameter}, exchange};
+  Py_XDECREF(g_torch.is_grad_enabled);
+  g_torch = (Torch){{tensor, parameter}, is_grad_enabled, exchange};
   Py_RETURN_TRUE;
 }
 

@@ -25,7 +25,8 @@ def _is_plain(value: Any) -> bool:
     torch = torch_if_imported()
     if torch is not None and type(value) in (torch.Tensor, torch.nn.Parameter):
         on_memory = value.layout is torch.strided and value.device.type in ("cpu", "cuda")
-        return on_memory and not value.requires_grad and not value.is_neg() and not value.is_conj()
+        needs_grad = value.requires_grad and torch.is_grad_enabled()
+        return on_memory and not needs_grad and not value.is_neg() and not value.is_conj()
     return is_numpy(value)
 
 

@@ -53,8 +53,9 @@ def handle(settings: Settings, arguments: tuple[Any, ...]) -> tuple[Any, Any, An
             _check_torch(name, value)
     if not as_torch:
         return _numpy(settings, arguments, named)
+    grad_enabled = torch_if_imported().is_grad_enabled()
     for name, value in named.items():
-        if value.requires_grad:
+        if grad_enabled and value.requires_grad:
             raise Unsupported(
                 f"{name}: expected a tensor that does not require grad, found one that does. There is no backward yet: "
                 f"call with {name}.detach(), or keep FLA's own functions for training"

@@ -355,8 +355,10 @@ def _set_states(
     if "checkpoint" in views:
         problem.checkpoint = _state("checkpoint", views["checkpoint"], sizes, settings, rows, index, "fp32")
     else:
-        problem.checkpoint = _state("checkpoint", None, sizes, settings, rows, None, settings.final_dtype)
-        outputs.append(Output("checkpoint", (rows, sizes.heads_v, *matrix), settings.final_dtype))
+        dtype = settings.checkpoint_dtype or settings.final_dtype
+        dtype = views["q"].dtype if dtype == "q" else dtype
+        problem.checkpoint = _state("checkpoint", None, sizes, settings, rows, None, dtype)
+        outputs.append(Output("checkpoint", (rows, sizes.heads_v, *matrix), dtype))
     return outputs
 
 

@@ -53,6 +53,7 @@ class Settings:
     carry_log_decay: float | None = None
     math: str = "default"
     late_lengths: bool = False
+    checkpoint_dtype: str | None = None  # of those that are allocated; None: final_dtype, "q": as q
     # What plans are found by. A number of its own and no list of the fields: equal settings are one object (see `settings`).
     # The last byte is for binding/key.c.
     key: bytes = dataclasses.field(init=False, repr=False, compare=False)
@@ -66,6 +67,7 @@ class Settings:
         _one_of("state_layout", self.state_layout, _abi.LAYOUTS)
         _one_of("final_dtype", self.final_dtype, ("fp32", "bf16", "fp16"))
         _one_of("o_dtype", self.o_dtype, (None, "fp32", "bf16", "fp16"))
+        _one_of("checkpoint_dtype", self.checkpoint_dtype, (None, "q", "fp32", "bf16", "fp16"))
         _one_of("carry", self.carry, _abi.CARRIES)
         _one_of("math", self.math, _abi.MATHS)
         _number("scale", self.scale, "a finite number", lambda _: True)
