@@ -18,9 +18,10 @@ from typing import Any
 import torch
 
 from ._call import call
+from ._foreign import refuse_gradients
 from ._problem import CHUNK
 from ._settings import Settings, Values, settings
-from .errors import Invalid, Unsupported, WrongType
+from .errors import Invalid, Unsupported
 
 # What is seldom given comes last: trailing arguments that have their defaults cost a call nothing.
 _ARGUMENTS = (
@@ -319,17 +320,6 @@ _ops = torch.ops.deltarelay
 # ---- the way to them ---------------------------------------------------------------------------------------------------
 
 
-def _refuse_gradients(names: tuple[str, ...], tensors: tuple[Any, ...]) -> None:
-    if not torch.is_grad_enabled():
-        return
-    for name, value in zip(names, tensors):
-        if value is not None and value.requires_grad:
-            raise Unsupported(
-                f"{name}: expected a tensor that does not require grad, found one that does. There is no backward yet: "
-                f"call with {name}.detach() or under torch.no_grad(), or keep FLA's own functions for training"
-            )
-
-
 _NAMES = ("q", "k", "v", "g", "beta", "a_log", "dt_bias", "o", "initial")
 
 
@@ -379,7 +369,7 @@ def _options(chosen: Settings | Values, tensors: tuple[Any, ...]) -> dict[str, A
 def dispatch(chosen: Settings | Values, tensors: tuple[Any, ...]) -> tuple[Any, Any, Any]:
     """(o, final, checkpoint) by the operator that has these results. Arguments as `_call.call` takes them."""
     q, k, v, g, beta, _, _, o, initial, _, _, final, final_index, checkpoint, checkpoint_index = tensors[:15]
-    _refuse_gradients(_NAMES, tensors[:9])
+    refuse_gradients(dict(zip(_NAMES, tensors)))
     options = _options(chosen, tensors)
     rows = (chosen.rule, q, k, v, g, beta)
     wants_checkpoint = chosen.checkpoints is not None
