@@ -65,9 +65,10 @@ def call(settings: Settings, *arguments: Any) -> Any:
     entry = PLANS.get(key)
     if entry is None:
         entry = _make_plan(settings, arguments, key)
+    elif isinstance(entry, Entry):
+        entry.used = True
     if not isinstance(entry, Entry):
         return entry
-    entry.used = True
     return _run(entry, list(arguments), as_torch)
 
 
@@ -78,7 +79,7 @@ def _run(entry: Entry, arguments: list[Any], as_torch: bool) -> tuple[Any, ...]:
         import numpy as framework
 
         device = None
-    for argument, _, _, shape, dtype in entry.outputs:
+    for argument, _, _, shape, dtype in entry.outputs:  # as _core.Entry takes them
         arguments[argument] = _empty(framework, shape, dtype, device)
     tensors = _abi.Tensors()
     allocated = sum(1 << output[0] for output in entry.outputs)
@@ -87,8 +88,7 @@ def _run(entry: Entry, arguments: list[Any], as_torch: bool) -> tuple[Any, ...]:
             setattr(tensors, name, address_of(arguments[index]) or None)
     workspace, memory = None, None
     if entry.workspace_bytes > 0:
-        bytes_dtype = "uint8"
-        workspace = _empty(framework, entry.workspace_bytes + _WORKSPACE_ALIGNMENT, bytes_dtype, device)
+        workspace = _empty(framework, entry.workspace_bytes + _WORKSPACE_ALIGNMENT, "uint8", device)
         memory = -(-address_of(workspace) // _WORKSPACE_ALIGNMENT) * _WORKSPACE_ALIGNMENT
     _remember(entry.plan)
     status = _library.library().dr_execute(

@@ -55,6 +55,8 @@ INSTANTIATE_TEST_SUITE_P(Gpu, Repeats, testing::ValuesIn(cases_in(R"(
   kda-strips: kda bf16 hqk=1 hv=2 dv=256 seqs=1024,33 init final gate=bounded:-0.05 beta=logit l2norm segments=4 variant=fused
   gdn-strips: gdn bf16 hqk=8 hv=16 dv=384 seqs=530x8 init final gate=softplus beta=logit l2norm segments=off variant=fused
   gdn-prepared: gdn bf16 hqk=2 hv=8 seqs=4096,1000 init final gate=log:-0.02,0 l2norm segments=8 variant=prepared
+  kda-grains: kda bf16 hv=2 seqs=1300,65,0,1,2100,256 init final gate=bounded:-0.05 beta=logit l2norm invariant segments=len:256
+  gdn-grains: gdn bf16 hqk=1 hv=2 seqs=1300,65,0,1,2100,256 init final gate=log:-0.02,0 l2norm invariant segments=len:256
 )")),
                          name_of);
 

@@ -25,8 +25,8 @@ struct Settings {
 
 constexpr int32_t kBursts = 50;
 constexpr double kBurstSeconds = 0.003;
-constexpr int32_t kRounds =
-    5;  // all calls take turns, so that a slow stretch of the machine falls on all of them alike
+// All calls take turns, so that a slow stretch of the machine falls on all of them alike.
+constexpr int32_t kRounds = 5;
 
 // Nanoseconds that this thread has worked: what other processes take of a core in between does not count.
 double worked_ns() {
@@ -148,7 +148,9 @@ cases::DeviceFacts measure(double seconds) {
     const std::vector<TimedCall*> all = calls.all();
     const auto turns = static_cast<int64_t>(kRounds * all.size());
     const double share = std::max(0.0, seconds - kBursts * kBurstSeconds) / static_cast<double>(2 * turns);
-    for (int32_t round = 0; round < kRounds; ++round) {
+    const double end = elapsed_ns() + 1e9 * share * static_cast<double>(turns);
+    for (int32_t round = 0; round < kRounds && (round == 0 || elapsed_ns() < end); ++round) {
+      done = turns * static_cast<int64_t>(rule) + static_cast<int64_t>(all.size()) * round;
       for (TimedCall* call : all) {
         progress.show(100 * done++ / (2 * turns), "timing " + names[rule]);
         call->run_for(share);
