@@ -30,14 +30,38 @@ def _check_torch(name: str, value: Any) -> None:
         _refuse(name, "fp32, bf16 or fp16", "a quantized tensor")
     if value.is_complex():
         _refuse(name, "fp32, bf16 or fp16", f"{value.dtype}")
+    transform = _transform_of(value)
+    if transform:
+        _refuse(name, "a tensor outside of torch.func's transforms (sequences are axis 0, or packed)", transform)
     if value.device.type not in ("cpu", "cuda", "meta"):
         _refuse(name, "a tensor on cpu or cuda", f"device {value.device}")
+
+
+def _transform_of(value: Any) -> str:
+    """Tensors inside torch.func's transforms are of torch's plain type."""
+    functorch = getattr(torch_if_imported()._C, "_functorch", None)
+    for test, words in (("is_batchedtensor", "one of vmap"), ("is_gradtrackingtensor", "one of grad, vjp or jvp")):
+        if getattr(functorch, test, bool)(value):
+            return words
+    return ""
 
 
 def _needs_op(value: Any) -> bool:
     """Tensors without memory of their own (fake, meta, functional, batched) and subclasses go by the registered ops."""
     torch = torch_if_imported()
     return type(value) not in (torch.Tensor, torch.nn.Parameter) or value.device.type == "meta"
+
+
+def refuse_gradients(named: dict[str, Any]) -> None:
+    """Parameters under torch.no_grad() are read; nothing is asked of a model whose tensors do not require grad."""
+    if not torch_if_imported().is_grad_enabled():
+        return
+    for name, value in named.items():
+        if value is not None and value.requires_grad:
+            raise Unsupported(
+                f"{name}: expected a tensor that does not require grad, found one that does. There is no backward yet: "
+                f"call with {name}.detach() or under torch.no_grad(), or keep FLA's own functions for training"
+            )
 
 
 def handle(settings: Settings, arguments: tuple[Any, ...]) -> tuple[Any, Any, Any]:
@@ -53,13 +77,7 @@ def handle(settings: Settings, arguments: tuple[Any, ...]) -> tuple[Any, Any, An
             _check_torch(name, value)
     if not as_torch:
         return _numpy(settings, arguments, named)
-    grad_enabled = torch_if_imported().is_grad_enabled()
-    for name, value in named.items():
-        if grad_enabled and value.requires_grad:
-            raise Unsupported(
-                f"{name}: expected a tensor that does not require grad, found one that does. There is no backward yet: "
-                f"call with {name}.detach(), or keep FLA's own functions for training"
-            )
+    refuse_gradients(named)
     if any(map(_needs_op, named.values())):
         from . import torch_ops
 
@@ -68,12 +86,14 @@ def handle(settings: Settings, arguments: tuple[Any, ...]) -> tuple[Any, Any, An
 
 
 def _again(settings: Settings, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, Any, Any]:
-    """Negations that torch has put off are done; lists are made contiguous."""
+    """Parameters are read as tensors; negations that torch has put off are done; lists are made contiguous."""
     from ._call import call
 
     changed = list(arguments)
     for name, value in named.items():
         index = ARGUMENTS.index(name)
+        if value.requires_grad:
+            value = changed[index] = value.detach()
         if value.is_neg():
             if name in ("o", "final", "checkpoint", "report"):
                 _refuse(name, "memory that can be written", "a view with its negation put off")
@@ -84,9 +104,10 @@ def _again(settings: Settings, arguments: tuple[Any, ...], named: dict[str, Any]
         if value.device.type != "cpu" and name == "host_offsets":
             raise Invalid(f"{name}: expected a tensor on the CPU, found one on {value.device}")
     if all(a is b for a, b in zip(changed, arguments)):
-        name, value = next(iter(named.items()))
-        raise WrongType(f"the tensors of this call cannot be read (q: {_class_name(named['q'])}); a functorch transform?")
-    return call(settings, *changed)
+        raise WrongType(f"the tensors of this call cannot be read (q: {_class_name(named['q'])})")
+    results = call(settings, *changed)
+    given = (arguments[ARGUMENTS.index(output)] for output in ("o", "final", "checkpoint"))
+    return tuple(result if mine is None else mine for mine, result in zip(given, results))  # type: ignore[return-value]
 
 
 def _numpy(settings: Settings, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, Any, Any]:

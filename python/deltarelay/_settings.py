@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
 import math
@@ -105,6 +106,11 @@ class Settings:
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
+
+# The same fields, unchecked: while torch.compile traces, which can follow neither the cache below nor what checks them. The
+# operators of torch_ops make settings of them.
+_FIELDS = [field for field in dataclasses.fields(Settings) if field.init]
+Values = collections.namedtuple("Values", [field.name for field in _FIELDS], defaults=[f.default for f in _FIELDS[1:]])  # type: ignore[misc]
 
 # Settings that were used, by value, so that a call makes none. Emptied when full: new ones have new keys, and their plans too.
 _MOST = 1024

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from . import _library, _plans
 from ._call import call
-from ._settings import Settings, settings
+from ._settings import Settings, Values, settings
 from ._views import torch_if_imported
 from .errors import Invalid
 
@@ -115,7 +115,7 @@ def forward(
     Returns:
         Outputs(o, final, checkpoint).
     """
-    chosen = settings(
+    values = (
         rule,
         scale,
         l2norm,
@@ -164,11 +164,16 @@ def forward(
         report,
         host_offsets,
     )
+    return Outputs(*run(values, tensors))
+
+
+def run(values: tuple[Any, ...], tensors: tuple[Any, ...]) -> tuple[Any, Any, Any]:
+    """(o, final, checkpoint). Fields of Settings, and tensors in the order of `_plans.ARGUMENTS`. torch.compile can trace it."""
     if _compiling():
         from . import torch_ops
 
-        return Outputs(*torch_ops.dispatch(chosen, tensors))
-    return Outputs(*call(chosen, *tensors))
+        return torch_ops.dispatch(Values(*values), tensors)
+    return call(settings(*values), *tensors)
 
 
 def _planned(rule: str, tensors: dict[str, Any], options: dict[str, Any]) -> Any:
