@@ -27,7 +27,10 @@ std::vector<cases::Case> cases_in(std::string_view text) {
   return all;
 }
 
-std::vector<cases::Case> combine(const std::vector<std::vector<std::string>>& lists) {
+namespace {
+
+// Every combination of one word from each list.
+std::vector<std::string> all_combinations(const std::vector<std::vector<std::string>>& lists) {
   std::vector<std::string> lines = {""};
   for (const std::vector<std::string>& words : lists) {
     std::vector<std::string> longer;
@@ -36,6 +39,24 @@ std::vector<cases::Case> combine(const std::vector<std::vector<std::string>>& li
     }
     lines = std::move(longer);
   }
+  return lines;
+}
+
+// As few as have every word of every list.
+std::vector<std::string> covering_combinations(const std::vector<std::vector<std::string>>& lists) {
+  size_t longest = 0;
+  for (const std::vector<std::string>& words : lists) longest = std::max(longest, words.size());
+  std::vector<std::string> lines(longest);
+  for (const std::vector<std::string>& words : lists) {
+    for (size_t i = 0; i < longest; ++i) lines[i] += " " + words[i % words.size()];
+  }
+  return lines;
+}
+
+}  // namespace
+
+std::vector<cases::Case> combine(const std::vector<std::vector<std::string>>& lists) {
+  const std::vector<std::string> lines = DR_SANITIZED != 0 ? covering_combinations(lists) : all_combinations(lists);
   std::vector<cases::Case> all;
   for (const std::string& line : lines) all.push_back(cases::parse(line));
   return all;

@@ -28,7 +28,8 @@ bool nothing_to_test();
 
 // One case a line; lines without a name are numbered.
 std::vector<cases::Case> cases_in(std::string_view text);
-// Every combination of one word from each list, as cases.
+// Every combination of one word from each list, as cases. Under sanitizers, which take 15 times as long and look for errors that
+// hardly depend on values, as few as have every word.
 std::vector<cases::Case> combine(const std::vector<std::vector<std::string>>& lists);
 // A name that GoogleTest takes.
 std::string name_of(const testing::TestParamInfo<cases::Case>& info);
