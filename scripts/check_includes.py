@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Do includes point the allowed way, do files have telling names, and can one hold each of them in the head?
+"""Do includes point the allowed way, do files have telling names, can one hold each of them in the head, and is PTX where it belongs?
 
 An include is resolved to the file it names and judged by the folder that file lives in. The folders below are the
 architecture; a new folder of sources is an error here until its place in it has been decided.
@@ -19,6 +19,9 @@ API = "include/deltarelay"
 STAGES = "src/kernels/stages.h"
 RELAY = "src/kernels/relay.h"
 CUDA = "src/kernels/cuda"
+SM90 = f"{CUDA}/sm90"
+DEVICE = [f"{CUDA}/*", f"{CUDA}/ptx", f"{CUDA}/tile", f"{CUDA}/rows"]  # what every architecture's kernels are made of
+ROOMS = ("rows", "fused", "records", "carry")
 TOOLS = ["tools/case", "tools/check"]
 # folder -> what it may include besides itself: folders, single files, or "folder/*": files of that folder, but none below it
 ALLOWED = {
@@ -27,14 +30,24 @@ ALLOWED = {
     "src/kernels": [API, "src/problem"],  # stages.h
     "src/kernels/reference": [API, "src/problem", STAGES],
     "src/kernels/cpu": [API, "src/problem", STAGES],
-    # device code has three floors, ptx <- tile <- stages, and architectures know nothing of each other
+    # device code has floors, each of which sees those below it: ptx <- tile, rows <- what the architectures share <- an architecture,
+    # and architectures know nothing of each other
     f"{CUDA}/ptx": [],
-    f"{CUDA}/tile": [f"{CUDA}/ptx"],
-    CUDA: [API, "src/problem", STAGES, RELAY, f"{CUDA}/ptx", f"{CUDA}/tile"],
-    f"{CUDA}/sm80": [API, "src/problem", STAGES, f"{CUDA}/*", f"{CUDA}/ptx", f"{CUDA}/tile"],
-    f"{CUDA}/sm90": [API, "src/problem", STAGES, RELAY, f"{CUDA}/*", f"{CUDA}/ptx", f"{CUDA}/tile"],
+    f"{CUDA}/tile": [f"{CUDA}/ptx", f"{CUDA}/args.h"],
+    f"{CUDA}/rows": [f"{CUDA}/ptx", f"{CUDA}/args.h"],
+    CUDA: [API, "src/problem", STAGES, RELAY],  # what kernels are given
+    f"{CUDA}/launch": [API, "src/problem", STAGES, RELAY, *DEVICE],
+    f"{CUDA}/sm80": [API, "src/problem", STAGES, f"{CUDA}/launch", *DEVICE],
+    # the rooms of Hopper: the two ways to walk and the carry know nothing of each other, nor do the two rules
+    SM90: [API, "src/problem", STAGES, RELAY, f"{CUDA}/launch", *(f"{SM90}/{room}" for room in ROOMS), *DEVICE],
+    f"{SM90}/rows": [f"{CUDA}/launch/checkpoint.cuh", f"{SM90}/*", *DEVICE],
+    f"{SM90}/fused": [RELAY, f"{CUDA}/launch", f"{SM90}/*", f"{SM90}/rows", *DEVICE],
+    f"{SM90}/fused/gdn": [f"{CUDA}/launch", f"{SM90}/*", f"{SM90}/rows", f"{SM90}/fused/*", *DEVICE],
+    f"{SM90}/fused/kda": [f"{CUDA}/launch", f"{SM90}/*", f"{SM90}/rows", f"{SM90}/fused/*", *DEVICE],
+    f"{SM90}/records": [f"{CUDA}/launch", f"{SM90}/*", f"{SM90}/rows", *DEVICE],
+    f"{SM90}/carry": [f"{CUDA}/launch", *DEVICE],
     "src/plan": [API, "src/problem", STAGES, RELAY],
-    "src/run": [API, "src/problem", "src/plan", STAGES, f"{CUDA}/args.h", f"{CUDA}/status.h", f"{CUDA}/ptx/grid.cuh"],
+    "src/run": [API, "src/problem", "src/plan", STAGES, f"{CUDA}/args.h", f"{CUDA}/launch/status.h", f"{CUDA}/ptx/grid.cuh"],
     "src/api": [API, "src/problem", "src/plan", "src/run", STAGES],
     "tools/case": [API],
     "tools/check": [API, "tools/case"],
@@ -67,6 +80,7 @@ THIRD_PARTY = {
     ),
 }
 GENERATED = {"deltarelay/commit.h"}  # written into the build folder
+ASSEMBLY = re.compile(r'\basm\b\s*(?:volatile)?\s*\(\s*"(?!")')
 INCLUDE = re.compile(r'^\s*#\s*(?:include|define\s+HWY_TARGET_INCLUDE)\s+([<"])([^>"]+)[>"]')
 
 
@@ -109,10 +123,19 @@ def check_include(source: pathlib.Path, folder: str, quote: str, name: str) -> s
     return f'"{name}" is {target}; {folder} may include {", ".join([folder, *ALLOWED[folder]])} only'
 
 
+def check_assembly(path: str, text: str) -> list[str]:
+    """Instructions of kernels are functions with names. An empty text only holds the compiler back, and may stand anywhere."""
+    if not under(path, CUDA) or under(path, f"{CUDA}/ptx"):
+        return []
+    lines = [text.count("\n", 0, match.start()) + 1 for match in ASSEMBLY.finditer(text)]
+    return [f"{path}:{line}: inline PTX of kernels stands in {CUDA}/ptx" for line in lines]
+
+
 def check_source(source: pathlib.Path) -> list[str]:
     path = source.relative_to(ROOT).as_posix()
-    problems = []
-    lines = source.read_text(encoding="utf-8").splitlines()
+    text = source.read_text(encoding="utf-8")
+    problems = check_assembly(path, text)
+    lines = text.splitlines()
     folder = folder_of(path)
     if folder is None:
         return [f"{path}: this folder has no place in the architecture yet; give it one in scripts/check_includes.py"]

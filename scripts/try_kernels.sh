@@ -4,7 +4,7 @@
 #
 #   scripts/try_kernels.sh fused_gdn|fused_kda [<folder>...]
 #
-# A folder holds the files that differ, as they lie under src (<folder>/kernels/cuda/sm90/fused_row.cuh), and may hold `flags`, further
+# A folder holds the files that differ, as they lie under src (<folder>/kernels/cuda/sm90/fused/row.cuh), and may hold `flags`, further
 # options of nvcc. All are compiled at once and run in turns, twice. A line has for each shape the median and the least milliseconds of a launch, where a
 # multiprocessor is free to watch it the clock that power has left and the cycles, and the hash and the sum of its outputs: the same hash is the
 # same bits, and a sum that is far off is wrong.

@@ -1,5 +1,5 @@
 // The fused walk of GDN alone: the argument is a name to print.
-#include "kernels/cuda/sm90/fused_gdn.cuh"
+#include "kernels/cuda/sm90/fused/gdn/walk.cuh"
 #include "walk.cuh"
 
 namespace deltarelay::alone {

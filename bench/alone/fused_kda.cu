@@ -1,5 +1,5 @@
 // The fused walk of KDA alone, with raw bounded gates: the argument is a name to print.
-#include "kernels/cuda/sm90/fused_kda.cuh"
+#include "kernels/cuda/sm90/fused/kda/walk.cuh"
 #include "walk.cuh"
 
 namespace deltarelay::alone {

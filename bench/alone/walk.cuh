@@ -17,12 +17,12 @@
 
 #include "device.cuh"
 #include "kernels/cuda/args.h"
-#include "kernels/cuda/launch.h"
-#include "kernels/cuda/sm90/fused_row.cuh"
+#include "kernels/cuda/launch/launch.h"
+#include "kernels/cuda/sm90/fused/row.cuh"
 #include "kernels/cuda/sm90/record.h"
+#include "kernels/cuda/sm90/rows/walk_maps.h"
 #include "kernels/cuda/sm90/single_ctas.h"
 #include "kernels/cuda/sm90/tensor_map.h"
-#include "kernels/cuda/sm90/walk_maps.h"
 
 namespace deltarelay::alone {
 

@@ -163,7 +163,7 @@ CallBounds bounds_of(const Plan& plan, const CallCounts& counts);
 bool tries_suffixes(const Plan& plan);  // Backend::tries_suffixes
 bool walks_twins(const Plan& plan);     // Backend::walks_twins
 
-// A transition of this plan none of whose numbers is above it has vanished (kernels/cuda/vanished.cuh); 0 for an exact carry. The norm of DK x DK
+// A transition of this plan none of whose numbers is above it has vanished (kernels/cuda/tile/vanished.cuh); 0 for an exact carry. The norm of DK x DK
 // numbers of at most x is at most DK x.
 float vanish_bound_of(const Plan& plan);
 

@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/cuda/launch/status.h"
 #include "kernels/cuda/ptx/grid.cuh"
-#include "kernels/cuda/status.h"
 #include "problem/number.h"
 #include "run/block_team.cuh"
 #include "run/cuda_table.h"

@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "kernels/cuda/args.h"
-#include "kernels/cuda/status.h"
+#include "kernels/cuda/launch/status.h"
 #include "run/cuda_table.h"
 
 namespace deltarelay {

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/status.h"
+#include "kernels/cuda/launch/status.h"
 #include "plan/cuda_devices.h"
 #include "plan/device_table.h"
 #include "plan/plan.h"

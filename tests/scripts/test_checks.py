@@ -70,6 +70,18 @@ class Includes(Tree):
     def test_header_without_guard(self):
         self.assertIn("#pragma once", self.judge("src/plan/a.h", "int x;\n"))
 
+    def test_ptx_has_one_place(self):
+        text = '#pragma once\nasm volatile(\n    "bar.sync 0;");\nasm("" : "+r"(x));\n'
+        self.assertIn("a.cuh:2: inline PTX", self.judge("src/kernels/cuda/tile/a.cuh", text))
+        self.assertEqual(self.judge("src/kernels/cuda/ptx/a.cuh", text), "")
+        self.assertEqual(self.judge("src/kernels/cuda/tile/b.cuh", '#pragma once\nasm volatile("" : "+r"(x));\n'), "")
+
+    def test_rooms_do_not_see_each_other(self):
+        self.write("src/kernels/cuda/sm90/fused/kda/state.cuh", "#pragma once\n")
+        include = '#pragma once\n#include "kernels/cuda/sm90/fused/kda/state.cuh"\n'
+        self.assertIn("may include", self.judge("src/kernels/cuda/sm90/fused/gdn/a.cuh", include))
+        self.assertEqual(self.judge("src/kernels/cuda/sm90/a.cuh", include), "")
+
     def test_names_and_lengths(self):
         problems = check_includes.check_file(self.write("src/plan/plan_utils.cpp", "//\n" * 601))
         self.assertEqual(len(problems), 2, problems)

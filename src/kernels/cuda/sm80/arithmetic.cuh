@@ -14,8 +14,8 @@
 
 #include "kernels/cuda/ptx/matrix.cuh"
 #include "kernels/cuda/ptx/number.cuh"
+#include "kernels/cuda/ptx/shared_memory.cuh"
 #include "kernels/cuda/sm80/record.h"
-#include "kernels/cuda/sm80/shared_memory.cuh"
 
 namespace deltarelay::cuda::sm80 {
 

@@ -1,4 +1,4 @@
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/launch/launch.h"
 #include "kernels/cuda/sm80/carry.cuh"
 #include "kernels/cuda/sm80/shape.h"
 

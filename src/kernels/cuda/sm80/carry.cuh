@@ -9,13 +9,13 @@
 #pragma once
 #include <cstdint>
 
-#include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/args.h"
-#include "kernels/cuda/find_fold.cuh"
 #include "kernels/cuda/ptx/barrier.cuh"
+#include "kernels/cuda/rows/find_fold.cuh"
 #include "kernels/cuda/sm80/arithmetic.cuh"
 #include "kernels/cuda/sm80/state.cuh"
 #include "kernels/cuda/sm80/tile.cuh"
+#include "kernels/cuda/tile/activation.cuh"
 
 namespace deltarelay::cuda::sm80 {
 

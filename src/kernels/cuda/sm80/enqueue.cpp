@@ -4,12 +4,12 @@
 #include <cstdint>
 #include <string>
 
-#include "kernels/cuda/aliases.cuh"
-#include "kernels/cuda/call.h"
 #include "kernels/cuda/decline.h"
+#include "kernels/cuda/launch/aliases.cuh"
+#include "kernels/cuda/launch/call.h"
+#include "kernels/cuda/launch/status.h"
 #include "kernels/cuda/sm80/accepts.h"
 #include "kernels/cuda/sm80/launch.h"
-#include "kernels/cuda/status.h"
 
 namespace deltarelay::cuda::sm80 {
 namespace {

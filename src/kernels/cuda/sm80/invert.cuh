@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "kernels/cuda/invert_by_halves.cuh"
 #include "kernels/cuda/sm80/arithmetic.cuh"
-#include "kernels/cuda/triangle.cuh"
+#include "kernels/cuda/tile/invert_by_halves.cuh"
+#include "kernels/cuda/tile/triangle.cuh"
 
 namespace deltarelay::cuda::sm80 {
 

@@ -3,11 +3,11 @@
 #include <cstdint>
 
 #include "kernels/cuda/args.h"
-#include "kernels/cuda/sm80/shared_memory.cuh"
+#include "kernels/cuda/ptx/shared_memory.cuh"
 #include "kernels/cuda/sm80/stage.cuh"
 #include "kernels/cuda/sm80/state.cuh"
 #include "kernels/cuda/sm80/tile.cuh"
-#include "kernels/cuda/state_io.cuh"
+#include "kernels/cuda/tile/state_io.cuh"
 
 namespace deltarelay::cuda::sm80 {
 

@@ -7,16 +7,16 @@
 #pragma once
 #include <cstdint>
 
-#include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/args.h"
-#include "kernels/cuda/find_sequence.cuh"
 #include "kernels/cuda/ptx/barrier.cuh"
+#include "kernels/cuda/rows/find_sequence.cuh"
 #include "kernels/cuda/sm80/arithmetic.cuh"
 #include "kernels/cuda/sm80/chunk_grid.cuh"
 #include "kernels/cuda/sm80/gate_sum.cuh"
 #include "kernels/cuda/sm80/invert.cuh"
 #include "kernels/cuda/sm80/record.h"
 #include "kernels/cuda/sm80/tile.cuh"
+#include "kernels/cuda/tile/activation.cuh"
 
 namespace deltarelay::cuda::sm80 {
 

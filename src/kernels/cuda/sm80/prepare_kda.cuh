@@ -15,10 +15,9 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/args.h"
-#include "kernels/cuda/find_sequence.cuh"
 #include "kernels/cuda/ptx/barrier.cuh"
+#include "kernels/cuda/rows/find_sequence.cuh"
 #include "kernels/cuda/sm80/arithmetic.cuh"
 #include "kernels/cuda/sm80/chunk_grid.cuh"
 #include "kernels/cuda/sm80/gate_sum.cuh"
@@ -26,6 +25,7 @@
 #include "kernels/cuda/sm80/record.h"
 #include "kernels/cuda/sm80/rows.cuh"
 #include "kernels/cuda/sm80/tile.cuh"
+#include "kernels/cuda/tile/activation.cuh"
 
 namespace deltarelay::cuda::sm80 {
 

@@ -2,11 +2,11 @@
 #pragma once
 #include <cstdint>
 
-#include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/args.h"
-#include "kernels/cuda/find_sequence.cuh"
 #include "kernels/cuda/ptx/number.cuh"
-#include "kernels/cuda/warp_sum.cuh"
+#include "kernels/cuda/rows/find_sequence.cuh"
+#include "kernels/cuda/tile/activation.cuh"
+#include "kernels/cuda/tile/warp_sum.cuh"
 
 namespace deltarelay::cuda::sm80 {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/launch/launch.h"
 #include "kernels/cuda/sm80/chunk_grid.cuh"
 #include "kernels/cuda/sm80/prepare_gdn.cuh"
 #include "kernels/cuda/sm80/prepare_kda.cuh"

@@ -7,7 +7,7 @@
 
 #include "kernels/cuda/args.h"
 #include "kernels/cuda/sm80/record.h"
-#include "kernels/cuda/state_io.cuh"
+#include "kernels/cuda/tile/state_io.cuh"
 
 namespace deltarelay::cuda::sm80 {
 

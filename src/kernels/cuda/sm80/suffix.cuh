@@ -12,7 +12,7 @@
 #include "kernels/cuda/args.h"
 #include "kernels/cuda/sm80/record.h"
 #include "kernels/cuda/sm80/stage.cuh"
-#include "kernels/cuda/vanished.cuh"
+#include "kernels/cuda/tile/vanished.cuh"
 
 namespace deltarelay::cuda::sm80 {
 

@@ -17,17 +17,17 @@
 #include <cstdint>
 
 #include "kernels/cuda/args.h"
-#include "kernels/cuda/checkpoint.cuh"
-#include "kernels/cuda/early_start.cuh"
+#include "kernels/cuda/launch/checkpoint.cuh"
 #include "kernels/cuda/ptx/barrier.cuh"
+#include "kernels/cuda/rows/early_start.cuh"
 #include "kernels/cuda/sm80/arithmetic.cuh"
 #include "kernels/cuda/sm80/launch.h"
 #include "kernels/cuda/sm80/output.cuh"
 #include "kernels/cuda/sm80/stage.cuh"
 #include "kernels/cuda/sm80/state.cuh"
 #include "kernels/cuda/sm80/suffix.cuh"
-#include "kernels/cuda/state_io.cuh"
-#include "kernels/cuda/vanished.cuh"
+#include "kernels/cuda/tile/state_io.cuh"
+#include "kernels/cuda/tile/vanished.cuh"
 
 namespace deltarelay::cuda::sm80 {
 

@@ -4,15 +4,15 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/aliases.cuh"
-#include "kernels/cuda/call.h"
-#include "kernels/cuda/carry.cuh"
+#include "kernels/cuda/launch/aliases.cuh"
+#include "kernels/cuda/launch/call.h"
+#include "kernels/cuda/launch/status.h"
 #include "kernels/cuda/sm90/accepts.h"
+#include "kernels/cuda/sm90/carry/carry.cuh"
 #include "kernels/cuda/sm90/launch.h"
-#include "kernels/cuda/sm90/prepare_gdn.cuh"
 #include "kernels/cuda/sm90/record.h"
+#include "kernels/cuda/sm90/records/prepare_gdn.cuh"
 #include "kernels/cuda/sm90/tensor_map.h"
-#include "kernels/cuda/status.h"
 
 namespace deltarelay::cuda::sm90 {
 namespace {

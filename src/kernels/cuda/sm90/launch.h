@@ -3,7 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include "kernels/cuda/args.h"
-#include "kernels/cuda/sm90/walk_maps.h"
+#include "kernels/cuda/sm90/rows/walk_maps.h"
 
 namespace deltarelay::cuda::sm90 {
 

@@ -1,4 +1,4 @@
-// How many CTAs that have a whole head (or strip) each walk the items of a call: each can take several, one after the other (fused_items.cuh).
+// How many CTAs that have a whole head (or strip) each walk the items of a call: each can take several, one after the other (fused/items.cuh).
 #pragma once
 #include <algorithm>
 #include <cstdint>

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <string>
 
+#include "kernels/cuda/launch/status.h"
 #include "kernels/cuda/sm90/record.h"
 #include "kernels/cuda/sm90/tensor_map.h"
-#include "kernels/cuda/status.h"
 
 namespace deltarelay::cuda::sm90 {
 namespace {

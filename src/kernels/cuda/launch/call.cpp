@@ -1,0 +1,195 @@
+#include "kernels/cuda/launch/call.h"
+
+#include "kernels/cuda/launch/aliases.cuh"
+#include "kernels/cuda/launch/status.h"
+#include "problem/aliasing.h"
+
+namespace deltarelay::cuda {
+namespace {
+
+StateView view(const StatePool& pool, int32_t columns, const void* data, const void* index) {
+  if (!pool.used()) return {};
+  return {const_cast<void*>(data),
+          pool.use == StateUse::kSlots ? index : nullptr,
+          pool.stride_slot,
+          pool.stride_head,
+          pool.num_slots,
+          pool.null_index,
+          pool.layout,
+          pool.dtype,
+          pool.index_dtype,
+          pool.has_null_index,
+          columns};
+}
+
+}  // namespace
+
+TensorView view(const void* data, const Strides& strides, DType dtype) {
+  return {const_cast<void*>(data), strides.token, strides.head, strides.sequence, dtype};
+}
+
+Activation Call::activation() const {
+  return {.g = g(),
+          .beta = view(tensors_.beta, problem_.beta, problem_.dtype_beta),
+          .a_log = tensors_.a_log,
+          .dt_bias = tensors_.dt_bias,
+          .dtype_a_log = problem_.dtype_a_log,
+          .dtype_dt_bias = problem_.dtype_dt_bias,
+          .gate_form = problem_.gate_form,
+          .beta_form = problem_.beta_form,
+          .lower_bound = problem_.lower_bound,
+          .gate_floor = problem_.gate_floor,
+          .scale = problem_.scale,
+          .l2norm = problem_.l2norm};
+}
+
+PrepareArgs Call::prepare_args() const {
+  return {.tables = call_.tables,
+          .activation = activation(),
+          .q = q(),
+          .k = k(),
+          .prepared = reinterpret_cast<uint8_t*>(call_.prepared),
+          .heads_qk = problem_.heads_qk,
+          .heads_v = problem_.heads_v,
+          .chunks = static_cast<int32_t>(call_.bounds.chunks)};
+}
+
+WalkArgs Call::walk_args(int32_t phase) const {
+  return {.tables = call_.tables,
+          .phase = phase,
+          .row_bound = static_cast<int32_t>(phase == 1 ? call_.bounds.rows1 : call_.bounds.rows3),
+          .prepared = reinterpret_cast<const uint8_t*>(call_.prepared),
+          .initial = initial(),
+          .final = final(),
+          .has_initial = has_initial(),
+          .o = o(),
+          .slot_state = call_.slot_state,
+          .slot_transition = call_.slot_transition,
+          .slot_lives = call_.slot_lives,
+          .report = tensors_.report,
+          .heads_qk = problem_.heads_qk,
+          .heads_v = problem_.heads_v,
+          .strips = {problem_.heads_v, 1},
+          .vanish_bound = call_.vanish_bound,
+          .checkpoints = checkpoints(walked_checkpoint()),
+          .relay = {phase == 1 ? call_.relay : RelayLine{}, call_.relay_states, call_.relay_marks}};
+}
+
+CarryArgs Call::carry_args() const {
+  return {.tables = call_.tables,
+          .fold_bound = static_cast<int32_t>(call_.bounds.folds),
+          .initial = initial(),
+          .has_initial = has_initial(),
+          .slot_state = call_.slot_state,
+          .slot_transition = call_.slot_transition,
+          .slot_lives = call_.slot_lives,
+          .heads_v = problem_.heads_v,
+          .strips = {problem_.heads_v, 1}};
+}
+
+StateView Call::initial() const {
+  return view(problem_.initial, problem_.dv, tensors_.initial, tensors_.initial_index);
+}
+StateView Call::final() const { return view(problem_.final, problem_.dv, tensors_.final, tensors_.final_index); }
+
+StateView Call::checkpoint() const {
+  return view(problem_.checkpoint, problem_.dv, tensors_.checkpoint, tensors_.checkpoint_index);
+}
+
+// Where the walk stores them: the pool, or places in the workspace that have its slots. A pool may have many more slots than there can be
+// checkpoints; then each has the place of its number, also one whose slot is null. Only a list with entries that break its rules is longer than
+// that: numbers past the end count as slots outside the pool.
+StateView Call::walked_checkpoint() const {
+  StateView walked = checkpoint();
+  if (call_.checkpoints == nullptr || walked.data == nullptr) return walked;
+  walked.data = call_.checkpoints;
+  walked.stride_head = int64_t{problem_.dk} * problem_.dv;
+  walked.stride_slot = walked.stride_head * problem_.heads_v;
+  walked.layout = StateLayout::kValueMajor;
+  walked.dtype = DType::kFp32;
+  if (walked.num_slots > call_.bounds.checkpoints) {
+    walked.index = nullptr;
+    walked.num_slots = call_.bounds.checkpoints;
+  }
+  return walked;
+}
+
+CheckpointView Call::checkpoints(const StateView& pool) const {
+  return {.pool = pool,
+          .kind = problem_.checkpoints,
+          .every = problem_.checkpoint_every,
+          .offsets = tensors_.checkpoint_offsets,
+          .positions = tensors_.checkpoint_positions};
+}
+
+void Call::take_checkpoints_on() const {
+  if (!problem_.checkpoints_inside(call_.chunk)) return;
+  const CheckpointArgs args{.tables = call_.tables,
+                            .checkpoints = checkpoints(checkpoint()),
+                            .walked = walked_checkpoint(),
+                            .activation = activation(),
+                            .k = k(),
+                            .v = v(),
+                            .heads_qk = problem_.heads_qk,
+                            .heads_v = problem_.heads_v,
+                            .dk = problem_.dk,
+                            .dv = problem_.dv,
+                            .chunk = call_.chunk,
+                            .report = tensors_.report};
+  check(launch_checkpoint(args, problem_.rule == Rule::kKda, problem_.checkpoint.num_slots, stream()),
+        "launch of checkpoint");
+}
+
+// With lengths that only the device knows, there may be some.
+bool Call::leaves_anything() const {
+  if (problem_.batched()) return false;
+  if (!problem_.lengths_known) return true;
+  if (problem_.offsets.back() < problem_.num_tokens) return true;
+  if (!problem_.final.used()) return false;
+  for (int64_t n = 0; n < problem_.num_seqs; ++n) {
+    if (problem_.length(n) == 0) return true;
+  }
+  return false;
+}
+
+// A caller who wants no report learns nothing of it.
+void Call::report_aliases() const {
+  const StatePool &written = problem_.final, &inside = problem_.checkpoint;
+  if (tensors_.report == nullptr || (!written.used() && !inside.used())) return;
+  const auto memory = [this](const StatePool& pool, const void* data) {
+    return pool_memory(problem_, pool, data, pool.num_slots);
+  };
+  const PoolMemory initial_memory = memory(problem_.initial, tensors_.initial);
+  const PoolMemory final_memory = memory(written, tensors_.final);
+  const PoolMemory checkpoint_memory = memory(inside, tensors_.checkpoint);
+  const AliasArgs args{.tables = call_.tables,
+                       .initial = initial(),
+                       .final = final(),
+                       .checkpoints = checkpoints(checkpoint()),
+                       .has_initial = has_initial(),
+                       .final_initial = slot_shifts(final_memory, initial_memory),
+                       .final_checkpoint = slot_shifts(final_memory, checkpoint_memory),
+                       .checkpoint_initial = slot_shifts(checkpoint_memory, initial_memory),
+                       .report = tensors_.report};
+  const bool share = args.final_initial.count + args.final_checkpoint.count + args.checkpoint_initial.count > 0;
+  if (!share && written.use != StateUse::kSlots && inside.use != StateUse::kSlots) return;
+  check(launch_aliases(args, call_.units, stream()), "launch of aliases");
+}
+
+void Call::finish() const {
+  report_aliases();
+  if (!leaves_anything()) return;
+  const FinishArgs args{.tables = call_.tables,
+                        .o = o(),
+                        .num_tokens = problem_.num_tokens,
+                        .initial = initial(),
+                        .final = final(),
+                        .has_initial = has_initial(),
+                        .report = tensors_.report,
+                        .heads_v = problem_.heads_v,
+                        .dk = problem_.dk,
+                        .dv = problem_.dv};
+  check(launch_finish(args, call_.units, stream()), "launch of finish");
+}
+
+}  // namespace deltarelay::cuda

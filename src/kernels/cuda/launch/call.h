@@ -1,0 +1,53 @@
+// A call in the terms of kernels: what each of them is told, made from the problem, the caller's tensors and the workspace; and the launches that
+// end it, which are the same on every architecture. Which kernels come before, and how they are spread, is the backend's affair.
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/args.h"
+#include "kernels/cuda/launch/checkpoint.cuh"
+#include "kernels/cuda/launch/finish.cuh"
+
+namespace deltarelay::cuda {
+
+TensorView view(const void* data, const Strides& strides, DType dtype);
+
+class Call {
+ public:
+  explicit Call(const DeviceCall& call) : call_(call), problem_(call.problem), tensors_(call.tensors) {}
+
+  cudaStream_t stream() const { return static_cast<cudaStream_t>(call_.stream); }
+  TensorView q() const { return view(tensors_.q, problem_.q, problem_.dtype); }
+  TensorView k() const { return view(tensors_.k, problem_.k, problem_.dtype); }
+  TensorView v() const { return view(tensors_.v, problem_.v, problem_.dtype); }
+  TensorView g() const { return view(tensors_.g, problem_.g, problem_.dtype_gate); }
+  TensorView o() const { return view(tensors_.o, problem_.o, problem_.dtype_o); }
+
+  Activation activation() const;
+  PrepareArgs prepare_args() const;
+  WalkArgs walk_args(int32_t phase) const;  // 1 or 3
+  CarryArgs carry_args() const;
+
+  // After the last walk: checkpoints inside of chunks, where it could not store them, and those that wait. Launches nothing where there are none.
+  void take_checkpoints_on() const;
+  // What belongs to no row: output rows past the last offset, final states of empty sequences, and whether slots alias. Launches nothing where
+  // there is nothing to do.
+  void finish() const;
+
+ private:
+  StateView initial() const;
+  StateView final() const;
+  StateView checkpoint() const;
+  StateView walked_checkpoint() const;
+  CheckpointView checkpoints(const StateView& pool) const;
+  const uint8_t* has_initial() const { return problem_.initial_mask ? tensors_.has_initial : nullptr; }
+  bool leaves_anything() const;
+  void report_aliases() const;
+
+  const DeviceCall& call_;
+  const Problem& problem_;
+  const dr_tensors& tensors_;
+};
+
+}  // namespace deltarelay::cuda

@@ -1,0 +1,81 @@
+// One step of a fold, for some value rows v of the transposed state:
+//
+//     S'[v][k] = B[v][k] + sum over c of S[v][c] Mt[c][k]           Mt: row c holds M e_c
+//
+// The chain over steps is serial, so what counts is the time of one. Rows of the state fold independently: a block, or a pair of
+// blocks that share the channels c, owns some of them and all steps.
+//
+// Products are 3xTF32: x = high + low, both of 11 bits, x y ~ high high + low high + high low, exact to 2^-21 |x y|
+// (docs/kernels/cuda-carry.md).
+#include <cstdint>
+
+#include "kernels/cuda/launch/launch.h"
+#include "kernels/cuda/sm90/carry/alone.cuh"
+#include "kernels/cuda/sm90/carry/carry.cuh"
+#include "kernels/cuda/sm90/carry/pair.cuh"
+
+namespace deltarelay::cuda {
+namespace {
+
+__global__ void __launch_bounds__(kAloneThreads, 1) carry_alone_kernel(const __grid_constant__ CarryArgs args) {
+  allow_next_grid();
+  wait_for_previous_grid();
+  constexpr uint32_t kSlices = kStateWidth / kAloneRows;
+  const uint32_t item = blockIdx.x / kSlices;
+  const uint32_t index = item / static_cast<uint32_t>(args.strips.all);
+  const int strip = static_cast<int>(item % static_cast<uint32_t>(args.strips.all));
+  Fold fold = args.tables.folds()[index];  // in bounds, though perhaps not in use
+  if (static_cast<int>(index) >= args.tables.counts()[1]) return;
+  fold.count = live_steps(args, fold, strip);
+  if (fold.count == 0 && !fold.from_initial) return;
+  run_alone_fold(args, fold, strip, static_cast<int>(blockIdx.x % kSlices) * kAloneRows);
+}
+
+template <int kRows>
+__global__ void __launch_bounds__(kPairThreads, 1) carry_pair_kernel(const __grid_constant__ CarryArgs args) {
+  run_pair<kRows>(args);
+}
+
+struct Kernel {
+  void (*function)(CarryArgs);
+  unsigned threads;
+  size_t shared_bytes;
+  unsigned blocks_per_item, cluster;  // item: a fold of one strip
+};
+
+template <int kRows>
+constexpr Kernel pairs() {
+  return {carry_pair_kernel<kRows>, kPairThreads, sizeof(PairMemory<kRows>), 2 * PairShape<kRows>::kSlices, 2};
+}
+constexpr Kernel kPairs[] = {pairs<8>(), pairs<16>(), pairs<32>()};
+constexpr Kernel kAlone = {carry_alone_kernel, kAloneThreads, sizeof(AloneMemory), kStateWidth / kAloneRows, 1};
+
+// The smallest slices whose pairs run all at once; beyond that, blocks alone, which read the transitions least often. Measured on an
+// H200 (docs/kernels/cuda-carry.md). Any choice gives the same bits (step.cuh).
+const Kernel& kernel_for(int64_t items, int32_t multiprocessors) {
+  for (const Kernel& kernel : kPairs)
+    if (items * kernel.blocks_per_item <= multiprocessors) return kernel;
+  return kAlone;
+}
+
+}  // namespace
+
+cudaError_t launch_carry(const CarryArgs& args, int32_t multiprocessors, cudaStream_t stream) {
+  const int64_t items = static_cast<int64_t>(args.fold_bound) * args.strips.all;
+  const Kernel& kernel = kernel_for(items, multiprocessors);
+  const LaunchShape shape{.grid = dim3(static_cast<unsigned>(items * kernel.blocks_per_item)),
+                          .block = kernel.threads,
+                          .shared_bytes = kernel.shared_bytes,
+                          .cluster = kernel.cluster};
+  return launch_dependent(kernel.function, shape, stream, args);
+}
+
+cudaError_t load_carry() {
+  for (const Kernel& kernel : kPairs) {
+    const cudaError_t status = load_kernel(kernel.function, kernel.shared_bytes);
+    if (status != cudaSuccess) return status;
+  }
+  return load_kernel(kAlone.function, kAlone.shared_bytes);
+}
+
+}  // namespace deltarelay::cuda

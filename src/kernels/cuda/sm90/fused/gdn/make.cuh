@@ -1,0 +1,443 @@
+// The making groups of the fused walk of GDN: loads, norms, gates, both score matrices in one product, P, L, and the inverse. Two groups
+// take the chunks of their CTA in turns, so that each has two chunks' time for one; of a pair or of twins four.
+#pragma once
+#include "kernels/cuda/ptx/matrix.cuh"
+#include "kernels/cuda/ptx/shuffle.cuh"
+#include "kernels/cuda/ptx/wgmma.cuh"
+#include "kernels/cuda/sm90/fused/gdn/memory.cuh"
+#include "kernels/cuda/sm90/rows/walk_maps.h"
+#include "kernels/cuda/tile/activation.cuh"
+#include "kernels/cuda/tile/descriptor.cuh"
+#include "kernels/cuda/tile/scores.cuh"
+#include "kernels/cuda/tile/warp_sum.cuh"
+
+namespace deltarelay::cuda::sm90::fused_gdn {
+
+// Brings in chunks as stages come free: by warp 0 of each making group the rounds that it makes. A round is one chunk for each CTA of the
+// cluster; q, k and this CTA's halves of v are loaded of all of them. Of twins who makes a chunk loads its q and k, for both.
+template <int kCtas, int kHeads, bool kQueries>
+class Loader {
+ public:
+  // From chunk `first` of the item on, whose place in the ring is `position`; in the items before it are `begin` chunks.
+  __device__ __forceinline__ Loader(const FusedMaps& maps, Shared<kCtas, kHeads>& shared, const Item& item, int first,
+                                    int begin, int rank, MakePosition<kCtas, kHeads>& position)
+      : maps_(maps),
+        shared_(shared),
+        item_(item),
+        rank_(rank),
+        chunks_(uniform(item.row.chunks)),
+        begin_(begin),
+        chunk_(first),
+        position_(position) {}
+
+  // Everything up to chunk `needed`, waiting for stages; and what can be loaded now. When CTAs with a whole head, which run on every multiprocessor, fill
+  // their rings for the first time, two chunks more at most: a lane waits to issue a copy while those before it crowd the memory, and would
+  // be late for the first chunk.
+  __device__ __forceinline__ void load(int needed) {
+    const int limit = kCtas == kHeads && begin_ + chunk_ < kStages ? chunk_ + 2 : chunks_;
+#pragma unroll 1
+    while (chunk_ <= needed || chunk_ < limit) {
+      if (!load_next(chunk_ <= needed)) break;
+    }
+  }
+
+ private:
+  static constexpr int kStages = Ring<kCtas, kHeads>::kStages, kHalves = Ring<kCtas, kHeads>::kHalves;
+  // Chunks; of twins, whose ring is short, each as its stage comes free.
+  static constexpr int kAtOnce = kHeads > 1 ? 1 : kCtas;
+
+  __device__ __forceinline__ bool load_next(bool wait) {
+    if (chunk_ >= chunks_) return false;
+    const int stage = position_.stage + (kAtOnce < kCtas ? chunk_ % kCtas : 0);
+    if (begin_ + chunk_ >= kStages) {
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (chunk_ + i >= chunks_) break;
+        // Where the other group had the use before, it is waited for from its load on.
+        if (MakePosition<kCtas, kHeads>::kSkips && !reached(&shared_.loaded[stage + i], wait)) return false;
+        if (!reached(&shared_.free[stage + i], wait)) return false;
+      }
+    }
+    if (elect_lane()) {
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (chunk_ + i < chunks_) load(chunk_ + i, stage + i);
+      }
+    }
+    __syncwarp();
+    chunk_ += kAtOnce;
+    if (kAtOnce == kCtas || chunk_ % kCtas == 0) {  // the next round is the other group's
+      chunk_ += kCtas;
+      position_.advance();
+    }
+    return true;
+  }
+
+  // Whether the use before is at this barrier.
+  __device__ __forceinline__ bool reached(uint64_t* barrier, bool wait) const {
+    if (!wait) return ptx::mbarrier_test_wait_parity(barrier, position_.parity ^ 1);
+    wait_parity(barrier, position_.parity ^ 1);
+    return true;
+  }
+
+  __device__ __forceinline__ void load(int chunk, int stage_index) {
+    uint8_t* stage = shared_.ring[stage_index];
+    uint64_t* loaded = &shared_.loaded[stage_index];
+    const Item& item = item_;  // read again for every chunk: registers are short here
+    const int token = static_cast<int>(item.token) + chunk * kFusedChunk;
+    auto expect = [](uint64_t* barrier, uint32_t bytes) {
+      ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, barrier, bytes);
+    };
+    auto copy = [&](const CUtensorMap& map, int half, int head, uint8_t* to) {
+      const int32_t at[5] = {0, token, half, head, item.sequence_at};
+      ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, to, &map, at, loaded);
+    };
+    auto copy_keys = [&](const CUtensorMap& map, int half, uint8_t* to) {
+      const int32_t at[5] = {0, token, half, item.key_head, item.sequence_at};
+      if constexpr (kHeads > 1)
+        ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, to, &map, at, loaded,
+                                  uint16_t{(1 << kCtas) - 1});
+      else
+        ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, to, &map, at, loaded);
+    };
+    const bool own = kCtas == 1 || stage_index % 2 == rank_;
+    const bool gates = own && maps_.copies_gates;
+    expect(loaded, ((kQueries ? 4 : 2) + kHalves) * Stage::kTileBytes + (gates ? sizeof(RawGates) : 0));
+    if (!own) expect(&shared_.made[stage_index], Stage::kMadeBytes);
+    if (kHeads == 1 || own) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        copy_keys(maps_.k, half, stage + half * Stage::kHalfBytes + Stage::kK);
+        if constexpr (kQueries) copy_keys(maps_.q, half, stage + half * Stage::kHalfBytes + Stage::kQ);
+      }
+    }
+    copy(maps_.v, kHalves == 2 ? 0 : rank_, item.strip, stage + Stage::kV);
+    if (gates) {
+      RawGates& raw = shared_.raw[stage_index / kCtas];
+      const int32_t at[5] = {item.head / kNumbersInRow * kNumbersInRow, token, 0, 0, item.sequence_at};
+      ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, raw.number[0], &maps_.g, at, loaded);
+      ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, raw.number[1], &maps_.beta, at, loaded);
+    }
+  }
+
+  const FusedMaps& maps_;
+  Shared<kCtas, kHeads>& shared_;
+  const Item& item_;
+  int rank_, chunks_, begin_;
+  int chunk_;
+  // Both chunks of a round lie in neighbouring stages, for their number is even.
+  MakePosition<kCtas, kHeads>& position_;
+};
+
+// Gate and write strength of the token of this lane, as they lie in memory; 0 past the end.
+struct RawToken {
+  uint32_t gate, beta;
+};
+// Those that came with the tiles of a chunk (FusedMaps::copies_gates).
+__device__ __forceinline__ RawToken copied_token(const RawGates& copied, int head, int valid, int lane) {
+  if (lane >= valid) return {};
+  return {__float_as_uint(copied.number[0][lane][head % kNumbersInRow]),
+          __float_as_uint(copied.number[1][lane][head % kNumbersInRow])};
+}
+// Others are fetched by the warp itself: 32 tokens are 32 sectors, which take as long in the pipe of shared memory as 32 stores. Fetches them a chunk before their use, so that nothing waits for them: of one chunk in `kEvery`, from `chunk` on. Counted on by bytes: where a token
+// lies is 64-bit arithmetic.
+template <int kEvery>
+class TokenCursor {
+ public:
+  __device__ __forceinline__ TokenCursor(const Activation& activation, const Item& item, int head, int chunk, int lane)
+      : gate_(first_of(activation.g, item, head, chunk, lane)),
+        beta_(first_of(activation.beta, item, head, chunk, lane)),
+        left_(item.tokens - chunk * kFusedChunk - lane) {}
+
+  __device__ __forceinline__ RawToken fetch(const Activation& activation) {
+    RawToken raw{};
+    if (left_ > 0) raw = {load_bits(gate_, activation.g.dtype, 0), load_bits(beta_, activation.beta.dtype, 0)};
+    left_ -= kTokens;
+    gate_ += activation.g.token * (kTokens * float_bytes(activation.g.dtype));
+    beta_ += activation.beta.token * (kTokens * float_bytes(activation.beta.dtype));
+    return raw;
+  }
+
+ private:
+  static constexpr int kTokens = kEvery * kFusedChunk;
+  static __device__ __forceinline__ const uint8_t* first_of(const TensorView& view, const Item& item, int head,
+                                                            int chunk, int lane) {
+    return static_cast<const uint8_t*>(view.data) +
+           (item.sequence_at * view.sequence + (item.token + chunk * kFusedChunk + lane) * view.token +
+            head * view.head) *
+               float_bytes(view.dtype);
+  }
+
+  const uint8_t *gate_, *beta_;
+  int left_;  // tokens from this lane's on
+};
+
+// Gates and write strengths of a chunk, by one warp, a token a lane. Tokens past the end, whose rows may hold anything, decay nothing and write
+// nothing.
+struct ChunkGates {
+  float sum;   // G, base 2
+  float beta;  // 0 past the end
+};
+// `copied`: log-decays and strengths in fp32, which have code of their own: the forms and types of all others are 25 instructions of choosing.
+__device__ __forceinline__ ChunkGates sum_gates(const Activation& activation, bool copied, const GateParams& gate,
+                                                RawToken raw, int valid, int lane) {
+  float sum = 0.0f, beta = 0.0f;
+  if (copied) {  // a raw 0 is what belongs past the end
+    sum = clamp_decay(log2_decay<GateForm::kLog>(__uint_as_float(raw.gate), gate), gate);
+    beta = __uint_as_float(raw.beta);
+  } else if (lane < valid) {
+    sum = log2_decay(number_of(raw.gate, activation.g.dtype), gate);
+    beta = write_strength(number_of(raw.beta, activation.beta.dtype), activation.beta_form);
+  }
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) add_from_below(sum, step);
+  return {sum, beta};
+}
+
+// This lane's token, whose row of q and row of k it has scores of, so that P and L share their decays; and where what belongs to it lies. A warp has 8
+// tokens, one of the four groups of a chunk. Found once for all chunks; opaque, or the compiler finds them again in each.
+struct TokenPlace {
+  int group, token;
+  int as_rows;     // for load_matrix: 8 rows of q and the same of k as an operand of 16 rows and channels
+  int in_p, in_l;  // of the lane's first two numbers in P, in FusedLower
+  __device__ __forceinline__ TokenPlace(int warp, int lane, bool queries) : group(tokens_of(warp)) {
+    const int row = 8 * group + lane % 8;
+    token = keep(8 * group + lane / 4);
+    as_rows = keep((!queries || lane / 8 % 2 ? Stage::kK : Stage::kQ) + swizzled_offset(row, lane / 16));
+    in_p = keep(core_offset(group, 0) + lane / 4 * 16 + lane % 4 * 4);
+    in_l = keep(FusedLower::offset(group, 0) + FusedLower::in_block(lane / 4, lane % 4 * 2));
+  }
+  // Warp 0 loads, and warps 2 and 3 make T: those of warp 1 are the last, which have the most columns.
+  static __device__ __forceinline__ int tokens_of(int warp) { return warp == 0 ? 0 : warp == 1 ? 3 : warp - 1; }
+  static __device__ __forceinline__ int keep(int number) { return static_cast<int>(opaque(number)); }
+};
+
+// Scores of this lane's token with all 32: of column block n, 8 columns, numbers 4 n and 4 n + 1 are those of q, the next two those of k. Not waited for. Returns
+// the square of q where it is asked for, in fp32: by mma.sync it takes longer (docs/kernels/sm90-fused.md).
+template <class Element>
+__device__ __forceinline__ float multiply_rows(float (&scores)[16], const uint8_t* stage, bool square,
+                                               const TokenPlace& at) {
+  const uint32_t address = shared_address(stage), as_rows = address + at.as_rows;
+  const uint64_t keys = swizzled_operand_at(operand_place(address), Stage::kK);
+  Fragment rows[8];
+#pragma unroll
+  for (int k = 0; k < 8; ++k)  // pieces of a row are swizzled: by exclusive or
+    rows[k] = load_matrix((as_rows ^ (k % 4 * 32)) + k / 4 * Stage::kHalfBytes);
+  wgmma_fence();
+#pragma unroll
+  for (int k = 0; k < 8; ++k) Wgmma<Element>::times(scores, rows[k], keys + channel_step(k, Stage::kHalfBytes), k > 0);
+  wgmma_commit();
+  if (!square) return 0.0f;
+  using Two = Pair<Element>;
+  float sums[4] = {};
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float low = Two::low(rows[k].reg[2 * i]), high = Two::high(rows[k].reg[2 * i]);
+      sums[2 * i] = fmaf(low, low, sums[2 * i]), sums[2 * i + 1] = fmaf(high, high, sums[2 * i + 1]);
+    }
+  }
+  float sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+  sum += __shfl_xor_sync(~0u, sum, 1);
+  return sum + __shfl_xor_sync(~0u, sum, 2);
+}
+
+// Of an 8 x 8 block on a diagonal the number (i, i) of this lane's row i, which one of the four lanes of that row has in its accumulators.
+__device__ __forceinline__ float diagonal_of(float even, float odd, int lane) {
+  return __shfl_sync(~0u, lane / 4 % 2 != 0 ? odd : even, lane / 4 * 4 + lane / 8);
+}
+
+// Scores of the column block on the diagonal of a group's rows.
+__device__ __forceinline__ void pick_diagonal(float (&own)[4], const float (&scores)[16], int group) {
+#pragma unroll
+  for (int e = 0; e < 4; ++e) {
+    const float upper = group == 0 ? scores[e] : scores[4 + e];
+    const float below = group == 2 ? scores[8 + e] : scores[12 + e];
+    own[e] = group < 2 ? upper : below;
+  }
+}
+// `square`: of q.
+template <bool kQueries>
+__device__ __forceinline__ TokenNorms norms_of(const float (&own)[4], float square, const Activation& activation,
+                                               int lane) {
+  TokenNorms norm = {.key = 1.0f, .query = activation.scale};
+  if (activation.l2norm) {
+    norm.key = rsqrt_approx(diagonal_of(own[2], own[3], lane) + kL2NormEpsilon);
+    if constexpr (kQueries) norm.query *= rsqrt_approx(square + kL2NormEpsilon);
+  }
+  return norm;
+}
+
+// The vectors for the state, by one warp, a token a lane. Rows past the end, whose norms may be anything, are 0; their factors of outputs, which nobody
+// stores, may be anything.
+__device__ __forceinline__ void write_vectors(uint8_t* stage, TokenGates& gates, const TokenNorms& norms, int valid,
+                                              int lane) {
+  const float w = gates.w(lane), sum = gates.sum(lane), last = gates.sum(kFusedChunk - 1), decay = exp2_approx(sum);
+  auto at = [&](int vector) -> float& { return reinterpret_cast<float*>(stage + vector)[lane]; };
+  at(Stage::kPrediction) = (lane < valid ? norms.key : 0.0f) * decay;
+  at(Stage::kUpdate) = w * exp2_approx(last - sum);
+  at(Stage::kQuery) = norms.query * decay;
+  const float kept = last < kForgotten ? 0.0f : exp2_approx(last);
+  if (lane == 0) *reinterpret_cast<float4*>(stage + Stage::kDecay) = {kept, 0.0f, 0.0f, 0.0f};
+}
+
+// Scores of tokens past the end, which may be anything, become 0.
+__device__ __forceinline__ void select_scores(float (&scores)[16], int token, int valid, int lane) {
+#pragma unroll
+  for (int i = 0; i < 16; ++i) scores[i] = token < valid && i / 4 * 8 + lane % 4 * 2 + i % 2 < valid ? scores[i] : 0.0f;
+}
+
+// This lane's two numbers of P and of -L in 8 columns, from scores that are scaled. `decay` is w_j e^{Gi-Gj}.
+template <class Element, bool kQueries>
+__device__ __forceinline__ void write_columns(uint8_t* p, uint8_t* lower, const float (&scores)[4], float2 decay) {
+  if constexpr (kQueries) word_at(p) = Pair<Element>::pack(scores[0] * decay.x, scores[1] * decay.y);
+  *reinterpret_cast<float2*>(lower) = {scores[2] * decay.x, scores[3] * decay.y};
+}
+
+// Where a making group stands in the ring, with what it loads and with what it makes, and whose turn it is to make T.
+template <int kCtas, int kHeads>
+struct MakeState {
+  MakePosition<kCtas, kHeads> loading, making;
+  int turn = 0;
+};
+
+// The chunks of one item that are this group's: every second, or where two CTAs share every fourth; which are, the `begin` chunks before it tell.
+template <class Element, int kCtas, int kHeads, bool kQueries>
+__device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activation& activation, const Item& item,
+                                            int begin, Shared<kCtas, kHeads>& shared, int group, int rank,
+                                            MakeState<kCtas, kHeads>& at) {
+  using Position = MakePosition<kCtas, kHeads>;
+  // Its role. Of the second group they are exchanged, so that no scheduler has all who make T; but of twins, where it takes 1 % more cycles.
+  const int warp = uniform(static_cast<int>(threadIdx.x) % kWarpgroup / 32) ^ (kHeads == 1 ? 2 * group : 0);
+  const int chunks = uniform(item.row.chunks), first = (group + begin / kCtas) % 2 * kCtas;
+  auto& lower = shared.lower[group];
+  auto& gates = shared.gates[group];
+  auto& norms = shared.norms[group];
+  // Where a stage would begin whose P, T and vectors are those of this CTA's head (0), or of the other's.
+  auto made_of = [](uint8_t* stage, int of) { return stage + of * (Ring<kCtas, kHeads>::kOther - Stage::kP); };
+  Loader<kCtas, kHeads, kQueries> loader(maps, shared, item, first, begin, rank, at.loading);
+  if (warp == 0) loader.load(first + (kHeads > 1 ? rank : 0));
+
+  // Gates by one warp a head: of four that all sum for themselves the other three would take issue slots from the state.
+  const int gates_of = kHeads > 1 ? warp % 2 : 0, head = item.head + (gates_of != 0 ? item.to_twin : 0);
+  const GateParams gate = gate_params(activation, head, 0, 1);
+  Position& position = at.making;
+  int& turn = at.turn;
+  const bool sums_gates = kHeads > 1 ? warp >= 2 : warp == 3;
+  const int own_lane = static_cast<int>(threadIdx.x % 32);
+  TokenCursor<2 * kCtas> cursor(activation, item, head, first + rank, own_lane);
+  RawToken raw{};
+  if (sums_gates && !maps.copies_gates) raw = cursor.fetch(activation);
+  if (begin == 0) {  // the stages that this group makes, once, while the first copies are on their way
+    for (Position own = position; own.parity == 0; own.advance()) {
+      const int thread = threadIdx.x % kWarpgroup;
+#pragma unroll
+      for (int of = 0; of < kHeads; ++of) {
+        uint8_t* made = made_of(shared.ring[own.stage], of);
+        if (thread < kClearThreads) clear_above(made + Stage::kP, made + Stage::kT, thread);
+      }
+    }
+  }
+  const TokenPlace place(warp, own_lane, kQueries);
+#pragma unroll 1
+  for (int chunk = first + rank; chunk < chunks; chunk += 2 * kCtas) {
+    // Opaque, or the compiler keeps every address that follows from it in registers from chunk to chunk.
+    const int lane = static_cast<int>(opaque(threadIdx.x % 32)), stage_index = position.stage;
+    uint8_t* stage = shared.ring[stage_index];
+    const int valid = min(item.tokens - chunk * kFusedChunk, kFusedChunk);
+    // Those who make T are done with the chunk before. And warp 0 has asked for this one: until then the barrier of its stage may still be that of the
+    // other group's use (kSkips).
+    named_barrier(kMakeBarrier + group, kWarpgroup);
+    wait_parity(&shared.loaded[stage_index], position.parity);
+
+    float scores[16];
+    const float square = multiply_rows<Element>(scores, stage, kQueries && activation.l2norm, place);
+    if (sums_gates) {
+      if (maps.copies_gates) raw = copied_token(shared.raw[stage_index / kCtas], head, valid, lane);
+      const ChunkGates sums = sum_gates(activation, maps.copies_gates, gate, raw, valid, lane);
+      gates[gates_of].sum(lane) = sums.sum, gates[gates_of].beta[lane] = sums.beta;
+      if (!maps.copies_gates) raw = cursor.fetch(activation);
+    }
+    named_barrier(kMakeBarrier + group, kWarpgroup);  // gates
+    wgmma_wait<0>();
+    pin(scores);
+    float sum[kHeads];
+#pragma unroll
+    for (int of = 0; of < kHeads; ++of) sum[of] = gates[of].sum(place.token);
+    const float beta = gates[kHeads > 1 ? lane % 2 : 0].beta[place.token];
+    if (valid < kFusedChunk) select_scores(scores, place.token, valid, lane);
+    float own[4];  // of the columns on the diagonal
+    pick_diagonal(own, scores, place.group);
+    const TokenNorms norm = norms_of<kQueries>(own, square, activation, lane);
+    // By two of the four lanes of a token: its norms, and w of each head.
+    const int part = lane % 4;
+    if (part < 2) norms.of(part, place.token) = part == 0 ? norm.key : norm.query;
+    if (part < kHeads) gates[part].w(place.token) = place.token < valid ? norm.key * beta : 0.0f;
+    named_barrier(kMakeBarrier + group, kWarpgroup);  // w of all
+    if (sums_gates) write_vectors(made_of(stage, gates_of), gates[gates_of], norms.of(lane), valid, lane);
+    // This lane's numbers of P and -L in 8 columns: those left of the diagonal, then those on it.
+    auto write = [&](int n, const float* numbers, auto&& select) {
+      const float scaled[4] = {numbers[0] * norm.query, numbers[1] * norm.query, numbers[2] * -norm.key,
+                               numbers[3] * -norm.key};
+      float2 decay[kHeads];  // w_j e^{Gi-Gj}
+#pragma unroll
+      for (int of = 0; of < kHeads; ++of) {
+        const float4 column = *reinterpret_cast<const float4*>(gates[of].number[4 * n + lane % 4]);
+        decay[of] = select({exp2_approx(sum[of] - column.x) * column.z, exp2_approx(sum[of] - column.y) * column.w});
+      }
+#pragma unroll
+      for (int of = 0; of < kHeads; ++of)
+        write_columns<Element, kQueries>(made_of(stage, of) + Stage::kP + core_offset(0, n) + place.in_p,
+                                         lower[of].blocks + n * FusedLower::kBlockBytes + place.in_l, scaled,
+                                         decay[of]);
+    };
+#pragma unroll
+    for (int n = 0; n < 3; ++n) {
+      if (n >= place.group) break;
+      write(n, scores + 4 * n, [](const float2& all) { return all; });
+    }
+    // Above the diagonal decays may be anything; on it P has the token's own score, and L nothing.
+    const int row = lane / 4, column = lane % 4 * 2;
+    own[2] = column < row ? own[2] : 0.0f, own[3] = column + 1 < row ? own[3] : 0.0f;
+    write(place.group, own, [&](const float2& all) {
+      return float2{column <= row ? all.x : 0.0f, column + 1 <= row ? all.y : 0.0f};
+    });
+    ptx::fence_proxy_async(ptx::space_shared);
+    // Of twins T of each head by a warp, else by the two in turns.
+    if (kHeads > 1 ? warp >= 2 : warp == 2 + turn) {
+      split_barrier(kLowerBarrier + group, kWarpgroup);
+      const int of = kHeads > 1 ? warp - 2 : 0;
+      write_t<Element>(lower[of], made_of(stage, of) + Stage::kT, lane);
+      ptx::fence_proxy_async(ptx::space_shared);
+      __syncwarp();
+      if (elect_lane()) {
+        if (kCtas > 1 && of == kHeads - 1)
+          copy_to_block(stage + Stage::kP, made_of(stage, kHeads - 1) + Stage::kP, Stage::kMadeBytes,
+                        &shared.made[stage_index], 1 - rank);
+        if (of == 0) ptx::mbarrier_arrive(&shared.made[stage_index]);
+      }
+    } else {
+      split_arrive(kLowerBarrier + group, kWarpgroup);
+      // What the next chunk of this group needs, while the others make T: of twins its stage is left about now by the state, which may wait for this chunk.
+      if (warp == 0) loader.load(chunk + 2 * kCtas);
+    }
+    turn ^= 1;
+    position.advance();
+  }
+  if (warp == 0) loader.load(chunks - 1);
+}
+
+// `kQueries`: q too, and P; a summary has neither.
+template <class Element, int kCtas, int kHeads, bool kQueries>
+__device__ __forceinline__ void make_all(const FusedMaps& maps, const WalkArgs& args, const Activation& activation,
+                                         Shared<kCtas, kHeads>& shared, int group, int rank) {
+  MakeState<kCtas, kHeads> at{.loading = {group * kCtas}, .making = {group * kCtas + rank}};
+  make_items<kCtas, kHeads>(shared, [&](const Item& item, int begin) {
+    // The state is some chunks behind: by the time it comes here, the one it starts from is there.
+    if (kCtas == kHeads && group == 0 && begin > 0 && threadIdx.x % kWarpgroup == 0) prefetch_entry(args, item);
+    make_chunks<Element, kCtas, kHeads, kQueries>(maps, activation, item, begin, shared, group, rank, at);
+  });
+}
+
+}  // namespace deltarelay::cuda::sm90::fused_gdn

@@ -1,0 +1,160 @@
+// Several items of a CTA of the fused walks that has a whole head (a single one, or one of twins: kCtas == kHeads), one after the other. Every
+// role goes through them by itself, along one ring: chunks of the next are loaded and made while the last ones before it are walked and their
+// state is stored.
+//
+// A CTA's shared memory has `item`, the first one and of a pair the only one, `later`, and how many `items` there are.
+#pragma once
+#include <cstdint>
+
+#include "kernels/cuda/ptx/barrier.cuh"
+#include "kernels/cuda/ptx/order.cuh"
+#include "kernels/cuda/sm90/fused/row.cuh"
+#include "kernels/cuda/sm90/rows/stage.cuh"
+#include "kernels/relay.h"
+
+namespace deltarelay::cuda::sm90 {
+
+template <class Shared>
+__device__ __forceinline__ Item& item_at(Shared& shared, int index) {
+  return index == 0 ? shared.item : shared.later[index - 1];
+}
+
+// Chunks [part.from, part.to) of an item, from and to one of these places.
+__device__ __forceinline__ void take_part(Item& item, const RelayPart& part, int before, int behind) {
+  const bool hands_on = part.to < item.row.chunks;
+  item.takes_over = static_cast<int16_t>(part.from > 0 ? before : -1);
+  item.hands_on = static_cast<int16_t>(hands_on ? behind : -1);
+  item.ends_sequence = item.ends_sequence && !hands_on;
+  item.tokens = min(item.tokens, part.to * kFusedChunk) - part.from * kFusedChunk;
+  item.token += part.from * kFusedChunk;
+  item.chunk += part.from;
+  item.row.begin += part.from;
+  item.row.chunks = part.to - part.from;
+}
+
+// Which items are this CTA's, by one warp; `number` is that of the first, and of a pair both have the same. Items come longest first: the order
+// of CTAs turns from one round of items to the next, so that all have about as much to do. Or all have a share (relay.h).
+template <int kCtas, int kHeads = 1, class Shared>
+__device__ __forceinline__ void find_items(const WalkArgs& args, Shared& shared, uint32_t number) {
+  constexpr bool kWhole = kCtas == kHeads;
+  const uint32_t round = threadIdx.x % 32;
+  const uint32_t items =
+      static_cast<uint32_t>(args.row_bound) * static_cast<uint32_t>(args.strips.all) * (kCtas / kHeads);
+  const RelayLine& line = args.relay.line;
+  const bool shares = kWhole && line.shares > 0;
+  int beside = 0, share = 0;
+  RelayPart part{};
+  if (shares) {
+    beside = static_cast<int>(number) % line.side;
+    share = line.shares - 1 - static_cast<int>(number) / line.side;
+    auto chunks_of = [rows = args.tables.rows1()](int row) { return rows[row].chunks; };
+    part = relay_share(line, args.row_bound, chunks_of, share).part(line, chunks_of, static_cast<int32_t>(round));
+    number = part.row < 0 ? items : static_cast<uint32_t>(part.row * args.strips.all + part.head * line.side + beside);
+  } else if (kWhole && round > 0) {
+    // Strips of twins are neighbours, and the first CTA has the first of them.
+    number = round * gridDim.x + (round % 2 == 0 ? number : (gridDim.x - 1 - number) ^ (kCtas - 1));
+  }
+  Item& item = item_at(shared, static_cast<int>(round));
+  const bool found = round < (kWhole ? Shared::kItems : 1) && number < items &&
+                     find_item<2 * kHeads / kCtas>(args, kFusedChunk, item, number);
+  if (found && shares) take_part(item, part, (share + 1) * line.side + beside, share * line.side + beside);
+  const uint32_t all = __ballot_sync(~0u, found);
+  // Of twins the next item begins with a chunk of the first CTA: so there is one more here perhaps, without a token.
+  if (kHeads > 1 && found && (all >> round) > 1) item.row.chunks += item.row.chunks % 2;
+  if (round == 0) shared.items = __popc(all);
+}
+
+// How a CTA begins, behind the grid before: its items, `number` as above, and the barriers of its ring. False: it has none.
+template <int kCtas, int kHeads = 1, class Shared>
+__device__ __forceinline__ bool begin_items(const WalkArgs& args, Shared& shared, uint32_t number, int rank) {
+  wait_to_find(args);
+  if (threadIdx.x < 32) {
+    find_items<kCtas, kHeads>(args, shared, number);
+    __syncwarp();
+    if (threadIdx.x == 0) {
+      shared.suffix.skipped = 0;
+      if (shared.items > 0) init_barriers(shared, rank, false);
+    }
+  }
+  __syncthreads();
+  wait_when_found(args, shared.items > 0);
+  return shared.items > 0;
+}
+
+// All items of this CTA by a role that makes their chunks: make(item, begin), with so many chunks in the items before it.
+template <int kCtas, int kHeads = 1, class Shared, class Make>
+__device__ __forceinline__ void make_items(Shared& shared, Make&& make) {
+  if constexpr (kCtas > kHeads) {
+    make(shared.item, 0);
+  } else {
+    const int items = uniform(shared.items);
+    int begin = 0;
+#pragma unroll 1
+    for (int index = 0; index < items; ++index) {
+      Item& item = item_at(shared, index);
+      make(item, begin);
+      begin += uniform(item.row.chunks);
+    }
+  }
+}
+
+// The state of a row between two CTAs, by the state group that has half `half` of the values. A barrier of the group and the release or acquire
+// of one thread order what all of it store and load.
+__device__ __forceinline__ RelayMark& mark_of(const WalkArgs& args, int place, int half) {
+  return args.relay.marks[2 * place + half];
+}
+__device__ __forceinline__ void hand_on(const float (&state)[64], const WalkArgs& args, const Item& item, int half) {
+  const StatePlace at(half);
+  store_slot(state, relay_state(args, item.hands_on), at.value_row, at.lane_row, at.lane_column);
+  named_barrier(kStateBarrier + half, kWarpgroup);
+  if (threadIdx.x % kWarpgroup == 0) {
+    RelayMark& mark = mark_of(args, item.hands_on, half);
+    store_release(&mark.handed, RelayMark::answer(load_relaxed(&mark.taken)));
+  }
+}
+__device__ __forceinline__ void take_over(float (&state)[64], const WalkArgs& args, const Item& item, int half) {
+  const StatePlace at(half);
+  if (threadIdx.x % kWarpgroup == 0) {
+    RelayMark& mark = mark_of(args, item.takes_over, half);
+    const uint64_t answer = RelayMark::answer(load_relaxed(&mark.taken));
+    while (load_acquire(&mark.handed) != answer) __nanosleep(100);
+    store_relaxed(&mark.taken, answer);
+  }
+  named_barrier(kStateBarrier + half, kWarpgroup);
+  load_slot(state, relay_state(args, item.takes_over), at.value_row, at.lane_row, at.lane_column);
+}
+
+// All items of this CTA by one of its state groups: emit(item, position, state) walks the chunks, of which the first lies at `position` of the
+// ring, leaves it behind the last, and does not release that one's stage. kLoadFours: initial states by fours (load_state).
+template <int kCtas, int kHeads, int kStages, bool kLoadFours, class Shared, class Emit>
+__device__ __forceinline__ void emit_items(const WalkArgs& args, Shared& shared, int group, int rank, Emit&& emit) {
+  const auto first_thread = [] { return threadIdx.x % kWarpgroup == 0; };
+  constexpr bool kWhole = kCtas == kHeads;
+  const int items = kWhole ? uniform(shared.items) : 1, half = kWhole ? group : rank;
+  RingPosition<kStages> position;
+#pragma unroll 1
+  for (int index = 0; index < items; ++index) {
+    const Item& item = item_at(shared, index);
+    float state[64];
+    if (kWhole && item.takes_over >= 0)
+      take_over(state, args, item, half);
+    else
+      load_entry<kLoadFours>(state, args, item, half);
+    emit(item, position, state);
+    if (kWhole && item.hands_on >= 0)
+      hand_on(state, args, item, half);
+    else
+      store_exit<kWhole>(state, args, item, half);
+    // The item's last output has been read: by its copy, or by the threads of this group themselves, if the chunk was not whole.
+    if (first_thread()) ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>{});
+    if (kWhole && index + 1 < items && item.row.chunks > 0) {
+      named_barrier(kStateBarrier + group, kWarpgroup);
+      if (first_thread()) {
+        ptx::fence_proxy_async(ptx::space_shared);
+        release_stage<kCtas>(shared, (position.stage + kStages - 1) % kStages, rank);
+      }
+    }
+  }
+}
+
+}  // namespace deltarelay::cuda::sm90

@@ -1,0 +1,386 @@
+// The score group of the fused walk: loads, norms (a chunk ahead of the scaling), both score matrices in one product, P and T; and what
+// the other CTA gets of it.
+//
+// Tiles hold k without its norm. With r = 1 / |k| the state works on U~ = r U instead, and the norm enters at two places only:
+//     L~_ij = beta_i r_i^2 k+_i.k-_j    R~_i = beta_i r_i v_i - beta_i r_i^2 (K+ S)_i    U~ = (I + L~)^-1 R~
+#pragma once
+#include <cstddef>
+
+#include "kernels/cuda/ptx/matrix.cuh"
+#include "kernels/cuda/ptx/wgmma.cuh"
+#include "kernels/cuda/sm90/fused/kda/memory.cuh"
+#include "kernels/cuda/sm90/rows/walk_maps.h"
+#include "kernels/cuda/tile/activation.cuh"
+#include "kernels/cuda/tile/descriptor.cuh"
+#include "kernels/cuda/tile/scores.cuh"
+
+namespace deltarelay::cuda::sm90 {
+
+// Sums of products of channels: k k, q q, q k; of even and of odd channels apart, so that no addition waits for the one before it.
+struct TokenSums {
+  float even[3] = {}, odd[3] = {};
+  template <bool kQueries>
+  __device__ __forceinline__ void add(const uint4& q, const uint4& k) {  // 8 channels
+    using Two = Pair<__nv_bfloat16>;
+    const uint32_t qs[4] = {q.x, q.y, q.z, q.w}, ks[4] = {k.x, k.y, k.z, k.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float k0 = Two::low(ks[i]), k1 = Two::high(ks[i]);
+      even[0] = fmaf(k0, k0, even[0]), odd[0] = fmaf(k1, k1, odd[0]);
+      if constexpr (kQueries) {
+        const float q0 = Two::low(qs[i]), q1 = Two::high(qs[i]);
+        even[1] = fmaf(q0, q0, even[1]), odd[1] = fmaf(q1, q1, odd[1]);
+        even[2] = fmaf(q0, k0, even[2]), odd[2] = fmaf(q1, k1, odd[2]);
+      }
+    }
+  }
+};
+
+// For the factors over the tokens a thread of the score group sums a quarter of a token's channels, and writes one of its four factors.
+struct TokenShare {
+  uint32_t
+      first_piece;  // byte in a stage of the first 16 bytes of q that it sums; the others are this ^ 16, 32, 48, k is a tile further
+};
+
+// The order of the pieces keeps the four threads of a token off each other's banks.
+__device__ __forceinline__ TokenShare token_share(uint32_t thread) {
+  const uint32_t token = thread / 4, quarter = thread % 4, half = quarter / 2;
+  const uint32_t first = (quarter % 2 * 4 + half * 2) ^ (token % 8);
+  return {half * FusedStage::kHalfBytes + token * kRowBytes + first * 16};
+}
+
+// Byte in TokenFactors of the factor that thread writes.
+__device__ __forceinline__ uint32_t factor_at(uint32_t thread) {
+  const uint32_t token = thread / 4, quarter = thread % 4;
+  const uint32_t pair = token / 2 * 16 + token % 2 * 4 + quarter * 8;
+  const uint32_t single = token * 4 + (quarter - 2) * 128 + static_cast<uint32_t>(offsetof(TokenFactors, query));
+  return quarter < 2 ? pair : single;
+}
+
+// The factors over the tokens; 0 for tokens past the end, whose rows may hold anything. Plain arithmetic: mma.sync waits behind the
+// state's wgmma.
+template <bool kQueries>
+__device__ __forceinline__ void write_factors(const Activation& activation, const TokenShare& share, uint8_t* stage,
+                                              TokenFactors& factors, float strength, bool exists, uint32_t thread) {
+  TokenSums channels;
+  uint4 q[4] = {}, k[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const uint8_t* at = stage + (share.first_piece ^ (i * 16));
+    if constexpr (kQueries) q[i] = *reinterpret_cast<const uint4*>(at + FusedStage::kQ);
+    k[i] = *reinterpret_cast<const uint4*>(at + FusedStage::kK);
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) channels.add<kQueries>(q[i], k[i]);
+  float sums[3];
+#pragma unroll
+  for (int i = 0; i < 3; ++i) sums[i] = channels.even[i] + channels.odd[i];
+#pragma unroll
+  for (int distance = 1; distance < 4; distance *= 2) {
+    constexpr int kSums = kQueries ? 3 : 1;
+    float other[kSums];
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) other[i] = __shfl_xor_sync(~0u, sums[i], distance);
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) sums[i] += other[i];
+  }
+  const bool normed = activation.l2norm;
+  const float norm_k = normed ? rsqrtf(sums[0] + kL2NormEpsilon) : 1.0f;
+  const float norm_q = normed ? rsqrtf(sums[1] + kL2NormEpsilon) : 1.0f;
+  const uint32_t quarter = thread % 4;
+  const float once = strength * norm_k;
+  const float twice = once * norm_k, query = activation.scale * norm_q;
+  const float of_pair = quarter % 2 == 0 ? once : twice, single = quarter % 2 == 0 ? query : sums[2];
+  const float number = quarter < 2 ? of_pair : single;
+  *reinterpret_cast<float*>(reinterpret_cast<uint8_t*>(&factors) + factor_at(thread)) = exists ? number : 0.0f;
+}
+
+// P below its diagonal from rows of q+ k-^T. Above it there may be inf or NaN: select.
+__device__ __forceinline__ void write_p(uint8_t* p, const float (&scores)[16], int warp, int lane) {
+  const int row = lane / 4, column = 2 * (lane % 4);
+  auto mask = [&](float(&block)[8], int first) {  // a 16 x 16 block on the diagonal
+    const bool low = column < row, high = column + 1 < row;
+    block[0] = low ? scores[first] : 0.0f, block[1] = high ? scores[first + 1] : 0.0f;
+    block[2] = scores[first + 2], block[3] = scores[first + 3];
+    block[4] = block[5] = 0.0f;
+    block[6] = low ? scores[first + 6] : 0.0f, block[7] = high ? scores[first + 7] : 0.0f;
+  };
+  float block[8];
+  if (warp == 0) {
+    mask(block, 0);
+    store_block<__nv_bfloat16>(p, 0, 0, block, lane);
+  } else {
+    store_block<__nv_bfloat16>(p, 2, 0, scores, lane);
+    mask(block, 8);
+    store_block<__nv_bfloat16>(p, 2, 2, block, lane);
+  }
+}
+
+// N = -L by warps 2 (rows 0-15) and 3 (16-31). On and above the diagonal it is 0; the scores there may be inf or NaN: select.
+__device__ __forceinline__ void write_lower(FusedLower& lower, const float (&scores)[16], const TokenFactors& factors,
+                                            int warp, int lane) {
+  const int row = lane / 4, column = 2 * (lane % 4), pair = (warp - 2) * 8 + row / 2;
+  const float strength[2] = {-factors.strength[pair][2 + row % 2], -factors.strength[pair + 4][2 + row % 2]};
+  const bool low = column < row, high = column + 1 < row;
+  // A block of 16 from block (i, j) of 8 on: rows 0-7 of both column halves, rows 8-15, as they lie in an accumulator.
+  auto store = [&](int i, int j) {
+#pragma unroll
+    for (int part = 0; part < 4; ++part) {
+      const int r = part % 2, half = part / 2;
+      const float* own = scores + 4 * j + 2 * part;
+      float2 two = {own[0] * strength[r], own[1] * strength[r]};
+      if (i + r < j + half) continue;
+      if (i + r == j + half) two = {low ? two.x : 0.0f, high ? two.y : 0.0f};
+      lower.at<float2>(i + r, j + half, row, column) = two;
+    }
+  };
+  if (warp == 2) {
+    store(0, 0);
+  } else {
+    store(2, 0);
+    store(2, 2);
+  }
+}
+
+// Place in the ring of what a warp loads.
+struct LoadPosition {
+  int stage;
+  uint32_t parity = 0;
+};
+
+// Brings in chunks as stages come free, by warps 0 and 1 of the score group; the inverse keeps the other two busy. Warp 0 loads q and k of
+// the chunks of this CTA; warp 1 their gates, and this CTA's halves of v of all chunks, and says what will come from the other CTA.
+template <int kCtas, bool kQueries>
+class Loader {
+ public:
+  // From `position` on; in the items before this one are `begin` chunks.
+  __device__ __forceinline__ Loader(const FusedMaps& maps, const Item& item, FusedShared<kCtas>& shared, int begin,
+                                    int warp, int rank, LoadPosition& position)
+      : maps_(maps),
+        shared_(shared),
+        warp_(warp),
+        rank_(rank),
+        chunks_(uniform(item.row.chunks)),
+        token_(uniform(static_cast<int>(item.token))),
+        head_(uniform(warp == 0 ? item.key_head : item.head)),
+        strip_(uniform(item.strip)),
+        sequence_(uniform(item.sequence_at)),
+        begin_(begin),
+        chunk_(warp == 0 ? rank : 0),
+        position_(position) {}
+
+  // Everything up to chunk `needed`, waiting for stages, of which none is more than a ring behind; and what can be loaded now. When single CTAs, which
+  // run on every multiprocessor, fill their rings for the first time, two chunks more at most: a lane waits to issue a copy while those
+  // before it crowd the memory, and would be late for the first chunk.
+  __device__ __forceinline__ void load(int needed) {
+    const int limit = kCtas == 1 && begin_ + chunk_ < kStages ? chunk_ + 2 : chunks_;
+#pragma unroll 1
+    while (chunk_ <= needed || chunk_ < limit) {
+      if (!load_next(chunk_ <= needed)) break;
+    }
+  }
+
+ private:
+  static constexpr int kStages = FusedRing<kCtas>::kStages, kHalves = FusedRing<kCtas>::kHalves;
+
+  __device__ __forceinline__ bool load_next(bool wait) {
+    if (warp_ > 1 || chunk_ >= chunks_) return false;
+    if (begin_ + chunk_ >= kStages) {
+      uint64_t* free = &shared_.free[position_.stage];
+      if (wait)
+        wait_parity(free, position_.parity ^ 1);
+      else if (!ptx::mbarrier_test_wait_parity(free, position_.parity ^ 1))
+        return false;
+    }
+    if (elect_lane()) {
+      if (warp_ == 0)
+        load_keys();
+      else
+        load_values();
+    }
+    __syncwarp();
+    const int step = warp_ == 0 ? kCtas : 1;
+    chunk_ += step;
+    position_.stage += step;
+    if (position_.stage >= kStages) {
+      position_.stage -= kStages;
+      position_.parity ^= 1;
+    }
+    return true;
+  }
+
+  __device__ __forceinline__ void copy(const CUtensorMap& map, int half, int head, uint8_t* to, uint64_t* barrier) {
+    const int32_t at[5] = {0, token_ + chunk_ * kFusedChunk, half, head, sequence_};
+    ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, to, &map, at, barrier);
+  }
+  static __device__ __forceinline__ void expect(uint64_t* barrier, uint32_t bytes) {
+    ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, barrier, bytes);
+  }
+
+  __device__ __forceinline__ void load_keys() {
+    uint8_t* stage = shared_.ring[position_.stage];
+    uint64_t* loaded = &shared_.loaded[position_.stage];
+    expect(loaded, (kQueries ? 4 : 2) * FusedStage::kTileBytes);
+#pragma unroll
+    for (int half = 0; half < 2; ++half, stage += FusedStage::kHalfBytes) {
+      copy(maps_.k, half, head_, stage + FusedStage::kK, loaded);
+      if constexpr (kQueries) copy(maps_.q, half, head_, stage + FusedStage::kQ, loaded);
+    }
+  }
+
+  __device__ __forceinline__ void load_values() {
+    uint8_t* stage = shared_.ring[position_.stage];
+    uint64_t* scaled = &shared_.scaled[position_.stage];
+    if (position_.stage % kCtas == rank_) {
+      uint64_t* loaded = &shared_.loaded[position_.stage];
+      expect(loaded, 2 * FusedStage::kTileBytes);
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        copy(maps_.g, half, head_, stage + half * FusedStage::kHalfBytes + FusedStage::kGate, loaded);
+      expect(scaled, kHalves * FusedStage::kTileBytes);
+    } else {
+      expect(scaled, FusedStage::kTileBytes + FusedStage::kTilesEnd - (kQueries ? 0 : 2 * FusedStage::kTileBytes));
+      expect(&shared_.solved[position_.stage], (kQueries ? 2 : 1) * FusedStage::kTriangleBytes);
+    }
+    copy(maps_.v, rank_, strip_, stage + FusedStage::kV, scaled);
+  }
+
+  const FusedMaps& maps_;
+  FusedShared<kCtas>& shared_;
+  int warp_, rank_, chunks_, token_;
+  int head_;  // of what this warp loads: the key head, or that of the gates
+  int strip_, sequence_, begin_;
+  int chunk_;
+  LoadPosition& position_;
+};
+
+// Where the score group stands in the ring: with what this warp loads, with what it takes sums of, and with what it makes P and T of.
+template <int kCtas>
+struct ScoreState {
+  LoadPosition loading;
+  OwnPosition<kCtas> summing, making;
+};
+
+// The chunks of one item, with `begin` chunks in those before it.
+template <int kCtas, bool kQueries>
+__device__ __forceinline__ void score_item(const FusedMaps& maps, const Activation& activation, const Item& item,
+                                           int begin, FusedShared<kCtas>& shared, int warp, int rank,
+                                           ScoreState<kCtas>& at) {
+  const int chunks = uniform(item.row.chunks);
+  const int other = 1 - rank;
+  if (chunks == 0) return;
+
+  // The write strength of this thread's token, fetched a chunk before its use and left as it is, so that nothing waits for it.
+  const TokenShare share = token_share(threadIdx.x % kWarpgroup);
+  const TensorView& beta = activation.beta;
+  const int beta_bytes = float_bytes(beta.dtype);
+  const int first_token = rank * kFusedChunk + static_cast<int>(threadIdx.x % kWarpgroup / 4);
+  const uint8_t* beta_at = static_cast<const uint8_t*>(beta.data) +
+                           (item.sequence_at * beta.sequence +
+                            (item.token + min(first_token, item.tokens - 1)) * beta.token + item.head * beta.head) *
+                               beta_bytes;
+  auto fetch_beta = [&](int chunk, int token) {  // of tokens past the end: that of one which exists
+    const bool exists = chunk * kFusedChunk + token < item.tokens;
+    const uint32_t step = opaque(kCtas * kFusedChunk * beta_bytes);  // or its product would be kept
+    beta_at += exists && chunk >= kCtas ? step * beta.token : 0;
+    return load_bits(beta_at, beta.dtype, 0);
+  };
+  uint32_t next_beta = fetch_beta(0, 0);
+
+  Loader<kCtas, kQueries> loader(maps, item, shared, begin, warp, rank, at.loading);
+  loader.load(-1);
+  if (begin == 0) {  // once, while the first copies are on their way
+#pragma unroll  // a loop whose count the compiler takes to differ between lanes would cost all code behind it its uniform registers
+    for (int i = 0; i < FusedRing<kCtas>::kStages; ++i) {
+      const int thread = threadIdx.x % kWarpgroup;
+      uint8_t* stage = shared.ring[i];
+      if (thread < kClearThreads && i % kCtas == rank)  // what arrives brings its own zeros
+        clear_above(stage + FusedStage::kP, stage + FusedStage::kT, thread);
+    }
+    named_barrier(kScoreBarrier, kWarpgroup);
+  }
+  OwnPosition<kCtas>& position = at.making;
+  OwnPosition<kCtas>& ahead = at.summing;
+#pragma unroll 1
+  for (int chunk = rank - kCtas; chunk < chunks; chunk += kCtas) {
+    // Opaque, or the compiler keeps every address that follows from it in registers from chunk to chunk.
+    const uint32_t thread = opaque(threadIdx.x) % kWarpgroup;
+    const int lane = static_cast<int>(thread % 32);
+    loader.load(chunk + kCtas);
+    // Sums of the next chunk's raw rows, so that its scaling need not wait for them.
+    if (chunk + kCtas < chunks) {
+      // The write strength ahead of the wait: from a chunk's load to its T every step counts, for the ring is no deeper than that.
+      const int token = static_cast<int>(thread / 4);
+      const float strength = write_strength(number_of(next_beta, beta.dtype), activation.beta_form);
+      wait_parity(&shared.loaded[ahead.stage], ahead.parity);
+      write_factors<kQueries>(activation, share, shared.ring[ahead.stage], tokens_of(shared.ring[ahead.stage]),
+                              strength, (chunk + kCtas) * kFusedChunk + token < item.tokens, thread);
+      ptx::fence_proxy_async(ptx::space_shared);
+      warp_arrive(&shared.summed[ahead.stage]);
+      next_beta = fetch_beta(chunk + 2 * kCtas, token);  // behind the fence, which may wait for loads
+      ahead.advance();
+    }
+    if (chunk >= 0) {
+      const int stage_index = position.stage;
+      uint8_t* stage = shared.ring[stage_index];
+      wait_parity(&shared.scaled[stage_index], position.parity);
+      if (kCtas > 1 && thread == 0) {
+        if constexpr (kQueries) {
+          copy_to_block(stage, stage, FusedStage::kTilesEnd, &shared.scaled[stage_index], other);
+        } else {  // without q
+          uint8_t *first = stage + FusedStage::kK, *second = first + FusedStage::kHalfBytes;
+          copy_to_block(first, first, 2 * FusedStage::kTileBytes, &shared.scaled[stage_index], other);
+          copy_to_block(second, second, static_cast<uint32_t>(stage + FusedStage::kTilesEnd - second),
+                        &shared.scaled[stage_index], other);
+        }
+      }
+      // Rows 0-31 are q+ k-^T, rows 32-63 k+ k-^T.
+      float scores[16];
+      multiply_scores<__nv_bfloat16>(scores, swizzled_operand(shared_address(stage + FusedStage::kQ)),
+                                     swizzled_operand(shared_address(stage + FusedStage::kGate)),
+                                     FusedStage::kHalfBytes);
+      wgmma_wait<0>();
+      pin(scores);
+      if (warp < 2) {
+        if constexpr (kQueries) {
+          write_p(stage + FusedStage::kP, scores, warp, lane);
+          ptx::fence_proxy_async(ptx::space_shared);
+          if constexpr (kCtas > 1) {
+            named_barrier(kScoreBarrier, 64);
+            if (thread == 0)
+              copy_to_block(stage + FusedStage::kP, stage + FusedStage::kP, FusedStage::kTriangleBytes,
+                            &shared.solved[stage_index], other);
+          }
+        }
+      } else {
+        named_barrier(kTriangleBarrier, 64);  // the inverse of the chunk before is done with L
+        write_lower(shared.lower, scores, tokens_of(stage), warp, lane);
+        named_barrier(kTriangleBarrier, 64);
+        if (warp == 2 + chunk / kCtas % 2) {  // in turns
+          write_t<__nv_bfloat16>(shared.lower, stage + FusedStage::kT, lane);
+          ptx::fence_proxy_async(ptx::space_shared);
+          __syncwarp();
+          if (kCtas > 1 && lane == 0)
+            copy_to_block(stage + FusedStage::kT, stage + FusedStage::kT, FusedStage::kTriangleBytes,
+                          &shared.solved[stage_index], other);
+        }
+      }
+      warp_arrive(&shared.solved[stage_index]);
+      position.advance();
+    }
+  }
+  loader.load(chunks - 1);
+}
+
+// `kQueries`: q too, and P; a summary has neither.
+template <int kCtas, bool kQueries>
+__device__ __forceinline__ void score_chunks(const FusedMaps& maps, const Activation& activation,
+                                             FusedShared<kCtas>& shared, int rank) {
+  const int warp = uniform(static_cast<int>(threadIdx.x) % kWarpgroup / 32);
+  ScoreState<kCtas> at{.loading = {warp == 0 ? rank : 0}, .summing = {rank}, .making = {rank}};
+  make_items<kCtas>(shared, [&](const Item& item, int begin) {
+    score_item<kCtas, kQueries>(maps, activation, item, begin, shared, warp, rank, at);
+  });
+}
+
+}  // namespace deltarelay::cuda::sm90

@@ -1,0 +1,258 @@
+// The state groups of the fused walk: 64 rows of S^T (or of B^T, or of M^T) each, in fp32 accumulators; every product has A in registers.
+//
+// Between chunks the state is what it is; inside one it is in the frame of the chunk's middle, S+ = e^{Gmid} S.
+#pragma once
+#include "kernels/cuda/ptx/matrix.cuh"
+#include "kernels/cuda/ptx/shared_memory.cuh"
+#include "kernels/cuda/ptx/wgmma.cuh"
+#include "kernels/cuda/sm90/fused/kda/memory.cuh"
+#include "kernels/cuda/sm90/rows/walk_maps.h"
+#include "kernels/cuda/tile/descriptor.cuh"
+#include "kernels/cuda/tile/state_io.cuh"
+
+namespace deltarelay::cuda::sm90 {
+
+// This lane's share of a vector over the channels, which lies in the order of pairs_at.
+struct ChannelFactors {
+  float4 of[8];
+  __device__ __forceinline__ ChannelFactors(const uint8_t* vector, int column) {
+#pragma unroll
+    for (int b = 0; b < 8; ++b) of[b] = *reinterpret_cast<const float4*>(vector + (16 * b + 2 * column) * 4);
+  }
+  // Of blocks `first` to `last` - 1, loaded where this stands: the compiler moves it over no barrier.
+  __device__ __forceinline__ ChannelFactors(uint32_t vector, int column, int first, int last) {
+#pragma unroll
+    for (int b = first; b < last; ++b) of[b] = load_quad(vector + (16 * b + 2 * column) * 4);
+  }
+  __device__ __forceinline__ void scale(float (&state)[64], int first = 0, int last = 8) const {
+#pragma unroll
+    for (int b = first; b < last; ++b) {
+      float* s = state + 8 * b;
+      s[0] *= of[b].x, s[1] *= of[b].y, s[2] *= of[b].x, s[3] *= of[b].y;
+      s[4] *= of[b].z, s[5] *= of[b].w, s[6] *= of[b].z, s[7] *= of[b].w;
+    }
+  }
+};
+
+__device__ __forceinline__ void load_strength(float4 (&strength)[4], const TokenFactors& factors, int column) {
+#pragma unroll
+  for (int n = 0; n < 4; ++n) strength[n] = *reinterpret_cast<const float4*>(factors.strength[4 * n + column / 2]);
+}
+
+// product = K S, or what blocks `first` to `last` - 1 of the channels add to it, which become `operand`; `k_plus` is K as an operand. Neither
+// committed nor waited for.
+__device__ __forceinline__ void read_keys(float (&product)[16], const float (&state)[64], Fragment (&operand)[8],
+                                          uint64_t k_plus, int first = 0, int last = 8) {
+#pragma unroll
+  for (int k = first; k < last; ++k) operand[k] = pack_block<__nv_bfloat16>(state, k);
+  wgmma_fence();
+#pragma unroll
+  for (int k = first; k < last; ++k)
+    Wgmma<__nv_bfloat16>::times(product, operand[k], k_plus + channel_step(k, FusedStage::kHalfBytes), k > 0);
+}
+
+// S+ <- S+ + k-^T U. Not waited for. A group of products for each half of the channels: the first is scaled while the second is at work.
+__device__ __forceinline__ void update_state(float (&state)[64], const Fragment (&update)[2], uint32_t stage) {
+  using Product = Wgmma<__nv_bfloat16>;
+  const uint64_t k_minus = swizzled_operand(stage + FusedStage::kGate, FusedStage::kHalfBytes);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+#pragma unroll
+    for (int k = 0; k < 2; ++k)
+      Product::times_transposed(half_of(state, half), update[k],
+                                k_minus + operand_step(half * FusedStage::kHalfBytes + k * 16 * kRowBytes), true);
+    wgmma_commit();
+  }
+}
+
+// S <- late S+, when the update is done; `kLater` groups of products were issued behind it and are not waited for.
+template <int kLater>
+__device__ __forceinline__ void finish_update(float (&state)[64], const ChannelFactors& late) {
+  wgmma_wait<kLater + 1>();
+  pin(half_of(state, 0));
+  late.scale(state, 0, 4);
+  pin(half_of(state, 0));  // ahead of the second wait
+  wgmma_wait<kLater>();
+  pin(half_of(state, 1));
+  late.scale(state, 4, 8);
+}
+
+// Outputs of one half of the values (emit_items).
+template <int kCtas>
+__device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs& args, const Item& item,
+                                           FusedShared<kCtas>& shared, int group, int rank,
+                                           RingPosition<FusedRing<kCtas>::kStages>& position, float (&state)[64]) {
+  using Two = Pair<__nv_bfloat16>;
+  using Product = Wgmma<__nv_bfloat16>;
+  const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, warp = thread / 32;
+  const int column = lane_column_of(lane);
+  const int tokens = item.tokens;
+  // This lane's row of its warp's 16 value columns, 16 tokens at a time, for transposing ldmatrix and stmatrix.
+  const int half = rank + group;
+  const uint32_t v_offset = opaque(FusedStage::kV + group * FusedStage::kTileBytes +  // as the column is
+                                   swizzled_offset(8 * (lane / 16) + lane % 8, 2 * warp + lane / 8 % 2));
+
+  constexpr bool kSends = kCtas == 1;  // the outputs: a single CTA has no warp to spare for that
+  const OutputPlace place(item);
+  float product[16];  // K S, then R, then U
+  float out[16];
+  int previous = 0;  // stage of the chunk before
+
+  // O^T of a chunk into the v tile of its stage. A warp overwrites only what it has read.
+  auto write_output = [&](int stage_index) {
+    const float* query = tokens_of(shared.ring[stage_index]).query + column;
+    Fragment packed[2];
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      const float2 f = *reinterpret_cast<const float2*>(query + 8 * n);
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+        packed[n / 2].reg[2 * (n % 2) + r] = Two::pack(out[4 * n + 2 * r] * f.x, out[4 * n + 2 * r + 1] * f.y);
+    }
+    const uint32_t at = shared_address(shared.ring[stage_index]) + v_offset;
+#pragma unroll
+    for (int b = 0; b < 2; ++b) store_matrix_transposed(at + b * 16 * kRowBytes, packed[b]);
+    if constexpr (!kSends) warp_arrive(&shared.done[stage_index]);
+  };
+  auto output_tile = [&](int stage_index) {
+    return shared.ring[stage_index] + FusedStage::kV + group * FusedStage::kTileBytes;
+  };
+
+  // Counted in tokens: a chunk's number and the number of chunks are two registers more, and spill.
+#pragma unroll 1
+  for (int first = 0; first < tokens; first += kFusedChunk) {
+    const int stage_index = position.stage;
+    const uint32_t stage = shared_address(shared.ring[stage_index]);
+    wait_parity(&shared.scaled[stage_index], position.parity);
+
+    Fragment value[2];
+    load_values(value, stage + v_offset);
+    Fragment state_operand[8];
+    const uint64_t q_plus = swizzled_operand(stage + FusedStage::kQ), k_plus = swizzled_operand(stage + FusedStage::kK);
+    ChannelFactors(shared.ring[stage_index] + FusedStage::kEarly, column).scale(state);
+    read_keys(product, state, state_operand, k_plus);
+    wgmma_commit();
+    // Behind K S: the output of the chunk before goes to shared memory, which frees its registers for Q S.
+    if (first > 0) write_output(previous);
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < 8; ++k)
+      Product::times(out, state_operand[k], q_plus + channel_step(k, FusedStage::kHalfBytes), k > 0);
+    wgmma_commit();
+
+    const TokenFactors& factors = tokens_of(shared.ring[stage_index]);
+    float4 strength[4];
+    load_strength(strength, factors, column);
+    wgmma_wait<1>();
+    pin(product);
+    subtract_prediction<__nv_bfloat16>(product, value, strength, true, column, tokens - first);
+    const Fragment error[2] = {pack_block<__nv_bfloat16>(product, 0), pack_block<__nv_bfloat16>(product, 1)};
+
+    // U = R + T R
+    wait_parity(&shared.solved[stage_index], position.parity);
+    wgmma_fence();
+    add_triangle<__nv_bfloat16>(product, error, triangle_operand(stage + FusedStage::kT));
+    wgmma_commit();
+    // Behind T R: the output of the chunk before to memory.
+    if (kSends && first > 0)
+      send_output<__nv_bfloat16>(maps, args, place, output_tile(previous), first / kFusedChunk - 1, tokens, half, group,
+                                 thread);
+    wgmma_wait<0>();
+    pin(product);
+    pin(out);
+    const Fragment update[2] = {pack_block<__nv_bfloat16>(product, 0), pack_block<__nv_bfloat16>(product, 1)};
+
+    // S+ <- S+ + k-^T U; behind it the diagonal of P in fp32, then P U.
+    wgmma_fence();
+    update_state(state, update, stage);
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      const float2 diagonal = *reinterpret_cast<const float2*>(&factors.diagonal[8 * n + column]);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        float &low = out[4 * n + 2 * r], &high = out[4 * n + 2 * r + 1];
+        low = fmaf(diagonal.x, product[4 * n + 2 * r], low);
+        high = fmaf(diagonal.y, product[4 * n + 2 * r + 1], high);
+      }
+    }
+    wgmma_fence();
+    add_triangle<__nv_bfloat16>(out, update, triangle_operand(stage + FusedStage::kP));
+    wgmma_commit();
+    finish_update<1>(state, {shared.ring[stage_index] + FusedStage::kLate, column});
+    // By now the output of the chunk before has been read: its stage is free. The compiler moves no arithmetic over this branch, so that the
+    // scaling stays ahead of the wait for P U.
+    if (kSends && first > 0 && thread == 0) {
+      ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>{});
+      release_stage<kCtas>(shared, previous, rank);
+    }
+    previous = stage_index;
+    position.advance();
+    wgmma_wait<0>();
+    pin(out);
+  }
+  if (tokens == 0) return;
+  write_output(previous);
+  if constexpr (kSends)
+    send_output<__nv_bfloat16>(maps, args, place, output_tile(previous), (tokens - 1) / kFusedChunk, tokens, half,
+                               group, thread);
+}
+
+// B^T (with values, from zero) or M^T (without, from the identity) of a segment.
+__device__ __forceinline__ void summarize_fused(const WalkArgs& args, const Item& item, FusedShared<2>& shared,
+                                                int rank, bool values, float (&state)[64]) {
+  constexpr int kCtas = 2;
+  const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, warp = thread / 32;
+  const int column = lane_column_of(lane), chunks = item.row.chunks, tokens = item.tokens;
+  const uint32_t v_offset =  // opaque as the column is
+      opaque(FusedStage::kV + swizzled_offset(8 * (lane / 16) + lane % 8, 2 * warp + lane / 8 % 2));
+  RingPosition<FusedRing<kCtas>::kStages> position;
+  int previous = 0;  // stage of the chunk before
+  auto walk = [&](int chunk) {
+    const int stage_index = position.stage;
+    const uint32_t stage = shared_address(shared.ring[stage_index]);
+    wait_parity(&shared.scaled[stage_index], position.parity);
+    Fragment value[2];
+    load_values(value, stage + v_offset);
+    Fragment operand[8];
+    float product[16];
+    const uint64_t k_plus = swizzled_operand(stage + FusedStage::kK);
+    // K S by halves of the channels: that of the first starts before the others are scaled and packed.
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int from = 4 * half, to = from + 4;
+      ChannelFactors(stage + FusedStage::kEarly, column, from, to).scale(state, from, to);
+      read_keys(product, state, operand, k_plus, from, to);
+      // In between, for its branches keep the compiler from moving the arithmetic of the second half up between the products of the first.
+      if (half == 0 && chunk > 0) release_summarized<kCtas>(shared, previous, rank, thread, values);
+    }
+    wgmma_commit();
+    __syncwarp();  // or the compiler puts what follows between the products
+    float4 strength[4];
+    load_strength(strength, tokens_of(shared.ring[stage_index]), column);
+    float weighed[16];
+    weigh_values<__nv_bfloat16>(weighed, value, strength, values, column, tokens - chunk * kFusedChunk);
+    wgmma_wait<0>();
+    pin(product);
+    subtract_prediction(product, weighed, strength);
+    const Fragment error[2] = {pack_block<__nv_bfloat16>(product, 0), pack_block<__nv_bfloat16>(product, 1)};
+    wait_parity(&shared.solved[stage_index], position.parity);
+    wgmma_fence();
+    add_triangle<__nv_bfloat16>(product, error, triangle_operand(stage + FusedStage::kT));
+    wgmma_commit();
+    wgmma_wait<0>();
+    pin(product);
+    const Fragment update[2] = {pack_block<__nv_bfloat16>(product, 0), pack_block<__nv_bfloat16>(product, 1)};
+    wgmma_fence();
+    update_state(state, update, stage);
+    const ChannelFactors late(shared.ring[stage_index] + FusedStage::kLate, column);
+    position.advance();
+    finish_update<0>(state, late);
+    previous = stage_index;
+  };
+  for_each_chunk(chunks, kLookEvery, values, walk, [&](int chunk) {
+    return release_vanished<kCtas>(shared, shared.scaled, position, previous, chunks - chunk, rank, thread, state,
+                                   args.vanish_bound);
+  });
+}
+
+}  // namespace deltarelay::cuda::sm90
