@@ -52,7 +52,7 @@ build_wheel() {  # <folder of pyproject.toml> <option of pip>...
   local folder=$1 raw
   shift
   rm -rf "$work/raw" "$work/tagged"
-  "$work/build/bin/pip" wheel "${offline_pip[@]}" --wheel-dir "$work/raw" "$folder" -C cmake.define.DELTARELAY_SYSTEM_DEPS=OFF \
+  "$work/build/bin/pip" wheel --no-cache-dir "${offline_pip[@]}" --wheel-dir "$work/raw" "$folder" -C cmake.define.DELTARELAY_SYSTEM_DEPS=OFF \
     -C "cmake.define.DELTARELAY_DEPS_DIR=$PWD/.deps" "$@" "${defines[@]}"
   raw=$(ls "$work"/raw/*.whl)
   scripts/check_wheel.py "$raw"

@@ -8,10 +8,12 @@ import sys
 
 
 def command_path() -> str:
-    """The program: that of deltarelay-cuda where it is installed, since only that one can use a GPU, else our own."""
-    wanted = os.environ.get("DELTARELAY_COMMAND")
-    if wanted:
-        return wanted
+    """The program: DELTARELAY_COMMAND, else that of deltarelay-cuda (only that one can use a GPU), else our own."""
+    named = os.environ.get("DELTARELAY_COMMAND")
+    if named:
+        if not os.access(named, os.X_OK):
+            raise FileNotFoundError(f"DELTARELAY_COMMAND: expected a program, found none at {named}")
+        return named
     if importlib.util.find_spec("deltarelay_cuda") is not None:
         import deltarelay_cuda
 
@@ -21,17 +23,16 @@ def command_path() -> str:
     core = importlib.util.find_spec("deltarelay._core")
     if core is not None and core.origin:
         folders.append(os.path.dirname(os.path.abspath(core.origin)))
-    paths = [os.path.join(folder, "bin", "deltarelay") for folder in folders]
+    paths = [os.path.join(folder, "bin", "deltarelay") for folder in dict.fromkeys(folders)]
     for path in paths:
         if os.access(path, os.X_OK):
             return path
-    raise FileNotFoundError(f"deltarelay: expected the command in this package, found no program at {' or '.join(paths)}")
+    raise FileNotFoundError(f"deltarelay: expected the command in this package, found none at {' or '.join(paths)}")
 
 
 def main() -> None:
     """Become the program, with the arguments of this process; does not return."""
     try:
-        path = command_path()
-        os.execv(path, ["deltarelay", *sys.argv[1:]])
+        os.execv(command_path(), ["deltarelay", *sys.argv[1:]])
     except OSError as error:
         sys.exit(str(error))
