@@ -1,4 +1,4 @@
-"""The GPU build of deltarelay's library and of its command. deltarelay finds both at import: nothing has to be called."""
+"""The GPU build of deltarelay's library and of its command. deltarelay finds both at import."""
 
 from __future__ import annotations
 
