@@ -4,16 +4,35 @@
 #   GTest::gtest, GTest::gmock, GTest::gtest_main, GTest::gmock_main     tests
 #   CLI11::CLI11, nlohmann_json::nlohmann_json                           tools
 #
-# -DDELTARELAY_SYSTEM_DEPS=OFF skips the system's packages, which is how the tests of .deps are done.
+# -DDELTARELAY_SYSTEM_DEPS=OFF skips the system's packages, which is how the tests of .deps are done. A wheel takes the sources first, where they
+# are there: Highway is then inside its library, and the wheel runs where no Highway is. Where neither is there, a wheel's build fetches them.
 include_guard()
-option(DELTARELAY_SYSTEM_DEPS "Look for dependencies installed on the system before using DELTARELAY_DEPS_DIR" ON)
+set(system_deps_by_default ON)
+if(SKBUILD AND EXISTS ${DELTARELAY_DEPS_DIR}/highway/hwy/highway.h)
+  set(system_deps_by_default OFF)
+endif()
+option(DELTARELAY_SYSTEM_DEPS "Look for dependencies installed on the system before using DELTARELAY_DEPS_DIR"
+       ${system_deps_by_default})
 mark_as_advanced(DELTARELAY_SYSTEM_DEPS)
 
-function(dr_missing what package)
-  message(
-    FATAL_ERROR
-      "${what} was not found: neither as a system package (Debian: apt-get install ${package}) nor as sources in "
-      "${DELTARELAY_DEPS_DIR} (scripts/fetch_deps.sh puts them there)")
+# The sources of a dependency that the system has not, by one of their files. Those who type `pip install` did not mean to install packages first.
+function(dr_require_sources file what package)
+  if(NOT EXISTS ${DELTARELAY_DEPS_DIR}/${file} AND SKBUILD)
+    find_program(DELTARELAY_APT_GET apt-get)
+    mark_as_advanced(DELTARELAY_APT_GET)
+    set(fetched ${PROJECT_BINARY_DIR}/deps)
+    if(DELTARELAY_APT_GET AND NOT EXISTS ${fetched})
+      message(STATUS "${what} is not on this machine: fetching the sources of dependencies (scripts/fetch_deps.sh)")
+      execute_process(COMMAND ${PROJECT_SOURCE_DIR}/scripts/fetch_deps.sh ${fetched})
+      set(DELTARELAY_DEPS_DIR ${fetched} CACHE PATH "" FORCE)
+    endif()
+  endif()
+  if(NOT EXISTS ${DELTARELAY_DEPS_DIR}/${file})
+    message(
+      FATAL_ERROR
+        "${what} was not found: neither as a system package (Debian: apt-get install ${package}) nor as sources in "
+        "${DELTARELAY_DEPS_DIR} (scripts/fetch_deps.sh puts them there)")
+  endif()
 endfunction()
 
 # A static Highway of the handful of files the library uses, hidden like everything else in it.
@@ -61,18 +80,14 @@ if(DELTARELAY_SYSTEM_DEPS)
   include(${CMAKE_CURRENT_LIST_DIR}/find_highway.cmake)
 endif()
 if(NOT TARGET hwy::hwy)
-  if(NOT EXISTS ${DELTARELAY_DEPS_DIR}/highway/hwy/highway.h)
-    dr_missing("Google Highway" libhwy-dev)
-  endif()
+  dr_require_sources(highway/hwy/highway.h "Google Highway" libhwy-dev)
   dr_hwy_from_sources(${DELTARELAY_DEPS_DIR}/highway)
 endif()
 
 if(DELTARELAY_BUILD_TESTS)
   dr_find(GTest)
   if(NOT TARGET GTest::gmock)
-    if(NOT EXISTS ${DELTARELAY_DEPS_DIR}/googletest/googletest/src/gtest-all.cc)
-      dr_missing(GoogleTest "libgtest-dev libgmock-dev")
-    endif()
+    dr_require_sources(googletest/googletest/src/gtest-all.cc GoogleTest "libgtest-dev libgmock-dev")
     dr_gtest_from_sources(${DELTARELAY_DEPS_DIR}/googletest)
   endif()
 endif()
@@ -80,16 +95,12 @@ endif()
 if(DELTARELAY_BUILD_TOOLS)
   dr_find(CLI11)
   if(NOT TARGET CLI11::CLI11)
-    if(NOT EXISTS ${DELTARELAY_DEPS_DIR}/cli11/CLI/CLI.hpp)
-      dr_missing(CLI11 libcli11-dev)
-    endif()
+    dr_require_sources(cli11/CLI/CLI.hpp CLI11 libcli11-dev)
     dr_headers_only(CLI11::CLI11 ${DELTARELAY_DEPS_DIR}/cli11)
   endif()
   dr_find(nlohmann_json)
   if(NOT TARGET nlohmann_json::nlohmann_json)
-    if(NOT EXISTS ${DELTARELAY_DEPS_DIR}/nlohmann_json/nlohmann/json.hpp)
-      dr_missing(nlohmann-json nlohmann-json3-dev)
-    endif()
+    dr_require_sources(nlohmann_json/nlohmann/json.hpp nlohmann-json nlohmann-json3-dev)
     dr_headers_only(nlohmann_json::nlohmann_json ${DELTARELAY_DEPS_DIR}/nlohmann_json)
   endif()
 endif()

@@ -12,6 +12,6 @@ if [ -z "${found:-}" ]; then
 fi
 mode=(--dry-run -Werror)
 if [ "${1:-}" = --fix ]; then mode=(-i); fi
-find src include tools tests bench examples -type f \
+find src include tools tests bench examples python -type f \
   \( -name '*.h' -o -name '*.hpp' -o -name '*.c' -o -name '*.cpp' -o -name '*.inl' -o -name '*.cu' -o -name '*.cuh' \) \
   -print0 2>/dev/null | xargs -0 "$found" "${mode[@]}"

@@ -13,7 +13,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 MAX_LINES = 600
 BANNED_WORDS = {"utils", "util", "helpers", "helper", "common", "misc"}
 SOURCE_SUFFIXES = {".h", ".hpp", ".c", ".cpp", ".inl", ".cu", ".cuh"}
-SEARCHED = ("src", "include", "tools", "tests", "bench", "examples")
+SEARCHED = ("src", "include", "tools", "tests", "bench", "examples", "python")
 
 API = "include/deltarelay"
 STAGES = "src/kernels/stages.h"
@@ -54,6 +54,7 @@ ALLOWED = {
     "tools/deltarelay": [API, *TOOLS],
     "tools/first_call": [API],
     "examples": [API],
+    "python/binding": [API],
     "bench": [API, *TOOLS],
     "bench/alone": [API, "src"],  # kernels without the library around them
     "tests/abi": [API, *TOOLS],
@@ -72,6 +73,7 @@ THIRD_PARTY = {
     "hwy/": ["src/kernels/cpu", "tools/deltarelay"],
     "CLI/": ["tools/deltarelay"],
     "nlohmann/": ["tools", "tests", "bench"],
+    "Python.h": ["python/binding"],
     "gtest/": ["tests"],
     "gmock/": ["tests"],
     **dict.fromkeys(

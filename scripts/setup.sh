@@ -2,10 +2,10 @@
 # Installs what a build needs, on Debian 12 or Ubuntu 24.04 and later; does nothing when all of it is there.
 #
 #   scripts/setup.sh build     compiler, CMake, Ninja, ccache, Highway, CLI11, nlohmann-json
-#   scripts/setup.sh test      the same, with GoogleTest and the style checkers
+#   scripts/setup.sh test      the same, with GoogleTest, the style checkers and what the Python package is built with
 set -euo pipefail
 build=(g++ cmake ninja-build ccache pkg-config libhwy-dev libcli11-dev nlohmann-json3-dev python3 ca-certificates)
-tests=(git make libgtest-dev libgmock-dev)
+tests=(git make libgtest-dev libgmock-dev python3-dev python3-venv)
 # Formatting depends on the version. Where this one is not to be had, the style checks say so and are skipped.
 style=(clang-format-14 clang-tidy-14)
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# From a bare clone to tested: installs what is missing, builds with warnings as errors, runs every test and style check,
-# then the suite again under AddressSanitizer + UBSan and under ThreadSanitizer. A second run builds only what changed.
+# From a bare clone to tested: installs what is missing, builds with warnings as errors, runs every test and style check, then the tests of the
+# Python package, then the suite again under AddressSanitizer + UBSan and under ThreadSanitizer. A second run builds only what changed.
 #
 #   scripts/test.sh            everything
-#   scripts/test.sh ci         one of the suites (ci, asan, tsan), or several
+#   scripts/test.sh ci         one of the suites (ci, python, asan, tsan), or several
 #
 # A CUDA toolkit is expected where nvcc or /usr/local/cuda is there or the environment speaks of one (CUDA_HOME, CUDA_PATH, CUDACXX), or where
 # DELTARELAY_EXPECT_CUDA is 1 (0: not expected). Then it is an error when the GPU backends cannot be built; elsewhere they are left out.
@@ -12,7 +12,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 suites=("$@")
-[ ${#suites[@]} -gt 0 ] || suites=(ci asan tsan)
+[ ${#suites[@]} -gt 0 ] || suites=(ci python asan tsan)
 ./scripts/setup.sh test
 jobs=$(nproc)
 logs=build/logs
@@ -42,13 +42,16 @@ for suite in "${suites[@]}"; do
   count_cpu
   started_cpu=$cpu
   echo "== $suite: configure and build"
+  preset=$suite
+  targets=()
+  if [ "$suite" = python ]; then preset=ci targets=(--target python_package); fi  # made of the same objects
   with=()
-  if [ "$suite" = ci ] && [ "$expect_cuda" != 0 ]; then
+  if [ "$preset" = ci ] && [ "$expect_cuda" != 0 ]; then
     with=(-DDELTARELAY_CUDA=ON)  # sanitizers are for the host alone
     if nvidia-smi -L >/dev/null 2>&1; then with+=(-DDELTARELAY_CUDA_QUICK=OFF); fi
   fi
-  if ! { cmake --preset "$suite" "${with[@]}" >"$logs/$suite.configure" 2>&1 || { cat "$logs/$suite.configure"; false; }; } ||
-    ! cmake --build --preset "$suite" -j "$jobs"; then
+  if ! { cmake --preset "$preset" "${with[@]}" >"$logs/$suite.configure" 2>&1 || { cat "$logs/$suite.configure"; false; }; } ||
+    ! cmake --build --preset "$preset" -j "$jobs" "${targets[@]}"; then
     failed+=("$suite")
     summary+=("$suite: did not build")
     continue
@@ -57,6 +60,13 @@ for suite in "${suites[@]}"; do
   count_cpu
   built_cpu=$cpu
   echo "== $suite: test"
+  if [ "$suite" = python ]; then
+    ./scripts/test_python.sh || failed+=(python)
+    count_cpu
+    summary+=("python (build $((built - started)) s, cpu $((built_cpu - started_cpu)) s; tests $((SECONDS - built)) s, cpu $((cpu - built_cpu)) s):" \
+      "$(sed 's/^/  /' "$logs/python.summary" 2>/dev/null || true)")
+    continue
+  fi
   runner=()
   if [ "$suite" = tsan ]; then runner=("${fixed_mappings[@]}"); fi
   "${runner[@]}" ctest --preset "$suite" -j "$jobs" 2>&1 | tee "$logs/$suite.tests" || failed+=("$suite")

@@ -1,0 +1,38 @@
+"""The command `deltarelay`: a program that lies in this package."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+
+
+def command_path() -> str:
+    """The program: DELTARELAY_COMMAND, else that of deltarelay-cuda (only that one can use a GPU), else our own."""
+    named = os.environ.get("DELTARELAY_COMMAND")
+    if named:
+        if not os.access(named, os.X_OK):
+            raise FileNotFoundError(f"DELTARELAY_COMMAND: expected a program, found none at {named}")
+        return named
+    if importlib.util.find_spec("deltarelay_cuda") is not None:
+        import deltarelay_cuda
+
+        return deltarelay_cuda.command_path()
+    # Compiled files lie together; of an editable installation they are not where the modules are.
+    folders = [os.path.dirname(os.path.abspath(__file__))]
+    core = importlib.util.find_spec("deltarelay._core")
+    if core is not None and core.origin:
+        folders.append(os.path.dirname(os.path.abspath(core.origin)))
+    paths = [os.path.join(folder, "bin", "deltarelay") for folder in dict.fromkeys(folders)]
+    for path in paths:
+        if os.access(path, os.X_OK):
+            return path
+    raise FileNotFoundError(f"deltarelay: expected the command in this package, found none at {' or '.join(paths)}")
+
+
+def main() -> None:
+    """Become the program, with the arguments of this process; does not return."""
+    try:
+        os.execv(command_path(), ["deltarelay", *sys.argv[1:]])
+    except OSError as error:
+        sys.exit(str(error))
