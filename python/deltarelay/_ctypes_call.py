@@ -13,6 +13,7 @@ from ._views import address_of, alignment_of, is_numpy, is_torch, torch_dtype, t
 _make_plan = maker(Entry)
 _Q = ARGUMENTS.index("q")
 _O, _FINAL, _CHECKPOINT = (ARGUMENTS.index(name) for name in ("o", "final", "checkpoint"))
+_WRITTEN = (_O, _FINAL, _CHECKPOINT, ARGUMENTS.index("report"))
 _SEQ_OFFSETS, _HOST_OFFSETS = ARGUMENTS.index("seq_offsets"), ARGUMENTS.index("host_offsets")
 _WORKSPACE_ALIGNMENT = 256
 
@@ -22,8 +23,9 @@ def _is_plain(value: Any) -> bool:
     torch = torch_if_imported()
     if torch is not None and type(value) in (torch.Tensor, torch.nn.Parameter):
         on_memory = value.layout is torch.strided and value.device.type in ("cpu", "cuda")
-        return on_memory and not value.requires_grad and not value.is_neg() and not value.is_conj()
-    return is_numpy(value)
+        is_number = not (value.is_quantized or value.is_neg() or value.is_conj())
+        return on_memory and is_number and not value.requires_grad
+    return is_numpy(value) and not hasattr(value, "mask")
 
 
 def _key(settings: Settings, arguments: tuple[Any, ...]) -> Any:
@@ -33,7 +35,10 @@ def _key(settings: Settings, arguments: tuple[Any, ...]) -> Any:
             continue
         device = value.device if is_torch(value) else "cpu"
         strides = value.stride() if is_torch(value) else value.strides
-        key.append((index, value.dtype, tuple(value.shape), strides, device, alignment_of(address_of(value))))
+        address = address_of(value)
+        if address == 0 and 0 not in value.shape:
+            raise RuntimeError("no memory")
+        key.append((index, value.dtype, tuple(value.shape), strides, device, alignment_of(address)))
     for index in (_HOST_OFFSETS, _SEQ_OFFSETS):
         offsets = arguments[index]
         if offsets is not None and (not is_torch(offsets) or offsets.device.type == "cpu"):
@@ -61,7 +66,12 @@ def call(settings: Settings, *arguments: Any) -> Any:
     as_torch = is_torch(arguments[_Q])
     if any(is_torch(value) != as_torch for value in arguments[:_HOST_OFFSETS] if value is not None):
         return NotImplemented
-    key = _key(settings, arguments)
+    if not as_torch and not all(arguments[i].flags.writeable for i in _WRITTEN if arguments[i] is not None):
+        return NotImplemented
+    try:
+        key = _key(settings, arguments)
+    except RuntimeError:  # of plain type, yet without memory: inside one of torch.func's transforms
+        return NotImplemented
     entry = PLANS.get(key)
     if entry is None:
         entry = _make_plan(settings, arguments, key)
