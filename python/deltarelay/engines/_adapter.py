@@ -64,7 +64,9 @@ def check_unknown(where: str, keywords: dict[str, Any]) -> None:
     for name, value in keywords.items():
         if not is_nothing(value):
             raise Unsupported(f"{name}: expected None or False in a call of {where}, found {type(value).__name__}")
-        say_once(f"{where}: keyword {name!r} is not known to this adapter; it was {value} and is left out", logging.INFO)
+        say_once(
+            f"{where}: keyword {name!r} is not known to this adapter; it was {value} and is left out", logging.INFO
+        )
 
 
 def run_or_leave(where: str, ours: Callable[[], Any], theirs: Callable[[], Any]) -> Any:
@@ -94,19 +96,26 @@ def dtype_of(state: Any) -> str:
 
 
 def one_checkpoint(positions: Any, wanted: Any, states: Any) -> dict[str, Any]:
-    """Arguments for a state inside each sequence that wants one: `states[n]` after `positions[n]` tokens. No host sync."""
+    """Arguments for a state inside each sequence that wants one: `states[n]` after `positions[n]` tokens, which is above 0.
+
+    Lists have a row for each sequence that wants one, and then rows that nobody reads: no length depends on what is wanted, so
+    that nothing is asked of the device.
+    """
     import torch
 
-    count = positions.shape[0]
+    count, device = positions.shape[0], positions.device
     if states.shape[0] != count:
         raise Invalid(f"states to keep: expected {count}, one a sequence, found {states.shape[0]}")
-    rows = torch.arange(count + 1, dtype=torch.int32, device=positions.device)
+    offsets = torch.nn.functional.pad(wanted.cumsum(0, dtype=torch.int32), (1, 0))
+    rows = torch.where(wanted, offsets[:-1], count).long()  # of those that want none: behind the end
+    index = torch.full((count + 1,), -1, dtype=torch.int32, device=device)
+    index.scatter_(0, rows, torch.arange(count, dtype=torch.int32, device=device))
     return {
         "checkpoints": "list",
         "checkpoint": states,
-        "checkpoint_index": torch.where(wanted, rows[:count], -1),
-        "checkpoint_offsets": rows,
-        "checkpoint_positions": torch.where(wanted, positions, 0).to(torch.int32),
+        "checkpoint_index": index[:count],
+        "checkpoint_offsets": offsets,
+        "checkpoint_positions": torch.zeros_like(index).scatter_(0, rows, positions.to(torch.int32))[:count],
     }
 
 

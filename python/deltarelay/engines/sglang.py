@@ -51,13 +51,19 @@ def _pool(ssm_states: Any, cache_indices: Any, in_place: bool) -> dict[str, Any]
     return given
 
 
-def _tracked(track_state: Any, track_chunk_idx: Any) -> dict[str, Any]:
-    """The state at a boundary inside a sequence, for the prefix cache; -1 wants none."""
+def _tracked(track_state: Any, track_chunk_idx: Any, ssm_states: Any, cache_indices: Any) -> dict[str, Any]:
+    """The state at a boundary inside a sequence, for the prefix cache; -1 wants none. Boundary 0 is the state before the call."""
+    import torch
+
     if (track_state is None) != (track_chunk_idx is None):
         raise Invalid("track_state: expected together with track_chunk_idx, found one of them")
     if track_state is None:
         return {}
-    return one_checkpoint(track_chunk_idx * CHUNK, track_chunk_idx >= 0, track_state)
+    kept = one_checkpoint(track_chunk_idx * CHUNK, track_chunk_idx > 0, track_state)
+    before = ssm_states.index_select(0, cache_indices.clamp(min=0))
+    at_start, is_real = (mask[:, None, None, None] for mask in (track_chunk_idx == 0, cache_indices >= 0))
+    torch.where(at_start, torch.where(is_real, before, 0).to(track_state.dtype), track_state, out=track_state)
+    return kept
 
 
 def _refuse_plans(cu_starts: Any, count: int | None, every: int | None) -> None:
@@ -104,7 +110,7 @@ def gdn_extend(
         seq_offsets=query_start_loc,
         o=output,
         **_pool(ssm_states, cache_indices, inplace_update),
-        **_tracked(track_state, track_chunk_idx),
+        **_tracked(track_state, track_chunk_idx, ssm_states, cache_indices),
         **options(),
     )
     return result.o, None, None
@@ -147,7 +153,7 @@ def kda_extend(
     _refuse_plans(state_checkpoint_cu_starts, num_state_checkpoints, state_checkpoint_every_n_tokens)
     if is_spec_decode:
         raise Unsupported("is_spec_decode: expected False, found a step that must not be committed in place")
-    kept = _tracked(track_state, track_chunk_idx)
+    kept = _tracked(track_state, track_chunk_idx, ssm_states, cache_indices)
     if return_intermediate_states and not kept and (track_ssm_h_src is None or track_ssm_h_src.numel() > 0):
         kept = {"checkpoints": "chunks"}
     if A_log is None:
@@ -203,7 +209,9 @@ def _kernel_class(base: Any, name: str, ours: Any) -> Any:
         def extend_of_sglang(self, *args: Any, **kwargs: Any) -> Any:
             result = super().extend(*args, **kwargs)
             if not knows_tracking and kwargs.get("track_state") is not None:
-                _track_from_h(result[2], *(kwargs[key] for key in ("query_start_loc", "track_state", "track_chunk_idx")))
+                _track_from_h(
+                    result[2], *(kwargs[key] for key in ("query_start_loc", "track_state", "track_chunk_idx"))
+                )
             return result
 
     DeltaRelayKernel.__name__ = DeltaRelayKernel.__qualname__ = f"DeltaRelay{name}Kernel"
@@ -235,7 +243,7 @@ def take_over(dispatcher: Any, name: str) -> None:
         outcome[name] = "taken over"
     except Drift as drift:
         outcome[name] = f"declined: SGLang is not {RECORDED} here: {drift}"
-    except Exception as error:  # serving goes on without us
+    except Exception as error:  # noqa: BLE001 -- serving goes on without us
         outcome[name] = f"declined: {type(error).__name__}: {error}"
     log.log(30 if outcome[name].startswith("declined") else 20, "SGLang, %s extend: %s", name, outcome[name])
 
@@ -265,7 +273,7 @@ def register() -> dict[str, str]:
             _done[target] = "hooked"
         except (Drift, AttributeError) as drift:
             _done[target] = f"declined: SGLang is not {RECORDED} here: {drift}"
-        except Exception as error:  # serving goes on without us
+        except Exception as error:  # noqa: BLE001 -- serving goes on without us
             _done[target] = f"declined: {type(error).__name__}: {error}"
         log.log(30 if _done[target].startswith("declined") else 20, "SGLang, %s: %s", target, _done[target])
     return dict(_done)

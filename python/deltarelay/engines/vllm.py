@@ -337,9 +337,7 @@ def _replace(module_name: str, name: str, parameters: tuple[str, ...], ours: Cal
 
     @functools.wraps(theirs)
     def prefill(*args: Any, **kwargs: Any) -> Any:
-        return run_or_leave(
-            f"KDA prefill ({name})", lambda: ours(*args, **kwargs), lambda: theirs(*args, **kwargs)
-        )
+        return run_or_leave(f"KDA prefill ({name})", lambda: ours(*args, **kwargs), lambda: theirs(*args, **kwargs))
 
     setattr(module, name, prefill)
 
@@ -368,7 +366,7 @@ def register() -> dict[str, str]:
             _done[what] = f"declined: vLLM is not {RECORDED} here: {drift}"
         except ImportError as error:
             _done[what] = f"declined: not in this vLLM: {error}"
-        except Exception as error:  # serving goes on without us
+        except Exception as error:  # noqa: BLE001 -- serving goes on without us
             _done[what] = f"declined: {type(error).__name__}: {error}"
         else:
             _done[what] = "taken over"
@@ -376,4 +374,13 @@ def register() -> dict[str, str]:
     return dict(_done)
 
 
-__all__ = ["RECORDED", "SWITCH", "Unsupported", "flashkda_prefill", "gdn_prefill", "glm_prefill", "k3_prefill", "register"]
+__all__ = [
+    "RECORDED",
+    "SWITCH",
+    "Unsupported",
+    "flashkda_prefill",
+    "gdn_prefill",
+    "glm_prefill",
+    "k3_prefill",
+    "register",
+]

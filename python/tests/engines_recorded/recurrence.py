@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as functional
+from torch.nn import functional
 
 
 def unit(x: Any) -> Any:

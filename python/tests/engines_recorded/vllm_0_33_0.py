@@ -118,9 +118,7 @@ def glm_chunk_kda_with_fused_gate(
 ) -> Any:
     OWN_CALLS.append("glm")
     g = raw_gate(raw_g, A_log, g_bias, lower_bound if safe_gate else None)
-    o, final, _ = recurrence(
-        q, k, v, g, beta, cu_seqlens, initial_state, l2norm=use_qk_l2norm_in_kernel, scale=scale
-    )
+    o, final, _ = recurrence(q, k, v, g, beta, cu_seqlens, initial_state, l2norm=use_qk_l2norm_in_kernel, scale=scale)
     return o.to(q.dtype), final
 
 
