@@ -16,6 +16,7 @@ _Q = ARGUMENTS.index("q")
 _O, _FINAL, _CHECKPOINT = (ARGUMENTS.index(name) for name in ("o", "final", "checkpoint"))
 _V = ARGUMENTS.index("v")
 _TOKEN_ROWS = [ARGUMENTS.index(name) for name in ("q", "k", "v", "g", "beta", "o")]
+_WRITTEN = (_O, _FINAL, _CHECKPOINT, ARGUMENTS.index("report"))
 _SEQ_OFFSETS, _HOST_OFFSETS = ARGUMENTS.index("seq_offsets"), ARGUMENTS.index("host_offsets")
 _WORKSPACE_ALIGNMENT = 256
 
@@ -25,9 +26,10 @@ def _is_plain(value: Any) -> bool:
     torch = torch_if_imported()
     if torch is not None and type(value) in (torch.Tensor, torch.nn.Parameter):
         on_memory = value.layout is torch.strided and value.device.type in ("cpu", "cuda")
+        is_number = not (value.is_quantized or value.is_neg() or value.is_conj())
         needs_grad = value.requires_grad and torch.is_grad_enabled()
-        return on_memory and not needs_grad and not value.is_neg() and not value.is_conj()
-    return is_numpy(value)
+        return on_memory and is_number and not needs_grad
+    return is_numpy(value) and not hasattr(value, "mask")
 
 
 def _host_lengths(settings: Settings, arguments: tuple[Any, ...]) -> Any:
@@ -47,11 +49,14 @@ def _key(settings: Settings, arguments: tuple[Any, ...]) -> Any:
         if value is None:
             continue
         device = value.device if is_torch(value) else "cpu"
+        address = address_of(value)
+        if address == 0 and 0 not in value.shape:
+            raise RuntimeError("no memory")
         shape, strides = list(value.shape), list(value.stride() if is_torch(value) else value.strides)
         strides = [0 if length == 1 else stride for length, stride in zip(shape, strides)]
         if late and index in _TOKEN_ROWS and 0 <= token_axis < len(shape):
             shape[token_axis] = bucket_end(shape[token_axis])
-        key.append((index, value.dtype, *shape, *strides, device, alignment_of(address_of(value))))
+        key.append((index, value.dtype, *shape, *strides, device, alignment_of(address)))
     if lengths is not None:
         key.append(tuple(lengths.tolist()))
     return tuple(key)
@@ -76,7 +81,12 @@ def call(settings: Settings, *arguments: Any) -> Any:
     as_torch = is_torch(arguments[_Q])
     if any(is_torch(value) != as_torch for value in arguments[:_HOST_OFFSETS] if value is not None):
         return NotImplemented
-    key = _key(settings, arguments)
+    if not as_torch and not all(arguments[i].flags.writeable for i in _WRITTEN if arguments[i] is not None):
+        return NotImplemented
+    try:
+        key = _key(settings, arguments)
+    except RuntimeError:  # of plain type, yet without memory: inside one of torch.func's transforms
+        return NotImplemented
     entry = PLANS.get(key)
     if entry is None:
         entry = _make_plan(settings, arguments, key)

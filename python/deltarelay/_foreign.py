@@ -49,7 +49,8 @@ def _transform_of(value: Any) -> str:
 def _needs_op(value: Any) -> bool:
     """Tensors without memory of their own (fake, meta, functional, batched) and subclasses go by the registered ops."""
     torch = torch_if_imported()
-    return type(value) not in (torch.Tensor, torch.nn.Parameter) or value.device.type == "meta"
+    plain = type(value) in (torch.Tensor, torch.nn.Parameter)
+    return not plain or value.device.type == "meta" or torch._is_functional_tensor(value)
 
 
 def refuse_gradients(named: dict[str, Any]) -> None:
@@ -77,6 +78,9 @@ def handle(settings: Settings, arguments: tuple[Any, ...]) -> tuple[Any, Any, An
             _check_torch(name, value)
     if not as_torch:
         return _numpy(settings, arguments, named)
+    for name, value in named.items():
+        if (value.device.type == "meta") != (named["q"].device.type == "meta") and name != "host_offsets":
+            _refuse(name, f"device {named['q'].device} as q", f"{value.device}")
     refuse_gradients(named)
     if any(map(_needs_op, named.values())):
         from . import torch_ops

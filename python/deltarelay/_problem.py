@@ -134,7 +134,7 @@ def _state(
     )
     if index is not None:
         state.index_dtype = _abi.DTYPES[index.dtype]
-        if settings.null_index is not None:
+        if settings.null_index is not None and name != "checkpoint":  # its rows are the caller's own
             state.has_null_index, state.null_index = 1, settings.null_index
     if view is not None:
         axes = "[slots, HV, DV, DK]" if settings.state_layout == "value_major" else "[slots, HV, DK, DV]"

@@ -98,6 +98,7 @@ def forward(
         host_offsets: the same on the host, if it is known there: plans can then fit the lengths, and seq_offsets is not read.
         initial: states [N, HV, DV, DK] to start from, or a pool of them with `initial_index`.
         initial_index, final_index: [N] slots of the pools; a negative one or `null_index` reads zero and writes nothing.
+        checkpoint_index: a slot of `checkpoint` for each state inside sequences; a negative one writes nothing.
         has_initial: [N] of bool or uint8: whether a sequence's initial state counts.
         final: True for new final states (of `final_dtype`), or the tensor or pool to write them to, which may be `initial`.
         state_layout: "value_major" ([..., DV, DK], as serving engines keep it) or "key_major" ([..., DK, DV], FLA's default).

@@ -46,12 +46,7 @@ SCHEMAS = {
     "forward_into": f"({_WRITTEN}, {_ARGUMENTS}) -> ()",
 }
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-_TENSOR_TYPES = (torch.Tensor, torch.nn.Parameter)
-
-
-def _plain(value: Any) -> Any:
-    """A subclass that has come this far is memory with another name."""
-    return value if value is None or type(value) in _TENSOR_TYPES else value.as_subclass(torch.Tensor)
+_READABLE = frozenset((torch.Tensor, torch.nn.Parameter, type(None)))
 
 
 def _call(
@@ -146,7 +141,9 @@ def _call(
         report,
         host_offsets,
     )
-    return call(chosen, *map(_plain, tensors))
+    if not _READABLE.issuperset(map(type, tensors)):  # a subclass that has come this far is memory with another name
+        tensors = tuple(None if value is None else value.as_subclass(torch.Tensor) for value in tensors)
+    return call(chosen, *tensors)
 
 
 _NOTHING = (None, None, None, None, None, None, False)
@@ -187,7 +184,9 @@ def _check_shapes(rule: str, q: Any, k: Any, v: Any, g: Any, beta: Any) -> None:
     """What can be said of sizes that may be symbols. The call itself checks everything."""
     _check(q.ndim in (3, 4), f"q: expected [B, T, HQK, DK] or [T, HQK, DK], found {list(q.shape)}")
     _check(_same(k.shape, q.shape), f"k: expected {list(q.shape)} (as q), found {list(k.shape)}")
-    _check(_same(v.shape[:-2], q.shape[:-2]), f"v: expected {list(q.shape[:-2])} ahead of its heads, found {list(v.shape)}")
+    _check(
+        _same(v.shape[:-2], q.shape[:-2]), f"v: expected {list(q.shape[:-2])} ahead of its heads, found {list(v.shape)}"
+    )
     _check(rule in ("kda", "gdn"), f"rule: expected one of 'kda', 'gdn', found {rule!r}")
     heads = v.shape[:-1]
     wanted = (*heads, q.shape[-1]) if rule == "kda" else heads
@@ -368,7 +367,7 @@ def _options(chosen: Settings | Values, tensors: tuple[Any, ...]) -> dict[str, A
 
 def dispatch(chosen: Settings | Values, tensors: tuple[Any, ...]) -> tuple[Any, Any, Any]:
     """(o, final, checkpoint) by the operator that has these results. Arguments as `_call.call` takes them."""
-    q, k, v, g, beta, _, _, o, initial, _, _, final, final_index, checkpoint, checkpoint_index = tensors[:15]
+    q, k, v, g, beta, _, _, o, _, _, _, final, final_index, checkpoint, checkpoint_index = tensors[:15]
     refuse_gradients(dict(zip(_NAMES, tensors)))
     options = _options(chosen, tensors)
     rows = (chosen.rule, q, k, v, g, beta)

@@ -1,0 +1,7 @@
+"""Adapters for serving engines. Each is an entry point that does nothing unless it is switched on:
+
+    DELTARELAY_VLLM=1      deltarelay.engines.vllm.register
+    DELTARELAY_SGLANG=1    deltarelay.engines.sglang.register
+
+See docs/python-engines.md.
+"""
