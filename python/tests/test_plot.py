@@ -131,10 +131,9 @@ def pyplot() -> Any:
 
 @pytest.mark.parametrize("name", PLANS)
 def test_plan_on_axes(pyplot: Any, name: str) -> None:
-    axes = plot.plan(PLANS[name]())
-    axes.figure.canvas.draw()
     _, given = pyplot.subplots()
     assert plot.plan(PLANS[name](), ax=given) is given
+    given.figure.canvas.draw()
 
 
 def test_times_of_the_axes(pyplot: Any) -> None:
@@ -150,7 +149,6 @@ def test_times_of_the_axes(pyplot: Any) -> None:
 def test_bench(pyplot: Any, path: Path, unit: str) -> None:
     rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
     axes = plot.bench(path, unit=unit)
-    axes.figure.canvas.draw()
     assert [label.get_text() for label in axes.get_yticklabels()] == [row["case"] for row in rows]
     ours = next(container for container in axes.containers if container.get_label() == "DeltaRelay")
     widths = [row["ms"] if unit == "ms" else row["token_heads_per_s"] / 1e6 for row in rows]

@@ -44,20 +44,24 @@ def _message(ax: Any, picture: Picture) -> Any:
 
 def _timeline(ax: Any, picture: Picture, timeline: Timeline, top: float, end: float, scale: float) -> None:
     """Units from `top` downwards: the axis is inverted."""
+    from matplotlib.collections import PolyCollection
+
     units = picture.units
     ax.broken_barh([(0, end / scale)], (top, units), facecolors=IDLE, zorder=0)
     for stage in timeline.stages:
         if stage.work in (("prepare",), ("carry",)):
             width = max(stage.end - stage.begin, end * _THINNEST)
             ax.broken_barh([(stage.begin / scale, width / scale)], (top, units), facecolors=COLOURS[stage.work[0]][0])
-    by_row: dict[tuple[int, str], list[tuple[float, float]]] = {}
+    gap = 0.06 if units <= 32 else 0
+    bars: dict[str, list[list[tuple[float, float]]]] = {}  # corners, by colour: one collection each is drawn at once
     for item in merged(timeline.items, end * _THINNEST):
         if item.work != "carry":
-            key = (item.unit, COLOURS[work_of(item)][shade_of(item)])
-            by_row.setdefault(key, []).append((item.begin / scale, (item.end - item.begin) / scale))
-    gap = 0.06 if units <= 32 else 0
-    for (unit, colour), spans in by_row.items():
-        ax.broken_barh(spans, (top + unit + gap, 1 - 2 * gap), facecolors=colour, linewidth=0)
+            begin, stop = item.begin / scale, item.end / scale
+            upper, lower = top + item.unit + gap, top + item.unit + 1 - gap
+            corners = [(begin, upper), (begin, lower), (stop, lower), (stop, upper)]
+            bars.setdefault(COLOURS[work_of(item)][shade_of(item)], []).append(corners)
+    for colour, corners_of in bars.items():
+        ax.add_collection(PolyCollection(corners_of, facecolors=colour, linewidth=0))
     ax.plot([timeline.end / scale] * 2, [top, top + units], color="#24292f", linewidth=1.3)
     ax.annotate(
         duration(timeline.end),
