@@ -53,7 +53,9 @@ def run(block: Block, namespace: dict[str, Any]) -> None:
         exec(compile("\n" * block.line + block.code, block.document, "exec"), namespace)
     wanted = block.output if block.output is not None else ""
     if not doctest.OutputChecker().check_output(wanted, printed.getvalue(), doctest.ELLIPSIS):
-        pytest.fail(f"{block.document}:{block.line}: the text shows\n{wanted}\nand the block prints\n{printed.getvalue()}")
+        pytest.fail(
+            f"{block.document}:{block.line}: the text shows\n{wanted}\nand the block prints\n{printed.getvalue()}"
+        )
 
 
 class Session:
