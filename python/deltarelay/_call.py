@@ -145,13 +145,21 @@ def _last_plan() -> Plan | None:
 
 
 class LastCall(NamedTuple):
-    """What the calling thread's last call ran."""
+    """What the calling thread's last call ran.
 
-    plan: Plan | None  # None if the call was left to somebody else
-    backend: str  # "" then
-    copies: tuple[str, ...]  # arguments that were made contiguous first
+    Attributes:
+        plan: its Plan; None if an adapter left the call to somebody else.
+        backend: the plan's backend, such as "cpu" or "cuda-sm90"; "" then.
+        copies: names of arguments that were copied first, since they did not lie as the library reads them.
+        binding: how tensors reached the library, "extension" or "ctypes".
+        declined: why an adapter left the call to somebody else, or "".
+    """
+
+    plan: Plan | None
+    backend: str
+    copies: tuple[str, ...]
     binding: str
-    declined: str  # why an adapter left the call to somebody else, or ""
+    declined: str
 
 
 def note_declined(reason: str) -> None:
@@ -160,7 +168,7 @@ def note_declined(reason: str) -> None:
 
 
 def last_call() -> LastCall | None:
-    """The calling thread's last call, or None. `plan` can be described like any other."""
+    """What the calling thread called last, or None if it has called nothing yet."""
     if _thread.declined:
         return LastCall(None, "", (), binding()[0], _thread.declined)
     plan = _last_plan()

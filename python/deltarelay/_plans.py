@@ -18,7 +18,12 @@ ARGUMENTS = (*_abi.POINTERS, "host_offsets")
 class Plan:
     """How a call will be done: which backend, how sequences are cut, what it costs by the model.
 
-    Made by `deltarelay.plan`; `deltarelay.last_call()` has that of the last call. Immutable.
+    Made by `deltarelay.plan`; `deltarelay.last_call()` has that of the last call. Immutable. Notebooks show it as a
+    picture of its schedule.
+
+    Attributes:
+        workspace_bytes: scratch that a call takes from the framework's allocator.
+        device: where the call's tensors are ("cpu", "cuda:0"), or the model of a device that is not here.
     """
 
     def __init__(self, request: _problem.Request) -> None:
@@ -44,8 +49,8 @@ class Plan:
         return self._handle.value or 0
 
     def describe(self, form: str = "text") -> str:
-        """Words ("text"), everything the planner decided ("json"), one line that fixes the bits ("signature"), or a picture
-        of the modelled schedule ("svg")."""
+        """Words ("text"), everything the planner decided ("json"), one line that fixes the bits ("signature"), or a
+        picture of the modelled schedule ("svg")."""
         if form == "svg":
             from .plot import plan_svg
 
@@ -65,7 +70,7 @@ class Plan:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """Backend, variant, segments and predicted time."""
+        """The fields of dr_plan_summary: backend, isa, variant, chunk, segments, threads, predicted_ns, unsplit_ns, ..."""
         summary = _abi.Summary()
         _library.check(self._library.dr_plan_summarize(self._handle, ctypes.byref(summary)))
         values = {name: getattr(summary, name) for name, _ in summary._fields_ if name != "size"}
@@ -73,10 +78,12 @@ class Plan:
 
     @property
     def backend(self) -> str:
+        """Its name."""
         return self.summary["backend"]
 
     @property
     def signature(self) -> str:
+        """What fixes the bits of the results, in one line: describe("signature")."""
         return self.describe("signature")
 
     def __repr__(self) -> str:

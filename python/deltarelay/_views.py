@@ -34,7 +34,12 @@ class View(NamedTuple):
 class TensorSpec:
     """A tensor that is not there: for plans of shapes alone, also for devices that are not here.
 
-    >>> TensorSpec((8192, 64, 128), "bf16", "h200")
+    Args:
+        shape: its lengths.
+        dtype: "fp32", "bf16", "fp16", "int32", "int64", "uint8" or "bool".
+        device: "cpu", "cuda:0", or a model that the library knows, such as "h200".
+        strides: in elements; contiguous if None.
+        alignment: of its memory, in bytes.
     """
 
     def __init__(

@@ -13,11 +13,12 @@ from .errors import Invalid
 
 
 class Outputs(NamedTuple):
-    """Results of a forward. What was not asked for is None."""
+    """Results of a forward: o, shaped as v; final, the states behind the last token of each sequence; checkpoint,
+    states inside sequences. What was not asked for is None."""
 
-    o: Any  # as v
-    final: Any = None  # states behind the last token of each sequence
-    checkpoint: Any = None  # states inside sequences
+    o: Any
+    final: Any = None
+    checkpoint: Any = None
 
 
 def _compiling() -> bool:
@@ -76,45 +77,79 @@ def forward(
     Per sequence and value head, with a state S of DK x DV and every token in order:
     ``S <- diag(exp(g)) S;  r = v - S'k;  S <- S + beta k r';  o = scale S'q``.
 
-    Tensors are torch's (CPU or CUDA) or NumPy's, all of one kind and device. A call on CUDA tensors runs on torch's current
-    stream of their device and returns before the work is done; nothing is read back to the host.
+    Tensors are torch's (CPU or CUDA) or NumPy's, all of one kind and device. A call on CUDA tensors runs on torch's
+    current stream of their device and returns before the work is done; nothing is read back to the host.
 
     Args:
         rule: "kda" (a gate per key channel) or "gdn" (a gate per head).
-        q, k: [B, T, HQK, DK], or [T, HQK, DK].
-        v: [B, T, HV, DV] or [T, HV, DV]; HV is a multiple of HQK.
-        g: [B, T, HV, DK] (kda) or [B, T, HV] (gdn): the gate, read as `gate` says.
-        beta: [B, T, HV]: the write strength, read as `beta_form` says.
-        scale: of q; DK ** -0.5 if None.
+        q, k: queries and keys, [B, T, HQK, DK] or [T, HQK, DK]; fp32, bf16 or fp16.
+        v: values, [B, T, HV, DV] or [T, HV, DV], of q's type. HV is a multiple of HQK: value head h reads key head
+            h // (HV // HQK).
+        g: the gate, [B, T, HV, DK] (kda) or [B, T, HV] (gdn), read as `gate` says.
+        beta: the write strength, [B, T, HV], read as `beta_form` says.
+        scale: factor on q; DK ** -0.5 if None.
         l2norm: scale q and k by rsqrt(sum of squares + 1e-6) first.
-        gate: "log" (natural logarithm of the decay, <= 0), "linear" (the decay, 0 to 1), "softplus"
-            (-exp(a_log) * softplus(g + dt_bias)) or "bounded" (lower_bound * sigmoid(exp(a_log) * (g + dt_bias))).
-        a_log: HV elements of fp32, bf16 or fp16, with the last two gates.
-        dt_bias: HV * DK (kda) or HV (gdn) elements, with the last two gates.
-        gate_floor: a promise that log and linear gates never fall below this log-decay.
-        beta_form: "value", "logit" (sigmoid) or "twice_logit" (2 * sigmoid).
-        seq_offsets: [N + 1] of int32 or int64 where sequences of different lengths are packed into T (B is 1): sequence n has
-            the rows from seq_offsets[n] on. On CUDA they stay on the device.
-        host_offsets: the same on the host, if it is known there: plans can then fit the lengths, and seq_offsets is not read.
-        initial: states [N, HV, DV, DK] to start from, or a pool of them with `initial_index`.
-        initial_index, final_index: [N] slots of the pools; a negative one or `null_index` reads zero and writes nothing.
-        checkpoint_index: a slot of `checkpoint` for each state inside sequences; a negative one writes nothing.
-        has_initial: [N] of bool or uint8: whether a sequence's initial state counts.
-        final: True for new final states (of `final_dtype`), or the tensor or pool to write them to, which may be `initial`.
-        state_layout: "value_major" ([..., DV, DK], as serving engines keep it) or "key_major" ([..., DK, DV], FLA's default).
-        checkpoints: states inside sequences: after every so many tokens (a multiple of 16), "chunks" (at the start of each
-            64 tokens), or "list" (at checkpoint_positions, of each sequence from checkpoint_offsets[n] on).
-        checkpoint: where they go; allocated if None, as many as the host knows of, else as could be needed.
-        o: where outputs go; allocated if None.
-        report: one int32 on the device that is set to DR_REPORT_* bits.
+        gate: "log" (g is the natural logarithm of the decay, <= 0), "linear" (g is the decay, 0 to 1), "softplus"
+            (log-decay -exp(a_log) * softplus(g + dt_bias)) or "bounded" (log-decay
+            lower_bound * sigmoid(exp(a_log) * (g + dt_bias))).
+        a_log: HV elements in any shape, fp32, bf16 or fp16. Required with gate="softplus"; with gate="bounded" None
+            means a factor of 1.
+        dt_bias: HV * DK (kda) or HV (gdn) elements, with gate="softplus" and "bounded"; None means no bias.
+        lower_bound: a number below 0, with gate="bounded" and no other.
+        gate_floor: a promise that log and linear gates are never below this log-decay (a number below 0); lower ones
+            are raised to it. On cuda-sm90 a floor of -5 lets KDA run its fused kernel.
+        beta_form: "value", "logit" (sigmoid of it counts) or "twice_logit" (2 * sigmoid).
+        seq_offsets: [N + 1] of int32 or int64, where sequences of different lengths are packed into T (B is 1):
+            sequence n has the rows from seq_offsets[n] to seq_offsets[n + 1]. On CUDA they stay on the device.
+        host_offsets: the same in host memory, where it is known there. The plan then fits the lengths, and seq_offsets
+            is not read.
+        initial: states to start from, one a sequence, [N, HV, DV, DK]; or a pool of them, with `initial_index`. Zero if
+            None.
+        initial_index: [N] of int32 or int64, the slot of the pool that each sequence reads. A negative one, or
+            `null_index`, reads zero.
+        has_initial: [N] of bool or uint8. Where it is False the sequence starts from zero, whatever `initial` has.
+        final: True for new final states of `final_dtype`, or the tensor or pool to write them to, which may be
+            `initial` itself.
+        final_index: [N] of int32 or int64, the slot of the pool that each sequence writes. A negative one, or
+            `null_index`, writes nothing.
+        final_dtype: "fp32", "bf16" or "fp16", of final states and checkpoints that are allocated here.
+        state_layout: "value_major" ([..., DV, DK], as serving engines keep it) or "key_major" ([..., DK, DV], FLA's
+            default), of initial, final and checkpoint. It is never guessed: with DK = DV both look alike.
+        null_index: a slot number that stands for no slot, beside the negative ones (vLLM's block 0).
+        checkpoints: which states inside sequences are kept: those after every so many tokens (a multiple of 16),
+            "chunks" (at the start of each 64 tokens, FLA's h), "list" (after checkpoint_positions), or None.
+        checkpoint: where they go; [rows, HV, DV, DK], or a pool with `checkpoint_index`. Allocated if None, as many
+            rows as the lengths give, or as they could give where only the device knows them.
+        checkpoint_index: the slot of each row in the pool. A negative one writes nothing.
+        checkpoint_offsets: [N + 1] of int32, with checkpoints="list": rows of sequence n are
+            checkpoint_offsets[n] to checkpoint_offsets[n + 1].
+        checkpoint_positions: one int32 a row, with checkpoints="list": tokens of the sequence ahead of the state;
+            increasing, multiples of 16, within the sequence.
+        o: where outputs go, [.., T, HV, DV]; allocated if None.
+        o_dtype: "fp32", "bf16" or "fp16" of an allocated o; q's if None.
+        report: one int32 on the device that is set to DR_REPORT_* bits of the C header; 0 if all was well.
         segments: "auto", "off", a count for each sequence, or "len:<tokens>".
-        backend, variant, isa, policy, threads, carry, carry_log_decay, math: as in dr_options.
-        late_lengths: take lengths from seq_offsets during the call, on the CPU too, as a call on CUDA tensors always does. Calls
-            of about as many tokens then share a plan.
+        backend: its name, such as "cpu" or "cuda-sm90"; the first that accepts if None.
+        variant: of a backend that has several ("fused", "prepared"); the fastest by the cost model if None.
+        isa: instruction set of the cpu backend, of those `info()` lists; the best one here if None.
+        policy: how another system would cut ("fla", ...), to compare plans; ours if None.
+        threads: of the cpu backend; 0 means one for each CPU that the process may use.
         invariant: the bits of a sequence's results do not depend on the rest of the batch.
+        carry: "exact", or "truncated": transitions of segments that have decayed below carry_log_decay may be taken as
+            0 (needs l2norm and a sigmoid form of beta).
+        carry_log_decay: natural logarithm, -80 to below 0, with carry="truncated"; -16 if None.
+        math: "default", or "tf32" for faster and less exact products of fp32 data on cuda-sm80.
+        late_lengths: take lengths from seq_offsets during the call, on the CPU too, as a call on CUDA tensors always does.
+            Calls of about as many tokens then share a plan.
 
     Returns:
-        Outputs(o, final, checkpoint).
+        Outputs(o, final, checkpoint), None for what was not asked for. A tensor that was given to be written is
+        returned itself.
+
+    Raises:
+        Invalid: the arguments contradict each other or the contract. Names the argument, what was expected and found.
+        WrongType: an argument is of a type that is not taken.
+        Unsupported: no backend, or not the one that was asked for, takes the call; or a tensor requires grad.
     """
     values = (
         rule,
@@ -191,7 +226,8 @@ def _planned(rule: str, tensors: dict[str, Any], options: dict[str, Any]) -> Any
     arguments.update(tensors)
     request, _ = _plans.request_of(Settings(rule, **fields), tuple(arguments.get(name) for name in _plans.ARGUMENTS))
     if request.copies:
-        raise Invalid(f"{request.copies[0]}: expected a tensor that is read as it lies, found one that has to be copied")
+        name = request.copies[0]
+        raise Invalid(f"{name}: expected a tensor that is read as it lies, found one that has to be copied")
     return request
 
 
@@ -201,13 +237,31 @@ _FIELDS = {"beta_form", *Settings.__dataclass_fields__} - {"rule", "beta", "fina
 def plan(rule: str, q: Any, k: Any, v: Any, g: Any, beta: Any, **options: Any) -> _plans.Plan:
     """The plan of `forward` with the same arguments. Nothing is run.
 
-    Tensors may be `TensorSpec(shape, dtype, device)`, also for a device that is not here ("h200").
+    Tensors may be `TensorSpec(shape, dtype, device)`, also for a device that is not here ("h200"): such a plan can be
+    read, not run. Tensors that `forward` would copy first are refused.
+
+    Args:
+        rule: as in `forward`, and so are the other arguments.
+        q, k, v, g, beta: tensors or specs.
+        options: any other argument of `forward`.
+
+    Returns:
+        A Plan.
     """
     return _plans.Plan(_planned(rule, {"q": q, "k": k, "v": v, "g": g, "beta": beta}, options))
 
 
 def explain(rule: str, q: Any, k: Any, v: Any, g: Any, beta: Any, **options: Any) -> dict[str, str]:
-    """For each backend, in order of preference: "accepts", or why it declines the call."""
+    """Which backends take a call, and why the others do not.
+
+    Args:
+        rule: as in `forward`, and so are the other arguments.
+        q, k, v, g, beta: tensors or specs.
+        options: any other argument of `forward`.
+
+    Returns:
+        For each backend, in order of preference: "accepts", or the reason why it declines.
+    """
     request = _planned(rule, {"q": q, "k": k, "v": v, "g": g, "beta": beta}, options)
     library = _library.library()
     request.options.backend = None

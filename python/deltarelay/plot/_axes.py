@@ -1,0 +1,198 @@
+"""What is drawn with matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ._bench import name_of
+from ._schedule import COLOURS, IDLE, STAGES, Picture, Timeline, counted, duration, merged, shade_of, work_of
+
+_THINNEST = 1 / 900  # of the axis, below which neighbours are drawn as one
+
+
+def _matplotlib() -> Any:
+    try:
+        import matplotlib.pyplot as pyplot
+    except ImportError as error:
+        raise ImportError(
+            "deltarelay.plot: plan() and bench() need matplotlib, which cannot be imported "
+            f"({error}); `pip install matplotlib` brings it. plan_svg() and Plan.describe('svg') need nothing"
+        ) from error
+    return pyplot
+
+
+def _time_unit(ns: float) -> tuple[float, str]:
+    return next(
+        (scale, unit)
+        for scale, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "us"), (1.0, "ns"))
+        if ns >= scale or scale == 1
+    )
+
+
+def _message(ax: Any, picture: Picture) -> Any:
+    lines = [f"No schedule to draw: {picture.omitted}", ""]
+    for step in picture.steps:
+        most = "at most " if picture.predicted == 0 else ""
+        time = f", {duration(step.ns)}" if step.ns else ""
+        lines.append(f"{step.stage}: {most}{counted(step.items, 'item')}{time}")
+    ax.set_axis_off()
+    ax.text(0.02, 0.95, "\n".join(lines), transform=ax.transAxes, va="top", fontsize=10)
+    ax.set_title(f"{picture.headline}\n{picture.asked}", loc="left", fontsize=10)
+    return ax
+
+
+def _timeline(ax: Any, picture: Picture, timeline: Timeline, top: float, end: float, scale: float) -> None:
+    """Units from `top` downwards: the axis is inverted."""
+    from matplotlib.collections import PolyCollection
+
+    units = picture.units
+    ax.broken_barh([(0, end / scale)], (top, units), facecolors=IDLE, zorder=0)
+    for stage in timeline.stages:
+        if stage.work in (("prepare",), ("carry",)):
+            width = max(stage.end - stage.begin, end * _THINNEST)
+            ax.broken_barh([(stage.begin / scale, width / scale)], (top, units), facecolors=COLOURS[stage.work[0]][0])
+    gap = 0.06 if units <= 32 else 0
+    bars: dict[str, list[list[tuple[float, float]]]] = {}  # corners, by colour: one collection each is drawn at once
+    for item in merged(timeline.items, end * _THINNEST):
+        if item.work != "carry":
+            begin, stop = item.begin / scale, item.end / scale
+            upper, lower = top + item.unit + gap, top + item.unit + 1 - gap
+            corners = [(begin, upper), (begin, lower), (stop, lower), (stop, upper)]
+            bars.setdefault(COLOURS[work_of(item)][shade_of(item)], []).append(corners)
+    for colour, corners_of in bars.items():
+        ax.add_collection(PolyCollection(corners_of, facecolors=colour, linewidth=0))
+    ax.plot([timeline.end / scale] * 2, [top, top + units], color="#24292f", linewidth=1.3)
+    ax.annotate(
+        duration(timeline.end),
+        (timeline.end / scale, top + units / 2),
+        xytext=(6, 0),
+        textcoords="offset points",
+        va="center",
+        fontweight="bold",
+        fontsize=9,
+        annotation_clip=False,
+    )
+    stages = ", ".join(f"{' + '.join(stage.work)} {duration(stage.end - stage.begin)}" for stage in timeline.stages)
+    words = f"{timeline.title}  ({stages}; {round(100 * timeline.busy)} % busy)"
+    ax.annotate(words, (0, top), xytext=(0, 4), textcoords="offset points", fontsize=9, annotation_clip=False)
+
+
+def draw_plan(picture: Picture, ax: Any) -> Any:
+    pyplot = _matplotlib()
+    timelines = picture.timelines
+    if ax is None:
+        rows = max(1.6, min(2.8, 0.5 * picture.units))
+        height = 1.9 + rows * len(timelines) if timelines else 2.6
+        _, ax = pyplot.subplots(figsize=(10, height), layout="constrained")
+    if not timelines:
+        return _message(ax, picture)
+    from matplotlib.patches import Patch
+    from matplotlib.transforms import ScaledTranslation
+
+    end = max(timeline.end for timeline in timelines)
+    scale, time_unit = _time_unit(end)
+    space = max(0.6, 0.22 * picture.units)
+    step = next(step for step in (1, 2, 4, 8, 16, 32, 64, 128, 1 << 30) if picture.units / step <= 9)
+    ticks, labels = [], []
+    for index, timeline in enumerate(timelines):
+        top = index * (picture.units + space)
+        _timeline(ax, picture, timeline, top, end, scale)
+        for unit in range(0, picture.units, step):
+            ticks.append(top + unit + 0.5)
+            labels.append(f"{picture.unit} {unit}")
+    ax.set_yticks(ticks, labels, fontsize=8)
+    ax.set_ylim(len(timelines) * picture.units + (len(timelines) - 1) * space, -space)
+    ax.set_xlim(0, end / scale * 1.08)
+    ax.set_xlabel(f"{time_unit}, by the cost model")
+    for side in ("top", "right", "left"):
+        ax.spines[side].set_visible(False)
+    ax.tick_params(axis="y", length=0)
+    present = {name for timeline in timelines for stage in timeline.stages for name in stage.work}
+    handles = [Patch(color=COLOURS[name][0], label=name) for name in STAGES if name in present]
+    handles.append(Patch(facecolor=IDLE, edgecolor="#d8dee4", label="idle"))
+    below = ax.transAxes + ScaledTranslation(0, -34 / 72, ax.figure.dpi_scale_trans)  # the names of the axis
+    place = {"loc": "upper left", "bbox_to_anchor": (0, 0), "bbox_transform": below, "borderaxespad": 0}
+    ax.legend(handles=handles, ncols=len(handles), frameon=False, fontsize=9, **place)
+    ax.set_title(f"{picture.headline}\n{picture.asked}", loc="left", fontsize=10)
+    return ax
+
+
+def _speed(row: Mapping[str, Any], ms: float) -> float:
+    """Token-heads a second if the call took `ms`."""
+    return row["token_heads_per_s"] * row["ms"] / ms
+
+
+def _bars_of(row: Mapping[str, Any]) -> list[tuple[str, float, float, float]]:
+    """(what, ms, low, high), in the order in which they are drawn."""
+    ms = row["ms"]
+    bars = [("DeltaRelay", ms, row.get("ms_low", ms), row.get("ms_high", ms))]
+    if row.get("cut_sequences") and row.get("unsplit_ms"):
+        unsplit = row["unsplit_ms"]
+        bars.append(("unsplit", unsplit, row.get("unsplit_ms_low", unsplit), row.get("unsplit_ms_high", unsplit)))
+    bars += [(name, float(time), float(time), float(time)) for name, time in row.get("peers", {}).items()]
+    return bars
+
+
+def draw_bench(results: Mapping[str, Any], rows: list[Mapping[str, Any]], ax: Any, unit: str) -> Any:
+    pyplot = _matplotlib()
+    palette = ["#1f5fa8", "#a9c6e8", "#d9771f", "#3d8f5f", "#8b5fb0", "#9aa4af"]
+    names = list(dict.fromkeys(name for row in rows for name, *_ in _bars_of(row)))
+    colours = {name: palette[min(index, len(palette) - 1)] for index, name in enumerate(["DeltaRelay", "unsplit"])}
+    colours.update({name: palette[2 + index % 4] for index, name in enumerate(n for n in names if n not in colours)})
+
+    bars, ticks, y = [], [], 0.0
+    for row in rows:
+        of_row = _bars_of(row)
+        ticks.append(y + (len(of_row) - 1) / 2)
+        for name, ms, low, high in of_row:
+            bars.append((y, row, name, ms, low, high))
+            y += 1
+        y += 0.6
+    if ax is None:
+        _, ax = pyplot.subplots(figsize=(9, max(2.2, 0.21 * y + 1.2)), layout="constrained")
+
+    for name in names:
+        chosen = [bar for bar in bars if bar[2] == name]
+        at = [bar[0] for bar in chosen]
+        if unit == "ms":
+            lengths = [bar[3] for bar in chosen]
+            errors = [[bar[3] - bar[4] for bar in chosen], [bar[5] - bar[3] for bar in chosen]]
+        else:
+            lengths = [_speed(bar[1], bar[3]) / 1e6 for bar in chosen]
+            errors = [
+                [(_speed(bar[1], bar[3]) - _speed(bar[1], bar[5])) / 1e6 for bar in chosen],
+                [(_speed(bar[1], bar[4]) - _speed(bar[1], bar[3])) / 1e6 for bar in chosen],
+            ]
+        error_style = {"ecolor": "#24292f", "elinewidth": 0.9}
+        ax.barh(at, lengths, height=0.92, color=colours[name], label=name, xerr=errors, error_kw=error_style)
+    for at, row, _, ms, low, high in bars:
+        reach = high if unit == "ms" else _speed(row, low) / 1e6
+        words = f"{ms:.3f}" if ms < 10 else f"{ms:.1f}"
+        ax.annotate(f"{words} ms", (reach, at), xytext=(4, 0), textcoords="offset points", va="center", fontsize=7.5)
+
+    ax.set_yticks(ticks, [name_of(row) for row in rows], fontsize=8)
+    ax.set_ylim(y - 0.6, -0.8)
+    if unit == "ms":
+        ax.set_xscale("log")
+        low, high = min(bar[4] for bar in bars), max(bar[5] for bar in bars)
+        ax.set_xlim(low / 2, high * 2)
+        ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        ax.set_xlabel("ms per call (logarithmic; shorter is faster)")
+    else:
+        ax.set_xlim(0, ax.get_xlim()[1] * 1.08)
+        ax.set_xlabel("million token-heads per second (longer is faster)")
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)
+    ax.tick_params(axis="y", length=0)
+    ax.grid(axis="x", color="#d8dee4", linewidth=0.7)
+    ax.set_axisbelow(True)
+    if len(names) > 1:
+        ax.legend(frameon=False, fontsize=9, loc="lower right" if unit == "ms" else "best")
+    facts = [
+        str(results.get("device", "?")),
+        str(results.get("date", ""))[:10],
+        f"commit {results.get('commit', '?')[:10]}",
+    ]
+    ax.set_title(" · ".join(fact for fact in facts if fact), loc="left", fontsize=10)
+    return ax
