@@ -20,7 +20,7 @@ set_property(CACHE DELTARELAY_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(DELTARELAY_CUDA_ARCHITECTURES "80-real;90-real;100-real;120-real;80-virtual;120-virtual" CACHE STRING
     "Architectures of the portable CUDA kernels, as CMake lists them (the kernels for Hopper are always built for 90a)")
 option(DELTARELAY_CUDA_SMOKE "Also compile a few of the portable CUDA kernels for every architecture, to see that they do" OFF)
-option(DELTARELAY_CUDA_QUICK "Compile the portable CUDA kernels in a third of the time, to run slower: for machines without a GPU" OFF)
+option(DELTARELAY_CUDA_QUICK "Compile the CUDA kernels in a third of the time, to run slower: for machines without a GPU" OFF)
 option(DELTARELAY_LIBFUZZER "Also build the fuzz targets for libFuzzer, with coverage in the whole library (Clang; beside DELTARELAY_SANITIZE=address)" OFF)
 set(DELTARELAY_DEPS_DIR "${PROJECT_SOURCE_DIR}/.deps" CACHE PATH
     "Sources of dependencies for hosts without their packages (scripts/fetch_deps.sh fills it)")

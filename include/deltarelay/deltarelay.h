@@ -104,6 +104,10 @@ enum { /* element types; 0 is a default that depends on the field */
        DR_INT64 = 5
 };
 
+/* Gates outside these ranges (a log-decay above 0, a decay outside [0, 1], NaN) are not looked for. They make the results of
+ * their sequence and value head (o, final state, checkpoints) unspecified, inf and NaN included, from the 64-token chunk on
+ * that they lie in. Nothing else is touched: what lies before it, other heads and other sequences keep their bits, and nothing is
+ * read or written out of bounds. The same holds of other inputs that are NaN or inf, for the value heads that read them. */
 enum {                           /* dr_problem.gate_form: how g is to be read; natural logarithm throughout */
        DR_GATE_LOG = 0,          /* g is the log-decay, <= 0; -inf forgets exactly */
        DR_GATE_LINEAR = 1,       /* g is the decay in [0, 1]; 0 forgets exactly */

@@ -19,9 +19,11 @@ static int truth_of(PyObject* value) {
   return truth;
 }
 
+/* Where gradients are switched off a tensor that requires them is as good as any: a model's parameters do. */
 static int requires_grad(PyObject* tensor) {
   static PyObject* name;
-  return truth_of(PyObject_GetAttr(tensor, interned(&name, "requires_grad")));
+  const int grad = truth_of(PyObject_GetAttr(tensor, interned(&name, "requires_grad")));
+  return grad == 1 ? truth_of(PyObject_CallNoArgs(g_torch.is_grad_enabled)) : grad;
 }
 
 /* Real numbers that are still to be negated: imaginary parts of conjugates. */

@@ -58,6 +58,7 @@ typedef struct {
 /* What a framework is to the binding. Set once from Python. */
 typedef struct {
   PyObject* types[2]; /* exactly these are read here: torch.Tensor and Parameter */
+  PyObject* is_grad_enabled;
   const DlpackExchange* exchange;
 } Torch;
 typedef struct {

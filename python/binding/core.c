@@ -95,6 +95,8 @@ static PyObject* run(const Entry* entry, PyObject* const* objects, const Argumen
   dr_tensors tensors;
   dr_tensors_init(&tensors);
   set_pointers(&tensors, entry, arguments);
+  const View* q = &arguments->views[ARG_Q];
+  if (entry->late) tensors.num_tokens = q->shape[q->ndim - 3];
   PyObject* made[NUM_ARGS] = {NULL};
   PyObject* workspace = NULL;
   PyObject* results = NULL;
@@ -103,7 +105,10 @@ static PyObject* run(const Entry* entry, PyObject* const* objects, const Argumen
   for (int i = 0; i < entry->num_outputs; ++i) {
     const Output* output = &entry->outputs[i];
     void* data = NULL;
-    made[output->argument] = allocate(arguments->framework, output, entry->device, &data);
+    made[output->argument] =
+        output->argument == ARG_O
+            ? allocate_like(arguments->framework, output, &arguments->views[ARG_V], entry->device, &data)
+            : allocate(arguments->framework, output, entry->device, &data);
     if (made[output->argument] == NULL) goto done;
     ((void**)&tensors.q)[output->argument] = data;
   }
@@ -229,19 +234,21 @@ static PyObject* set_numpy(PyObject* module, PyObject* args) {
   Py_RETURN_NONE;
 }
 
-/* set_torch(Tensor, Parameter, capsule of the exchange table): whether this version of the table can be used. */
+/* set_torch(Tensor, Parameter, is_grad_enabled, capsule of the exchange table): whether this version of the table can be used. */
 static PyObject* set_torch(PyObject* module, PyObject* args) {
   (void)module;
-  PyObject *tensor, *parameter, *capsule;
-  if (!PyArg_ParseTuple(args, "OOO", &tensor, &parameter, &capsule)) return NULL;
+  PyObject *tensor, *parameter, *is_grad_enabled, *capsule;
+  if (!PyArg_ParseTuple(args, "OOOO", &tensor, &parameter, &is_grad_enabled, &capsule)) return NULL;
   const DlpackExchange* exchange = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
   if (exchange == NULL) return NULL;
   if (exchange->version.major != 1 || exchange->version.minor < 2) Py_RETURN_FALSE;
   Py_INCREF(tensor);
   Py_INCREF(parameter);
+  Py_INCREF(is_grad_enabled);
   Py_XDECREF(g_torch.types[0]);
   Py_XDECREF(g_torch.types[1]);
-  g_torch = (Torch){{tensor, parameter}, exchange};
+  Py_XDECREF(g_torch.is_grad_enabled);
+  g_torch = (Torch){{tensor, parameter}, is_grad_enabled, exchange};
   Py_RETURN_TRUE;
 }
 

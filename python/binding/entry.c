@@ -42,6 +42,21 @@ PyObject* allocate(Framework framework, const Output* output, DlpackDevice devic
   return framework == FRAMEWORK_TORCH ? allocate_torch(output, device, data) : allocate_numpy(output, data);
 }
 
+PyObject* allocate_like(Framework framework, const Output* output, const View* view, DlpackDevice device, void** data) {
+  if (memcmp(view->shape, output->shape, (size_t)output->ndim * sizeof(int64_t)) == 0)
+    return allocate(framework, output, device, data);
+  Output own = *output;
+  memcpy(own.shape, view->shape, sizeof own.shape);
+  if (framework == FRAMEWORK_TORCH) return allocate(framework, &own, device, data);
+  own.numpy_shape = PyTuple_New(own.ndim);
+  if (own.numpy_shape == NULL) return NULL;
+  for (int32_t axis = 0; axis < own.ndim; ++axis)
+    PyTuple_SetItem(own.numpy_shape, axis, PyLong_FromLongLong(own.shape[axis]));
+  PyObject* object = allocate(framework, &own, device, data);
+  Py_DECREF(own.numpy_shape);
+  return object;
+}
+
 static int read_output(PyObject* item, Output* output) {
   int code, bits;
   if (!PyArg_ParseTuple(item, "iiiO!O", &output->argument, &code, &bits, &PyTuple_Type, &output->numpy_shape,
@@ -61,7 +76,7 @@ static int read_output(PyObject* item, Output* output) {
   return 0;
 }
 
-/* Entry(plan, handle, workspace_bytes, (device type, id), pointers, outputs), an output being (argument, type code, bits, shape,
+/* Entry(plan, handle, workspace_bytes, (device type, id), pointers, late, outputs), an output being (argument, type code, bits, shape,
  * what numpy.empty takes as dtype). */
 static PyObject* entry_new(PyTypeObject* type, PyObject* args, PyObject* keywords) {
   (void)keywords;
@@ -70,7 +85,8 @@ static PyObject* entry_new(PyTypeObject* type, PyObject* args, PyObject* keyword
   Py_ssize_t workspace_bytes;
   int device_type, device_id;
   unsigned int pointers;
-  if (!PyArg_ParseTuple(args, "OKn(ii)IO!", &plan, &handle, &workspace_bytes, &device_type, &device_id, &pointers,
+  int late;
+  if (!PyArg_ParseTuple(args, "OKn(ii)IpO!", &plan, &handle, &workspace_bytes, &device_type, &device_id, &pointers, &late,
                         &PyTuple_Type, &outputs))
     return NULL;
   const Py_ssize_t count = PyTuple_Size(outputs);
@@ -85,6 +101,7 @@ static PyObject* entry_new(PyTypeObject* type, PyObject* args, PyObject* keyword
   self->workspace_bytes = (size_t)workspace_bytes;
   self->device = (DlpackDevice){device_type, device_id};
   self->pointers = pointers;
+  self->late = late != 0;
   Py_INCREF(plan);
   self->plan = plan;
   for (Py_ssize_t i = 0; i < count; ++i) {

@@ -23,6 +23,7 @@ typedef struct {
   size_t workspace_bytes;
   DlpackDevice device;
   uint32_t pointers; /* a bit for each argument whose pointer the call takes */
+  bool late;         /* the plan knows a bound of the tokens; a call says how many it has */
   int num_outputs;
   Output outputs[MAX_OUTPUTS]; /* that are allocated */
   bool used; /* once the entry was found again: its turn to leave the cache comes later */
@@ -33,5 +34,7 @@ int entry_add_type(PyObject* module);
 
 /* A new object of the framework, and its memory. NULL with an exception set. */
 PyObject* allocate(Framework framework, const Output* output, DlpackDevice device, void** data);
+/* Outputs have v's shape, which the plan may not know. NULL with an exception set. */
+PyObject* allocate_like(Framework framework, const Output* output, const View* view, DlpackDevice device, void** data);
 
 #endif

@@ -9,11 +9,18 @@ static uint8_t alignment_of(const void* data) {
   return (uint8_t)(address % 16 == 0 ? 16 : address & (~address + 1));
 }
 
-static const View* host_lengths(const Arguments* arguments) {
+static const View* host_lengths(const Arguments* arguments, uint8_t flags) {
   const View* host = &arguments->views[ARG_HOST_OFFSETS];
   if (host->given) return host;
   const View* offsets = &arguments->views[ARG_SEQ_OFFSETS];
-  return offsets->given && offsets->device.type == DLPACK_CPU ? offsets : NULL;
+  return offsets->given && offsets->device.type == DLPACK_CPU && !(flags & KEY_LATE_LENGTHS) ? offsets : NULL;
+}
+
+/* Eight buckets for every doubling, none shorter than 64 tokens; `bucket_end` in _plans.py is the same function. */
+static int64_t bucket_end(int64_t tokens) {
+  int64_t step = 64;
+  while (16 * step <= tokens) step *= 2;
+  return (tokens + step - 1) / step * step;
 }
 
 static size_t bytes_of(const View* list) { return (size_t)list->shape[0] * (list->dtype.bits / 8u); }
@@ -25,7 +32,10 @@ static char* put(char* at, const void* data, size_t bytes) {
 
 enum { VIEW_BYTES = 12 + MAX_NDIM * 16 };
 
-static char* put_view(char* at, int index, const View* view) {
+static bool has_token_rows(int index) { return index <= ARG_BETA || index == ARG_O; }
+
+/* `token_axis` is the one whose length is rounded up; -1: none. */
+static char* put_view(char* at, int index, const View* view, int32_t token_axis) {
   const uint8_t head[8] = {(uint8_t)index,
                            view->dtype.code,
                            view->dtype.bits,
@@ -36,18 +46,26 @@ static char* put_view(char* at, int index, const View* view) {
                            0};
   at = put(at, head, sizeof head);
   at = put(at, &view->device.id, sizeof view->device.id);
-  at = put(at, view->shape, (size_t)view->ndim * sizeof(int64_t));
-  return put(at, view->strides, (size_t)view->ndim * sizeof(int64_t));
+  for (int32_t axis = 0; axis < view->ndim; ++axis) {
+    const int64_t length = axis == token_axis ? bucket_end(view->shape[axis]) : view->shape[axis];
+    const int64_t stride = view->shape[axis] == 1 ? 0 : view->strides[axis]; /* of one index it is not used */
+    at = put(at, &length, sizeof length);
+    at = put(at, &stride, sizeof stride);
+  }
+  return at;
 }
 
 PyObject* key_of(PyObject* settings_key, const Arguments* arguments) {
-  const View* lengths = host_lengths(arguments);
-  if (lengths != NULL && (lengths->ndim != 1 || lengths->device.type != DLPACK_CPU ||
-                          (lengths->strides[0] != 1 && lengths->shape[0] > 1)))
-    return NULL;
   char* settings;
   Py_ssize_t settings_bytes;
   if (PyBytes_AsStringAndSize(settings_key, &settings, &settings_bytes) != 0) return NULL;
+  const uint8_t flags = (uint8_t)settings[settings_bytes - 1];
+  const View* lengths = host_lengths(arguments, flags);
+  if (lengths != NULL && (lengths->ndim != 1 || lengths->device.type != DLPACK_CPU ||
+                          (lengths->strides[0] != 1 && lengths->shape[0] > 1)))
+    return NULL;
+  const bool late = arguments->views[ARG_SEQ_OFFSETS].given && lengths == NULL;
+  const int32_t token_axis = late && (flags & KEY_BUCKETS) ? arguments->views[ARG_Q].ndim - 3 : -1;
 
   const size_t most = (size_t)settings_bytes + 1 + NUM_ARGS * VIEW_BYTES + (lengths != NULL ? bytes_of(lengths) : 0);
   char local[4096];
@@ -56,7 +74,7 @@ PyObject* key_of(PyObject* settings_key, const Arguments* arguments) {
   char* at = put(start, settings, (size_t)settings_bytes);
   *at++ = (char)arguments->framework;
   for (int i = 0; i < NUM_ARGS; ++i)
-    if (arguments->views[i].given) at = put_view(at, i, &arguments->views[i]);
+    if (arguments->views[i].given) at = put_view(at, i, &arguments->views[i], has_token_rows(i) ? token_axis : -1);
   if (lengths != NULL) at = put(at, lengths->data, bytes_of(lengths));
   PyObject* key = PyBytes_FromStringAndSize(start, at - start);
   if (start != local) free(start);

@@ -10,6 +10,7 @@ FLA's functions under FLA's names: `deltarelay.chunk_kda`, `deltarelay.chunk_gat
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 from ._call import LastCall, last_call
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from .fla import chunk_gated_delta_rule, chunk_gdn, chunk_kda
 
 _LAZY = {"chunk_kda": "fla", "chunk_gated_delta_rule": "fla", "chunk_gdn": "fla"}
-_LAZY_MODULES = ("fla", "plot", "torch_ops", "engines")
+_LAZY_MODULES = ("fla", "models", "plot", "torch_ops", "engines")
 
 __all__ = [
     "DeviceError",
@@ -58,3 +59,9 @@ def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+if os.environ.get("DELTARELAY_FLA") == "1":  # read once, here; without it importing this package changes nothing elsewhere
+    from .fla._switch import enable_by_environment
+
+    enable_by_environment()

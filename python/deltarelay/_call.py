@@ -76,7 +76,7 @@ def _meet_torch() -> None:
     table = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
     if table is None:
         _torch_table = f"torch {torch.__version__} has no DLPack exchange table (2.10 has)"
-    elif not _core.set_torch(torch.Tensor, torch.nn.Parameter, table):
+    elif not _core.set_torch(torch.Tensor, torch.nn.Parameter, torch.is_grad_enabled, table):
         _torch_table = f"torch {torch.__version__} has an exchange table of another version"
 
 
@@ -93,7 +93,7 @@ def call(settings: Settings, *arguments: Any) -> tuple[Any, Any, Any]:
     """(o, final, checkpoint). Arguments in the order of `_plans.ARGUMENTS`, None for what is not given."""
     result = _binding.call(settings, *arguments)
     if type(result) is tuple:
-        _thread.copies = ()
+        _thread.copies, _thread.declined = (), ""
         return result
     return _slow(settings, arguments, result)
 
@@ -113,7 +113,7 @@ def _slow(settings: Settings, arguments: tuple[Any, ...], result: Any) -> tuple[
     if _torch_table and _binding.call is not _ctypes_call.call:
         result = _ctypes_call.call(settings, *arguments)
         if type(result) is tuple:
-            _thread.copies = ()
+            _thread.copies, _thread.declined = (), ""
             return result
         if isinstance(result, Copies):
             return _with_copies(settings, arguments, result.names)
@@ -147,11 +147,11 @@ def _last_plan() -> Plan | None:
 class LastCall(NamedTuple):
     """What the calling thread's last call ran."""
 
-    plan: Plan
-    backend: str
+    plan: Plan | None  # None if the call was left to somebody else
+    backend: str  # "" then
     copies: tuple[str, ...]  # arguments that were made contiguous first
     binding: str
-    declined: str  # why the backends ahead of this one did not take it, and what an adapter left to others
+    declined: str  # why an adapter left the call to somebody else, or ""
 
 
 def note_declined(reason: str) -> None:
@@ -161,7 +161,9 @@ def note_declined(reason: str) -> None:
 
 def last_call() -> LastCall | None:
     """The calling thread's last call, or None. `plan` can be described like any other."""
+    if _thread.declined:
+        return LastCall(None, "", (), binding()[0], _thread.declined)
     plan = _last_plan()
     if plan is None:
         return None
-    return LastCall(plan, plan.backend, _thread.copies, binding()[0], _thread.declined)
+    return LastCall(plan, plan.backend, _thread.copies, binding()[0], "")

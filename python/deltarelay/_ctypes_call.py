@@ -7,6 +7,7 @@ from typing import Any
 
 from . import _abi, _library, errors
 from ._plans import ARGUMENTS, PLANS, Entry, maker
+from ._problem import bucket_end
 from ._settings import Settings
 from ._views import address_of, alignment_of, is_numpy, is_torch, torch_dtype, torch_if_imported
 
@@ -14,6 +15,8 @@ _make_plan = maker(Entry)
 _Q = ARGUMENTS.index("q")
 _O, _FINAL, _CHECKPOINT = (ARGUMENTS.index(name) for name in ("o", "final", "checkpoint"))
 _WRITTEN = (_O, _FINAL, _CHECKPOINT, ARGUMENTS.index("report"))
+_V = ARGUMENTS.index("v")
+_TOKEN_ROWS = [ARGUMENTS.index(name) for name in ("q", "k", "v", "g", "beta", "o")]
 _SEQ_OFFSETS, _HOST_OFFSETS = ARGUMENTS.index("seq_offsets"), ARGUMENTS.index("host_offsets")
 _WORKSPACE_ALIGNMENT = 256
 
@@ -23,27 +26,39 @@ def _is_plain(value: Any) -> bool:
     torch = torch_if_imported()
     if torch is not None and type(value) in (torch.Tensor, torch.nn.Parameter):
         on_memory = value.layout is torch.strided and value.device.type in ("cpu", "cuda")
+        needs_grad = value.requires_grad and torch.is_grad_enabled()
         is_number = not (value.is_quantized or value.is_neg() or value.is_conj())
-        return on_memory and is_number and not value.requires_grad
+        return on_memory and is_number and not needs_grad
     return is_numpy(value) and not hasattr(value, "mask")
 
 
+def _host_lengths(settings: Settings, arguments: tuple[Any, ...]) -> Any:
+    if arguments[_HOST_OFFSETS] is not None or settings.late_lengths:
+        return arguments[_HOST_OFFSETS]
+    offsets = arguments[_SEQ_OFFSETS]
+    return offsets if offsets is not None and (not is_torch(offsets) or offsets.device.type == "cpu") else None
+
+
 def _key(settings: Settings, arguments: tuple[Any, ...]) -> Any:
+    """See binding/key.c."""
     key: list[Any] = [settings.key]
+    lengths = _host_lengths(settings, arguments)
+    late = arguments[_SEQ_OFFSETS] is not None and lengths is None and settings.buckets
+    token_axis = arguments[_Q].ndim - 3
     for index, value in enumerate(arguments):
         if value is None:
             continue
         device = value.device if is_torch(value) else "cpu"
-        strides = value.stride() if is_torch(value) else value.strides
+        shape, strides = list(value.shape), list(value.stride() if is_torch(value) else value.strides)
+        strides = [0 if length == 1 else stride for length, stride in zip(shape, strides)]
+        if late and index in _TOKEN_ROWS and 0 <= token_axis < len(shape):
+            shape[token_axis] = bucket_end(shape[token_axis])
         address = address_of(value)
-        if address == 0 and 0 not in value.shape:
+        if address == 0 and 0 not in shape:
             raise RuntimeError("no memory")
-        key.append((index, value.dtype, tuple(value.shape), strides, device, alignment_of(address)))
-    for index in (_HOST_OFFSETS, _SEQ_OFFSETS):
-        offsets = arguments[index]
-        if offsets is not None and (not is_torch(offsets) or offsets.device.type == "cpu"):
-            key.append(tuple(offsets.tolist()))
-            break
+        key.append((index, value.dtype, *shape, *strides, device, alignment_of(address)))
+    if lengths is not None:
+        key.append(tuple(lengths.tolist()))
     return tuple(key)
 
 
@@ -90,8 +105,10 @@ def _run(entry: Entry, arguments: list[Any], as_torch: bool) -> tuple[Any, ...]:
 
         device = None
     for argument, _, _, shape, dtype in entry.outputs:  # as _core.Entry takes them
-        arguments[argument] = _empty(framework, shape, dtype, device)
+        arguments[argument] = _empty(framework, arguments[_V].shape if argument == _O else shape, dtype, device)
     tensors = _abi.Tensors()
+    if entry.late:
+        tensors.num_tokens = arguments[_Q].shape[-3]
     allocated = sum(1 << output[0] for output in entry.outputs)
     for index, name in enumerate(_abi.POINTERS):
         if (entry.pointers | allocated) >> index & 1:

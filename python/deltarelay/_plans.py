@@ -98,10 +98,11 @@ class Entry:
         workspace_bytes: int,
         device: tuple[int, int],
         pointers: int,
+        late: bool,
         outputs: tuple[tuple[Any, ...], ...],
     ) -> None:
         self.plan, self.handle, self.workspace_bytes = plan, handle, workspace_bytes
-        self.device, self.pointers, self.outputs = device, pointers, outputs
+        self.device, self.pointers, self.late, self.outputs = device, pointers, late, outputs
         self.used = False
 
     def take_used(self) -> bool:
@@ -146,8 +147,9 @@ def request_of(settings: Settings, arguments: tuple[Any, ...]) -> tuple[_problem
     offsets = None
     if host is not None:
         offsets = read_offsets("host_offsets", host)
-    elif "seq_offsets" in views and views["seq_offsets"].device == "cpu" and not isinstance(named["seq_offsets"], TensorSpec):
-        offsets = read_offsets("seq_offsets", named["seq_offsets"])
+    elif "seq_offsets" in views and views["seq_offsets"].device == "cpu" and not settings.late_lengths:
+        if not isinstance(named["seq_offsets"], TensorSpec):
+            offsets = read_offsets("seq_offsets", named["seq_offsets"])
     return _problem.build(settings, views, offsets), views
 
 
@@ -170,7 +172,7 @@ def entry_of(settings: Settings, arguments: tuple[Any, ...], make: Callable[...,
     pointers = sum(1 << ARGUMENTS.index(name) for name in request.pointers)
     kind, _, ordinal = request.device.partition(":")
     device = (_abi.DEVICE_CUDA, int(ordinal)) if kind == "cuda" else (_abi.DEVICE_CPU, 0)
-    return make(plan, plan.handle, plan.workspace_bytes, device, pointers, outputs)
+    return make(plan, plan.handle, plan.workspace_bytes, device, pointers, request.late, outputs)
 
 
 def maker(entry_type: Callable[..., Any]) -> Callable[..., Any]:

@@ -36,6 +36,7 @@ class Request(NamedTuple):
     outputs: tuple[Output, ...]
     copies: tuple[str, ...]  # arguments that have to be made contiguous first; the rest is then empty
     lengths: ctypes.Array | None  # that problem.seq_offsets points to
+    late: bool = False  # lengths come with the call
 
 
 class Sizes(NamedTuple):
@@ -48,6 +49,15 @@ class Sizes(NamedTuple):
     heads_v: int
     dk: int
     dv: int
+
+
+def bucket_end(tokens: int) -> int:
+    """The most tokens that a plan of late lengths serves. Eight buckets for every doubling, none shorter than 64 tokens: a plan
+    costs tens of microseconds, an eighth more tokens in its bound next to nothing. binding/key.c has the same function."""
+    step = 64
+    while 16 * step <= tokens:
+        step *= 2
+    return -(-tokens // step) * step
 
 
 def _expect(name: str, view: View, shape: tuple[int, ...], words: str) -> None:
@@ -226,6 +236,8 @@ def _copies(views: dict[str, View], rule: str) -> tuple[str, ...]:
 def build(settings: Settings, views: dict[str, View], host_offsets: list[int] | None) -> Request:
     """`views` of what is given; `host_offsets` are the lengths where they are known here, as offsets."""
     late = host_offsets is None and "seq_offsets" in views
+    if settings.late_lengths and not late:
+        raise Invalid("late_lengths: expected seq_offsets and no host_offsets beside it")
     num_offsets = len(host_offsets) if host_offsets is not None else None
     if late:
         _expect_list("seq_offsets", views["seq_offsets"], None, "N + 1 offsets", ("int32", "int64"))
@@ -251,7 +263,7 @@ def build(settings: Settings, views: dict[str, View], host_offsets: list[int] | 
         problem.num_tokens = sizes.tokens
     elif late:
         problem.seq_offsets_dtype = _abi.DTYPES[views["seq_offsets"].dtype]
-        problem.num_tokens = sizes.tokens
+        problem.num_tokens = bucket_end(sizes.tokens) if settings.buckets else sizes.tokens
     elif sizes.batched:
         problem.seq_len = sizes.seq_len
     else:  # batched sequences without tokens, which the contract has as packed ones
@@ -282,7 +294,7 @@ def build(settings: Settings, views: dict[str, View], host_offsets: list[int] | 
     if "report" in views:
         _expect_list("report", views["report"], 1, "one word", ("int32",))
     pointers = tuple(name for name in views if name != "seq_offsets" or late)
-    return Request(problem, options, device, pointers, tuple(outputs), (), array)
+    return Request(problem, options, device, pointers, tuple(outputs), (), array, late)
 
 
 def _set_states(
@@ -343,8 +355,10 @@ def _set_states(
     if "checkpoint" in views:
         problem.checkpoint = _state("checkpoint", views["checkpoint"], sizes, settings, rows, index, "fp32")
     else:
-        problem.checkpoint = _state("checkpoint", None, sizes, settings, rows, None, settings.final_dtype)
-        outputs.append(Output("checkpoint", (rows, sizes.heads_v, *matrix), settings.final_dtype))
+        dtype = settings.checkpoint_dtype or settings.final_dtype
+        dtype = views["q"].dtype if dtype == "q" else dtype
+        problem.checkpoint = _state("checkpoint", None, sizes, settings, rows, None, dtype)
+        outputs.append(Output("checkpoint", (rows, sizes.heads_v, *matrix), dtype))
     return outputs
 
 

@@ -12,6 +12,7 @@ from . import _abi
 from .errors import Invalid
 
 _count = itertools.count()
+_LATE_LENGTHS, _BUCKETS = 1, 2  # as binding/key.h has them
 
 
 def _one_of(name: str, value: Any, choices: Any) -> None:
@@ -52,17 +53,22 @@ class Settings:
     carry: str = "exact"
     carry_log_decay: float | None = None
     math: str = "default"
+    late_lengths: bool = False
+    checkpoint_dtype: str | None = None  # of those that are allocated; None: final_dtype, "q": as q
     # What plans are found by. A number of its own and no list of the fields: equal settings are one object (see `settings`).
+    # The last byte is for binding/key.c.
     key: bytes = dataclasses.field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "key", next(_count).to_bytes(8, "little"))
+        flags = _LATE_LENGTHS * bool(self.late_lengths) + _BUCKETS * self.buckets
+        object.__setattr__(self, "key", next(_count).to_bytes(8, "little") + bytes([flags]))
         _one_of("rule", self.rule, _abi.RULES)
         _one_of("gate", self.gate, _abi.GATES)
         _one_of("beta_form", self.beta, _abi.BETAS)
         _one_of("state_layout", self.state_layout, _abi.LAYOUTS)
         _one_of("final_dtype", self.final_dtype, ("fp32", "bf16", "fp16"))
         _one_of("o_dtype", self.o_dtype, (None, "fp32", "bf16", "fp16"))
+        _one_of("checkpoint_dtype", self.checkpoint_dtype, (None, "q", "fp32", "bf16", "fp16"))
         _one_of("carry", self.carry, _abi.CARRIES)
         _one_of("math", self.math, _abi.MATHS)
         _number("scale", self.scale, "a finite number", lambda _: True)
@@ -78,6 +84,11 @@ class Settings:
                 f"checkpoints: expected a number of tokens, 'chunks', 'list' or None, found {self.checkpoints!r}"
             )
         self.cuts()
+
+    @property
+    def buckets(self) -> bool:
+        """Whether a plan of late lengths may be made for more tokens than there are. Checkpoints are allocated by that number."""
+        return self.checkpoints is None
 
     def cuts(self) -> tuple[int, int]:
         """dr_options.segments and segment_value."""
@@ -98,7 +109,8 @@ def _is_count(value: Any) -> bool:
 
 # The same fields, unchecked: while torch.compile traces, which can follow neither the cache below nor what checks them. The
 # operators of torch_ops make settings of them.
-Values = collections.namedtuple("Values", [field.name for field in dataclasses.fields(Settings) if field.init])  # type: ignore[misc]
+_FIELDS = [field for field in dataclasses.fields(Settings) if field.init]
+Values = collections.namedtuple("Values", [field.name for field in _FIELDS], defaults=[f.default for f in _FIELDS[1:]])  # type: ignore[misc]
 
 # Settings that were used, by value, so that a call makes none. Emptied when full: new ones have new keys, and their plans too.
 _MOST = 1024

@@ -69,6 +69,7 @@ def forward(
     carry: str = "exact",
     carry_log_decay: float | None = None,
     math: str = "default",
+    late_lengths: bool = False,
 ) -> Outputs:
     """Outputs and final states of a delta-rule recurrence.
 
@@ -108,6 +109,8 @@ def forward(
         report: one int32 on the device that is set to DR_REPORT_* bits.
         segments: "auto", "off", a count for each sequence, or "len:<tokens>".
         backend, variant, isa, policy, threads, carry, carry_log_decay, math: as in dr_options.
+        late_lengths: take lengths from seq_offsets during the call, on the CPU too, as a call on CUDA tensors always does. Calls
+            of about as many tokens then share a plan.
         invariant: the bits of a sequence's results do not depend on the rest of the batch.
 
     Returns:
@@ -138,6 +141,7 @@ def forward(
         carry,
         carry_log_decay,
         math,
+        late_lengths,
     )
     tensors = (
         q,

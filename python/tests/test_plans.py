@@ -165,3 +165,32 @@ def test_a_wrong_environment_is_named() -> None:
 def test_import_brings_nothing_along() -> None:
     code = "import sys, deltarelay; print([m for m in ('torch', 'numpy', 'fla', 'matplotlib') if m in sys.modules])"
     assert run_alone(code) == "[]"
+
+
+@pytest.mark.usefixtures("binding")
+def test_late_lengths_share_plans(framework: str) -> None:
+    """Calls of about as many tokens, whatever their lengths, are one plan; results are those of known lengths."""
+    plans = set()
+    for lengths in ([200, 0, 30], [90, 100, 60], [1, 1, 1], [255, 1, 0]):
+        case = Case("kda", lengths)
+        found = deltarelay.forward(
+            "kda",
+            *(to(framework, x) for x in case.rows),
+            seq_offsets=to(framework, case.offsets),
+            initial=to(framework, case.initial),
+            final=True,
+            state_layout="key_major",
+            late_lengths=True,
+        )
+        o, final = case.expected()
+        close(found.o, o)
+        close(found.final, final)
+        plans.add(deltarelay.last_call().plan)
+    assert len(plans) == 2  # up to 64 tokens, and up to 256
+
+
+def test_buckets() -> None:
+    from deltarelay._problem import bucket_end
+
+    assert [bucket_end(t) for t in (1, 64, 65, 1000, 1024, 1025, 8192, 8193)] == [64, 64, 128, 1024, 1024, 1152, 8192, 9216]
+    assert all(t <= bucket_end(t) <= max(64, t * 9 // 8 + 64) for t in range(1, 5000, 7))

@@ -60,7 +60,8 @@ class Info(Base):
 
     def test_help(self):
         out = self.succeed("--help")
-        for part in ("info", "support", "tensors", "tiling", "explain", "plan", "verify", "bench", "calibrate", "Examples"):
+        for part in ("info", "support", "tensors", "tiling", "explain", "plan", "verify", "bench", "calibrate", "Examples",
+                     "<prefix>/share/doc/deltarelay"):
             self.assertIn(part, out)
         for part in ("info", "support", "tensors", "tiling", "explain", "plan", "verify", "bench", "calibrate"):
             self.assertIn("Usage", self.succeed(part, "--help"))

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <limits>
 #include <sstream>
 
 namespace deltarelay::forward {
@@ -26,7 +27,10 @@ std::vector<cases::Case> cases_in(std::string_view text) {
   return all;
 }
 
-std::vector<cases::Case> combine(const std::vector<std::vector<std::string>>& lists) {
+namespace {
+
+// Every combination of one word from each list.
+std::vector<std::string> all_combinations(const std::vector<std::vector<std::string>>& lists) {
   std::vector<std::string> lines = {""};
   for (const std::vector<std::string>& words : lists) {
     std::vector<std::string> longer;
@@ -35,6 +39,24 @@ std::vector<cases::Case> combine(const std::vector<std::vector<std::string>>& li
     }
     lines = std::move(longer);
   }
+  return lines;
+}
+
+// As few as have every word of every list.
+std::vector<std::string> covering_combinations(const std::vector<std::vector<std::string>>& lists) {
+  size_t longest = 0;
+  for (const std::vector<std::string>& words : lists) longest = std::max(longest, words.size());
+  std::vector<std::string> lines(longest);
+  for (const std::vector<std::string>& words : lists) {
+    for (size_t i = 0; i < longest; ++i) lines[i] += " " + words[i % words.size()];
+  }
+  return lines;
+}
+
+}  // namespace
+
+std::vector<cases::Case> combine(const std::vector<std::vector<std::string>>& lists) {
+  const std::vector<std::string> lines = DR_SANITIZED != 0 ? covering_combinations(lists) : all_combinations(lists);
   std::vector<cases::Case> all;
   for (const std::string& line : lines) all.push_back(cases::parse(line));
   return all;
@@ -84,6 +106,71 @@ void expect_correct_when_cut(const cases::Case& c) {
   } catch (const std::exception& error) {
     ADD_FAILURE() << error.what();
   }
+}
+
+namespace {
+
+using Bits = std::vector<std::byte>;
+
+void append(Bits& bits, const std::byte* data, int64_t element, int64_t count, int32_t dtype) {
+  const int64_t size = check::bytes_of(dtype);
+  bits.insert(bits.end(), data + element * size, data + (element + count) * size);
+}
+
+void append_rows(Bits& bits, const check::TensorSet& x, int64_t sequence, int64_t head, int64_t tokens) {
+  for (int64_t t = 0; t < tokens; ++t) append(bits, x.o().data, x.o().at(sequence, t, head, 0), x.of().dv, x.o().dtype);
+}
+
+void append_state(Bits& bits, const check::StateTensor& s, int64_t slot, int64_t head) {
+  if (slot >= 0) append(bits, s.data, s.at(slot, head, 0, 0), s.dk * s.dv, s.state.dtype);
+}
+
+}  // namespace
+
+Bits block_of(const check::TensorSet& x, int64_t sequence, int64_t head) {
+  Bits bits;
+  append_rows(bits, x, sequence, head, x.of().lengths[static_cast<size_t>(sequence)]);
+  const check::StateTensor& s = x.final_state();
+  if (s.used()) append_state(bits, s, s.slots[static_cast<size_t>(sequence)], head);
+  return bits;
+}
+
+Bits history_of(const check::TensorSet& x, int64_t sequence, int64_t head, int64_t tokens) {
+  Bits bits;
+  append_rows(bits, x, sequence, head, tokens);
+  const std::vector<std::vector<int64_t>> positions = cases::checkpoint_positions(x.of());
+  size_t row = 0;
+  for (size_t n = 0; n < positions.size(); ++n) {
+    for (const int64_t position : positions[n]) {
+      const int64_t slot = x.checkpoint().slots[row++];
+      if (static_cast<int64_t>(n) == sequence && position <= tokens) append_state(bits, x.checkpoint(), slot, head);
+    }
+  }
+  return bits;
+}
+
+void expect_contained(const check::TensorSet& dirty, const check::TensorSet& clean, const Place& place,
+                      const std::string& what) {
+  const cases::Case& c = clean.of();
+  for (int64_t n = 0; n < c.num_seqs(); ++n) {
+    for (int64_t head = 0; head < c.heads_v; ++head) {
+      const bool spoilt = n == place.sequence && head == place.head;
+      const int64_t kept = place.token < 0 ? -1 : place.token / 64 * 64;
+      const int64_t tokens = spoilt ? kept : c.lengths[static_cast<size_t>(n)];
+      EXPECT_TRUE(history_of(dirty, n, head, tokens) == history_of(clean, n, head, tokens))
+          << what << " reached the first " << tokens << " tokens of sequence " << n << ", head " << head;
+      if (spoilt) continue;
+      EXPECT_TRUE(block_of(dirty, n, head) == block_of(clean, n, head))
+          << what << " reached the state of sequence " << n << ", head " << head;
+    }
+  }
+}
+
+std::vector<double> gates_outside_the_contract(const cases::Case& c) {
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN(), kInf = std::numeric_limits<double>::infinity();
+  if (c.raw_gate()) return {kNan};
+  if (c.gate_form == DR_GATE_LINEAR) return {-0.5, 1.5, 1e4, -kInf, kInf, kNan};
+  return {100.0, 0.5, 1e4, kInf, kNan};
 }
 
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ForwardCase);

@@ -28,7 +28,8 @@ bool nothing_to_test();
 
 // One case a line; lines without a name are numbered.
 std::vector<cases::Case> cases_in(std::string_view text);
-// Every combination of one word from each list, as cases.
+// Every combination of one word from each list, as cases. Under sanitizers, which take 15 times as long and look for errors that
+// hardly depend on values, as few as have every word.
 std::vector<cases::Case> combine(const std::vector<std::vector<std::string>>& lists);
 // A name that GoogleTest takes.
 std::string name_of(const testing::TestParamInfo<cases::Case>& info);
@@ -46,6 +47,21 @@ struct Ran {
   check::TensorSet tensors;
   check::PlannedRun run;
 };
+
+// Bits of one (sequence, head): o and final state.
+std::vector<std::byte> block_of(const check::TensorSet& x, int64_t sequence, int64_t head);
+// Bits of what it has left behind after `tokens` tokens: rows of o and checkpoints.
+std::vector<std::byte> history_of(const check::TensorSet& x, int64_t sequence, int64_t head, int64_t tokens);
+
+// One place of an input; token -1: the initial state.
+struct Place {
+  int64_t sequence, head, token;
+};
+// `dirty` had a bad number there: only its sequence and head may differ from `clean`, from the chunk of 64 tokens on.
+void expect_contained(const check::TensorSet& dirty, const check::TensorSet& clean, const Place& place,
+                      const std::string& what);
+// Values of g that the contract leaves open in the form of the case.
+std::vector<double> gates_outside_the_contract(const cases::Case& c);
 
 // Test suites over case lines: TEST_P bodies are in forward_case.cpp.
 class ForwardCase : public testing::TestWithParam<cases::Case> {};

@@ -8,7 +8,12 @@
 namespace fuzz {
 
 // AddressSanitizer sees every byte beside a block, reads too; else bytes beside it tell of writes.
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(__has_feature)  // Clang's way to say it; __SANITIZE_ADDRESS__ is GCC's
+#if __has_feature(address_sanitizer)
+#define DR_FUZZ_ADDRESS_SANITIZER
+#endif
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(DR_FUZZ_ADDRESS_SANITIZER)
 inline constexpr size_t kGuardBytes = 0;
 #else
 inline constexpr size_t kGuardBytes = 256;

@@ -11,20 +11,16 @@ namespace {
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-// One bad number in one tensor of sequence 1, head 1 must not move a bit of any other (sequence, head).
+void set_at(const check::TokenTensor& tensor, const forward::Place& place, double value) {
+  tensor.set(tensor.at(place.sequence, place.token, place.head, tensor.width / 2), value);
+}
+
+// One bad number in one tensor of sequence 1, head 1 must not move a bit of any other (sequence, head), nor of what is before its chunk.
 using Containment = EachCase;
 
 TEST_P(Containment, BadInputStaysInItsSequenceAndHead) {
   const cases::Case c = forced(GetParam());
   const Ran clean(c);
-  const auto expect_contained = [&](Ran& dirty, const char* what) {
-    expect_undamaged(dirty);
-    for (int64_t n = 0; n < c.num_seqs(); ++n)
-      for (int64_t head = 0; head < c.heads_v; ++head)
-        if (n != 1 || head != 1)
-          EXPECT_TRUE(block_of(dirty.host, n, head) == block_of(clean.host, n, head))
-              << what << " reached sequence " << n << ", head " << head;
-  };
   struct Bad {
     const char* name;
     const check::TokenTensor& (check::TensorSet::*tensor)() const;
@@ -33,30 +29,41 @@ TEST_P(Containment, BadInputStaysInItsSequenceAndHead) {
   const Bad all[] = {{"q NaN", &check::TensorSet::q, kNan},       {"k NaN", &check::TensorSet::k, kNan},
                      {"v NaN", &check::TensorSet::v, kNan},       {"g NaN", &check::TensorSet::g, kNan},
                      {"beta NaN", &check::TensorSet::beta, kNan}, {"k Inf", &check::TensorSet::k, kInf},
-                     {"v -Inf", &check::TensorSet::v, -kInf},     {"beta Inf", &check::TensorSet::beta, kInf},
-                     {"g Inf", &check::TensorSet::g, kInf}};
+                     {"v -Inf", &check::TensorSet::v, -kInf},     {"beta Inf", &check::TensorSet::beta, kInf}};
+  const forward::Place place{1, 1, 101};
   for (const Bad& bad : all) {
-    Ran dirty(c, [&](check::TensorSet& x) {
-      const check::TokenTensor& tensor = (x.*bad.tensor)();
-      tensor.set(tensor.at(1, 37, 1, tensor.width / 2), bad.value);
-    });
-    expect_contained(dirty, bad.name);
-    const double o = dirty.host.o().get(dirty.host.o().at(1, 37, 1, c.dv / 2));
+    Ran dirty(c, [&](check::TensorSet& x) { set_at((x.*bad.tensor)(), place, bad.value); });
+    expect_undamaged(dirty);
+    forward::expect_contained(dirty.host, clean.host, place, bad.name);
+    const double o = dirty.host.o().get(dirty.host.o().at(place.sequence, place.token, place.head, c.dv / 2));
     if (std::isnan(bad.value)) EXPECT_FALSE(std::isfinite(o)) << bad.name << " was not seen at all";
   }
   Ran dirty(c, [](check::TensorSet& x) { x.initial().set(x.initial().at(x.initial().slots[1], 1, 2, 3), kNan); });
-  expect_contained(dirty, "initial NaN");
+  expect_undamaged(dirty);
+  forward::expect_contained(dirty.host, clean.host, {1, 1, -1}, "initial NaN");
+}
+
+TEST_P(Containment, GatesOutsideTheContractStayInTheirSequenceAndHead) {
+  const cases::Case c = forced(GetParam());
+  const Ran clean(c);
+  const forward::Place place{1, 1, 101};
+  for (const double gate : forward::gates_outside_the_contract(c)) {
+    Ran dirty(c, [&](check::TensorSet& x) { set_at(x.g(), place, gate); });
+    expect_undamaged(dirty);
+    forward::expect_contained(dirty.host, clean.host, place, "gate " + std::to_string(gate));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Plans, Containment, testing::ValuesIn(cases_in(R"(
-  kda:      kda bf16 hv=3 seqs=70,150,0,90 tail=3 init final segments=off
-  gdn:      gdn bf16 hv=3 seqs=70,150,0,90 tail=3 init final segments=off
+  kda:      kda bf16 hv=3 seqs=70,150,0,90 tail=3 init final segments=off checkpoints=every:32
+  gdn:      gdn bf16 hv=3 seqs=70,150,0,90 tail=3 init final segments=off checkpoints=chunks
   cut:      kda bf16 hv=3 seqs=300,350,0,390 init final segments=3
   cut-gdn:  gdn bf16 hv=3 seqs=300,350,0,390 init final segments=3
   l2norm:   kda fp16 hv=3 batch=3x150 init final l2norm
   bounded:  kda bf16 hv=3 seqs=70,150,90 init final gate=bounded:-5 beta=logit l2norm
   softplus: gdn bf16 hv=3 seqs=70,150,90 init final gate=softplus beta=twice l2norm
   linear:   kda bf16 hv=3 seqs=70,150,90 init final gate=linear floor=-5
+  linear-gdn: gdn bf16 hv=3 seqs=70,150,90 init final gate=linear
 )")),
                          name_of);
 INSTANTIATE_TEST_SUITE_P(Portable, Containment, testing::ValuesIn(cases_in(R"(
@@ -67,6 +74,7 @@ INSTANTIATE_TEST_SUITE_P(Portable, Containment, testing::ValuesIn(cases_in(R"(
   cut:      kda bf16 hv=3 dk=96 seqs=300,350,0,390 init final segments=3 backend=cuda-sm80
   cut-gdn:  gdn bf16 hv=3 dk=96 seqs=300,350,0,390 init final segments=3 backend=cuda-sm80
   bounded:  kda bf16 hv=3 dk=64 seqs=70,150,90 init final gate=bounded:-5 beta=logit l2norm backend=cuda-sm80
+  linear:   gdn fp32 hv=3 dk=64 seqs=70,150,90 init final gate=linear backend=cuda-sm80
 )")),
                          name_of);
 

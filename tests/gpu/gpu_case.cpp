@@ -47,18 +47,4 @@ std::vector<check::TensorError> of_two_runs(std::vector<check::TensorError> erro
   return errors;
 }
 
-std::vector<std::byte> block_of(const check::TensorSet& x, int64_t sequence, int64_t head) {
-  std::vector<std::byte> bits;
-  const auto append = [&](const std::byte* data, int64_t element, int64_t count, int32_t dtype) {
-    const int64_t size = check::bytes_of(dtype);
-    bits.insert(bits.end(), data + element * size, data + (element + count) * size);
-  };
-  const cases::Case& c = x.of();
-  for (int64_t t = 0; t < c.lengths[static_cast<size_t>(sequence)]; ++t)
-    append(x.o().data, x.o().at(sequence, t, head, 0), c.dv, x.o().dtype);
-  const check::StateTensor& s = x.final_state();
-  if (s.used()) append(s.data, s.at(s.slots[static_cast<size_t>(sequence)], head, 0, 0), s.dk * s.dv, s.state.dtype);
-  return bits;
-}
-
 }  // namespace deltarelay::on_gpu

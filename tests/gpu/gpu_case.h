@@ -16,6 +16,7 @@
 
 namespace deltarelay::on_gpu {
 
+using forward::block_of;
 using forward::cases_in;
 using forward::combine;
 using forward::name_of;
@@ -60,7 +61,5 @@ void expect_close(const std::vector<check::TensorError>& errors, const char* wha
 // Two runs, each of which may be as far from the truth as the table says. What they round differently is independent, so their distance
 // is up to sqrt(2) of it (docs/numerics.md).
 std::vector<check::TensorError> of_two_runs(std::vector<check::TensorError> errors);
-// Bits of one (sequence, head): o and final state.
-std::vector<std::byte> block_of(const check::TensorSet& x, int64_t sequence, int64_t head);
 
 }  // namespace deltarelay::on_gpu

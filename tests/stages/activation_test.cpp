@@ -31,6 +31,8 @@ TEST(Activation, LogAndLinearGates) {
   EXPECT_DOUBLE_EQ(log_decay(gate, 0.25, 0.0), std::log(0.25));
   EXPECT_EQ(log_decay(gate, 0.0, 0.0), -kInf);
   EXPECT_EQ(log_decay(gate, 1.0, 0.0), 0.0);
+  EXPECT_EQ(log_decay(gate, -0.5, 0.0), -kInf);
+  EXPECT_TRUE(std::isnan(log_decay(gate, std::nan(""), 0.0)));
 }
 
 TEST(Activation, FloorRaisesWhatLiesUnderIt) {

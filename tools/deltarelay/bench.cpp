@@ -167,7 +167,7 @@ int run(const Settings& settings) {
     std::fputs(table.markdown().c_str(), stdout);
   }
   if (!settings.json.empty()) {
-    const std::string text = results_json(rows, settings.commit).dump(2) + "\n";
+    const std::string text = results_json(rows, settings.commit);
     if (settings.json == "-") {
       std::fputs(text.c_str(), stdout);
     } else {
@@ -179,9 +179,9 @@ int run(const Settings& settings) {
 
 }  // namespace
 
-void add_bench(CLI::App& app, int& exit_code) {
-  CLI::App* command = app.add_subcommand("bench", "Check cases, then time them");
-  command->footer(
+void add_bench(Command app, int& exit_code) {
+  Command command = app.add_subcommand("bench", "Check cases, then time them");
+  command.footer(
       "Columns: ms is the median of one call, 10 % and 90 % its spread; GFLOP/s counts 7 DK DV a token-head; 'of peak' "
       "is\n"
       "the share of the fp32 FMA rate of as many threads, measured in between; 'unsplit' is the time of the same case "
@@ -195,22 +195,20 @@ void add_bench(CLI::App& app, int& exit_code) {
       "  deltarelay bench gdn fp32 hv=4 seqs=4096 threads=1 --min-time 2\n"
       "  deltarelay bench tests/cases/targets.txt --with device=cuda --sweep");
   auto settings = std::make_shared<Settings>();
-  settings->arguments.add_to(*command);
-  command->add_option("--json", settings->json, "Write results to a file in the common format (- for standard output)")
-      ->type_name("FILE")
-      ->check(not_empty());
-  command->add_flag("--markdown", settings->markdown, "Print a Markdown table");
-  command->add_flag("--sweep", settings->sweep, "Time 1, 2, 4, ... 64 forced segments beside what the planner chose");
-  command->add_flag("--full-columns", settings->full_columns,
-                    "Check every value column of large cases too, not only a sample");
-  command->add_option("--min-time", settings->min_seconds, "Seconds to spend on each timed plan")
-      ->type_name("SECONDS")
-      ->check(positive_number())
-      ->capture_default_str();
-  command->add_option("--commit", settings->commit, "Commit to name in the results")
-      ->type_name("HASH")
-      ->capture_default_str();
-  command->callback([settings, &exit_code] { exit_code = run(*settings); });
+  settings->arguments.add_to(command);
+  command.add_option("--json", settings->json, "Write results to a file in the common format (- for standard output)")
+      .value("FILE")
+      .not_empty();
+  command.add_flag("--markdown", settings->markdown, "Print a Markdown table");
+  command.add_flag("--sweep", settings->sweep, "Time 1, 2, 4, ... 64 forced segments beside what the planner chose");
+  command.add_flag("--full-columns", settings->full_columns,
+                   "Check every value column of large cases too, not only a sample");
+  command.add_option("--min-time", settings->min_seconds, "Seconds to spend on each timed plan")
+      .value("SECONDS")
+      .positive()
+      .show_default();
+  command.add_option("--commit", settings->commit, "Commit to name in the results").value("HASH").show_default();
+  command.callback([settings, &exit_code] { exit_code = run(*settings); });
 }
 
 }  // namespace deltarelay::command

@@ -192,10 +192,10 @@ int run(const Settings& settings) {
 
 }  // namespace
 
-void add_calibrate(CLI::App& app, int& exit_code) {
-  CLI::App* command =
+void add_calibrate(Command app, int& exit_code) {
+  Command command =
       app.add_subcommand("calibrate", "Measure this machine's CPU: facts and stage costs that plans can be made with");
-  command->footer(
+  command.footer(
       "The library's own costs were measured on one model of CPU; on another one they are estimates. A file of "
       "measured ones\n"
       "goes into dr_options.device and dr_options.costs, or to --device-file of plan, explain, verify and bench. Times "
@@ -205,15 +205,15 @@ void add_calibrate(CLI::App& app, int& exit_code) {
       "  deltarelay calibrate --output cpu.json\n"
       "  deltarelay plan kda bf16 hv=2 seqs=65536 --device-file cpu.json");
   auto settings = std::make_shared<Settings>();
-  command->add_option("-o,--output", settings->output, "Write the facts to a file, and a table to standard output")
-      ->type_name("FILE")
-      ->check(not_empty());
-  command->add_option("--seconds", settings->seconds, "Time to take, about, at most 600")
-      ->type_name("SECONDS")
-      ->check(positive_number())
-      ->check(CLI::Range(0.0, 600.0))
-      ->capture_default_str();
-  command->callback([settings, &exit_code] { exit_code = run(*settings); });
+  command.add_option("-o,--output", settings->output, "Write the facts to a file, and a table to standard output")
+      .value("FILE")
+      .not_empty();
+  command.add_option("--seconds", settings->seconds, "Time to take, about, at most 600")
+      .value("SECONDS")
+      .positive()
+      .within(0.0, 600.0)
+      .show_default();
+  command.callback([settings, &exit_code] { exit_code = run(*settings); });
 }
 
 }  // namespace deltarelay::command

@@ -1,11 +1,11 @@
 // The subcommands of `deltarelay`, one source file each. Each adds itself to the command line and sets the exit code.
 #pragma once
-#include <CLI/CLI.hpp>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "case/case.h"
+#include "deltarelay/command_line.h"
 
 namespace deltarelay::command {
 
@@ -21,19 +21,19 @@ class UsageError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-void add_info(CLI::App& app, int& exit_code);
-void add_support(CLI::App& app, int& exit_code);
-void add_tensors(CLI::App& app, int& exit_code);
-void add_tiling(CLI::App& app, int& exit_code);
-void add_explain(CLI::App& app, int& exit_code);
-void add_plan(CLI::App& app, int& exit_code);
-void add_verify(CLI::App& app, int& exit_code);
-void add_bench(CLI::App& app, int& exit_code);
-void add_calibrate(CLI::App& app, int& exit_code);
+void add_info(Command app, int& exit_code);
+void add_support(Command app, int& exit_code);
+void add_tensors(Command app, int& exit_code);
+void add_tiling(Command app, int& exit_code);
+void add_explain(Command app, int& exit_code);
+void add_plan(Command app, int& exit_code);
+void add_verify(Command app, int& exit_code);
+void add_bench(Command app, int& exit_code);
+void add_calibrate(Command app, int& exit_code);
 // These read the other commands from `app`, so that what they print cannot differ from what the parser takes.
-void add_help(CLI::App& app);
-void add_man(CLI::App& app);
-void add_completion(CLI::App& app);
+void add_help(Command app);
+void add_man(Command app);
+void add_completion(Command app);
 
 // The positional arguments that every command on cases takes, with the words that are to replace theirs.
 struct CaseArguments {
@@ -42,7 +42,7 @@ struct CaseArguments {
   std::string only;         // a regular expression over names, or over lines without one; empty: all
   std::string device_file;  // facts to plan with, as `calibrate` writes them; empty: the library's
 
-  void add_to(CLI::App& app, bool required = true);
+  void add_to(Command app, bool required = true);
   std::vector<cases::Case> read() const;  // throws cases::CaseError
 };
 
@@ -52,9 +52,5 @@ void require_writable(const std::string& path);
 void write_file(const std::string& path, const std::string& text);
 // Throws std::runtime_error unless all that was printed to standard output has been written.
 void finish_standard_output();
-
-// Checks of options.
-CLI::Validator not_empty();
-CLI::Validator positive_number();  // finite too
 
 }  // namespace deltarelay::command

@@ -1,5 +1,5 @@
 // Completion scripts for shells, made from the subcommands and options that the parser has.
-#include <array>
+#include <algorithm>
 #include <cstdio>
 
 #include "deltarelay/commands.h"
@@ -7,23 +7,22 @@
 namespace deltarelay::command {
 namespace {
 
-std::vector<const CLI::App*> commands_of(const CLI::App& app) {
-  return app.get_subcommands([](const CLI::App*) { return true; });
+std::vector<OptionText> options_of(const Command& command) {
+  std::vector<OptionText> all = command.options();
+  std::erase_if(all, [](const OptionText& option) { return option.positional; });
+  return all;
 }
 
-std::vector<const CLI::Option*> options_of(const CLI::App& command) {
-  return command.get_options([](const CLI::Option* option) { return option->nonpositional(); });
+bool takes_cases(const Command& command) {
+  const std::vector<OptionText> all = command.options();
+  return std::any_of(all.begin(), all.end(), [](const OptionText& option) { return option.shown == "case"; });
 }
-
-bool takes_cases(const CLI::App& command) { return command.get_option_no_throw("case") != nullptr; }
-
-bool takes_value(const CLI::Option& option) { return option.get_items_expected_max() > 0; }
 
 // "--quiet", "-q".
-std::vector<std::string> names_of(const CLI::Option& option) {
+std::vector<std::string> names_of(const OptionText& option) {
   std::vector<std::string> names;
-  for (const std::string& name : option.get_lnames()) names.push_back("--" + name);
-  for (const std::string& name : option.get_snames()) names.push_back("-" + name);
+  for (const std::string& name : option.long_names) names.push_back("--" + name);
+  for (const std::string& name : option.short_names) names.push_back("-" + name);
   return names;
 }
 
@@ -69,23 +68,23 @@ std::string escape_zsh(const std::string& text) {
 }
 
 // "--json[Write ...]:FILE:_files", "--quiet[Print ...]".
-std::string zsh_option(const std::string& name, const CLI::Option& option) {
-  std::string text = name + "[" + escape_zsh(option.get_description()) + "]";
-  if (!takes_value(option)) return text;
-  const bool file = option.get_type_name().rfind("FILE", 0) == 0;
-  return text + ":" + escape_zsh(option.get_type_name()) + (file ? ":_files" : ": ");
+std::string zsh_option(const std::string& name, const OptionText& option) {
+  std::string text = name + "[" + escape_zsh(option.description) + "]";
+  if (!option.takes_value) return text;
+  const bool file = option.value.rfind("FILE", 0) == 0;
+  return text + ":" + escape_zsh(option.value) + (file ? ":_files" : ": ");
 }
 
-std::string bash_script(const CLI::App& app) {
+std::string bash_script(const Command& app) {
   std::vector<std::string> verbs;
   std::string options, with_cases;
-  for (const CLI::App* command : commands_of(app)) {
-    verbs.push_back(command->get_name());
+  for (const Command& command : app.subcommands()) {
+    verbs.push_back(command.name());
     std::vector<std::string> names;
-    for (const CLI::Option* option : options_of(*command))
-      for (const std::string& name : names_of(*option)) names.push_back(name);
-    options += "    " + command->get_name() + ") options=" + quote(join(names)) + " ;;\n";
-    if (takes_cases(*command)) with_cases += (with_cases.empty() ? "" : "|") + command->get_name();
+    for (const OptionText& option : options_of(command))
+      for (const std::string& name : names_of(option)) names.push_back(name);
+    options += "    " + command.name() + ") options=" + quote(join(names)) + " ;;\n";
+    if (takes_cases(command)) with_cases += (with_cases.empty() ? "" : "|") + command.name();
   }
   return "# bash completion of deltarelay\n"
          "_deltarelay() {\n"
@@ -120,14 +119,14 @@ std::string bash_script(const CLI::App& app) {
          "complete -F _deltarelay deltarelay\n";
 }
 
-std::string zsh_script(const CLI::App& app) {
+std::string zsh_script(const Command& app) {
   std::string verbs, arguments;
-  for (const CLI::App* command : commands_of(app)) {
-    verbs += "    " + quote(command->get_name() + ":" + command->get_description()) + "\n";
-    arguments += "    " + command->get_name() + ")\n      _arguments";
-    for (const CLI::Option* option : options_of(*command))
-      for (const std::string& name : names_of(*option)) arguments += " \\\n        " + quote(zsh_option(name, *option));
-    if (takes_cases(*command)) arguments += " \\\n        '*:case:_deltarelay_cases'";
+  for (const Command& command : app.subcommands()) {
+    verbs += "    " + quote(command.name() + ":" + command.description()) + "\n";
+    arguments += "    " + command.name() + ")\n      _arguments";
+    for (const OptionText& option : options_of(command))
+      for (const std::string& name : names_of(option)) arguments += " \\\n        " + quote(zsh_option(name, option));
+    if (takes_cases(command)) arguments += " \\\n        '*:case:_deltarelay_cases'";
     arguments += "\n      ;;\n";
   }
   std::string keys, words;
@@ -156,19 +155,19 @@ std::string zsh_script(const CLI::App& app) {
          "_deltarelay \"$@\"\n";
 }
 
-std::string fish_script(const CLI::App& app) {
+std::string fish_script(const Command& app) {
   std::string text = "# fish completion of deltarelay\n", with_cases;
-  for (const CLI::App* command : commands_of(app)) {
-    const std::string seen = " -n '__fish_seen_subcommand_from " + command->get_name() + "'";
-    text += "complete -c deltarelay -f -n __fish_use_subcommand -a " + command->get_name() + " -d " +
-            quote(command->get_description()) + "\n";
-    for (const CLI::Option* option : options_of(*command)) {
+  for (const Command& command : app.subcommands()) {
+    const std::string seen = " -n '__fish_seen_subcommand_from " + command.name() + "'";
+    text += "complete -c deltarelay -f -n __fish_use_subcommand -a " + command.name() + " -d " +
+            quote(command.description()) + "\n";
+    for (const OptionText& option : options_of(command)) {
       text += "complete -c deltarelay" + seen;
-      for (const std::string& name : option->get_lnames()) text += " -l " + name;
-      for (const std::string& name : option->get_snames()) text += " -s " + name;
-      text += std::string(takes_value(*option) ? " -r" : "") + " -d " + quote(option->get_description()) + "\n";
+      for (const std::string& name : option.long_names) text += " -l " + name;
+      for (const std::string& name : option.short_names) text += " -s " + name;
+      text += std::string(option.takes_value ? " -r" : "") + " -d " + quote(option.description) + "\n";
     }
-    if (takes_cases(*command)) with_cases += " " + command->get_name();
+    if (takes_cases(command)) with_cases += " " + command.name();
   }
   return text + "complete -c deltarelay -n '__fish_seen_subcommand_from" + with_cases + "' -a " +
          quote(join(case_words())) + "\n";
@@ -176,18 +175,16 @@ std::string fish_script(const CLI::App& app) {
 
 }  // namespace
 
-void add_completion(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("completion", "Print a completion script for a shell");
-  command->footer(
+void add_completion(Command app) {
+  Command command = app.add_subcommand("completion", "Print a completion script for a shell");
+  command.footer(
       "Examples:\n"
       "  source <(deltarelay completion bash)\n"
       "  deltarelay completion zsh > ~/.zfunc/_deltarelay\n"
       "  deltarelay completion fish > ~/.config/fish/completions/deltarelay.fish");
   auto shell = std::make_shared<std::string>();
-  command->add_option("shell", *shell, "bash, zsh or fish")
-      ->required()
-      ->check(CLI::IsMember(std::array<std::string, 3>{"bash", "zsh", "fish"}));
-  command->callback([shell, &app] {
+  command.add_option("shell", *shell, "bash, zsh or fish").required().one_of({"bash", "zsh", "fish"});
+  command.callback([shell, app] {
     const std::string script = *shell == "bash"  ? bash_script(app)
                                : *shell == "zsh" ? zsh_script(app)
                                                  : fish_script(app);

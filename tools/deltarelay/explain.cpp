@@ -39,13 +39,13 @@ bool explain(const cases::Case& c) {
 
 }  // namespace
 
-void add_explain(CLI::App& app, int& exit_code) {
-  CLI::App* command =
+void add_explain(Command app, int& exit_code) {
+  Command command =
       app.add_subcommand("explain", "What would run a case and why: one line a backend, then the plan in words");
-  command->footer("Example:\n  deltarelay explain kda bf16 hv=8 seqs=65536 gate=bounded:-5 device=h200");
+  command.footer("Example:\n  deltarelay explain kda bf16 hv=8 seqs=65536 gate=bounded:-5 device=h200");
   auto arguments = std::make_shared<CaseArguments>();
-  arguments->add_to(*command);
-  command->callback([arguments, &exit_code] {
+  arguments->add_to(command);
+  command.callback([arguments, &exit_code] {
     exit_code = kExitSuccess;
     for (const cases::Case& c : arguments->read())
       if (!explain(c)) exit_code = kExitFailure;

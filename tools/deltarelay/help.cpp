@@ -18,19 +18,18 @@ void print_grammar() {
     std::printf("  %-*s  %s\n", static_cast<int>(width), word.word.c_str(), word.meaning.c_str());
 }
 
-void print_topic(const CLI::App& app, const std::string& topic) {
+void print_topic(const Command& app, const std::string& topic) {
   if (topic == "cases") {
     print_grammar();
     return;
   }
   if (topic.empty()) {
-    // Not app.help(), which hands over to the subcommand that was parsed: this one.
-    std::fputs(app.get_formatter()->make_help(&app, app.get_name(), CLI::AppFormatMode::Normal).c_str(), stdout);
+    std::fputs(app.help().c_str(), stdout);
     return;
   }
-  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
-    if (!command->check_name(topic)) continue;
-    std::fputs(command->help(app.get_name()).c_str(), stdout);
+  for (const Command& command : app.subcommands()) {
+    if (!command.is_called(topic)) continue;
+    std::fputs(command.help().c_str(), stdout);
     return;
   }
   throw UsageError("topic: expected cases or a subcommand, found " + cases::in_quotes(topic));
@@ -38,12 +37,12 @@ void print_topic(const CLI::App& app, const std::string& topic) {
 
 }  // namespace
 
-void add_help(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("help", "Help on the case grammar or on a subcommand");
-  command->footer("Examples:\n  deltarelay help cases\n  deltarelay help verify");
+void add_help(Command app) {
+  Command command = app.add_subcommand("help", "Help on the case grammar or on a subcommand");
+  command.footer("Examples:\n  deltarelay help cases\n  deltarelay help verify");
   auto topic = std::make_shared<std::string>();
-  command->add_option("topic", *topic, "cases, or a subcommand");
-  command->callback([topic, &app] { print_topic(app, *topic); });
+  command.add_option("topic", *topic, "cases, or a subcommand");
+  command.callback([topic, app] { print_topic(app, *topic); });
 }
 
 }  // namespace deltarelay::command

@@ -67,12 +67,12 @@ void print_words() {
 
 }  // namespace
 
-void add_info(CLI::App& app, int& exit_code) {
-  CLI::App* command =
+void add_info(Command app, int& exit_code) {
+  Command command =
       app.add_subcommand("info", "What was built, what this machine is, which backends and devices are known");
   auto as_json = std::make_shared<bool>(false);
-  command->add_flag("--json", *as_json, "Print JSON");
-  command->callback([as_json, &exit_code] {
+  command.add_flag("--json", *as_json, "Print JSON");
+  command.callback([as_json, &exit_code] {
     if (*as_json) {
       print_json();
     } else {

@@ -29,15 +29,15 @@ class Pattern {
 
 }  // namespace
 
-void CaseArguments::add_to(CLI::App& app, bool required) {
-  CLI::Option* option = app.add_option(
+void CaseArguments::add_to(Command app, bool required) {
+  Option option = app.add_option(
       "case", words, "Case lines (quoted, or as bare words) and files of cases; see `deltarelay help cases`");
-  if (required) option->required();
+  if (required) option.required();
   app.add_option("--with", with, "Words that replace or add to those of every case, e.g. \"segments=2 threads=1\"");
   app.add_option("--only", only, "Only cases whose name (or line, without one) matches a regular expression")
-      ->type_name("REGEX");
+      .value("REGEX");
   app.add_option("--device-file", device_file, "Plan with the device facts and costs of a file, see `calibrate`")
-      ->type_name("FILE");
+      .value("FILE");
 }
 
 std::vector<cases::Case> CaseArguments::read() const {
@@ -71,26 +71,17 @@ A case is one line: rule, data type, then words in any order, such as
   kda bf16 hqk=16 hv=64 dk=128 dv=128 seqs=8192,1300x3 init final gate=bounded:-5 segments=auto seed=7
 `deltarelay help cases` lists the words.
 
+Paths such as tests/cases/smoke.txt are relative to the sources, or to <prefix>/share/doc/deltarelay of an installation.
+
 Exit codes: 0 success; 1 a check failed, the library refused a case, or the output could not be written; 2 bad usage.)";
 
-// Said before the options are read: CLI11 reports a missing subcommand, not the word that is none.
-void require_known_subcommand(const CLI::App& app, int argc, char** argv) {
-  if (argc < 2 || argv[1][0] == '-') return;
-  std::string known;
-  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
-    if (command->check_name(argv[1])) return;
-    known += (known.empty() ? "" : ", ") + command->get_name();
-  }
-  throw UsageError("subcommand: expected one of " + known + ", found " + cases::in_quotes(argv[1]));
-}
-
 int run(int argc, char** argv) {
-  CLI::App app(
+  CommandLine line(
+      "deltarelay",
       "DeltaRelay: delta-rule linear attention (KDA and GDN) that keeps the whole machine busy on one long sequence",
-      "deltarelay");
+      dr_build_info());
+  Command app = line.command();
   app.footer(kFooter);
-  app.require_subcommand(1);
-  app.set_version_flag("-V,--version", std::string(dr_build_info()));
   int exit_code = kExitSuccess;
   add_info(app, exit_code);
   add_support(app, exit_code);
@@ -105,10 +96,7 @@ int run(int argc, char** argv) {
   add_man(app);
   add_completion(app);
   try {
-    require_known_subcommand(app, argc, argv);
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? kExitSuccess : kExitUsage;
+    if (const std::optional<int> ended = line.parse(argc, argv)) return *ended;
   } catch (const cases::CaseError& error) {
     std::fprintf(stderr, "deltarelay: %s\n", error.what());
     return kExitUsage;

@@ -1,4 +1,5 @@
 // The manual page, deltarelay.1: what the options say of themselves, as troff.
+#include <algorithm>
 #include <cstdio>
 
 #include "deltarelay/commands.h"
@@ -28,29 +29,31 @@ void print_preformatted(const std::string& text) {
   if (!text.empty()) std::printf(".PP\n.nf\n%s\n.fi\n", escape(text).c_str());
 }
 
-void print_option(const CLI::Option& option) {
-  const std::string values = option.get_items_expected_max() == 0 ? "" : " " + option.get_type_name();
-  const std::string name = option.get_positional() ? option.get_name(true) : option.get_name(false, true);
-  std::printf(".TP\n.B %s\n%s\n", (escape(name) + escape(values)).c_str(), escape(option.get_description()).c_str());
+void print_option(const OptionText& option) {
+  const std::string values = option.takes_value ? " " + option.value : "";
+  std::printf(".TP\n.B %s\n%s\n", (escape(option.shown) + escape(values)).c_str(), escape(option.description).c_str());
 }
 
-void print_command(const CLI::App& command) {
-  std::printf(".SS deltarelay %s\n%s.\n", escape(command.get_name()).c_str(),
-              escape(command.get_description()).c_str());
-  for (const CLI::Option* option : command.get_options([](const CLI::Option*) { return true; }))
-    if (!option->check_lname("help")) print_option(*option);
-  print_preformatted(command.get_footer());
+bool is_help(const OptionText& option) {
+  return std::find(option.long_names.begin(), option.long_names.end(), "help") != option.long_names.end();
 }
 
-void print_page(const CLI::App& app) {
+void print_command(const Command& command) {
+  std::printf(".SS deltarelay %s\n%s.\n", escape(command.name()).c_str(), escape(command.description()).c_str());
+  for (const OptionText& option : command.options())
+    if (!is_help(option)) print_option(option);
+  print_preformatted(command.footer());
+}
+
+void print_page(const Command& app) {
   std::printf(".TH DELTARELAY 1 \"\" \"DeltaRelay %d.%d.%d\" \"User Commands\"\n", DR_VERSION_MAJOR, DR_VERSION_MINOR,
               DR_VERSION_PATCH);
   std::printf(".SH NAME\ndeltarelay \\- plan, check and time delta\\-rule linear attention\n");
   std::printf(".SH SYNOPSIS\n.B deltarelay\n.I subcommand\n[options] [case ...]\n");
-  std::printf(".SH DESCRIPTION\n%s.\n", escape(app.get_description()).c_str());
-  print_preformatted(app.get_footer());
+  std::printf(".SH DESCRIPTION\n%s.\n", escape(app.description()).c_str());
+  print_preformatted(app.footer());
   std::printf(".SH SUBCOMMANDS\n");
-  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) print_command(*command);
+  for (const Command& command : app.subcommands()) print_command(command);
   std::printf(".SH CASES\nWords of a case line:\n");
   for (const cases::GrammarWord& word : cases::grammar())
     std::printf(".TP\n.B %s\n%s\n", escape(word.word).c_str(), escape(word.meaning).c_str());
@@ -58,10 +61,10 @@ void print_page(const CLI::App& app) {
 
 }  // namespace
 
-void add_man(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("man", "Print the manual page");
-  command->footer("Example:\n  deltarelay man | man -l -");
-  command->callback([&app] { print_page(app); });
+void add_man(Command app) {
+  Command command = app.add_subcommand("man", "Print the manual page");
+  command.footer("Example:\n  deltarelay man | man -l -");
+  command.callback([app] { print_page(app); });
 }
 
 }  // namespace deltarelay::command

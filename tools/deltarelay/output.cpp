@@ -1,5 +1,4 @@
 #include <cerrno>
-#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -41,20 +40,6 @@ void finish_standard_output() {
   if (written && std::ferror(stdout) == 0 && std::cout) return;
   const std::string reason = errno != 0 ? std::string(": ") + std::strerror(errno) : "";
   throw std::runtime_error("standard output was not written to its end" + reason);
-}
-
-CLI::Validator not_empty() {
-  return {[](std::string& text) { return text.empty() ? std::string("expected a text, found ''") : std::string(); }, "",
-          "not empty"};
-}
-
-CLI::Validator positive_number() {
-  return {[](std::string& text) {
-            double value = 0;
-            const bool good = CLI::detail::lexical_cast(text, value) && std::isfinite(value) && value > 0;
-            return good ? std::string() : "expected a finite number above 0, found " + cases::in_quotes(text);
-          },
-          "", "positive number"};
 }
 
 }  // namespace deltarelay::command

@@ -60,31 +60,31 @@ int run(const Settings& settings) {
 
 }  // namespace
 
-void add_plan(CLI::App& app, int& exit_code) {
-  CLI::App* command =
+void add_plan(Command app, int& exit_code) {
+  Command command =
       app.add_subcommand("plan", "How a case would be done, here or on another device, without running it");
-  command->footer(
+  command.footer(
       "Examples:\n"
       "  deltarelay plan kda bf16 hv=8 seqs=131072,1024x10 device=h200\n"
       "  deltarelay plan \"kda bf16 hv=4 seqs=65536\" --device h200 --svg timeline.svg\n"
       "  deltarelay plan \"kda bf16 hv=4 seqs=65536\" --device gb200 --policy cula-sm100 --json");
   auto settings = std::make_shared<Settings>();
-  settings->arguments.add_to(*command);
-  command->add_flag("--json", settings->as_json,
-                    "Print everything the planner decided as JSON, with the modelled schedule");
+  settings->arguments.add_to(command);
+  command.add_flag("--json", settings->as_json,
+                   "Print everything the planner decided as JSON, with the modelled schedule");
   command
-      ->add_option("--svg", settings->svg,
-                   "Write a timeline: units against time, the unsplit schedule below the split one; of a plan with too "
-                   "many items, stages against time")
-      ->type_name("FILE")
-      ->check(not_empty());
-  command->add_option("--policy", settings->policy, "Cut as another system would: fla, cula-sm100, ...")
-      ->type_name("NAME")
-      ->check(not_empty());
-  command->add_option("--device", settings->device, "Plan for a known device, see `deltarelay info`")
-      ->type_name("NAME")
-      ->check(not_empty());
-  command->callback([settings, &exit_code] { exit_code = run(*settings); });
+      .add_option("--svg", settings->svg,
+                  "Write a timeline: units against time, the unsplit schedule below the split one; of a plan with too "
+                  "many items, stages against time")
+      .value("FILE")
+      .not_empty();
+  command.add_option("--policy", settings->policy, "Cut as another system would: fla, cula-sm100, ...")
+      .value("NAME")
+      .not_empty();
+  command.add_option("--device", settings->device, "Plan for a known device, see `deltarelay info`")
+      .value("NAME")
+      .not_empty();
+  command.callback([settings, &exit_code] { exit_code = run(*settings); });
 }
 
 }  // namespace deltarelay::command

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <ctime>
+#include <nlohmann/json.hpp>
 
 #include "check/device_memory.h"
 #include "deltarelay/device_facts.h"
@@ -160,7 +161,7 @@ const std::vector<Column>& result_columns(Columns kind) {
   return kind == Columns::kGpu ? kGpuColumns : kCpuColumns;
 }
 
-nlohmann::json results_json(const std::vector<BenchRow>& rows, const std::string& commit) {
+std::string results_json(const std::vector<BenchRow>& rows, const std::string& commit) {
   const std::string cpu = cpu_model();
   json out = {{"device", cpu},        {"date", utc_now()}, {"commit", commit},         {"driver", ""},
               {"cuda", ""},           {"cpu", cpu},        {"build", dr_build_info()}, {"fma_target", fma_target()},
@@ -175,7 +176,7 @@ nlohmann::json results_json(const std::vector<BenchRow>& rows, const std::string
     out["units"] = gpu.units;
   }
   for (const BenchRow& row : rows) out["rows"].push_back(row_json(row));
-  return out;
+  return out.dump(2) + "\n";
 }
 
 }  // namespace deltarelay::command

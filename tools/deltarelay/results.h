@@ -1,6 +1,5 @@
 // Rows of a benchmark as a table, as Markdown and in the JSON format that committed results share.
 #pragma once
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -35,6 +34,7 @@ struct Column {
 const std::vector<Column>& result_columns(Columns kind);
 constexpr size_t kLeftColumns = 2;  // how many of them are words
 
-nlohmann::json results_json(const std::vector<BenchRow>& rows, const std::string& commit);
+// A JSON text.
+std::string results_json(const std::vector<BenchRow>& rows, const std::string& commit);
 
 }  // namespace deltarelay::command

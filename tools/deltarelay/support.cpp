@@ -176,22 +176,22 @@ void print_matrix(bool markdown) {
 
 }  // namespace
 
-void add_support(CLI::App& app, int& exit_code) {
+void add_support(Command app, int& exit_code) {
   struct Settings {
     bool json = false;
     bool markdown = false;
     bool why = false;
   };
-  CLI::App* command =
+  Command command =
       app.add_subcommand("support", "Which backend takes which rule, data type and feature, by asking each of them");
-  command->footer(
+  command.footer(
       "A cell lists the data types of q, k, v that the backend takes: all, some, or - for none.\n"
       "Example:\n  deltarelay support --why");
   auto settings = std::make_shared<Settings>();
-  command->add_flag("--json", settings->json, "Print JSON, one row for every question");
-  command->add_flag("--markdown", settings->markdown, "Print a Markdown table");
-  command->add_flag("--why", settings->why, "Print the reason of every refusal");
-  command->callback([settings, &exit_code] {
+  command.add_flag("--json", settings->json, "Print JSON, one row for every question");
+  command.add_flag("--markdown", settings->markdown, "Print a Markdown table");
+  command.add_flag("--why", settings->why, "Print the reason of every refusal");
+  command.callback([settings, &exit_code] {
     if (settings->json) {
       print_json();
     } else {

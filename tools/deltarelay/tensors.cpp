@@ -119,17 +119,17 @@ void print_json() {
 
 }  // namespace
 
-void add_tensors(CLI::App& app, int& exit_code) {
+void add_tensors(Command app, int& exit_code) {
   struct Settings {
     bool json = false;
     bool markdown = false;
   };
-  CLI::App* command = app.add_subcommand("tensors", "The tensors of a call: axes, types, directions, alignments");
-  command->footer("Example:\n  deltarelay tensors");
+  Command command = app.add_subcommand("tensors", "The tensors of a call: axes, types, directions, alignments");
+  command.footer("Example:\n  deltarelay tensors");
   auto settings = std::make_shared<Settings>();
-  command->add_flag("--json", settings->json, "Print JSON, one entry a tensor");
-  command->add_flag("--markdown", settings->markdown, "Print a Markdown table");
-  command->callback([settings, &exit_code] {
+  command.add_flag("--json", settings->json, "Print JSON, one entry a tensor");
+  command.add_flag("--markdown", settings->markdown, "Print a Markdown table");
+  command.callback([settings, &exit_code] {
     if (settings->json) {
       print_json();
     } else {

@@ -134,25 +134,25 @@ void print_tables(const std::vector<dr_device>& devices, bool markdown) {
 
 }  // namespace
 
-void add_tiling(CLI::App& app, int& exit_code) {
+void add_tiling(Command app, int& exit_code) {
   struct Settings {
     std::vector<std::string> devices;
     bool json = false;
     bool markdown = false;
   };
-  CLI::App* command = app.add_subcommand(
+  Command command = app.add_subcommand(
       "tiling", "How the portable GPU kernels are cut for each device, and what the planner reckons");
-  command->footer(
+  command.footer(
       "Columns: CTAs by registers is what a multiprocessor has registers for, CTAs in a size what it runs at once with "
       "so much shared memory.\n"
       "Example:\n  deltarelay tiling --device rtx4090");
   auto settings = std::make_shared<Settings>();
-  command->add_option("--device", settings->devices, "Known devices, see `deltarelay info`; all GPU models without")
-      ->type_name("NAME,...")
-      ->delimiter(',');
-  command->add_flag("--json", settings->json, "Print JSON, one entry a device");
-  command->add_flag("--markdown", settings->markdown, "Print Markdown tables");
-  command->callback([settings, &exit_code] {
+  command.add_option("--device", settings->devices, "Known devices, see `deltarelay info`; all GPU models without")
+      .value("NAME,...")
+      .comma_separated();
+  command.add_flag("--json", settings->json, "Print JSON, one entry a device");
+  command.add_flag("--markdown", settings->markdown, "Print Markdown tables");
+  command.callback([settings, &exit_code] {
     const std::vector<dr_device> devices = devices_named(settings->devices);
     if (settings->json) {
       print_json(devices);

@@ -1,6 +1,6 @@
 // A plan as a picture: units on one axis, time on the other, the split schedule above the unsplit one on one time scale.
 #pragma once
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <stdexcept>
 #include <string>
 

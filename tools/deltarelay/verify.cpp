@@ -168,10 +168,10 @@ int run(const Settings& settings) {
 
 }  // namespace
 
-void add_verify(CLI::App& app, int& exit_code) {
-  CLI::App* command =
+void add_verify(Command app, int& exit_code) {
+  Command command =
       app.add_subcommand("verify", "Run cases and hold their results against the double-precision reference");
-  command->footer(
+  command.footer(
       "Outputs are filled with NaN first, guarded on both sides, and measured against the table of tolerances.\n"
       "Examples:\n"
       "  deltarelay verify tests/cases/smoke.txt\n"
@@ -182,37 +182,37 @@ void add_verify(CLI::App& app, int& exit_code) {
       "  deltarelay verify tests/cases/gpu.txt\n"
       "  deltarelay verify tests/cases/ci.txt --hash > before.txt");
   auto settings = std::make_shared<Settings>();
-  settings->arguments.add_to(*command, false);
-  command->add_flag("--every-isa", settings->every_isa, "Run each case on every instruction set of the cpu backend");
-  command->add_flag("--skip-declined", settings->skip_declined, "A case that its backend declines is no failure");
-  command->add_flag("-q,--quiet", settings->quiet, "Print failures and the summary only");
-  command->add_flag("--hash", settings->hash,
-                    "Print a hash of the outputs of each case instead, to show that no bit moved between two builds; "
-                    "nothing is compared unless --compare is given too");
-  command->add_flag("--compare", settings->compare, "With --hash: hold the results against the reference too");
-  command->add_flag("--full-columns", settings->check.full_columns,
-                    "Check every value column of large cases too, not only a sample");
-  command->add_flag("!--bare-workspace", settings->check.poison_workspace,
-                    "Leave the workspace on a GPU as it was allocated, for compute-sanitizer --tool initcheck");
-  command->add_option("--random", settings->random.seconds, "Draw random cases for so many seconds")
-      ->type_name("SECONDS")
-      ->check(positive_number());
+  settings->arguments.add_to(command, false);
+  command.add_flag("--every-isa", settings->every_isa, "Run each case on every instruction set of the cpu backend");
+  command.add_flag("--skip-declined", settings->skip_declined, "A case that its backend declines is no failure");
+  command.add_flag("-q,--quiet", settings->quiet, "Print failures and the summary only");
+  command.add_flag("--hash", settings->hash,
+                   "Print a hash of the outputs of each case instead, to show that no bit moved between two builds; "
+                   "nothing is compared unless --compare is given too");
+  command.add_flag("--compare", settings->compare, "With --hash: hold the results against the reference too");
+  command.add_flag("--full-columns", settings->check.full_columns,
+                   "Check every value column of large cases too, not only a sample");
+  command.add_flag("!--bare-workspace", settings->check.poison_workspace,
+                   "Leave the workspace on a GPU as it was allocated, for compute-sanitizer --tool initcheck");
+  command.add_option("--random", settings->random.seconds, "Draw random cases for so many seconds")
+      .value("SECONDS")
+      .positive();
   command
-      ->add_option("--random-cases", settings->random.cases,
-                   "Draw random cases until so many have run, those that were declined not counted")
-      ->type_name("N")
-      ->check(positive_number());
-  command->add_option("--on", settings->random.backends, "Backends that random cases are drawn for, in turn")
-      ->type_name("NAME,...")
-      ->delimiter(',');
-  command->add_option("--jobs", settings->random.jobs, "Cases at a time; they are printed in the order they came")
-      ->type_name("N")
-      ->check(CLI::Range(1, 256));
-  command->add_option("--seed", settings->random.seed, "Seed of the first random case")->type_name("N");
-  command->add_option("--cost", settings->random.cost, "Most tokens x HV x DK x DV of a random case")
-      ->type_name("N")
-      ->check(positive_number());
-  command->callback([settings, &exit_code] {
+      .add_option("--random-cases", settings->random.cases,
+                  "Draw random cases until so many have run, those that were declined not counted")
+      .value("N")
+      .positive();
+  command.add_option("--on", settings->random.backends, "Backends that random cases are drawn for, in turn")
+      .value("NAME,...")
+      .comma_separated();
+  command.add_option("--jobs", settings->random.jobs, "Cases at a time; they are printed in the order they came")
+      .value("N")
+      .within(1, 256);
+  command.add_option("--seed", settings->random.seed, "Seed of the first random case").value("N");
+  command.add_option("--cost", settings->random.cost, "Most tokens x HV x DK x DV of a random case")
+      .value("N")
+      .positive();
+  command.callback([settings, &exit_code] {
     settings->check.compare = !settings->hash || settings->compare;
     exit_code = run(*settings);
   });

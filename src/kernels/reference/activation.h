@@ -23,13 +23,14 @@ struct Gate {
   double floor = -std::numeric_limits<double>::infinity();  // log and linear forms: lower log-decays are raised to it
 };
 
-// Log-decay, natural logarithm; -infinity forgets exactly. NaN stays NaN.
+// Log-decay, natural logarithm; -infinity forgets exactly. NaN stays NaN. A decay below 0, which the contract leaves open, is
+// read as 0, as the cpu backend reads it.
 inline double log_decay(const Gate& gate, double g, double bias) {
   switch (gate.form) {
     case GateForm::kLog:
       return g < gate.floor ? gate.floor : g;
     case GateForm::kLinear: {
-      const double logarithm = std::log(g);
+      const double logarithm = g < 0.0 ? -std::numeric_limits<double>::infinity() : std::log(g);
       return logarithm < gate.floor ? gate.floor : logarithm;
     }
     case GateForm::kRawSoftplus:

@@ -1,4 +1,4 @@
-// The kernels of one rule, data type and width: compiled in a file of their own each (shape.cu.in), chosen among in launch.cu.
+// The kernels of one rule, data type and width: instantiated in files that CMake writes (shape.cu.in), chosen among in launch.cu.
 #pragma once
 #include <cuda_runtime_api.h>
 
