@@ -14,9 +14,9 @@ from ._views import address_of, alignment_of, is_numpy, is_torch, torch_dtype, t
 _make_plan = maker(Entry)
 _Q = ARGUMENTS.index("q")
 _O, _FINAL, _CHECKPOINT = (ARGUMENTS.index(name) for name in ("o", "final", "checkpoint"))
+_WRITTEN = (_O, _FINAL, _CHECKPOINT, ARGUMENTS.index("report"))
 _V = ARGUMENTS.index("v")
 _TOKEN_ROWS = [ARGUMENTS.index(name) for name in ("q", "k", "v", "g", "beta", "o")]
-_WRITTEN = (_O, _FINAL, _CHECKPOINT, ARGUMENTS.index("report"))
 _SEQ_OFFSETS, _HOST_OFFSETS = ARGUMENTS.index("seq_offsets"), ARGUMENTS.index("host_offsets")
 _WORKSPACE_ALIGNMENT = 256
 
@@ -26,8 +26,8 @@ def _is_plain(value: Any) -> bool:
     torch = torch_if_imported()
     if torch is not None and type(value) in (torch.Tensor, torch.nn.Parameter):
         on_memory = value.layout is torch.strided and value.device.type in ("cpu", "cuda")
-        is_number = not (value.is_quantized or value.is_neg() or value.is_conj())
         needs_grad = value.requires_grad and torch.is_grad_enabled()
+        is_number = not (value.is_quantized or value.is_neg() or value.is_conj())
         return on_memory and is_number and not needs_grad
     return is_numpy(value) and not hasattr(value, "mask")
 
@@ -49,13 +49,13 @@ def _key(settings: Settings, arguments: tuple[Any, ...]) -> Any:
         if value is None:
             continue
         device = value.device if is_torch(value) else "cpu"
-        address = address_of(value)
-        if address == 0 and 0 not in value.shape:
-            raise RuntimeError("no memory")
         shape, strides = list(value.shape), list(value.stride() if is_torch(value) else value.strides)
         strides = [0 if length == 1 else stride for length, stride in zip(shape, strides)]
         if late and index in _TOKEN_ROWS and 0 <= token_axis < len(shape):
             shape[token_axis] = bucket_end(shape[token_axis])
+        address = address_of(value)
+        if address == 0 and 0 not in shape:
+            raise RuntimeError("no memory")
         key.append((index, value.dtype, *shape, *strides, device, alignment_of(address)))
     if lengths is not None:
         key.append(tuple(lengths.tolist()))

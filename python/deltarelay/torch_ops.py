@@ -29,9 +29,11 @@ _ARGUMENTS = (
     "Tensor? a_log=None, Tensor? dt_bias=None, float? lower_bound=None, str beta_form='value', Tensor? seq_offsets=None, "
     "Tensor? initial=None, Tensor? initial_index=None, Tensor? has_initial=None, str state_layout='value_major', "
     "int? null_index=None, Tensor? host_offsets=None, str final_dtype='fp32', str checkpoints='', int checkpoint_every=0, "
-    "Tensor? checkpoint_offsets=None, Tensor? checkpoint_positions=None, str? o_dtype=None, float? gate_floor=None, "
+    "Tensor? checkpoint_offsets=None, Tensor? checkpoint_positions=None, str? checkpoint_dtype=None, str? o_dtype=None, "
+    "float? gate_floor=None, "
     "str segments='auto', int segment_count=0, str? backend=None, str? variant=None, str? isa=None, str? policy=None, "
-    "int threads=0, bool invariant=False, str carry='exact', float? carry_log_decay=None, str math='default'"
+    "int threads=0, bool invariant=False, str carry='exact', float? carry_log_decay=None, str math='default', "
+    "bool late_lengths=False"
 )
 # Ahead of the others in the operator that writes. in_place: initial is the tensor that final is, which has one name here.
 _WRITTEN = (
@@ -45,6 +47,7 @@ SCHEMAS = {
     "forward_o_final_checkpoint": f"({_ARGUMENTS}) -> (Tensor, Tensor, Tensor)",
     "forward_into": f"({_WRITTEN}, {_ARGUMENTS}) -> ()",
 }
+_NUM_REST = len(_ARGUMENTS[_ARGUMENTS.index("float? gate_floor") :].split(", "))  # behind o_dtype
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _READABLE = frozenset((torch.Tensor, torch.nn.Parameter, type(None)))
 
@@ -77,6 +80,7 @@ def _call(
     checkpoint_every: int = 0,
     checkpoint_offsets: torch.Tensor | None = None,
     checkpoint_positions: torch.Tensor | None = None,
+    checkpoint_dtype: str | None = None,
     o_dtype: str | None = None,
     gate_floor: float | None = None,
     segments: str = "auto",
@@ -90,6 +94,7 @@ def _call(
     carry: str = "exact",
     carry_log_decay: float | None = None,
     math: str = "default",
+    late_lengths: bool = False,
 ) -> tuple[Any, Any, Any]:
     """What the operators do on tensors that are memory."""
     chosen = settings(
@@ -117,6 +122,8 @@ def _call(
         carry,
         carry_log_decay,
         math,
+        late_lengths,
+        checkpoint_dtype,
     )
     o, final, checkpoint, report, final_index, checkpoint_index, in_place = written
     tensors = (
@@ -232,6 +239,10 @@ def _state_shape(v: Any, q: Any, rows: Any, layout: str) -> tuple[Any, ...]:
     return (rows, heads, dk, dv) if layout == "key_major" else (rows, heads, dv, dk)
 
 
+def _checkpoint_dtype(name: str | None, final_dtype: str, q: Any) -> torch.dtype:
+    return q.dtype if name == "q" else _DTYPES[name or final_dtype]
+
+
 def _fake(wants_final: bool, wants_checkpoint: bool) -> Any:
     """Shapes and types of the results. Contents are not looked at, not even those of the offsets."""
 
@@ -261,6 +272,7 @@ def _fake(wants_final: bool, wants_checkpoint: bool) -> Any:
         checkpoint_every: int = 0,
         checkpoint_offsets: Any = None,
         checkpoint_positions: Any = None,
+        checkpoint_dtype: str | None = None,
         o_dtype: str | None = None,
         *rest: Any,
     ) -> Any:
@@ -273,10 +285,12 @@ def _fake(wants_final: bool, wants_checkpoint: bool) -> Any:
         if wants_checkpoint:
             is_packed = seq_offsets is not None or host_offsets is not None
             rows = _num_checkpoints(q, is_packed, num_seqs, checkpoint_every, checkpoint_positions)
-            if is_packed and checkpoint_positions is None and _is_on_host(seq_offsets, host_offsets):
+            is_late = len(rest) == _NUM_REST and rest[-1]
+            if is_packed and checkpoint_positions is None and not is_late and _is_on_host(seq_offsets, host_offsets):
                 rows = _unknown_rows(rows)
             shape = _state_shape(v, q, rows, state_layout)
-            results.append(torch.empty(shape, dtype=_DTYPES[final_dtype], device=q.device))
+            dtype = _checkpoint_dtype(checkpoint_dtype, final_dtype, q)
+            results.append(torch.empty(shape, dtype=dtype, device=q.device))
         return results[0] if len(results) == 1 else tuple(results)
 
     return fake
@@ -348,6 +362,7 @@ def _options(chosen: Settings | Values, tensors: tuple[Any, ...]) -> dict[str, A
         "checkpoint_every": None if isinstance(every, str) else every,
         "checkpoint_offsets": checkpoint_offsets,
         "checkpoint_positions": checkpoint_positions,
+        "checkpoint_dtype": chosen.checkpoint_dtype,
         "o_dtype": chosen.o_dtype,
         "gate_floor": chosen.gate_floor,
         "segments": count if isinstance(count, str) else None,
@@ -361,6 +376,7 @@ def _options(chosen: Settings | Values, tensors: tuple[Any, ...]) -> dict[str, A
         "carry": chosen.carry,
         "carry_log_decay": chosen.carry_log_decay,
         "math": chosen.math,
+        "late_lengths": chosen.late_lengths,
     }
     return {name: value for name, value in given.items() if value is not None}
 
@@ -406,7 +422,8 @@ def _dispatch_into(
         every = 0 if isinstance(chosen.checkpoints, str) else chosen.checkpoints
         count = _num_checkpoints(q, is_packed, num_seqs, every, tensors[16])
         shape = _state_shape(v, q, count, chosen.state_layout)
-        checkpoint = torch.empty(shape, dtype=_DTYPES[chosen.final_dtype], device=q.device)
+        dtype = _checkpoint_dtype(chosen.checkpoint_dtype, chosen.final_dtype, q)
+        checkpoint = torch.empty(shape, dtype=dtype, device=q.device)
     in_place = initial is not None and initial is final
     if in_place:
         options["initial"] = None

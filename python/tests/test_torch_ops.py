@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from typing import Any
 
@@ -12,7 +13,7 @@ torch = pytest.importorskip("torch")
 import deltarelay
 from conftest import Case, back, close, to
 from deltarelay import _call, torch_ops
-from deltarelay._settings import settings
+from deltarelay._settings import Settings, settings
 
 OPS = torch.ops.deltarelay
 CHECKS = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
@@ -50,6 +51,14 @@ def test_the_operators_are_these() -> None:
         assert len(schema.returns) == {"forward_o": 1, "forward_o_final_checkpoint": 3, "forward_into": 0}.get(name, 2)
         assert schema.is_mutable == (name == "forward_into")
         assert torch.Tag.pt2_compliant_tag in getattr(OPS, name).default.tags
+
+
+def test_every_setting_is_an_argument() -> None:
+    names = {argument.name for argument in OPS.forward_o.default._schema.arguments}
+    elsewhere = {"beta": "beta_form", "final": "rule", "device": "rule"}  # by the operator; of plans alone
+    fields = {elsewhere.get(field.name, field.name) for field in dataclasses.fields(Settings) if field.init}
+    assert fields <= names
+    assert names >= set(_call.ARGUMENTS) - {"o", "final", "final_index", "checkpoint", "checkpoint_index", "report"}
 
 
 FUNCTIONAL = [
@@ -111,6 +120,14 @@ def test_shapes_without_memory_are_those_of_the_call(
     same(found, expected)
 
 
+def test_the_type_of_checkpoints() -> None:
+    rows = rows_of(tensors(dtype=torch.bfloat16))
+    given = {"checkpoint_every": 16, "checkpoint_dtype": "q"}
+    expected = OPS.forward_o_checkpoint("gdn", *rows, **given)
+    same(OPS.forward_o_checkpoint("gdn", *without_memory("meta", list(rows)), **given), expected)
+    assert expected[1].dtype == torch.bfloat16
+
+
 def without_memory(kind: str, values: list[Any]) -> list[Any]:
     if kind == "meta":
         return [value.to("meta") for value in values]
@@ -138,6 +155,12 @@ def test_shapes_of_packed_calls(kind: str) -> None:
 
 def test_lengths_on_the_device_give_the_bound() -> None:
     x = tensors()
+    late = {"seq_offsets": x["seq_offsets"], "checkpoints": "chunks", "late_lengths": True}
+    *rows, late["seq_offsets"] = without_memory("fake", [*rows_of(x), x["seq_offsets"]])
+    same(
+        deltarelay.forward("gdn", *rows, **late),
+        deltarelay.forward("gdn", *rows_of(x), **late | {"seq_offsets": x["seq_offsets"]}),
+    )
     *rows, offsets = without_memory("meta", [*rows_of(x), x["seq_offsets"]])
     found = deltarelay.forward("gdn", *rows, seq_offsets=offsets, checkpoints="chunks")
     assert found.checkpoint.shape == (205 // 64 + 3, 2, 24, 16)
