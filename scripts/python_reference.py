@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""The reference in docs/python.md, made from the docstrings of python/deltarelay and from nothing else. Imports no module of it.
+"""The reference in docs/python.md, made from the docstrings of python/deltarelay, which is read and not imported.
 
-    scripts/python_reference.py              prints it
-    scripts/python_reference.py --check      says whether the document holds it
-    scripts/python_reference.py --update     writes it into the document
+scripts/python_reference.py              prints it
+scripts/python_reference.py --check      says whether the document holds it
+scripts/python_reference.py --update     writes it into the document
 """
 
 import ast
@@ -84,7 +84,9 @@ def missing_names() -> list[str]:
     """Public names of the package that no group has."""
     package = PACKAGE / "__init__.py"
     grouped = {entry for group in GROUPS.values() for entry in group}
-    return [name for name in public(package) if name != "__version__" and name not in grouped and f"{name}.*" not in grouped]
+    return [
+        name for name in public(package) if name != "__version__" and name not in grouped and f"{name}.*" not in grouped
+    ]
 
 
 def signature(name: str, arguments: ast.arguments, result: ast.AST | None, method: bool) -> str:
@@ -92,7 +94,7 @@ def signature(name: str, arguments: ast.arguments, result: ast.AST | None, metho
     parts = []
     positional = [*arguments.posonlyargs, *arguments.args]
     defaults = [None] * (len(positional) - len(arguments.defaults)) + list(arguments.defaults)
-    for argument, default in zip(positional, defaults):
+    for argument, default in zip(positional, defaults, strict=True):
         if method and argument is positional[0]:
             continue
         parts.append(parameter(argument, default))
@@ -100,7 +102,8 @@ def signature(name: str, arguments: ast.arguments, result: ast.AST | None, metho
         parts.append(f"*{arguments.vararg.arg}")
     elif arguments.kwonlyargs:
         parts.append("*")
-    parts += [parameter(argument, default) for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults)]
+    keywords = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    parts += [parameter(argument, default) for argument, default in keywords]
     if arguments.kwarg:
         parts.append(f"**{arguments.kwarg.arg}")
     gives = f" -> {written(result)}" if result is not None and written(result) not in ("Any", "None") else ""
@@ -183,12 +186,22 @@ def documented(node: ast.AST) -> str:
 def of_function(called: str, node: ast.FunctionDef) -> list[str]:
     if called.rpartition(".")[2] != node.name:
         return [f"#### {called}", "", f"Another name of `{node.name}`.", ""]
-    return [f"#### {called}", "", "```text", signature(called, node.args, node.returns, False), "```", "", *prose(documented(node))]
+    return [
+        f"#### {called}",
+        "",
+        "```text",
+        signature(called, node.args, node.returns, False),
+        "```",
+        "",
+        *prose(documented(node)),
+    ]
 
 
 def of_class(called: str, node: ast.ClassDef) -> list[str]:
     lines, methods = [f"#### {called}", ""], []
-    fields = [item.target.id for item in node.body if isinstance(item, ast.AnnAssign) and not item.target.id.startswith("_")]
+    fields = [
+        item.target.id for item in node.body if isinstance(item, ast.AnnAssign) and not item.target.id.startswith("_")
+    ]
     for item in node.body:
         if isinstance(item, ast.FunctionDef):
             if item.name == "__init__" and len(item.args.args) > 2:
@@ -212,7 +225,7 @@ def reference() -> str:
     """Markdown between the marks of the document."""
     unknown = missing_names()
     if unknown:
-        raise SystemExit(f"scripts/python_reference.py: expected every public name in a group, found {', '.join(unknown)} in none")
+        raise SystemExit(f"GROUPS: expected every public name in a group, found {', '.join(unknown)} in none")
     lines = []
     for title, group in GROUPS.items():
         found = names_of(group)
@@ -248,7 +261,8 @@ def main() -> int:
     if inside == reference():
         print("python reference: in order")
         return 0
-    print(f"{DOCUMENT.relative_to(ROOT)}: its reference is not what the docstrings say; scripts/python_reference.py --update writes it")
+    name = DOCUMENT.relative_to(ROOT)
+    print(f"{name}: its reference is not what the docstrings say; scripts/python_reference.py --update writes it")
     return 1
 
 
