@@ -21,7 +21,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MAP = ROOT / "tests" / "plan" / "json-0.1-to-0.2.json"
-DEVICES = ("h200", "a100", "b200", "cpu")
+DEVICES = ("h200", "h100", "a100", "b200", "gb200", "rtx3090", "rtx4090", "rtx5090", "rtx-pro-6000", "cpu")
 CPU_WORDS = "threads=4"  # the number that the machine has would be another fact
 STEP = re.compile(r"([^.\[\]]+)|\[([^\]]*)\]")
 ABSENT = object()
@@ -122,22 +122,47 @@ def differences(expected, found, path: str = "") -> list[tuple[str, object, obje
     return [] if type(expected) is type(found) and expected == found else [(path, expected, found)]
 
 
+def reason_of(entry: dict) -> str:
+    about = f"item {entry['item']}" if "item" in entry else entry["about"]
+    return f"{about}: {entry['why']}"
+
+
+def excuses(entry: dict, path: str, was, now) -> bool:
+    """Does an entry on one field allow this difference? Indices of lists do not count."""
+    if entry.get("field") != re.sub(r"\[\d+\]", "[]", path) or "instead_of" in entry:
+        return False
+    if "was_below" in entry and not (isinstance(was, int) and was < entry["was_below"]):
+        return False
+    texts = ((entry.get("was", ""), was), (entry.get("now", ""), now))
+    return all(not pattern or (isinstance(value, str) and re.search(pattern, value)) for pattern, value in texts)
+
+
+def replaced(old: dict, new: dict, rules: dict) -> dict | None:
+    """The entry by which the whole plan is another one, if there is one."""
+    for entry in rules["differs"]:
+        if "keeps" in entry and holds(entry["when"], old) and holds(entry["found"], new):
+            return entry
+    return None
+
+
 def judge(old: dict, new: dict, rules: dict) -> tuple[list[str], list[str]]:
     """Differences of one plan: those that nobody listed, and the reasons of those that are on purpose."""
     unlisted, listed = [], []
     expected = expected_of(old, rules)
     expected.pop("case", None)
     new = {key: value for key, value in new.items() if key != "case"}
+    entries = [entry for entry in rules["differs"] if holds(entry.get("when", {}), old)]
     excused = {}
-    for entry in rules["differs"]:
-        if "field" not in entry or not holds(entry.get("when", {}), old):
-            continue
-        for field in [entry["field"], *entry.get("instead_of", [])]:
-            if "instead_of" not in entry or find(new, entry["field"]) is not ABSENT:
-                excused[field] = f"item {entry['item']}: {entry['why']}"
+    for entry in entries:
+        if "instead_of" in entry and find(new, entry["field"]) is not ABSENT:
+            excused.update((field, entry) for field in [entry["field"], *entry["instead_of"]])
+    other = replaced(old, new, rules)
     for path, was, now in differences(expected, new):
-        if path in excused:
-            listed.append(excused[path])
+        entry = excused.get(path) or next((e for e in entries if excuses(e, path, was, now)), None)
+        if entry is None and other is not None and re.split(r"[.\[]", path)[0] not in other["keeps"]:
+            entry = other
+        if entry is not None:
+            listed.append(reason_of(entry))
         elif was is not ABSENT or path not in rules["added"]:
             shown = ["nothing" if value is ABSENT else json.dumps(value)[:200] for value in (was, now)]
             unlisted.append(f"{path}: expected {shown[0]}, found {shown[1]}")
@@ -217,15 +242,18 @@ def compare(old_command: str, new_command: str, lines: list[str], devices: list[
             if translate_line(line, rules) not in new_plans:
                 both_refused += 1
                 continue
-            reason = next((d for d in rules["differs"] if d.get("message", "\n") in message), None)
-            if reason:
-                listed[f"item {reason['item']}: {reason['why']}"] += 1
+            entry = next((d for d in rules["differs"] if "message" in d and re.search(d["message"], message)), None)
+            if entry:
+                listed[reason_of(entry)] += 1
             else:
                 failures.append((line, [f"refused by 0.1 alone: {message}"]))
     for line, found in failures:
         print(f"differs: {line}")
         for text in found[:10]:
             print(f"    {text}")
+    kinds = collections.Counter(re.sub(r"[0-9]+", "N", text.partition(": expected")[0]) for _, found in failures for text in found)
+    for kind, count in kinds.most_common():
+        print(f"  not listed, {count} times: {kind}")
     print(f"{planned} plans compared, {len(failures)} differ; {both_refused} cases refused by both")
     for reason, count in listed.most_common():
         print(f"  on purpose, {count} plans: {reason}")

@@ -99,6 +99,35 @@ class Judgement(unittest.TestCase):
         self.assertEqual(len(listed), 5)
         self.assertEqual(len(judge(old, {})[0]), 4)
 
+    def test_reasons_differ_only_as_listed(self):
+        def reasons(was, now, tf32=False):
+            old = {"declined": [{"backend": "x", "reason": was}], "options": {"isa": "tf32"} if tf32 else {}}
+            new = {"declined": [{"backend": "x", "reason": now}], "options": {"math": "tf32"} if tf32 else {}}
+            return [len(part) for part in judge(old, new)]
+
+        self.assertEqual(reasons("dv: expected 128, found 64", "dv: expected a multiple of 128 up to 512, found 64"), [0, 1])
+        self.assertEqual(reasons("isa: expected none, found fused", "variant: expected none, found fused"), [0, 1])
+        self.assertEqual(reasons("isa: expected none, found fused", "math: expected none, found fused"), [1, 0])
+        self.assertEqual(reasons("dk: expected 128, found 60", "math: expected default, found tf32", tf32=True), [0, 1])
+        self.assertEqual(reasons("dk: expected 128, found 60", "math: expected default, found tf32"), [1, 0])
+        self.assertEqual(reasons("dk: expected 128, found 60", "dk: expected 128, found 61"), [1, 0])
+
+    def test_times_that_overflowed(self):
+        def times(was, now):
+            return [len(part) for part in judge({"schedule": {"split": [{"end_ns": was}]}}, {"schedule": {"split": [{"end_ns": now}]}})]
+
+        self.assertEqual(times(-5, 7), [0, 1])
+        self.assertEqual(times(5, 7), [1, 0])
+
+    def test_a_plan_that_is_another_one_keeps_what_was_asked(self):
+        old = {"backend": "cuda-sm80", "chunk": 32, "problem": {"dk": 128, "dv": 256, "hv": 4}}
+        new = {"backend": "cuda-sm90", "chunk": 64, "problem": {"dk": 128, "dv": 256, "hv": 4}}
+        self.assertEqual(judge(old, new)[0], [])
+        new["problem"]["hv"] = 5
+        self.assertEqual(judge(old, new)[0], ["problem.hv: expected 4, found 5"])
+        old["problem"]["dv"] = new["problem"]["dv"] = 128
+        self.assertEqual(len(judge(old, new)[0]), 3)
+
 
 class Lines(unittest.TestCase):
     def test_words_are_translated_both_ways(self):
