@@ -5,6 +5,8 @@ Every call must have been taken by us, exactly once: counted.
 
 from __future__ import annotations
 
+from typing import Iterator
+
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed: FLA cannot be a witness")
@@ -20,9 +22,13 @@ FUNCTION = {"kda": "chunk_kda", "gdn": "chunk_gated_delta_rule"}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def registered() -> None:
+def registered() -> Iterator[None]:
     report = deltarelay.fla.enable()
     assert len(report.registered) == 2, str(report)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # the reference is many small steps
+    yield
+    torch.set_num_threads(threads)
 
 
 def _counts(rule: str) -> tuple[int, int]:
