@@ -182,7 +182,9 @@ def test_threads_with_streams_of_their_own() -> None:
     assert failures == []
 
 
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="GPU tests: one GPU here, two are needed")
+@pytest.mark.skipif(
+    torch.cuda.device_count() < 2, reason=f"GPU tests: {torch.cuda.device_count()} GPUs here, two are needed"
+)
 def test_a_device_that_is_not_current() -> None:
     tensors, lengths = rows(device="cuda:1"), offsets([700, 300], "cuda:1")
     with torch.cuda.device(0):
