@@ -46,7 +46,10 @@ ALLOWED = {
     f"{SM90}/fused/kda": [f"{CUDA}/launch", f"{SM90}/*", f"{SM90}/rows", f"{SM90}/fused/*", *DEVICE],
     f"{SM90}/records": [f"{CUDA}/launch", f"{SM90}/*", f"{SM90}/rows", *DEVICE],
     f"{SM90}/carry": [f"{CUDA}/launch", *DEVICE],
-    "src/plan": [API, "src/problem", STAGES, RELAY],
+    "src/plan": [API, "src/problem", STAGES, RELAY, "src/plan/search", "src/plan/devices", "src/plan/describe"],
+    "src/plan/search": ["src/problem", STAGES, RELAY],  # integers only: it compiles for the device too
+    "src/plan/devices": [API, "src/problem", "src/plan/*"],
+    "src/plan/describe": [API, "src/problem", STAGES, RELAY, "src/plan/*", "src/plan/search"],
     "src/run": [API, "src/problem", "src/plan", STAGES, f"{CUDA}/args.h", f"{CUDA}/launch/status.h", f"{CUDA}/ptx/grid.cuh"],
     "src/api": [API, "src/problem", "src/plan", "src/run", STAGES],
     "tools/case": [API],

@@ -3,7 +3,7 @@
 
 #include "api/last_error.h"
 #include "kernels/stages.h"
-#include "plan/cuda_devices.h"
+#include "plan/devices/cuda_devices.h"
 
 namespace deltarelay {
 namespace {

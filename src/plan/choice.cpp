@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "plan/policies.h"
-#include "plan/search.h"
+#include "plan/search/policies.h"
+#include "plan/search/search.h"
 #include "plan/table.h"
 #include "problem/status.h"
 

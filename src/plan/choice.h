@@ -5,12 +5,12 @@
 #include <memory>
 #include <vector>
 
-#include "plan/costs.h"
-#include "plan/cut_rules.h"
+#include "plan/describe/schedule.h"
 #include "plan/modes.h"
 #include "plan/plan.h"
-#include "plan/policies.h"
-#include "plan/schedule.h"
+#include "plan/search/costs.h"
+#include "plan/search/cut_rules.h"
+#include "plan/search/policies.h"
 
 namespace deltarelay {
 

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "plan/rows.h"
-#include "plan/team_table.h"
+#include "plan/search/rows.h"
+#include "plan/search/team_table.h"
 
 namespace deltarelay {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "plan/lengths.h"
+#include "plan/search/lengths.h"
 
 namespace deltarelay {
 namespace {

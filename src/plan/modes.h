@@ -3,8 +3,8 @@
 #include <cstdint>
 
 #include "kernels/stages.h"
-#include "plan/costs.h"
 #include "plan/plan.h"
+#include "plan/search/costs.h"
 #include "problem/problem.h"
 
 namespace deltarelay {

@@ -3,9 +3,9 @@
 #include <cstring>
 #include <string>
 
-#include "plan/cuda_devices.h"
+#include "plan/devices/cuda_devices.h"
 #include "plan/plan.h"
-#include "plan/policies.h"
+#include "plan/search/policies.h"
 #include "problem/status.h"
 #include "problem/struct_size.h"
 

@@ -8,11 +8,11 @@
 #include <utility>
 
 #include "plan/choice.h"
-#include "plan/estimate.h"
-#include "plan/grain.h"
+#include "plan/describe/schedule.h"
 #include "plan/modes.h"
-#include "plan/schedule.h"
-#include "plan/search.h"
+#include "plan/search/estimate.h"
+#include "plan/search/grain.h"
+#include "plan/search/search.h"
 #include "plan/table.h"
 #include "problem/status.h"
 

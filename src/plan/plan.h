@@ -8,11 +8,11 @@
 
 #include "deltarelay/deltarelay.h"
 #include "kernels/stages.h"
-#include "plan/costs.h"
-#include "plan/cut_rules.h"
-#include "plan/device_costs.h"
 #include "plan/device_table.h"
-#include "plan/rows.h"
+#include "plan/devices/device_costs.h"
+#include "plan/search/costs.h"
+#include "plan/search/cut_rules.h"
+#include "plan/search/rows.h"
 #include "problem/problem.h"
 
 namespace deltarelay {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "plan/grain.h"
-#include "plan/search.h"
+#include "plan/search/grain.h"
+#include "plan/search/search.h"
 #include "problem/status.h"
 
 namespace deltarelay {

@@ -5,11 +5,11 @@
 #include <cstdint>
 
 #include "kernels/stages.h"
-#include "plan/costs.h"
-#include "plan/cut_rules.h"
-#include "plan/grain.h"
 #include "plan/plan.h"
-#include "plan/rows.h"
+#include "plan/search/costs.h"
+#include "plan/search/cut_rules.h"
+#include "plan/search/grain.h"
+#include "plan/search/rows.h"
 #include "problem/problem.h"
 
 namespace deltarelay {

@@ -1,10 +1,10 @@
-// A thread block as the team of plan/team.h.
+// A thread block as the team of plan/search/team.h.
 #pragma once
 #include <cstdint>
 #include <cub/block/block_scan.cuh>
 
-#include "plan/costs.h"
-#include "plan/team.h"
+#include "plan/search/costs.h"
+#include "plan/search/team.h"
 
 namespace deltarelay::cuda {
 

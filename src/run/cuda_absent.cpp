@@ -1,5 +1,5 @@
 // A build without CUDA: there are no GPUs, and no plan that could run on one.
-#include "plan/cuda_devices.h"
+#include "plan/devices/cuda_devices.h"
 #include "problem/status.h"
 #include "run/execute_cuda.h"
 

@@ -1,4 +1,4 @@
-#include "plan/cuda_devices.h"
+#include "plan/devices/cuda_devices.h"
 
 #include <cuda_runtime_api.h>
 

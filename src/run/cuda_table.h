@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "plan/team_table.h"
+#include "plan/search/team_table.h"
 #include "problem/types.h"
 
 namespace deltarelay::cuda {

@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "plan/device_costs.h"
+#include "plan/devices/device_costs.h"
 #include "plan/plan.h"
 
 namespace deltarelay {

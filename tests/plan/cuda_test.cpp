@@ -11,9 +11,9 @@
 #include "kernels/cuda/sm90/accepts.h"
 #include "kernels/cuda/sm90/record.h"
 #include "length_mixes.h"
-#include "plan/cuda_devices.h"
+#include "plan/describe/schedule.h"
+#include "plan/devices/cuda_devices.h"
 #include "plan/plan.h"
-#include "plan/schedule.h"
 #include "plan_cases.h"
 #include "problem/status.h"
 

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "length_mixes.h"
+#include "plan/describe/schedule.h"
 #include "plan/plan.h"
-#include "plan/schedule.h"
 #include "plan_cases.h"
 
 namespace deltarelay {

@@ -1,5 +1,5 @@
 // Invariant mode: the cuts and folds of a sequence are its own affair.
-#include "plan/grain.h"
+#include "plan/search/grain.h"
 
 #include <gtest/gtest.h>
 

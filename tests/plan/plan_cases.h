@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "plan/plan.h"
-#include "plan/policies.h"
+#include "plan/search/policies.h"
 #include "problem/problem.h"
 
 namespace deltarelay::test {

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "length_mixes.h"
+#include "plan/describe/schedule.h"
+#include "plan/describe/segments.h"
 #include "plan/modes.h"
-#include "plan/schedule.h"
-#include "plan/segments.h"
 #include "plan/table.h"
 #include "plan_cases.h"
 #include "problem/status.h"

@@ -1,5 +1,5 @@
 // The presets against the tables that their authors and our study give.
-#include "plan/policies.h"
+#include "plan/search/policies.h"
 
 #include <gtest/gtest.h>
 

@@ -10,7 +10,7 @@
 
 #include "kernels/cuda/sm80/accepts.h"
 #include "kernels/cuda/sm80/tiling.h"
-#include "plan/cuda_devices.h"
+#include "plan/devices/cuda_devices.h"
 #include "plan/modes.h"
 #include "plan/plan.h"
 #include "plan_cases.h"

@@ -1,5 +1,5 @@
 // The search on random mixes of lengths: valid cuts, kept limits, and never a prediction above the unsplit plan.
-#include "plan/search.h"
+#include "plan/search/search.h"
 
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "length_mixes.h"
-#include "plan/schedule.h"
+#include "plan/describe/schedule.h"
 #include "plan/table.h"
 #include "table_rules.h"
 

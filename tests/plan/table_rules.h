@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "kernels/stages.h"
-#include "plan/costs.h"
 #include "plan/plan.h"
+#include "plan/search/costs.h"
 
 namespace deltarelay::test {
 

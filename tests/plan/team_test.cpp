@@ -1,6 +1,6 @@
 // The table that a GPU writes for itself: the text of its planner, run here by one member and by many in any order, against the
 // table of the host.
-#include "plan/team.h"
+#include "plan/search/team.h"
 
 #include <gtest/gtest.h>
 
@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "length_mixes.h"
-#include "plan/search.h"
+#include "plan/search/search.h"
+#include "plan/search/team_table.h"
 #include "plan/table.h"
-#include "plan/team_table.h"
 #include "plan_cases.h"
 #include "problem/number.h"
 

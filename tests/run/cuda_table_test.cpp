@@ -14,10 +14,10 @@
 #include <vector>
 
 #include "kernels/cuda/launch/status.h"
-#include "plan/cuda_devices.h"
 #include "plan/device_table.h"
+#include "plan/devices/cuda_devices.h"
 #include "plan/plan.h"
-#include "plan/team_table.h"
+#include "plan/search/team_table.h"
 
 namespace deltarelay {
 namespace {

@@ -8,9 +8,9 @@
 #include <cstdint>
 
 #include "kernels/stages.h"
-#include "plan/costs.h"
-#include "plan/cut.h"
-#include "plan/lengths.h"
+#include "plan/search/costs.h"
+#include "plan/search/cut.h"
+#include "plan/search/lengths.h"
 
 namespace deltarelay::plan {
 

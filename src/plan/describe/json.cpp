@@ -4,11 +4,11 @@
 #include <vector>
 
 #include "plan/choice.h"
-#include "plan/json_writer.h"
+#include "plan/describe/json_writer.h"
+#include "plan/describe/schedule.h"
+#include "plan/describe/segments.h"
 #include "plan/modes.h"
 #include "plan/plan.h"
-#include "plan/schedule.h"
-#include "plan/segments.h"
 
 namespace deltarelay {
 namespace {

@@ -5,8 +5,8 @@
 #include <cstring>
 #include <string>
 
-#include "plan/cuda_devices.h"
-#include "plan/device_costs.h"
+#include "plan/devices/cuda_devices.h"
+#include "plan/devices/device_costs.h"
 #include "plan/plan.h"
 #include "problem/status.h"
 

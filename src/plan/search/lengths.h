@@ -4,7 +4,7 @@
 #include <bit>
 #include <cstdint>
 
-#include "plan/costs.h"
+#include "plan/search/costs.h"
 
 namespace deltarelay::plan {
 

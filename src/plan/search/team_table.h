@@ -5,11 +5,11 @@
 #include <cstdint>
 
 #include "kernels/stages.h"
-#include "plan/cut_rules.h"
-#include "plan/grain.h"
-#include "plan/rows.h"
-#include "plan/team.h"
-#include "plan/team_search.h"
+#include "plan/search/cut_rules.h"
+#include "plan/search/grain.h"
+#include "plan/search/rows.h"
+#include "plan/search/team.h"
+#include "plan/search/team_search.h"
 
 namespace deltarelay::plan {
 

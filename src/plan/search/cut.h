@@ -3,7 +3,7 @@
 #pragma once
 #include <cstdint>
 
-#include "plan/costs.h"
+#include "plan/search/costs.h"
 
 namespace deltarelay::plan {
 

@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "kernels/stages.h"
-#include "plan/costs.h"
-#include "plan/cut_rules.h"
 #include "plan/plan.h"
+#include "plan/search/costs.h"
+#include "plan/search/cut_rules.h"
 
 namespace deltarelay {
 

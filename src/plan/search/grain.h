@@ -9,9 +9,9 @@
 #include <cstdint>
 
 #include "kernels/stages.h"
-#include "plan/costs.h"
-#include "plan/lengths.h"
-#include "plan/rows.h"
+#include "plan/search/costs.h"
+#include "plan/search/lengths.h"
+#include "plan/search/rows.h"
 
 namespace deltarelay::plan {
 

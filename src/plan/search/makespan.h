@@ -5,8 +5,8 @@
 #include <cstdint>
 
 #include "kernels/relay.h"
-#include "plan/costs.h"
-#include "plan/lengths.h"
+#include "plan/search/costs.h"
+#include "plan/search/lengths.h"
 
 namespace deltarelay::plan {
 

@@ -3,8 +3,8 @@
 #pragma once
 #include <cstdint>
 
-#include "plan/search.h"
-#include "plan/team.h"
+#include "plan/search/search.h"
+#include "plan/search/team.h"
 
 namespace deltarelay::plan {
 

@@ -1,9 +1,9 @@
-#include "plan/policies.h"
+#include "plan/search/policies.h"
 
 #include <algorithm>
 #include <numeric>
 
-#include "plan/costs.h"
+#include "plan/search/costs.h"
 
 namespace deltarelay {
 namespace {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "plan/cut.h"
 #include "plan/plan.h"
+#include "plan/search/cut.h"
 
 namespace deltarelay {
 

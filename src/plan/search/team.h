@@ -5,8 +5,8 @@
 #pragma once
 #include <cstdint>
 
-#include "plan/costs.h"
-#include "plan/lengths.h"
+#include "plan/search/costs.h"
+#include "plan/search/lengths.h"
 
 namespace deltarelay::plan {
 

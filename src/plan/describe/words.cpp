@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "plan/choice.h"
+#include "plan/describe/segments.h"
 #include "plan/modes.h"
 #include "plan/plan.h"
-#include "plan/policies.h"
-#include "plan/search.h"
-#include "plan/segments.h"
+#include "plan/search/policies.h"
+#include "plan/search/search.h"
 
 namespace deltarelay {
 namespace {

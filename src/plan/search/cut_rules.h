@@ -3,11 +3,11 @@
 #pragma once
 #include <cstdint>
 
-#include "plan/costs.h"
-#include "plan/cut.h"
-#include "plan/lengths.h"
-#include "plan/policies.h"
-#include "plan/rows.h"
+#include "plan/search/costs.h"
+#include "plan/search/cut.h"
+#include "plan/search/lengths.h"
+#include "plan/search/policies.h"
+#include "plan/search/rows.h"
 #include "problem/problem.h"
 
 namespace deltarelay {

@@ -4,11 +4,11 @@
 #pragma once
 #include <cstdint>
 
-#include "plan/costs.h"
-#include "plan/cut.h"
-#include "plan/estimate.h"
-#include "plan/lengths.h"
-#include "plan/makespan.h"
+#include "plan/search/costs.h"
+#include "plan/search/cut.h"
+#include "plan/search/estimate.h"
+#include "plan/search/lengths.h"
+#include "plan/search/makespan.h"
 
 namespace deltarelay::plan {
 

@@ -1,4 +1,4 @@
-#include "plan/schedule.h"
+#include "plan/describe/schedule.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "kernels/relay.h"
-#include "plan/estimate.h"
-#include "plan/makespan.h"
+#include "plan/search/estimate.h"
+#include "plan/search/makespan.h"
 #include "plan/table.h"
 
 namespace deltarelay {
