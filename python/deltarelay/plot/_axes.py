@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from ._bench import name_of
 from ._schedule import COLOURS, IDLE, STAGES, Picture, Timeline, counted, duration, merged, shade_of, work_of
@@ -118,66 +118,76 @@ def draw_plan(picture: Picture, ax: Any) -> Any:
     return ax
 
 
-def _speed(row: Mapping[str, Any], ms: float) -> float:
-    """Token-heads a second if the call took `ms`."""
-    return row["token_heads_per_s"] * row["ms"] / ms
+class _Bar(NamedTuple):
+    y: float
+    name: str  # who was timed
+    ms: float
+    length: float  # in the unit of the axis, as are the ends of its line
+    low: float
+    high: float
 
 
-def _bars_of(row: Mapping[str, Any]) -> list[tuple[str, float, float, float]]:
-    """(what, ms, low, high), in the order in which they are drawn."""
+def _times_of(row: Mapping[str, Any]) -> list[tuple[str, float, float, float]]:
+    """(who, ms, 10th and 90th percentile), in the order in which they are drawn."""
     ms = row["ms"]
-    bars = [("DeltaRelay", ms, row.get("ms_low", ms), row.get("ms_high", ms))]
+    times = [("DeltaRelay", ms, row.get("ms_low", ms), row.get("ms_high", ms))]
     if row.get("cut_sequences") and row.get("unsplit_ms"):
-        unsplit = row["unsplit_ms"]
-        bars.append(("unsplit", unsplit, row.get("unsplit_ms_low", unsplit), row.get("unsplit_ms_high", unsplit)))
-    bars += [(name, float(time), float(time), float(time)) for name, time in row.get("peers", {}).items()]
-    return bars
+        ms = row["unsplit_ms"]
+        times.append(("unsplit", ms, row.get("unsplit_ms_low", ms), row.get("unsplit_ms_high", ms)))
+    return times + [(name, float(ms), float(ms), float(ms)) for name, ms in row.get("peers", {}).items()]
+
+
+def _bar(row: Mapping[str, Any], y: float, time: tuple[str, float, float, float], unit: str) -> _Bar:
+    name, ms, low, high = time
+    if unit == "ms":
+        return _Bar(y, name, ms, ms, low, high)
+    work = row["token_heads_per_s"] * row["ms"] / 1e6  # the longer a call takes, the lower its speed
+    return _Bar(y, name, ms, work / ms, work / high, work / low)
+
+
+def _bars(rows: list[Mapping[str, Any]], unit: str) -> tuple[list[_Bar], list[float], float]:
+    """All bars, the middle of each row of them, and where the last row ends."""
+    bars, middles, y = [], [], 0.0
+    for row in rows:
+        times = _times_of(row)
+        bars += [_bar(row, y + index, time, unit) for index, time in enumerate(times)]
+        middles.append(y + (len(times) - 1) / 2)
+        y += len(times) + 0.6
+    return bars, middles, y - 0.6
+
+
+def _colours(names: list[str]) -> dict[str, str]:
+    colours = {"DeltaRelay": "#1f5fa8", "unsplit": "#a9c6e8"}
+    others = ("#d9771f", "#3d8f5f", "#8b5fb0", "#9aa4af")
+    return colours | {n: others[i % 4] for i, n in enumerate(n for n in names if n not in colours)}
 
 
 def draw_bench(results: Mapping[str, Any], rows: list[Mapping[str, Any]], ax: Any, unit: str) -> Any:
     pyplot = _matplotlib()
-    palette = ["#1f5fa8", "#a9c6e8", "#d9771f", "#3d8f5f", "#8b5fb0", "#9aa4af"]
-    names = list(dict.fromkeys(name for row in rows for name, *_ in _bars_of(row)))
-    colours = {name: palette[min(index, len(palette) - 1)] for index, name in enumerate(["DeltaRelay", "unsplit"])}
-    colours.update({name: palette[2 + index % 4] for index, name in enumerate(n for n in names if n not in colours)})
+    from matplotlib.ticker import LogLocator, NullFormatter
 
-    bars, ticks, y = [], [], 0.0
-    for row in rows:
-        of_row = _bars_of(row)
-        ticks.append(y + (len(of_row) - 1) / 2)
-        for name, ms, low, high in of_row:
-            bars.append((y, row, name, ms, low, high))
-            y += 1
-        y += 0.6
+    bars, ticks, end = _bars(rows, unit)
+    names = list(dict.fromkeys(bar.name for bar in bars))
     if ax is None:
-        _, ax = pyplot.subplots(figsize=(9, max(2.2, 0.21 * y + 1.2)), layout="constrained")
-
-    for name in names:
-        chosen = [bar for bar in bars if bar[2] == name]
-        at = [bar[0] for bar in chosen]
-        if unit == "ms":
-            lengths = [bar[3] for bar in chosen]
-            errors = [[bar[3] - bar[4] for bar in chosen], [bar[5] - bar[3] for bar in chosen]]
-        else:
-            lengths = [_speed(bar[1], bar[3]) / 1e6 for bar in chosen]
-            errors = [
-                [(_speed(bar[1], bar[3]) - _speed(bar[1], bar[5])) / 1e6 for bar in chosen],
-                [(_speed(bar[1], bar[4]) - _speed(bar[1], bar[3])) / 1e6 for bar in chosen],
-            ]
-        error_style = {"ecolor": "#24292f", "elinewidth": 0.9}
-        ax.barh(at, lengths, height=0.92, color=colours[name], label=name, xerr=errors, error_kw=error_style)
-    for at, row, _, ms, low, high in bars:
-        reach = high if unit == "ms" else _speed(row, low) / 1e6
-        words = f"{ms:.3f}" if ms < 10 else f"{ms:.1f}"
-        ax.annotate(f"{words} ms", (reach, at), xytext=(4, 0), textcoords="offset points", va="center", fontsize=7.5)
+        _, ax = pyplot.subplots(figsize=(9, max(2.2, 0.21 * end + 1.3)), layout="constrained")
+    for name, colour in _colours(names).items():
+        chosen = [bar for bar in bars if bar.name == name]
+        if chosen:
+            ends = [[bar.length - bar.low for bar in chosen], [bar.high - bar.length for bar in chosen]]
+            style = {"height": 0.92, "color": colour, "error_kw": {"ecolor": "#24292f", "elinewidth": 0.9}}
+            ax.barh([bar.y for bar in chosen], [bar.length for bar in chosen], xerr=ends, label=name, **style)
+    for bar in bars:
+        words = f"{bar.ms:.3f} ms" if bar.ms < 10 else f"{bar.ms:.1f} ms"
+        ax.annotate(words, (bar.high, bar.y), xytext=(4, 0), textcoords="offset points", va="center", fontsize=7.5)
 
     ax.set_yticks(ticks, [name_of(row) for row in rows], fontsize=8)
-    ax.set_ylim(y - 0.6, -0.8)
+    ax.set_ylim(end, -0.8)
     if unit == "ms":
         ax.set_xscale("log")
-        low, high = min(bar[4] for bar in bars), max(bar[5] for bar in bars)
-        ax.set_xlim(low / 2, high * 2)
+        ax.set_xlim(min(bar.low for bar in bars) / 2, max(bar.high for bar in bars) * 2)
+        ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        ax.xaxis.set_minor_formatter(NullFormatter())
         ax.set_xlabel("ms per call (logarithmic; shorter is faster)")
     else:
         ax.set_xlim(0, ax.get_xlim()[1] * 1.08)
