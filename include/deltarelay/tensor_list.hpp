@@ -139,6 +139,26 @@ inline constexpr std::array<TensorEntry, kNumTensors> kTensors = [] {
 
 constexpr const TensorEntry& entry_of(Tensor tensor) { return kTensors[static_cast<size_t>(tensor)]; }
 
+// Where a problem says how tensors of tokens and pools lie.
+struct TensorLayout {
+  Tensor tensor;
+  dr_layout dr_problem::*layout;
+  const char* argument;
+};
+inline constexpr TensorLayout kTensorLayouts[] = {{Tensor::kQ, &dr_problem::layout_q, "problem.layout_q"},
+                                                  {Tensor::kK, &dr_problem::layout_k, "problem.layout_k"},
+                                                  {Tensor::kV, &dr_problem::layout_v, "problem.layout_v"},
+                                                  {Tensor::kG, &dr_problem::layout_g, "problem.layout_g"},
+                                                  {Tensor::kBeta, &dr_problem::layout_beta, "problem.layout_beta"},
+                                                  {Tensor::kO, &dr_problem::layout_o, "problem.layout_o"}};
+struct TensorPool {
+  Tensor tensor;
+  dr_state dr_problem::*state;
+};
+inline constexpr TensorPool kTensorPools[] = {{Tensor::kInitial, &dr_problem::initial},
+                                              {Tensor::kFinal, &dr_problem::final},
+                                              {Tensor::kCheckpoint, &dr_problem::checkpoint}};
+
 // The pointer of a call that an entry names, and its change.
 inline const void* pointer_of(const dr_tensors& tensors, const TensorEntry& entry) {
   const void* pointer = nullptr;

@@ -21,59 +21,6 @@ const StatePool* pool_of(const Problem& p, Tensor tensor) {
   }
 }
 
-struct Rows {
-  const Strides* strides;
-  int64_t alignment;
-};
-
-Rows rows_of(const Problem& p, Tensor tensor) {
-  switch (tensor) {
-    case Tensor::kQ:
-      return {&p.q, p.alignment.q};
-    case Tensor::kK:
-      return {&p.k, p.alignment.k};
-    case Tensor::kV:
-      return {&p.v, p.alignment.v};
-    case Tensor::kG:
-      return {&p.g, p.alignment.g};
-    case Tensor::kBeta:
-      return {&p.beta, p.alignment.beta};
-    case Tensor::kO:
-      return {&p.o, p.alignment.o};
-    default:
-      return {nullptr, 1};
-  }
-}
-
-int64_t element_bytes(const Problem& p, TensorType type, const StatePool* pool) {
-  const auto bytes = [](DType dtype) { return static_cast<int64_t>(size_of(dtype)); };
-  switch (type) {
-    case TensorType::kData:
-      return bytes(p.dtype);
-    case TensorType::kOutput:
-      return bytes(p.dtype_o);
-    case TensorType::kGate:
-      return bytes(p.dtype_gate);
-    case TensorType::kBeta:
-      return bytes(p.dtype_beta);
-    case TensorType::kALog:
-      return bytes(p.dtype_a_log);
-    case TensorType::kDtBias:
-      return bytes(p.dtype_dt_bias);
-    case TensorType::kState:
-      return bytes(pool->dtype);
-    case TensorType::kStateIndex:
-      return bytes(pool->index_dtype);
-    case TensorType::kOffsets:
-      return bytes(p.offsets_dtype);
-    case TensorType::kByte:
-      return 1;
-    case TensorType::kInt32:
-      return 4;
-  }
-  return 1;
-}
-
 // When the problem has a use for the tensor.
 Need need_of(const Problem& p, Tensor tensor, const StatePool* pool, const char** reason) {
   const auto never = [reason](const char* why) {
@@ -122,15 +69,64 @@ Need need_of(const Problem& p, Tensor tensor, const StatePool* pool, const char*
 
 }  // namespace
 
+RowsField rows_field(Tensor tensor) {
+  switch (tensor) {
+    case Tensor::kQ:
+      return {&Problem::q, &Alignments::q};
+    case Tensor::kK:
+      return {&Problem::k, &Alignments::k};
+    case Tensor::kV:
+      return {&Problem::v, &Alignments::v};
+    case Tensor::kG:
+      return {&Problem::g, &Alignments::g};
+    case Tensor::kBeta:
+      return {&Problem::beta, &Alignments::beta};
+    case Tensor::kO:
+      return {&Problem::o, &Alignments::o};
+    default:
+      return {nullptr, nullptr};
+  }
+}
+
+DType dtype_of(const Problem& p, TensorType type, const StatePool* pool) {
+  switch (type) {
+    case TensorType::kData:
+      return p.dtype;
+    case TensorType::kOutput:
+      return p.dtype_o;
+    case TensorType::kGate:
+      return p.dtype_gate;
+    case TensorType::kBeta:
+      return p.dtype_beta;
+    case TensorType::kALog:
+      return p.dtype_a_log;
+    case TensorType::kDtBias:
+      return p.dtype_dt_bias;
+    case TensorType::kState:
+      return pool->dtype;
+    case TensorType::kStateIndex:
+      return pool->index_dtype;
+    case TensorType::kOffsets:
+      return p.offsets_dtype;
+    case TensorType::kByte:
+    case TensorType::kInt32:
+      break;
+  }
+  return DType::kInt32;
+}
+
 TensorFacts facts_of(const Problem& p, const TensorEntry& entry) {
   TensorFacts facts;
   facts.pool = pool_of(p, entry.tensor);
   facts.need = need_of(p, entry.tensor, facts.pool, &facts.reason);
-  facts.element_bytes = element_bytes(p, entry.type, facts.pool);
-  const Rows rows = rows_of(p, entry.tensor);
-  facts.strides = rows.strides;
-  const bool states = entry.kind == TensorKind::kPool && facts.pool != nullptr;
-  const int64_t promised = states ? facts.pool->alignment : rows.alignment;
+  facts.element_bytes =
+      entry.type == TensorType::kByte ? 1 : static_cast<int64_t>(size_of(dtype_of(p, entry.type, facts.pool)));
+  int64_t promised = entry.kind == TensorKind::kPool ? facts.pool->alignment : 1;
+  if (entry.kind == TensorKind::kRows) {
+    const RowsField field = rows_field(entry.tensor);
+    facts.strides = &(p.*field.strides);
+    promised = p.alignment.*field.alignment;
+  }
   facts.alignment = std::max(promised, facts.element_bytes);
   return facts;
 }

@@ -24,6 +24,16 @@ struct TensorFacts {
   const StatePool* pool = nullptr;   // kPool, kIndex
 };
 
+// Where a problem keeps how a tensor of tokens (kRows) lies.
+struct RowsField {
+  Strides Problem::*strides;
+  int64_t Alignments::*alignment;
+};
+RowsField rows_field(Tensor tensor);
+
+// `pool`: of kState and kStateIndex. Bytes count as DR_INT32 here.
+DType dtype_of(const Problem& problem, TensorType type, const StatePool* pool);
+
 TensorFacts facts_of(const Problem& problem, const TensorEntry& entry);
 
 // Rows of inputs end with the last sequence, so `tokens` of q and of o may differ.

@@ -11,6 +11,7 @@
 #include "problem/status.h"
 #include "problem/strides.h"
 #include "problem/struct_size.h"
+#include "problem/tensor_facts.h"
 #include "problem/validate.h"
 
 namespace deltarelay {
@@ -217,35 +218,30 @@ void read_scale(const dr_problem& request, Problem* p) {
   p->scale = request.scale;
 }
 
+// One number a head (beta, the gate of GDN) is often a slice of a projection: nothing is asked of it by default.
+int64_t default_alignment(const Problem& p, const TensorEntry& entry, DType dtype) {
+  const bool a_number =
+      entry.axes[2] == TensorAxis::kNone || (entry.axes[2] == TensorAxis::kGateWidth && p.rule == Rule::kGdn);
+  return a_number ? static_cast<int64_t>(size_of(dtype)) : entry.alignment;
+}
+
 void read_strides(const dr_problem& request, Problem* p) {
-  TensorShape shape{};
-  shape.batched = p->batched();
-  shape.sequences = p->batched() ? p->num_seqs : 1;
-  shape.tokens = p->batched() ? p->seq_len : p->num_tokens;
-  const auto with = [&shape](int64_t heads, int64_t width, DType dtype) {
-    shape.heads = heads;
-    shape.width = width;
-    shape.dtype = dtype;
-    return shape;
-  };
-  const auto read = [](const char* argument, const dr_layout& given, const TensorShape& of, int64_t otherwise,
-                       Strides* strides, int64_t* alignment) {
-    expect_zero(Argument(argument, "reserved"), given.reserved);
-    *strides = resolve_strides(argument, given, of);
-    *alignment = read_alignment(Argument(argument, "alignment_bytes"), given.alignment_bytes, otherwise);
-  };
-  // beta and the gate of GDN are one number a head, often a slice of a projection: nothing is asked of them by default.
-  const int64_t gate_width = p->rule == Rule::kKda ? p->dk : 1;
-  const auto gate_bytes = static_cast<int64_t>(size_of(p->dtype_gate));
-  const auto beta_bytes = static_cast<int64_t>(size_of(p->dtype_beta));
-  const int64_t gate_alignment = p->rule == Rule::kKda ? kDefaultAlignment : gate_bytes;
-  Alignments& a = p->alignment;
-  read("problem.layout_q", request.layout_q, with(p->heads_qk, p->dk, p->dtype), kDefaultAlignment, &p->q, &a.q);
-  read("problem.layout_k", request.layout_k, with(p->heads_qk, p->dk, p->dtype), kDefaultAlignment, &p->k, &a.k);
-  read("problem.layout_v", request.layout_v, with(p->heads_v, p->dv, p->dtype), kDefaultAlignment, &p->v, &a.v);
-  read("problem.layout_o", request.layout_o, with(p->heads_v, p->dv, p->dtype_o), kDefaultAlignment, &p->o, &a.o);
-  read("problem.layout_g", request.layout_g, with(p->heads_v, gate_width, p->dtype_gate), gate_alignment, &p->g, &a.g);
-  read("problem.layout_beta", request.layout_beta, with(p->heads_v, 1, p->dtype_beta), beta_bytes, &p->beta, &a.beta);
+  const TensorSizes sizes = sizes_of(*p, p->num_tokens, p->num_seqs, 0);
+  for (const TensorLayout& of : kTensorLayouts) {
+    const TensorEntry& entry = entry_of(of.tensor);
+    const dr_layout& given = request.*of.layout;
+    const TensorShape shape{.sequences = p->batched() ? p->num_seqs : 1,
+                            .tokens = p->batched() ? p->seq_len : p->num_tokens,
+                            .heads = size_of_axis(sizes, entry.axes[1]),
+                            .width = size_of_axis(sizes, entry.axes[2]),
+                            .dtype = dtype_of(*p, entry.type, nullptr),
+                            .batched = p->batched()};
+    expect_zero(Argument(of.argument, "reserved"), given.reserved);
+    const RowsField field = rows_field(of.tensor);
+    p->*field.strides = resolve_strides(of.argument, given, shape);
+    p->alignment.*field.alignment = read_alignment(Argument(of.argument, "alignment_bytes"), given.alignment_bytes,
+                                                   default_alignment(*p, entry, shape.dtype));
+  }
 }
 
 // `rows`: how many rows DR_STATE_ROWS needs, and the default of num_slots. What an unused pool says is not looked at, so

@@ -1,4 +1,4 @@
-"""Measured facts from `calibrate` to the plans that are made with them. Usage: calibrate_test.py <path of deltarelay>."""
+"""Measured facts from `calibrate` to the plans that are made with them. Usage: calibrate_test.py <path of deltarelay> <seconds to measure>."""
 
 import json
 import os
@@ -8,6 +8,7 @@ import tempfile
 import unittest
 
 COMMAND = ""
+SECONDS = ""
 CASE = "kda fp32 hv=1 seqs=4096"
 TINY = "gdn fp32 hv=2 dk=32 dv=32 seqs=200 init final"
 
@@ -21,7 +22,7 @@ class Calibrate(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
         cls.path = os.path.join(cls.folder.name, "cpu.json")
-        cls.done = run("calibrate", "--seconds", "0.3", "--output", cls.path)
+        cls.done = run("calibrate", "--seconds", SECONDS, "--output", cls.path)
         if cls.done.returncode != 0:
             raise AssertionError(cls.done.stderr)
         with open(cls.path, encoding="utf-8") as file:
@@ -138,4 +139,5 @@ class Calibrate(unittest.TestCase):
 
 if __name__ == "__main__":
     COMMAND = sys.argv.pop(1)
+    SECONDS = sys.argv.pop(1)
     unittest.main()

@@ -238,6 +238,10 @@ TEST(CasePrint, RandomCasesComeBackAndAreValid) {
     if (::testing::Test::HasFailure()) return;
   }
   EXPECT_GT(printed.size(), 2990u);
+  for (const char* words : {"gate=init", ":init", "mixed", "align=", "beta:", "checkpoint:"})
+    EXPECT_TRUE(std::any_of(printed.begin(), printed.end(), [&](const std::string& line) {
+      return line.find(words) != std::string::npos;
+    })) << words;
   EXPECT_EQ(random_case(17, 1'000'000), random_case(17, 1'000'000));
 }
 
@@ -393,7 +397,8 @@ TEST(CaseStrides, ExtentsCoverEveryElementOnce) {
   for (const char* words : {"strides=contiguous", "strides=padded", "strides=head-first", "strides=packed"})
     for (const char* form : {"seqs=5,0,7 tail=2", "batch=3x4"}) {
       const Case c = parse(std::string("kda hqk=2 hv=4 dk=3 dv=5 ") + form + " " + words);
-      const TensorStrides strides = tensor_strides(c);
+      const Rows rows_v = rows_of(c, Tensor::kV);
+      const dr_layout& strides = rows_v.strides;
       std::set<int64_t> seen;
       const int64_t rows = c.batched ? c.lengths[0] : c.num_tokens();
       const int64_t sequences = c.batched ? c.num_seqs() : 1;
@@ -401,9 +406,9 @@ TEST(CaseStrides, ExtentsCoverEveryElementOnce) {
         for (int64_t t = 0; t < rows; ++t)
           for (int64_t h = 0; h < c.heads_v; ++h)
             for (int64_t i = 0; i < c.dv; ++i)
-              seen.insert(n * strides.v.sequence + t * strides.v.token + h * strides.v.head + i);
+              seen.insert(n * strides.sequence + t * strides.token + h * strides.head + i);
       EXPECT_EQ(static_cast<int64_t>(seen.size()), sequences * rows * c.heads_v * c.dv) << print(c);
-      EXPECT_EQ(*seen.rbegin() + 1, extent(c, strides.v, c.heads_v, c.dv)) << print(c);
+      EXPECT_EQ(*seen.rbegin() + 1, extent(c, rows_v)) << print(c);
     }
 }
 

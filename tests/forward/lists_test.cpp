@@ -8,44 +8,44 @@ namespace {
 
 // cuLA, intra-card context parallelism for the state pass (29 tests).
 INSTANTIATE_TEST_SUITE_P(Cula_IntraCard_AutodispatchMatchesBaseline, CutCase, testing::ValuesIn(cases_in(R"(
-  64K-H4-no-gk:        gdn bf16 hv=4 seqs=64k gate=log:-0.001,0 l2norm final segments=8
-  64K-H4-gk:           kda bf16 hv=4 seqs=64k gate=log:-0.001,0 l2norm final segments=8
-  64K-and-4K-H4-gk:    kda bf16 hv=4 seqs=64k,4k gate=log:-0.001,0 l2norm final segments=8
-  64K-H8-gk:           kda bf16 hv=8 dk=64 seqs=64k gate=log:-0.001,0 l2norm final segments=8
-  64K-and-four-1K:     kda bf16 hv=4 dk=64 seqs=64k,1kx4 gate=log:-0.001,0 l2norm final segments=16
-  two-64K-no-gk:       gdn bf16 hv=4 dk=64 seqs=64k,64k gate=log:-0.001,0 l2norm final segments=9
-  two-32K-and-128:     kda fp32 hv=4 dk=64 seqs=32k,128,32k gate=log:-0.001,0 l2norm final segments=4
-  64K-and-2K-H8:       kda bf16 hv=8 dk=64 seqs=2k,64k gate=log:-0.001,0 l2norm final segments=8
+  64K-H4-no-gk:        gdn bf16 hv=2 seqs=64k gate=log:-0.001,0 l2norm final segments=8
+  64K-H4-gk:           kda bf16 hv=2 seqs=64k gate=log:-0.001,0 l2norm final segments=8
+  64K-and-4K-H4-gk:    kda bf16 hv=2 seqs=64k,4k gate=log:-0.001,0 l2norm final segments=8
+  64K-H8-gk:           kda bf16 hv=3 dk=64 seqs=64k gate=log:-0.001,0 l2norm final segments=8
+  64K-and-four-1K:     kda bf16 hv=2 dk=64 seqs=64k,1kx4 gate=log:-0.001,0 l2norm final segments=16
+  two-64K-no-gk:       gdn bf16 hv=2 dk=64 seqs=64k,64k gate=log:-0.001,0 l2norm final segments=9
+  two-32K-and-128:     kda fp32 hv=2 dk=64 seqs=32k,128,32k gate=log:-0.001,0 l2norm final segments=4
+  64K-and-2K-H8:       kda bf16 hv=3 dk=64 seqs=2k,64k gate=log:-0.001,0 l2norm final segments=8
 )")),
                          name_of);
 INSTANTIATE_TEST_SUITE_P(Cula_IntraCard_AutodispatchWithInitial, CutCase, testing::ValuesIn(cases_in(R"(
-  64K-h0:        kda fp32 hv=4 dk=64 seqs=64k gate=log:-0.001,0 l2norm init final segments=8
-  64K-and-4K-h0: kda bf16 hv=4 seqs=64k,4k gate=log:-0.001,0 l2norm init final segments=8
+  64K-h0:        kda fp32 hv=2 dk=64 seqs=64k gate=log:-0.001,0 l2norm init final segments=8
+  64K-and-4K-h0: kda bf16 hv=2 seqs=64k,4k gate=log:-0.001,0 l2norm init final segments=8
 )")),
                          name_of);
 INSTANTIATE_TEST_SUITE_P(Cula_IntraCard_VsFla, ForwardCase, testing::ValuesIn(cases_in(R"(
-  32K-H4: kda bf16 hv=4 seqs=32k gate=log:-0.01,0 l2norm final segments=4
-  64K-H4: kda bf16 hv=4 seqs=64k gate=log:-0.01,0 l2norm final segments=8
-  32K-H8: kda bf16 hv=8 seqs=32k gate=log:-0.01,0 l2norm final segments=4
+  32K-H4: kda bf16 hv=2 seqs=32k gate=log:-0.01,0 l2norm final segments=4
+  64K-H4: kda bf16 hv=2 seqs=64k gate=log:-0.01,0 l2norm final segments=8
+  32K-H8: kda bf16 hv=3 seqs=32k gate=log:-0.01,0 l2norm final segments=4
 )")),
                          name_of);
 INSTANTIATE_TEST_SUITE_P(Cula_IntraCard_VsReference, ForwardCase, testing::ValuesIn(cases_in(R"(
-  64K-plain:        gdn bf16 hv=4 dk=64 seqs=64k gate=log:-0.001,0 l2norm final segments=8
-  64K-gk-h0:        kda bf16 hv=4 dk=64 seqs=64k gate=log:-0.001,0 l2norm init final segments=8
-  64K-4K-gk-h0:     kda bf16 hv=4 dk=64 seqs=64k,4k gate=log:-0.001,0 l2norm init final segments=8
-  two-64K-gk:       kda bf16 hv=4 dk=64 seqs=64k,64k gate=log:-0.001,0 l2norm final segments=4
-  mixed-h0:         gdn bf16 hv=4 dk=64 seqs=48k,17,16k gate=log:-0.001,0 l2norm init final segments=4
-  ragged-gk-h0:     kda bf16 hv=4 dk=64 seqs=65555 gate=log:-0.001,0 l2norm init final segments=8
+  64K-plain:        gdn bf16 hv=2 dk=64 seqs=64k gate=log:-0.001,0 l2norm final segments=8
+  64K-gk-h0:        kda bf16 hv=2 dk=64 seqs=64k gate=log:-0.001,0 l2norm init final segments=8
+  64K-4K-gk-h0:     kda bf16 hv=2 dk=64 seqs=64k,4k gate=log:-0.001,0 l2norm init final segments=8
+  two-64K-gk:       kda bf16 hv=2 dk=64 seqs=64k,64k gate=log:-0.001,0 l2norm final segments=4
+  mixed-h0:         gdn bf16 hv=2 dk=64 seqs=48k,17,16k gate=log:-0.001,0 l2norm init final segments=4
+  ragged-gk-h0:     kda bf16 hv=2 dk=64 seqs=65555 gate=log:-0.001,0 l2norm init final segments=8
   short-gk:         kda bf16 hv=4 dk=64 seqs=1000,4k,513 gate=log:-0.001,0 l2norm final
-  64K-H8-gk-h0:     kda bf16 hv=8 dk=64 seqs=64k gate=log:-0.001,0 l2norm init final segments=8
+  64K-H8-gk-h0:     kda bf16 hv=3 dk=64 seqs=64k gate=log:-0.001,0 l2norm init final segments=8
 )")),
                          name_of);
 INSTANTIATE_TEST_SUITE_P(Cula_IntraCard_FinalStatePerSequence, CutCase, testing::ValuesIn(cases_in(R"(
-  one-64K:        gdn fp32 hv=4 dk=64 seqs=64k gate=log:-0.0001,0 l2norm final segments=8
-  64K-4K-gk-h0:   kda fp32 hv=4 dk=64 seqs=64k,4k gate=log:-0.0001,0 l2norm init final segments=8
-  64K-H8-gk-h0:   kda bf16 hv=8 dk=64 seqs=64k,3 gate=log:-0.0001,0 l2norm init final segments=8
-  many-gk-h0:     kda bf16 hv=4 dk=64 seqs=20k,1k,20k,0,20k,100 gate=log:-0.0001,0 l2norm init final segments=5
-  two-gk:         kda bf16 hv=4 dk=64 seqs=32k,32k gate=log:-0.0001,0 l2norm final segments=8
+  one-64K:        gdn fp32 hv=2 dk=64 seqs=64k gate=log:-0.0001,0 l2norm final segments=8
+  64K-4K-gk-h0:   kda fp32 hv=2 dk=64 seqs=64k,4k gate=log:-0.0001,0 l2norm init final segments=8
+  64K-H8-gk-h0:   kda bf16 hv=3 dk=64 seqs=64k,3 gate=log:-0.0001,0 l2norm init final segments=8
+  many-gk-h0:     kda bf16 hv=2 dk=64 seqs=20k,1k,20k,0,20k,100 gate=log:-0.0001,0 l2norm init final segments=5
+  two-gk:         kda bf16 hv=2 dk=64 seqs=32k,32k gate=log:-0.0001,0 l2norm final segments=8
 )")),
                          name_of);
 
@@ -64,15 +64,15 @@ TEST_P(Stress, RepeatsAreTheSameBits) {
   }
 }
 INSTANTIATE_TEST_SUITE_P(Cula_IntraCard_StressRepeat, Stress, testing::ValuesIn(cases_in(R"(
-  single-64K-H4-gk-h0:   kda bf16 hv=4 dk=64 seqs=64k gate=log:-0.001,0 l2norm init final segments=8
-  multi-64K-4K-H4-gk-h0: kda bf16 hv=4 dk=64 seqs=64k,4k gate=log:-0.001,0 l2norm init final segments=8
+  single-64K-H4-gk-h0:   kda bf16 hv=2 dk=64 seqs=64k gate=log:-0.001,0 l2norm init final segments=8
+  multi-64K-4K-H4-gk-h0: kda bf16 hv=2 dk=64 seqs=64k,4k gate=log:-0.001,0 l2norm init final segments=8
 )")),
                          name_of);
 
 TEST(Cula_IntraCard, InitialNoneEqualsZeros) {
   if (nothing_to_test()) GTEST_SKIP() << "only the reference is built in";
   const cases::Case c =
-      on_backend(cases::parse("kda bf16 hv=4 dk=64 seqs=32k gate=log:-0.001,0 l2norm init final segments=8"));
+      on_backend(cases::parse("kda bf16 hv=2 dk=64 seqs=32k gate=log:-0.001,0 l2norm init final segments=8"));
   check::TensorSet zeros(c);
   const check::StateTensor& pool = zeros.initial();
   for (int64_t i = 0; i < pool.num_slots * pool.stride_slot; ++i) pool.set(i, 0.0);
@@ -95,7 +95,7 @@ TEST(FlashKda_ContextParallel, DisabledEqualsPlain) {
 }
 INSTANTIATE_TEST_SUITE_P(FlashKda_ContextParallel, CutCase, testing::ValuesIn(cases_in(R"(
   T-8K:                     kda bf16 hv=16 seqs=8k gate=bounded:-5 l2norm beta=logit final segments=8
-  T-64K:                    kda bf16 hv=4 seqs=64k gate=bounded:-5 l2norm beta=logit final segments=16
+  T-64K:                    kda bf16 hv=2 seqs=64k gate=bounded:-5 l2norm beta=logit final segments=16
   final-from-last-segment:  kda bf16 hv=4 seqs=8k gate=bounded:-0.01 l2norm beta=logit final segments=8
   initial-into-first:       kda bf16 hv=4 seqs=8k gate=bounded:-0.01 l2norm beta=logit init segments=8
 )")),

@@ -1,6 +1,7 @@
 // A case: one line that says what is asked, on what values, and how it is to be done. Tests, benchmarks, the command and
 // bug reports share this grammar (docs/cases.md); a failure prints its line, and the line brings it back.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -10,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "deltarelay/deltarelay.h"
+#include "deltarelay/tensor_list.hpp"
 
 namespace deltarelay::cases {
 
@@ -76,10 +77,13 @@ struct DeviceFacts {
   std::vector<dr_costs> costs;
 };
 
-// Promised bytes of single tensors, by the names of dr_tensors; 0: as of the others.
+// Promised bytes of single tensors (token tensors and pools); 0: as of the others.
 struct Alignments {
-  int32_t q = 0, k = 0, v = 0, g = 0, beta = 0, o = 0, initial = 0, final = 0, checkpoint = 0;
+  int32_t& operator[](Tensor tensor) { return bytes[static_cast<size_t>(tensor)]; }
+  int32_t operator[](Tensor tensor) const { return bytes[static_cast<size_t>(tensor)]; }
   bool operator==(const Alignments&) const = default;
+
+  std::array<int32_t, kNumTensors> bytes{};
 };
 
 struct Case {
@@ -231,15 +235,21 @@ struct PackedRow {
 };
 PackedRow packed_row(const Case& c);
 
-// Strides of every tensor as the case lays them out, none left at its default (a Request leaves contiguous ones at 0).
-struct TensorStrides {
-  dr_layout q, k, v, o, g, beta;
+// A tensor of tokens as the case has it, [T, heads, width] (GDN gates and beta: width 1). No stride is left at its default (a Request
+// leaves contiguous ones at 0).
+struct Rows {
+  int32_t dtype;
+  int64_t heads;
+  int64_t width;
+  dr_layout strides;
 };
-TensorStrides tensor_strides(const Case& c);
+Rows rows_of(const Case& c, Tensor tensor);
 
-// Elements from the first to past the last of a tensor with these strides. `heads` and `width` are those of the tensor
-// (GDN gates and beta: width 1). A kPacked view of q, k or v ends where its own last row ends.
-int64_t extent(const Case& c, const dr_layout& strides, int64_t heads, int64_t width);
+// Elements from the first to past the last of it. A kPacked view of q, k or v ends where its own last row ends.
+int64_t extent(const Case& c, const Rows& rows);
+
+// Sizes of the axes of a call, where `checkpoint_rows` are kept.
+TensorSizes sizes_of(const Case& c, int64_t checkpoint_rows = 0);
 
 // States in the pool of `state` when `entries` rows (sequences or checkpoints) are wanted.
 int64_t pool_size(const State& state, int64_t entries);

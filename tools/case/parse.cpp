@@ -259,7 +259,7 @@ void parse_alignments(std::string_view text, Case& c) {
     const size_t colon = item.find(':');
     int32_t* alignment = &c.alignment;
     if (colon != std::string_view::npos)
-      alignment = &(c.alignments.*parse_word("align", item.substr(0, colon), kAlignedTensors));
+      alignment = &c.alignments[parse_word("align", item.substr(0, colon), kAlignedTensors)];
     if (*alignment != 0) fail("align", "each tensor once", text);
     *alignment = parse_int32("align", colon == std::string_view::npos ? item : item.substr(colon + 1), 1, kMost);
   }

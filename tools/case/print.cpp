@@ -130,7 +130,7 @@ std::string print_without_name(const Case& c) {
   if (c.strides != Strides::kContiguous) add("strides=" + std::string(text_of(kStrides, c.strides)));
   std::string alignments = c.alignment != 0 ? "," + std::to_string(c.alignment) : "";
   for (const auto& [name, tensor] : kAlignedTensors) {
-    const int32_t bytes = c.alignments.*tensor;
+    const int32_t bytes = c.alignments[tensor];
     if (bytes != 0) alignments += "," + std::string(name) + ":" + std::to_string(bytes);
   }
   if (!alignments.empty()) add("align=" + alignments.substr(1));

@@ -245,6 +245,30 @@ void random_way(Dice& dice, Case& c) {
   c.variant = fused && dice.one_in(2) ? "fused" : "prepared";
 }
 
+// Gates of fresh and of trained layers, instead of those drawn.
+void random_layer_gates(Dice& dice, Case& c) {
+  if (c.beta == BetaProfile::kZero || !dice.one_in(6)) return;  // with nothing written gates stay at 0
+  const bool mixed = !c.raw_gate() && dice.one_in(2);
+  c.gate_profile = mixed ? GateProfile::kMixed : GateProfile::kInit;
+  if (!mixed && dice.one_in(3)) c.gate_spread = 2.0;
+  if (!mixed && !c.raw_gate()) c.dtype_gate = DR_FP32;  // as the grammar has it where nothing is said
+  c.gate_low = -5.0;
+  keep_rounding_typical(c);
+}
+
+// Promises of single tensors. Views of a packed row are aligned as their widths leave them, and cuda-sm90 asks nothing of gates and beta alone.
+void random_alignments(Dice& dice, Case& c) {
+  constexpr std::array<int32_t, 4> kAlignments = {2, 4, 8, 32};
+  if (!dice.one_in(4)) return;
+  for (const TensorEntry& entry : kTensors) {
+    const bool number = entry.tensor == Tensor::kG || entry.tensor == Tensor::kBeta;
+    const bool row =
+        entry.kind == TensorKind::kRows && (number || entry.tensor == Tensor::kO || c.strides != Strides::kPacked);
+    const bool drawn = is_hopper(c) ? number : row || entry.kind == TensorKind::kPool;
+    if (drawn && dice.one_in(3)) c.alignments[entry.tensor] = dice.pick(kAlignments);
+  }
+}
+
 }  // namespace
 
 Case random_case(uint64_t seed, int64_t cost, const std::string& backend) {
@@ -280,6 +304,8 @@ Case random_case(uint64_t seed, int64_t cost, const std::string& backend) {
     c.dtype_a_log = dice.pick(kTypes);
     c.dtype_dt_bias = dice.pick(kTypes);
   }
+  random_layer_gates(dice, c);
+  random_alignments(dice, c);
   return c;
 }
 

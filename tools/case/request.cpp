@@ -90,18 +90,28 @@ bool writes_near_2(const Case& c) { return c.beta == BetaProfile::kNear2 || c.be
 
 // Of single tensors, over what was promised of all.
 void promise_alignments(dr_problem& problem, const Alignments& alignments) {
-  const auto promise = [](auto& of, int32_t bytes) {
-    if (bytes != 0) of.alignment_bytes = bytes;
+  const auto promise = [&](Tensor tensor, int32_t& of) {
+    if (alignments[tensor] != 0) of = alignments[tensor];
   };
-  promise(problem.layout_q, alignments.q);
-  promise(problem.layout_k, alignments.k);
-  promise(problem.layout_v, alignments.v);
-  promise(problem.layout_g, alignments.g);
-  promise(problem.layout_beta, alignments.beta);
-  promise(problem.layout_o, alignments.o);
-  promise(problem.initial, alignments.initial);
-  promise(problem.final, alignments.final);
-  promise(problem.checkpoint, alignments.checkpoint);
+  for (const TensorLayout& of : kTensorLayouts) promise(of.tensor, (problem.*of.layout).alignment_bytes);
+  for (const TensorPool& of : kTensorPools) promise(of.tensor, (problem.*of.state).alignment_bytes);
+}
+
+int32_t dtype_of(const Case& c, TensorType type) {
+  switch (type) {
+    case TensorType::kOutput:
+      return c.output_dtype();
+    case TensorType::kGate:
+      return c.gate_dtype();
+    case TensorType::kBeta:
+      return c.beta_dtype();
+    default:
+      return c.dtype;
+  }
+}
+
+bool shares_a_row(const Case& c, Tensor tensor) {
+  return c.strides == Strides::kPacked && (tensor == Tensor::kQ || tensor == Tensor::kK || tensor == Tensor::kV);
 }
 
 }  // namespace
@@ -141,30 +151,38 @@ PackedRow packed_row(const Case& c) {
   return {2 * qk + int64_t{c.heads_v} * c.dv, qk, 2 * qk};
 }
 
-TensorStrides tensor_strides(const Case& c) {
-  TensorStrides all;
-  const bool packed = c.strides == Strides::kPacked;
-  all.q = packed ? packed_strides(c, c.dk) : strides_of(c, c.heads_qk, c.dk);
-  all.k = all.q;
-  all.v = packed ? packed_strides(c, c.dv) : strides_of(c, c.heads_v, c.dv);
-  all.o = strides_of(c, c.heads_v, c.dv);
-  all.g = strides_of(c, c.heads_v, c.rule == DR_KDA ? c.dk : 1);
-  all.beta = strides_of(c, c.heads_v, 1);
-  return all;
+TensorSizes sizes_of(const Case& c, int64_t checkpoint_rows) {
+  return {.tokens = c.num_tokens(),
+          .sequences = c.num_seqs(),
+          .heads_qk = c.heads_qk,
+          .heads_v = c.heads_v,
+          .dk = c.dk,
+          .dv = c.dv,
+          .gates = c.rule == DR_KDA ? c.dk : 1,
+          .checkpoint_rows = checkpoint_rows};
 }
 
-int64_t extent(const Case& c, const dr_layout& strides, int64_t heads, int64_t width) {
+Rows rows_of(const Case& c, Tensor tensor) {
+  const TensorEntry& entry = entry_of(tensor);
+  const TensorSizes sizes = sizes_of(c);
+  const int64_t heads = size_of_axis(sizes, entry.axes[1]), width = size_of_axis(sizes, entry.axes[2]);
+  return {.dtype = dtype_of(c, entry.type),
+          .heads = heads,
+          .width = width,
+          .strides = shares_a_row(c, tensor) ? packed_strides(c, width) : strides_of(c, heads, width)};
+}
+
+int64_t extent(const Case& c, const Rows& rows) {
   const int64_t tokens = c.batched ? c.lengths[0] : c.num_tokens();
   if (tokens == 0) return 0;
   const int64_t sequences = c.batched ? c.num_seqs() : 1;
-  return (sequences - 1) * strides.sequence + (tokens - 1) * strides.token + (heads - 1) * strides.head + width;
+  const dr_layout& s = rows.strides;
+  return (sequences - 1) * s.sequence + (tokens - 1) * s.token + (rows.heads - 1) * s.head + rows.width;
 }
 
 void promise_alignment(dr_problem& problem, int32_t bytes) {
-  for (dr_layout* layout : {&problem.layout_q, &problem.layout_k, &problem.layout_v, &problem.layout_o,
-                            &problem.layout_g, &problem.layout_beta})
-    layout->alignment_bytes = bytes;
-  for (dr_state* state : {&problem.initial, &problem.final, &problem.checkpoint}) state->alignment_bytes = bytes;
+  for (const TensorLayout& of : kTensorLayouts) (problem.*of.layout).alignment_bytes = bytes;
+  for (const TensorPool& of : kTensorPools) (problem.*of.state).alignment_bytes = bytes;
 }
 
 Request::Request(const Case& c) : case_(c) {
@@ -202,16 +220,9 @@ Request::Request(const Case& c) : case_(c) {
   problem.scale = static_cast<float>(c.scale.value_or(0.0));
   if (c.gate_form == DR_GATE_RAW_BOUNDED) problem.lower_bound = static_cast<float>(c.lower_bound);
   problem.gate_floor = static_cast<float>(c.gate_floor);
-  if (c.strides != Strides::kContiguous) {
-    const TensorStrides strides = tensor_strides(c);
-    problem.layout_q = strides.q;
-    problem.layout_k = strides.k;
-    problem.layout_v = strides.v;
-    if (c.strides != Strides::kPacked) {
-      problem.layout_o = strides.o;
-      problem.layout_g = strides.g;
-      problem.layout_beta = strides.beta;
-    }
+  for (const TensorLayout& of : kTensorLayouts) {
+    const bool stated = c.strides == Strides::kPacked ? shares_a_row(c, of.tensor) : c.strides != Strides::kContiguous;
+    if (stated) problem.*of.layout = rows_of(c, of.tensor).strides;
   }
   const int64_t num_checkpoints = count_checkpoints(c);
   problem.initial = state_of(c, c.initial, c.num_seqs());

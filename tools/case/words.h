@@ -1,5 +1,6 @@
 // Words of the grammar beside what they stand for; parse.cpp and print.cpp read the same tables.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <string>
 #include <string_view>
@@ -54,16 +55,19 @@ inline constexpr std::array<Word<int32_t>, 2> kLayouts = {
 inline constexpr std::array<Word<int32_t>, 2> kCarries = {
     {{"exact", DR_CARRY_EXACT}, {"truncated", DR_CARRY_TRUNCATED}}};
 
-inline constexpr std::array<Word<int32_t Alignments::*>, 9> kAlignedTensors = {
-    {{"q", &Alignments::q},
-     {"k", &Alignments::k},
-     {"v", &Alignments::v},
-     {"g", &Alignments::g},
-     {"beta", &Alignments::beta},
-     {"o", &Alignments::o},
-     {"initial", &Alignments::initial},
-     {"final", &Alignments::final},
-     {"checkpoint", &Alignments::checkpoint}}};
+// Token tensors and pools, in the order of the list.
+constexpr bool can_be_aligned(const TensorEntry& entry) {
+  return entry.kind == TensorKind::kRows || entry.kind == TensorKind::kPool;
+}
+inline constexpr size_t kNumAligned =
+    static_cast<size_t>(std::count_if(kTensors.begin(), kTensors.end(), can_be_aligned));
+inline constexpr std::array<Word<Tensor>, kNumAligned> kAlignedTensors = [] {
+  std::array<Word<Tensor>, kNumAligned> words{};
+  size_t count = 0;
+  for (const TensorEntry& entry : kTensors)
+    if (can_be_aligned(entry)) words[count++] = {entry.name, entry.tensor};
+  return words;
+}();
 
 inline constexpr std::array<Word<int32_t>, 2> kMaths = {{{"default", DR_MATH_DEFAULT}, {"tf32", DR_MATH_TF32}}};
 

@@ -36,14 +36,20 @@ class ByteHash {
 
 }  // namespace
 
-TokenTensor TensorSet::allocate(GuardedBuffer& buffer, int32_t dtype, int32_t promised, const dr_layout& strides,
-                                int64_t heads, int64_t width) {
-  buffer = GuardedBuffer(cases::extent(case_, strides, heads, width) * bytes_of(dtype), alignment_of(dtype, promised));
-  return {buffer.data(), dtype, strides, heads, width, case_.batched ? nullptr : &offsets_};
+TokenTensor TensorSet::allocate_rows(Tensor tensor) {
+  const cases::Rows rows = cases::rows_of(case_, tensor);
+  GuardedBuffer& memory = buffer(tensor);
+  memory = GuardedBuffer(cases::extent(case_, rows) * bytes_of(rows.dtype),
+                         alignment_of(rows.dtype, case_.alignments[tensor]));
+  return view(rows, memory.data());
 }
 
-StateTensor TensorSet::allocate(GuardedBuffer& buffer, Index& index, const cases::State& state, int32_t promised,
-                                int64_t entries, uint64_t salt) {
+TokenTensor TensorSet::view(const cases::Rows& rows, std::byte* data) const {
+  return {data, rows.dtype, rows.strides, rows.heads, rows.width, case_.batched ? nullptr : &offsets_};
+}
+
+StateTensor TensorSet::allocate_pool(Tensor tensor, Index& index, const cases::State& state, int64_t entries,
+                                     uint64_t salt) {
   StateTensor pool;
   pool.state = state;
   if (!pool.used()) return pool;
@@ -52,9 +58,10 @@ StateTensor TensorSet::allocate(GuardedBuffer& buffer, Index& index, const cases
   pool.stride_head = pool.dk * pool.dv;
   pool.stride_slot = case_.heads_v * pool.stride_head + state.pad;
   pool.num_slots = cases::pool_size(state, entries);
-  buffer =
-      GuardedBuffer(pool.num_slots * pool.stride_slot * bytes_of(state.dtype), alignment_of(state.dtype, promised));
-  pool.data = buffer.data();
+  GuardedBuffer& memory = buffer(tensor);
+  memory = GuardedBuffer(pool.num_slots * pool.stride_slot * bytes_of(state.dtype),
+                         alignment_of(state.dtype, case_.alignments[tensor]));
+  pool.data = memory.data();
   if (state.use == DR_STATE_ROWS) {
     for (int64_t n = 0; n < entries; ++n) pool.slots.push_back(n);
     return pool;
@@ -80,8 +87,6 @@ TensorSet::TensorSet(const cases::Case& c, int64_t alignment)
   } else if (c.strides == cases::Strides::kPacked) {
     alignment_ = request_.problem.layout_q.alignment_bytes;
   }
-  const cases::Alignments& promised = c.alignments;
-  const cases::TensorStrides strides = cases::tensor_strides(c);
   if (c.strides == cases::Strides::kPacked) {
     const cases::PackedRow row = cases::packed_row(c);
     const int64_t element = bytes_of(c.dtype);
@@ -89,24 +94,21 @@ TensorSet::TensorSet(const cases::Case& c, int64_t alignment)
     // A row at least: where there is no token, k and v still begin behind q.
     memory_qkv_ =
         GuardedBuffer(std::max<int64_t>(1, c.num_tokens()) * row.width * element, std::max<int64_t>(16, alignment_));
-    const std::vector<int64_t>* offsets = c.batched ? nullptr : &offsets_;
-    q_ = {memory_qkv_.data(), c.dtype, strides.q, c.heads_qk, c.dk, offsets};
-    k_ = {memory_qkv_.data() + row.k * element, c.dtype, strides.k, c.heads_qk, c.dk, offsets};
-    v_ = {memory_qkv_.data() + row.v * element, c.dtype, strides.v, c.heads_v, c.dv, offsets};
+    q_ = view(cases::rows_of(c, Tensor::kQ), memory_qkv_.data());
+    k_ = view(cases::rows_of(c, Tensor::kK), memory_qkv_.data() + row.k * element);
+    v_ = view(cases::rows_of(c, Tensor::kV), memory_qkv_.data() + row.v * element);
   } else {
-    q_ = allocate(buffer(Tensor::kQ), c.dtype, promised.q, strides.q, c.heads_qk, c.dk);
-    k_ = allocate(buffer(Tensor::kK), c.dtype, promised.k, strides.k, c.heads_qk, c.dk);
-    v_ = allocate(buffer(Tensor::kV), c.dtype, promised.v, strides.v, c.heads_v, c.dv);
+    q_ = allocate_rows(Tensor::kQ);
+    k_ = allocate_rows(Tensor::kK);
+    v_ = allocate_rows(Tensor::kV);
   }
-  g_ = allocate(buffer(Tensor::kG), c.gate_dtype(), promised.g, strides.g, c.heads_v, c.rule == DR_KDA ? c.dk : 1);
-  beta_ = allocate(buffer(Tensor::kBeta), c.beta_dtype(), promised.beta, strides.beta, c.heads_v, 1);
-  o_ = allocate(buffer(Tensor::kO), c.output_dtype(), promised.o, strides.o, c.heads_v, c.dv);
+  g_ = allocate_rows(Tensor::kG);
+  beta_ = allocate_rows(Tensor::kBeta);
+  o_ = allocate_rows(Tensor::kO);
   generate_tokens();
 
-  initial_ =
-      allocate(buffer(Tensor::kInitial), initial_index_, c.initial, promised.initial, c.num_seqs(), kInitialSalt);
-  final_ = allocate(buffer(Tensor::kFinal), final_index_, c.final, promised.final, c.num_seqs(),
-                    c.in_place ? kInitialSalt : kFinalSalt);
+  initial_ = allocate_pool(Tensor::kInitial, initial_index_, c.initial, c.num_seqs(), kInitialSalt);
+  final_ = allocate_pool(Tensor::kFinal, final_index_, c.final, c.num_seqs(), c.in_place ? kInitialSalt : kFinalSalt);
   const std::vector<std::vector<int64_t>> positions = cases::checkpoint_positions(c);
   checkpoint_offsets_.push_back(0);
   for (size_t n = 0; n < positions.size(); ++n) {
@@ -114,8 +116,8 @@ TensorSet::TensorSet(const cases::Case& c, int64_t alignment)
     checkpoint_sequence_.insert(checkpoint_sequence_.end(), positions[n].size(), static_cast<int64_t>(n));
     checkpoint_offsets_.push_back(static_cast<int32_t>(checkpoint_positions_.size()));
   }
-  checkpoint_ = allocate(buffer(Tensor::kCheckpoint), checkpoint_index_, c.checkpoint, promised.checkpoint,
-                         static_cast<int64_t>(checkpoint_sequence_.size()), kCheckpointSalt);
+  checkpoint_ = allocate_pool(Tensor::kCheckpoint, checkpoint_index_, c.checkpoint,
+                              static_cast<int64_t>(checkpoint_sequence_.size()), kCheckpointSalt);
   if (c.mask) mask_ = cases::initial_mask(c);
   generate_initial();
 
@@ -181,13 +183,13 @@ void TensorSet::generate_tokens() {
     }
   });
   if (!case_.raw_gate()) return;
-  buffer(Tensor::kALog) = GuardedBuffer(case_.heads_v * bytes_of(case_.dtype_a_log), alignment_of(case_.dtype_a_log));
-  buffer(Tensor::kDtBias) =
-      GuardedBuffer(case_.heads_v * gates * bytes_of(case_.dtype_dt_bias), alignment_of(case_.dtype_dt_bias));
-  for (int64_t head = 0; head < case_.heads_v; ++head)
-    store(buffer(Tensor::kALog).data(), case_.dtype_a_log, head, values.a_log(head));
-  for (int64_t i = 0; i < case_.heads_v * gates; ++i)
-    store(buffer(Tensor::kDtBias).data(), case_.dtype_dt_bias, i, values.dt_bias(i));
+  const auto make = [&](Tensor tensor, int32_t dtype, auto value_at) {
+    const int64_t count = count_of(cases::sizes_of(case_), entry_of(tensor));
+    buffer(tensor) = GuardedBuffer(count * bytes_of(dtype), alignment_of(dtype));
+    for (int64_t i = 0; i < count; ++i) store(buffer(tensor).data(), dtype, i, value_at(i));
+  };
+  make(Tensor::kALog, case_.dtype_a_log, [&](int64_t head) { return values.a_log(head); });
+  make(Tensor::kDtBias, case_.dtype_dt_bias, [&](int64_t i) { return values.dt_bias(i); });
 }
 
 void TensorSet::generate_initial() {
@@ -209,14 +211,7 @@ void TensorSet::generate_initial() {
 }
 
 int64_t TensorSet::list_bytes(const TensorEntry& entry) const {
-  const TensorSizes sizes = {.tokens = case_.num_tokens(),
-                             .sequences = case_.num_seqs(),
-                             .heads_qk = case_.heads_qk,
-                             .heads_v = case_.heads_v,
-                             .dk = case_.dk,
-                             .dv = case_.dv,
-                             .gates = g_.width,
-                             .checkpoint_rows = static_cast<int64_t>(checkpoint_sequence_.size())};
+  const TensorSizes sizes = cases::sizes_of(case_, static_cast<int64_t>(checkpoint_sequence_.size()));
   return count_of(sizes, entry) * element_bytes(entry);
 }
 

@@ -111,10 +111,9 @@ class TensorSet {
     const void* data() const { return wide.empty() ? static_cast<const void*>(narrow.data()) : wide.data(); }
   };
 
-  TokenTensor allocate(GuardedBuffer& buffer, int32_t dtype, int32_t promised, const dr_layout& strides, int64_t heads,
-                       int64_t width);
-  StateTensor allocate(GuardedBuffer& buffer, Index& index, const cases::State& state, int32_t promised,
-                       int64_t entries, uint64_t salt);
+  TokenTensor allocate_rows(Tensor tensor);
+  TokenTensor view(const cases::Rows& rows, std::byte* data) const;
+  StateTensor allocate_pool(Tensor tensor, Index& index, const cases::State& state, int64_t entries, uint64_t salt);
   GuardedBuffer& buffer(Tensor tensor) { return buffers_[static_cast<size_t>(tensor)]; }
   const GuardedBuffer& buffer(Tensor tensor) const { return buffers_[static_cast<size_t>(tensor)]; }
   int64_t list_bytes(const TensorEntry& entry) const;     // of an index or a list
