@@ -181,20 +181,27 @@ def _register() -> Report:
     problems = [registry.disabled] if registry.disabled else []
     for name, found in state.found.items():
         if found.unknown:
-            problems.append(f"{name}: FLA's parameters {', '.join(found.unknown)} are not known here; calls that use them are declined")
+            new = ", ".join(found.unknown)
+            problems.append(f"{name}: FLA's parameters {new} are not known here; calls that use them are declined")
             warnings.warn(f"deltarelay.fla: {problems[-1]}", RuntimeWarning, stacklevel=4)
+    registered = () if registry.disabled else _add_all(registry)
+    return Report(bool(registered), _registry.version(), registry.module, registered, tuple(problems))
+
+
+def _add_all(registry: _registry.Registry) -> tuple[str, ...]:
+    """Registers both functions and sees that FLA asks us. All or nothing: what is registered is asked only while enabled."""
     backend = _backend_class(registry.base)
     registered = []
     state.enabled = True
-    for name in functions:
-        if registry.disabled:
-            continue
-        how = registry.add(name, backend)
-        if not _arrives(name):
-            state.enabled = False
-            raise Drift(f"{name}: registered with {registry.module}, but FLA {_registry.version()} does not ask us")
-        registered.append(how)
-    return Report(not registry.disabled, _registry.version(), registry.module, tuple(registered), tuple(problems))
+    try:
+        for name in RECORDED:
+            registered.append(registry.add(name, backend))
+            if not _arrives(name):
+                raise Drift(f"{name}: registered with {registry.module}, but FLA {_registry.version()} does not ask us")
+    except BaseException:
+        state.enabled = False
+        raise
+    return tuple(registered)
 
 
 def enable() -> Report:
