@@ -1,11 +1,11 @@
 """Models of transformers on DeltaRelay, without FLA: `patch(model)` and `unpatch(model)`.
 
-With FLA installed nothing is needed here: transformers takes FLA's functions, and `deltarelay.fla.enable()` reaches them. `patch`
-is for models that run transformers' own torch loops, or for putting one model and no other on DeltaRelay.
+With FLA installed nothing is needed here: transformers takes FLA's functions, and `deltarelay.fla.enable()` reaches
+them. `patch` is for models that run transformers' own torch loops, or for putting one model and no other on DeltaRelay.
 
-A layer has its chunk function either as an attribute of the instance (transformers 4 and early 5), which is replaced there, or
-looks it up in its modeling file (5.x). Then the name in that file becomes a chooser that takes ours inside the forward of patched
-layers and the original everywhere else, so that other models of the same class are left alone.
+A layer has its chunk function either as an attribute of the instance (transformers 4 and early 5), which is replaced
+there, or looks it up in its modeling file (5.x). Then the name in that file becomes a chooser that takes ours inside
+the forward of patched layers and the original everywhere else, so that other models of the same class are left alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import functools
 import inspect
 import sys
 import threading
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 from . import _call
 from .errors import Error
@@ -126,8 +127,8 @@ def _patch_layer(layer: Any) -> tuple[str, ...]:
 def patch(model: Any) -> Patched:
     """Puts the delta-rule layers of a model on DeltaRelay, this instance only. Twice is as good as once.
 
-    Prefill and everything longer than one token is ours then; decode stays with the layer. Calls we decline (tensors that
-    require grad, head sizes) go to the layer's own function; `deltarelay.last_call().declined` says why.
+    Prefill and everything longer than one token is ours then; decode stays with the layer. Calls we decline (tensors
+    that require grad, head sizes) go to the layer's own function; `deltarelay.last_call().declined` says why.
 
     Raises:
         ValueError: the model has no layer with a chunk function that is known here.

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy
 import pytest
+from conftest import FRAMEWORKS, Case, back, close, to
 
 import deltarelay
-from conftest import FRAMEWORKS, Case, back, close, to
 from deltarelay.fla import chunk_gated_delta_rule, chunk_gdn, chunk_kda
 from deltarelay.fla._signatures import KEYWORDS, RECORDED
 
@@ -68,7 +68,25 @@ def test_positional() -> None:
     """Each argument where FLA has it."""
     case = Case("kda", [70])
     q, k, v, g, beta = rows_of(case)
-    flags = (0.5, case.initial, True, True, False, True, True, False, None, False, True, False, case.offsets, None, None, True, 1)
+    flags = (
+        0.5,
+        case.initial,
+        True,
+        True,
+        False,
+        True,
+        True,
+        False,
+        None,
+        False,
+        True,
+        False,
+        case.offsets,
+        None,
+        None,
+        True,
+        1,
+    )
     names = list(RECORDED["chunk_kda"])[5:]
     assert len(flags) == len(names)
     a = chunk_kda(q, k, v, g, beta, *flags)
@@ -124,7 +142,7 @@ def test_types() -> None:
     with torch.no_grad():  # parameters of a model that is not frozen
         again, _ = chunk_gdn(*rows, initial_state=initial, use_gate_in_kernel=True, A_log=torch.nn.Parameter(a_log))
     assert torch.equal(o, again)
-    with pytest.raises(deltarelay.Unsupported, match="^A_log: expected a tensor that does not require grad"):
+    with pytest.raises(deltarelay.Unsupported, match=r"^A_log: expected a tensor that does not require grad"):
         chunk_gdn(*rows, use_gate_in_kernel=True, A_log=torch.nn.Parameter(a_log))
     frozen = torch.nn.Parameter(a_log, requires_grad=False)
     assert torch.equal(chunk_gdn(*rows, initial_state=initial, use_gate_in_kernel=True, A_log=frozen)[0], o)
@@ -148,26 +166,76 @@ REFUSED = [
     ("gdn", {"cp_context": object()}, deltarelay.Unsupported, "^cp_context: expected None, found object"),
     ("kda", {"chunk_size": 16}, ValueError, "^chunk_size: expected 32 or 64, found 16"),
     ("gdn", {"chunk_size": 48}, ValueError, "^chunk_size: expected 16, 32 or 64, found 48"),
-    ("kda", {"chunk_size": 32, "return_intermediate_states": True}, deltarelay.Unsupported, "^chunk_size: expected 64 with"),
-    ("kda", {"allow_neg_eigval": True}, ValueError, "^allow_neg_eigval: expected False without use_beta_sigmoid_in_kernel"),
-    ("gdn", {"allow_neg_eigval": True}, ValueError, "^allow_neg_eigval: expected False without use_beta_sigmoid_in_kernel"),
-    ("kda", {"safe_gate": True, "use_gate_in_kernel": True, "lower_bound": -6}, ValueError, "^lower_bound: expected -5 to 0"),
-    ("kda", {"safe_gate": True, "use_gate_in_kernel": True}, ValueError, "^lower_bound: expected -5 to 0 .* found None"),
+    (
+        "kda",
+        {"chunk_size": 32, "return_intermediate_states": True},
+        deltarelay.Unsupported,
+        "^chunk_size: expected 64 with",
+    ),
+    (
+        "kda",
+        {"allow_neg_eigval": True},
+        ValueError,
+        "^allow_neg_eigval: expected False without use_beta_sigmoid_in_kernel",
+    ),
+    (
+        "gdn",
+        {"allow_neg_eigval": True},
+        ValueError,
+        "^allow_neg_eigval: expected False without use_beta_sigmoid_in_kernel",
+    ),
+    (
+        "kda",
+        {"safe_gate": True, "use_gate_in_kernel": True, "lower_bound": -6},
+        ValueError,
+        "^lower_bound: expected -5 to 0",
+    ),
+    (
+        "kda",
+        {"safe_gate": True, "use_gate_in_kernel": True},
+        ValueError,
+        "^lower_bound: expected -5 to 0 .* found None",
+    ),
     ("kda", {"use_gate_in_kernel": True}, ValueError, "^A_log: expected a tensor with use_gate_in_kernel=True"),
     ("gdn", {"use_gate_in_kernel": True}, ValueError, "^A_log: expected a tensor with use_gate_in_kernel=True"),
-    ("kda", {"use_gate_in_kernel": True, "lower_bound": 1.0}, ValueError, "^lower_bound: expected a number below 0, found 1.0"),
-    ("kda", {"use_gate_in_kernel": True, "A_log": numpy.zeros(3, "f4")}, ValueError, r"^A_log: expected 2 elements \(HV\)"),
+    (
+        "kda",
+        {"use_gate_in_kernel": True, "lower_bound": 1.0},
+        ValueError,
+        "^lower_bound: expected a number below 0, found 1.0",
+    ),
+    (
+        "kda",
+        {"use_gate_in_kernel": True, "A_log": numpy.zeros(3, "f4")},
+        ValueError,
+        r"^A_log: expected 2 elements \(HV\)",
+    ),
     ("kda", {"initial_state": numpy.zeros((2, 2, 16, 24), "f4")}, ValueError, "^initial_state: expected 1 states"),
     ("kda", {"cu_seqlens": numpy.array([0])}, ValueError, "^cu_seqlens: expected at least 2 entries"),
-    ("kda", {"cu_seqlens": numpy.array([0.0, 70.0])}, (TypeError, ValueError), "^cu_seqlens: expected .*int32 or int64"),
-    ("kda", {"use_graph": True, "max_num_seqs": 2, "cu_seqlens": numpy.array([0, 70])}, ValueError, "^cu_seqlens: expected 3 entries"),
+    (
+        "kda",
+        {"cu_seqlens": numpy.array([0.0, 70.0])},
+        (TypeError, ValueError),
+        "^cu_seqlens: expected .*int32 or int64",
+    ),
+    (
+        "kda",
+        {"use_graph": True, "max_num_seqs": 2, "cu_seqlens": numpy.array([0, 70])},
+        ValueError,
+        "^cu_seqlens: expected 3 entries",
+    ),
     ("kda", {"scale": "1"}, TypeError, "^scale: expected a number or None, found str"),
     ("kda", {"output_final_state": "yes"}, TypeError, "^output_final_state: expected True or False, found str"),
     ("kda", {"head_first": False}, TypeError, "unexpected keyword argument 'head_first'"),
     ("gdn", {"head_first": False}, DeprecationWarning, "^head_first: expected not to be given"),
     ("kda", {"chunk_indices": None}, TypeError, "unexpected keyword argument 'chunk_indices'"),
     ("gdn", {"lower_bound": -5.0}, TypeError, "unexpected keyword argument 'lower_bound'"),
-    ("kda", {"state_v_first": True, "transpose_state_layout": True}, ValueError, "^transpose_state_layout: expected not to be"),
+    (
+        "kda",
+        {"state_v_first": True, "transpose_state_layout": True},
+        ValueError,
+        "^transpose_state_layout: expected not to be",
+    ),
 ]
 
 
@@ -179,7 +247,7 @@ def test_refused(rule: str, arguments: dict[str, Any], error: Any, message: str)
 
 def test_batch_with_offsets() -> None:
     rows = [numpy.concatenate([x, x]) for x in rows_of(Case("kda", [70]))]
-    with pytest.raises(ValueError, match="^q: expected a batch of 1 with cu_seqlens, found 2"):
+    with pytest.raises(ValueError, match=r"^q: expected a batch of 1 with cu_seqlens, found 2"):
         chunk_kda(*rows, cu_seqlens=numpy.array([0, 70]))
 
 
@@ -206,9 +274,9 @@ def test_cost(capsys: pytest.CaptureFixture[str]) -> None:
     """Python above the plain binding, over an empty kernel. Printed; judged with a wide margin."""
     import time
 
+    import overhead
     import torch
 
-    import overhead
     from deltarelay import _call
     from deltarelay.fla import _kda
 
@@ -218,7 +286,10 @@ def test_cost(capsys: pytest.CaptureFixture[str]) -> None:
     chunk_kda(*rows, None, None, True, True)
     key = (None, True, True, False, False, False, False, None, False, False, 64)
     settings, rest = _kda._known[key].settings, [None] * 15
-    calls = {"call": lambda: _call.call(settings, *rows, *rest), "chunk_kda": lambda: chunk_kda(*rows, None, None, True, True)}
+    calls = {
+        "call": lambda: _call.call(settings, *rows, *rest),
+        "chunk_kda": lambda: chunk_kda(*rows, None, None, True, True),
+    }
     best = dict.fromkeys(calls, float("inf"))
     with overhead.EmptyKernel():
         for _ in range(200):

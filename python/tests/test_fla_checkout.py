@@ -1,7 +1,7 @@
-"""FLA's own test files, unchanged, through `deltarelay.fla.pytest_plugin`, where DELTARELAY_FLA_CHECKOUT names a checkout of FLA.
+"""FLA's own test files, unchanged, through our pytest plug-in, where DELTARELAY_FLA_CHECKOUT names a checkout of FLA.
 
-On a CPU most of the time goes into FLA's token loops (hours for all); DELTARELAY_FLA_SELECT is a `-k` expression for fewer.
-The FLA that is installed runs, not the checkout's.
+On a CPU most of the time goes into FLA's token loops; DELTARELAY_FLA_SELECT is a `-k` expression for fewer. The FLA
+that is installed runs, not the checkout's.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from conftest import has
 
 CHECKOUT = os.environ.get("DELTARELAY_FLA_CHECKOUT", "")
-# The chunk tests. Left out: tests of FLA's own gate kernels, of other backends, and of fused_recurrent, where FLA asks no backend.
+# The chunk tests. Left out: FLA's own gate kernels, other backends, and fused_recurrent, where FLA asks no backend.
 SELECT = "chunk and not fused_recurrent and not naive and not flash and not blackwell"
 COMMAND = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "-p", "deltarelay.fla.pytest_plugin"]
 COMMAND += ["-o", "pythonpath=", "-o", "log_cli=false"]
@@ -44,7 +43,7 @@ def test_file(file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_plugin(tmp_path: Path) -> None:
-    """The plug-in on a small file in the manner of FLA's: gradients, packing, a call that is declined, NaN in outputs."""
+    """The plug-in on a small file like FLA's: gradients, packing, a call that is declined, NaN in outputs."""
     (tmp_path / "test_small.py").write_text(SMALL)
     text = _run("test_small.py", folder=tmp_path)
     assert "3 passed" in text
@@ -52,7 +51,7 @@ def test_plugin(tmp_path: Path) -> None:
     assert "declined: 1 calls" in text and "1 x chunk_kda: chunk_size: expected 32 or 64, found 16" in text
 
 
-SMALL = '''
+SMALL = """
 import pytest, torch
 from fla.ops.gated_delta_rule import chunk_gated_delta_rule
 from fla.ops.gated_delta_rule.naive import naive_recurrent_gated_delta_rule
@@ -92,7 +91,8 @@ def test_packed_raw_gates_v_first():
     gate = -a_log.exp() * torch.nn.functional.softplus(g + bias)
     q, k = (torch.nn.functional.normalize(x, dim=-1) for x in (q, k))
     part = [x[:, 20:80] for x in (q, k, v, beta.sigmoid(), gate)]
-    want, state = naive_recurrent_gated_delta_rule(*part, initial_state=h0[1:].transpose(-1, -2), output_final_state=True)
+    first = h0[1:].transpose(-1, -2)
+    want, state = naive_recurrent_gated_delta_rule(*part, initial_state=first, output_final_state=True)
     assert (o[:, 20:80] - want).abs().max() < 1e-4 and (final[1:].transpose(-1, -2) - state).abs().max() < 1e-4
     assert a_log.grad.abs().sum() > 0 and bias.grad.abs().sum() > 0
 
@@ -103,4 +103,4 @@ def test_declined():
         chunk_kda(*rows, torch.rand(1, 8, 1, device=device), chunk_size=16)
     o, _ = chunk_kda(*rows, torch.rand(1, 8, 1, device=device))
     assert not o.isnan().any()
-'''
+"""

@@ -6,15 +6,16 @@ import logging
 import os
 import subprocess
 import sys
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import numpy
 import pytest
+from conftest import Case, has
+from fla_witness import fakes
 
 import deltarelay
-from conftest import Case, has
 from deltarelay.fla import Drift, _backend
-from fla_witness import fakes
 
 
 @pytest.fixture
@@ -84,7 +85,9 @@ def test_unknown_keywords(install: Any, caplog: pytest.LogCaptureFixture) -> Non
     with caplog.at_level(logging.INFO, "deltarelay.fla"):
         for _ in range(2):
             assert kda(*_rows("kda"), added_later=None, another=False) != "FLA"
-    assert [record.message for record in caplog.records].count("chunk_kda: the keyword added_later=None is not known here and was left out") == 1
+    assert [record.message for record in caplog.records].count(
+        "chunk_kda: the keyword added_later=None is not known here and was left out"
+    ) == 1
     assert kda(*_rows("kda"), added_later=1) == "FLA"
     assert "added_later" in deltarelay.last_call().declined
 
@@ -117,7 +120,10 @@ def test_position_that_moved(install: Any) -> None:
     [
         (lambda: fakes.newer(kda=fakes.KDA_060.replace("safe_gate=False, ", "")), "no parameter safe_gate"),
         (lambda: fakes.newer(gdn="x, " + fakes.GDN_060), "wants x, which is not known"),
-        (lambda: fakes.newer(gdn=fakes.GDN_060.replace("state_v_first=False", "state_v_first=True")), "defaults changed: state_v_first"),
+        (
+            lambda: fakes.newer(gdn=fakes.GDN_060.replace("state_v_first=False", "state_v_first=True")),
+            "defaults changed: state_v_first",
+        ),
         (lambda: fakes.newer(deaf=True), "registered with fla.backends, but FLA fake does not ask us"),
         (lambda: fakes.older(operations=("kda",)), "no registry 'gated_delta_rule'"),
     ],
@@ -148,7 +154,7 @@ def test_neither_registry(install: Any) -> None:
     modules = fakes.newer()
     del modules["fla.backends"]
     install(modules)
-    with pytest.raises(Drift, match="neither fla.backends .* nor fla.ops.backends"):
+    with pytest.raises(Drift, match=r"neither fla.backends .* nor fla.ops.backends"):
         deltarelay.fla.enable()
 
 
@@ -172,7 +178,9 @@ def _run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_importing_changes_nothing() -> None:
-    done = _run("import sys, deltarelay, deltarelay.fla; print(sorted({'fla', 'torch'} & set(sys.modules)))", DELTARELAY_FLA="")
+    done = _run(
+        "import sys, deltarelay, deltarelay.fla; print(sorted({'fla', 'torch'} & set(sys.modules)))", DELTARELAY_FLA=""
+    )
     assert done.stdout.strip() == "[]", done.stderr
 
 

@@ -9,10 +9,10 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("transformers", reason="transformers is not installed")
 
-import torch  # noqa: E402
+import torch
 
-import deltarelay  # noqa: E402
-from deltarelay import models  # noqa: E402
+import deltarelay
+from deltarelay import models
 
 TOKENS = 150  # several chunks and a rest
 
@@ -105,7 +105,7 @@ def test_training_stays_with_the_model(qwen: Any) -> None:
 
 
 def test_no_layer() -> None:
-    with pytest.raises(ValueError, match="expected layers with one of .* found none in Linear"):
+    with pytest.raises(ValueError, match=r"expected layers with one of .* found none in Linear"):
         models.patch(torch.nn.Linear(2, 2))
 
 

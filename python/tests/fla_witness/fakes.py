@@ -5,18 +5,20 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 KDA_052 = (
     "q, k, v, g, beta, scale=None, initial_state=None, output_final_state=False, use_qk_l2norm_in_kernel=False, "
-    "use_gate_in_kernel=False, use_beta_sigmoid_in_kernel=False, allow_neg_eigval=False, safe_gate=False, lower_bound=None, "
-    "disable_recompute=False, return_intermediate_states=False, state_v_first=False, cu_seqlens=None, cu_seqlens_cpu=None, "
-    "cp_context=None"
+    "use_gate_in_kernel=False, use_beta_sigmoid_in_kernel=False, allow_neg_eigval=False, safe_gate=False, "
+    "lower_bound=None, disable_recompute=False, return_intermediate_states=False, state_v_first=False, "
+    "cu_seqlens=None, cu_seqlens_cpu=None, cp_context=None"
 )
 KDA_060 = KDA_052 + ", use_graph=False, max_num_seqs=None"
 _GDN = (
     "q, k, v, g, beta, scale=None, initial_state=None, output_final_state=False, use_qk_l2norm_in_kernel=False, "
-    "use_beta_sigmoid_in_kernel=False, allow_neg_eigval=False, state_v_first=False, cu_seqlens=None, cu_seqlens_cpu=None"
+    "use_beta_sigmoid_in_kernel=False, allow_neg_eigval=False, state_v_first=False, cu_seqlens=None, "
+    "cu_seqlens_cpu=None"
 )
 GDN_052, GDN_060 = _GDN + ", cp_context=None", _GDN + ", chunk_indices=None, cp_context=None"
 
@@ -80,7 +82,7 @@ def older(kda: str = KDA_052, gdn: str = GDN_052, operations: tuple[str, ...] = 
     made = {"kda": Registry(), "gated_delta_rule": Registry()}
 
     class BackendRegistry:
-        _registries: dict[str, Registry] = {}
+        _registries: ClassVar[dict[str, Registry]] = {}
 
         @classmethod
         def ensure_initialized(cls, operation: str) -> None:
