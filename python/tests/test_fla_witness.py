@@ -1,22 +1,23 @@
-"""FLA's functions through `deltarelay.fla.enable()` on the CPU, over FLA's parameter lists, beside FLA's naive references.
+"""FLA's functions through `deltarelay.fla.enable()` on the CPU, over FLA's parameter lists, beside its references.
 
 Every call must have been taken by us, exactly once: counted.
 """
 
 from __future__ import annotations
 
-from typing import Iterator
+import itertools
+from collections.abc import Iterator
 
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed: FLA cannot be a witness")
 pytest.importorskip("fla", reason="fla-core is not installed: FLA cannot be a witness")
 
-import torch  # noqa: E402
+import torch
+from fla_witness.cases import CHUNK, GDN, KDA, Case
+from fla_witness.running import Tensors, call, check, reference
 
-import deltarelay  # noqa: E402
-from fla_witness.cases import CHUNK, GDN, KDA, Case  # noqa: E402
-from fla_witness.running import Tensors, call, check, reference  # noqa: E402
+import deltarelay
 
 FUNCTION = {"kda": "chunk_kda", "gdn": "chunk_gated_delta_rule"}
 
@@ -67,7 +68,7 @@ def test_intermediate_states(offsets: tuple[int, ...] | None, v_first: bool) -> 
     h = h.transpose(-1, -2) if v_first else h
     t.initial = torch.zeros_like(t.initial)
     expected = []
-    bounds = list(zip(offsets, offsets[1:])) if offsets else [(0, 200)]
+    bounds = list(itertools.pairwise(offsets)) if offsets else [(0, 200)]
     for begin, end in bounds:
         for start in range(begin, end, CHUNK):
             cut = Tensors(case)

@@ -5,8 +5,8 @@
     import deltarelay
     print(deltarelay.fla.enable())     FLA's functions, layers and everything built on them now ask us first
 
-`status()` says what is registered and counts the calls; `deltarelay.last_call()` says what ran, or why a call was declined.
-Importing this module changes nothing; FLA and torch are imported by `enable()`.
+`status()` says what is registered and counts the calls; `deltarelay.last_call()` says what ran, or why a call was
+declined. Importing this module changes nothing; FLA and torch are imported by `enable()`.
 """
 
 from __future__ import annotations

@@ -109,8 +109,8 @@ def renamed_layout(state_v_first: bool, transpose_state_layout: bool, compiling:
 
 def refuse_context(found: Any) -> NoReturn:
     raise Unsupported(
-        f"cp_context: expected None, found {type(found).__name__}: context parallelism over several GPUs is not supported "
-        "(inside one GPU it is automatic)"
+        f"cp_context: expected None, found {type(found).__name__}: context parallelism over several GPUs is not "
+        "supported (inside one GPU it is automatic)"
     )
 
 

@@ -1,8 +1,8 @@
 """DeltaRelay as a backend of FLA's dispatch.
 
-FLA asks a backend's verifier whether it takes a call and then calls the method of the function's name. Only the call itself
-knows the answer in full (devices, types, widths, lengths), and it knows before anything is run. So the verifier makes the call,
-and the method hands its result over: one pass, and no list of rules that could differ from the library's.
+FLA asks a backend's verifier whether it takes a call and then calls the method of the function's name. Only the call
+itself knows the answer in full (devices, types, widths, lengths), and it knows before anything is run. So the verifier
+makes the call, and the method hands its result over: one pass, and no rules that could differ from the library's.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import logging
 import os
 import threading
 import warnings
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 from .. import _call
 from ..errors import Invalid, Unsupported, WrongType
@@ -71,7 +72,9 @@ def verify(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bo
         _thread.result = OURS[name](*args, **kwargs)
     except (Invalid, Unsupported, WrongType, TypeError, DeprecationWarning) as error:
         return _second_look(name, args, kwargs, error)
-    except Exception as error:  # of the device or the library: FLA would take it for a refusal, so it is raised by `take`
+    except (
+        Exception
+    ) as error:  # of the device or the library: FLA would take it for a refusal, so it is raised by `take`
         _thread.error = error
     with state.lock:
         state.taken[name] += 1
@@ -181,26 +184,37 @@ def _register() -> Report:
     problems = [registry.disabled] if registry.disabled else []
     for name, found in state.found.items():
         if found.unknown:
-            problems.append(f"{name}: FLA's parameters {', '.join(found.unknown)} are not known here; calls that use them are declined")
+            new = ", ".join(found.unknown)
+            problems.append(f"{name}: FLA's parameters {new} are not known here; calls that use them are declined")
             warnings.warn(f"deltarelay.fla: {problems[-1]}", RuntimeWarning, stacklevel=4)
+    registered = () if registry.disabled else _add_all(registry)
+    return Report(bool(registered), _registry.version(), registry.module, registered, tuple(problems))
+
+
+def _add_all(registry: _registry.Registry) -> tuple[str, ...]:
+    """Registers both functions and sees that FLA asks us. All or nothing: what is registered is asked while enabled."""
     backend = _backend_class(registry.base)
     registered = []
     state.enabled = True
-    for name in functions:
-        if registry.disabled:
-            continue
-        how = registry.add(name, backend)
-        if not _arrives(name):
-            state.enabled = False
-            raise Drift(f"{name}: registered with {registry.module}, but FLA {_registry.version()} does not ask us")
-        registered.append(how)
-    return Report(not registry.disabled, _registry.version(), registry.module, tuple(registered), tuple(problems))
+    try:
+        for name in RECORDED:
+            try:
+                registered.append(registry.add(name, backend))
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
+                raise Drift(f"{name}: FLA {_registry.version()} could not register it: {error!r}") from error
+            if not _arrives(name):
+                raise Drift(f"{name}: registered with {registry.module}, but FLA {_registry.version()} does not ask us")
+    except BaseException:
+        state.enabled = False
+        raise
+    return tuple(registered)
 
 
 def enable() -> Report:
     """Registers DeltaRelay with FLA's dispatch, ahead of FLA's own backends. May be called at any time, and again.
 
-    Functions that were imported from FLA by name before see it too. With DELTARELAY_FLA=0 in the environment it does nothing.
+    Functions that were imported from FLA by name before see it too. With DELTARELAY_FLA=0 in the environment it does
+    nothing.
 
     Returns:
         A report; printed, it says what was registered and what cannot reach us.

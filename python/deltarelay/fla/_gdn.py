@@ -93,7 +93,9 @@ def chunk_gated_delta_rule(
     if transpose_state_layout is not UNSET:
         state_v_first = renamed_layout(state_v_first, transpose_state_layout, compiling)
     if head_first is not UNSET:
-        raise DeprecationWarning(f"head_first: expected not to be given (tensors are [B, T, H, ...]), found {head_first!r}")
+        raise DeprecationWarning(
+            f"head_first: expected not to be given (tensors are [B, T, H, ...]), found {head_first!r}"
+        )
     key = (
         scale,
         output_final_state,

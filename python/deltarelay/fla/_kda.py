@@ -58,8 +58,8 @@ def _check_states(q: Any, cu_seqlens: Any, cu_seqlens_cpu: Any, use_graph: bool)
         raise Invalid(f"q: expected [B, T, H, K] with return_intermediate_states=True, found {list(q.shape)}")
     if cu_seqlens is not None and cu_seqlens_cpu is None and not use_graph and getattr(cu_seqlens, "is_cuda", False):
         raise Unsupported(
-            "cu_seqlens_cpu: expected the lengths on the host with return_intermediate_states=True, found None: the number "
-            "of states follows from them, and nothing is read back from the device"
+            "cu_seqlens_cpu: expected the lengths on the host with return_intermediate_states=True, found None: the "
+            "number of states follows from them, and nothing is read back from the device"
         )
 
 
@@ -115,7 +115,8 @@ def chunk_kda(
         use_gate_in_kernel: the gate is -exp(A_log) * softplus(g + dt_bias), or with `lower_bound`
             lower_bound * sigmoid(exp(A_log) * (g + dt_bias)), where A_log may be None (then without the factor).
         use_beta_sigmoid_in_kernel, allow_neg_eigval: beta is sigmoid(beta), or 2 * sigmoid(beta) with both.
-        safe_gate: checked as FLA does (lower_bound in [-5, 0)); changes nothing, since gates of any size are right here.
+        safe_gate: checked as FLA does (lower_bound in [-5, 0)). Changes nothing: gates of any size are right here, and
+            FLA does not clamp precomputed ones.
         lower_bound: see use_gate_in_kernel.
         disable_recompute: taken and without effect: there is no backward yet.
         return_intermediate_states: also return the states at the start of each 64 tokens.

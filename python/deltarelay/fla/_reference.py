@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any, Callable
+import itertools
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -63,7 +65,7 @@ def reference(name: str, a: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]
     else:
         offsets = a["cu_seqlens"].tolist()
         parts = []
-        for n, (begin, end) in enumerate(zip(offsets, offsets[1:])):
+        for n, (begin, end) in enumerate(itertools.pairwise(offsets)):
             first = initial[n : n + 1] if initial is not None else None
             parts.append(_recurrence(name, [x[:, begin:end] for x in (q, k, v, g, beta)], scale, first))
         o, final = torch.cat([part[0] for part in parts], 1), torch.cat([part[1] for part in parts], 0)
@@ -94,7 +96,9 @@ class _Borrowed(torch.autograd.Function):
         return (None, None, None, *(None if x is None else next(by_leaf) for x in leaves))
 
 
-def with_borrowed_gradients(name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def with_borrowed_gradients(
+    name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """A call whose tensors require grad, as `_backend.state.train` has it."""
     a = bound(function, args, kwargs)
     return _Borrowed.apply(name, function, a, *(a.get(tensor) for tensor in TENSORS))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import inspect
-from typing import Any, Callable, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from ._report import Drift
 
@@ -53,7 +54,9 @@ def _module_or_none(name: str) -> Any:
 def _needed(module: Any, *names: str) -> list[Any]:
     missing = [name for name in names if not hasattr(module, name)]
     if missing:
-        raise Drift(f"{module.__name__} has no {', '.join(missing)}; found {sorted(n for n in vars(module) if n[0] != '_')}")
+        raise Drift(
+            f"{module.__name__} has no {', '.join(missing)}; found {sorted(n for n in vars(module) if n[0] != '_')}"
+        )
     return [getattr(module, name) for name in names]
 
 
@@ -92,7 +95,9 @@ def _older(module: Any) -> Registry:
 
 def find() -> Registry:
     if _module_or_none("fla") is None:
-        raise ModuleNotFoundError("fla: expected flash-linear-attention or fla-core to be installed, found neither", name="fla")
+        raise ModuleNotFoundError(
+            "fla: expected flash-linear-attention or fla-core to be installed, found neither", name="fla"
+        )
     for name, read in (("fla.backends", _newer), ("fla.ops.backends", _older)):
         module = _module_or_none(name)
         if module is not None:

@@ -11,8 +11,8 @@ class Drift(RuntimeError):
 
 # What FLA computes without asking any backend, so that nobody's can be reached.
 UNREACHABLE = (
-    "fused_recurrent_*: FLA's layers call it for prompts of at most 64 tokens and for decode when no gradient is wanted, "
-    "and FLA asks no backend there",
+    "fused_recurrent_*: FLA's layers call it for prompts of at most 64 tokens and for decode when no gradient is "
+    "wanted, and FLA asks no backend there",
     "torch.compile(fullgraph=True): FLA's functions break the graph; call deltarelay.chunk_kda or "
     "deltarelay.chunk_gated_delta_rule instead",
     "training: calls with tensors that require grad are declined until there is a backward",
@@ -34,7 +34,9 @@ class Report:
 
     def __str__(self) -> str:
         if not self.registry:
-            return "\n".join(["DeltaRelay is not registered with FLA.", *(f"  problem: {text}" for text in self.problems)])
+            return "\n".join(
+                ["DeltaRelay is not registered with FLA.", *(f"  problem: {text}" for text in self.problems)]
+            )
         state = "enabled" if self.enabled else "disabled"
         lines = [f"DeltaRelay in FLA {self.fla_version} ({self.registry}): {state}"]
         lines += [f"  registered: {text}" for text in self.registered]

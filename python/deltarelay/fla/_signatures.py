@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any, Callable, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from ._report import Drift
 
 REQUIRED = inspect.Parameter.empty
 
 # In FLA's order. 0.5.2 has the same but for those in ADDED.
-_COMMON = {name: REQUIRED for name in ("q", "k", "v", "g", "beta")}
+_COMMON = dict.fromkeys(("q", "k", "v", "g", "beta"), REQUIRED)
 _COMMON |= {"scale": None, "initial_state": None, "output_final_state": False, "use_qk_l2norm_in_kernel": False}
 RECORDED: dict[str, dict[str, Any]] = {
     "chunk_kda": {
@@ -66,7 +67,9 @@ def compare(name: str, function: Callable[..., Any]) -> Found:
 
     missing = sorted(set(recorded) - set(found) - ADDED)
     if missing:
-        raise Drift(f"{name}: FLA's function has no parameter {', '.join(missing)} any more; its signature is {list(found)}")
+        raise Drift(
+            f"{name}: FLA's function has no parameter {', '.join(missing)} any more; its signature is {list(found)}"
+        )
     new = [p for p in found if p not in recorded and p not in keywords]
     required = [p for p in new if found[p] is REQUIRED]
     if required:

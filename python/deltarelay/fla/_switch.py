@@ -14,7 +14,9 @@ def enable_by_environment() -> None:
     except ModuleNotFoundError as error:
         if error.name != "fla":
             raise
-        warnings.warn("DELTARELAY_FLA=1 is set, but FLA is not installed: nothing was registered", RuntimeWarning, stacklevel=4)
+        warnings.warn(
+            "DELTARELAY_FLA=1 is set, but FLA is not installed: nothing was registered", RuntimeWarning, stacklevel=4
+        )
         return
     for problem in report.problems:
         warnings.warn(f"DELTARELAY_FLA=1: {problem}", RuntimeWarning, stacklevel=4)

@@ -1,8 +1,10 @@
 """FLA's own tests on DeltaRelay: `pytest -p deltarelay.fla.pytest_plugin <FLA>/tests/ops/test_kda.py -k chunk`.
 
-Registers us before tests are collected, puts FLA's tests on the CPU where there is no GPU, fills every output with NaN before it
-is written, and counts. There is no backward yet: for tensors that require grad the forward is ours and the gradients are those of
-FLA's naive reference, so o and final states test us and gradients test nothing.
+Registers us before tests are collected, puts FLA's tests on the CPU where there is no GPU, fills every output with NaN
+before it is written, and counts. There is no backward yet: for tensors that require grad the forward is ours and the
+gradients are those of FLA's naive reference, so o and final states test us and gradients test nothing.
+
+A checkout of FLA puts its own package on the path; `-o pythonpath=` keeps the one that is installed.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ def _poisoned_call(settings: Any, *arguments: Any) -> tuple[Any, Any, Any]:
     return _plain_call(settings, *given)
 
 
-# When the plug-in is loaded, ahead of every conftest: FLA's imports FLA, and its checkout would put itself on the path first.
+# When the plug-in is loaded, ahead of every conftest: FLA's imports FLA.
 _on_cpu = _use_cpu()
 _report = _backend.enable()
 _backend.state.train = with_borrowed_gradients

@@ -1,12 +1,15 @@
-"""What FLA's own tests ask of its chunk functions (docs of 2026-08), restated: sizes, forms and tolerances, in our words.
+"""What FLA's own tests ask of its chunk functions (its repository of 2026-08): sizes, forms and tolerances, restated.
 
-Lengths are scaled down for CI, so that the token loop of the reference takes seconds; what a length is there for is kept: the
-rest of the last chunk, several chunks, sequences shorter than a chunk. DELTARELAY_FLA_FULL=1 runs the lengths as FLA has them.
+Lengths are scaled down for CI, so that the token loop of the reference takes seconds: whole chunks beyond two,
+sequences beyond two and q/k heads beyond four of a batched case are left out; of a packed sequence whole chunks beyond
+one. Kept is what they are there for: the rest of the last chunk, several chunks, sequences shorter than a chunk, groups
+of heads. DELTARELAY_FLA_FULL=1 runs them as FLA has them.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 
 FULL = os.environ.get("DELTARELAY_FLA_FULL") == "1"
@@ -45,14 +48,15 @@ class Case:
         where = f"{list(self.offsets)}" if self.offsets else f"{self.batch}x{self.tokens}"
         flags = ("l2norm", "raw_gate", "safe", "sigmoid", "twice", "v_first")
         marks = "".join(f"-{flag}" for flag in flags if getattr(self, flag))
-        return f"{self.rule}-{self.about}-{where}-{self.hqk}/{self.hv}x{self.width}-{self.dtype}-c{self.chunk}{marks}".replace(" ", "")
+        sizes = f"{where}-{self.hqk}/{self.hv}x{self.width}-{self.dtype}-c{self.chunk}"
+        return f"{self.rule}-{self.about}-{sizes}{marks}".replace(" ", "")
 
     def scaled(self) -> Case:
         """Fewer whole chunks, sequences and heads; the same rest."""
         if FULL:
             return self
         if self.offsets is not None:
-            lengths = [end - begin for begin, end in zip(self.offsets, self.offsets[1:])]
+            lengths = [end - begin for begin, end in itertools.pairwise(self.offsets)]
             short = [_short(length, CHUNK) for length in lengths]
             offsets = [0]
             for length in short:
@@ -74,7 +78,9 @@ def _batched(rule: str, about: str, sizes: tuple[int, int, int, int, int], **mor
     return Case(rule, about, batch=batch, tokens=tokens, hqk=hqk, hv=hv, width=width, **more)  # type: ignore[arg-type]
 
 
-def _packed(rule: str, about: str, heads: tuple[int, int], width: int, offsets: tuple[int, ...], **more: object) -> Case:
+def _packed(
+    rule: str, about: str, heads: tuple[int, int], width: int, offsets: tuple[int, ...], **more: object
+) -> Case:
     return Case(rule, about, hqk=heads[0], hv=heads[1], width=width, offsets=offsets, **more)  # type: ignore[arg-type]
 
 
@@ -130,7 +136,10 @@ GDN = [
     _batched("gdn", "chunk", (2, 256, 2, 4, 64), scale=1),
     _batched("gdn", "chunk", (2, 512, 2, 8, 64), scale=1, gate_divisor=0.1, l2norm=True),
     _batched("gdn", "chunk", (2, 1024, 4, 8, 128), scale=0.1),
-    *(_batched("gdn", "chunk size", (1, 64, 2, 4, 32), scale=0.1, dtype="float32", chunk=size) for size in (16, 32, 64)),
+    *(
+        _batched("gdn", "chunk size", (1, 64, 2, 4, 32), scale=0.1, dtype="float32", chunk=size)
+        for size in (16, 32, 64)
+    ),
     _batched("gdn", "beta", (2, 500, 4, 4, 64), scale=1, sigmoid=True),
     _batched("gdn", "beta", (3, 1024, 4, 4, 128), scale=0.1, sigmoid=True, twice=True, l2norm=True),
     _batched("gdn", "beta", (2, 1024, 4, 8, 128), scale=0.1, sigmoid=True, l2norm=True),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import zlib
 from typing import Any
 
@@ -112,7 +113,7 @@ def reference(case: Case, t: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
     scale = case.scale if case.scale is not None else case.width**-0.5
     offsets = case.offsets or (0, case.tokens)
     outputs, finals = [], []
-    for n, (begin, end) in enumerate(zip(offsets, offsets[1:])):
+    for n, (begin, end) in enumerate(itertools.pairwise(offsets)):
         part = [x[:, begin:end] for x in (q, k, v, g, beta)]
         initial = t.initial[n : n + 1] if case.offsets else t.initial
         if case.rule == "kda":

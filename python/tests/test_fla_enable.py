@@ -1,0 +1,211 @@
+"""`deltarelay.fla.enable()` with FLA's dispatch as recorded (fakes), and with the FLA that is installed."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+import pytest
+from conftest import Case, has
+from fla_witness import fakes
+
+import deltarelay
+from deltarelay.fla import Drift, _backend
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, Any]], Any]:
+    """Puts a fake FLA in place of any other, for one test."""
+
+    def put(modules: dict[str, Any]) -> Any:
+        for name in [name for name in sys.modules if name == "fla" or name.startswith("fla.")]:
+            monkeypatch.delitem(sys.modules, name)
+        for name, module in modules.items():
+            monkeypatch.setitem(sys.modules, name, module)
+        monkeypatch.setattr(_backend, "state", _backend._State())
+        monkeypatch.delenv("DELTARELAY_FLA", raising=False)
+        return modules
+
+    return put
+
+
+def _rows(rule: str) -> list[numpy.ndarray]:
+    return [x[None] for x in Case(rule, [70]).rows]
+
+
+def _functions(modules: dict[str, Any]) -> tuple[Any, Any]:
+    return modules["fla.ops.kda"].chunk_kda, modules["fla.ops.gated_delta_rule"].chunk_gated_delta_rule
+
+
+@pytest.mark.parametrize("make", [fakes.older, fakes.newer])
+def test_both_registries(install: Any, make: Any) -> None:
+    kda, gdn = _functions(install(make()))
+    assert not deltarelay.fla.status().enabled and "not registered" in str(deltarelay.fla.status())
+    assert kda(*_rows("kda")) == "FLA"
+    report = deltarelay.fla.enable()
+    assert report.enabled and len(report.registered) == 2 and not report.problems
+    assert "fused_recurrent" in str(report) and "enabled" in str(report)
+    o, final = kda(*_rows("kda"), output_final_state=True)
+    assert numpy.array_equal(o, deltarelay.chunk_kda(*_rows("kda"))[0]) and final.shape == (1, 2, 16, 24)
+    assert numpy.array_equal(gdn(*_rows("gdn"))[0], deltarelay.chunk_gdn(*_rows("gdn"))[0])
+    assert deltarelay.fla.status().taken == {"chunk_kda": 1, "chunk_gated_delta_rule": 1}
+    deltarelay.fla.disable()
+    assert kda(*_rows("kda")) == "FLA" and not deltarelay.fla.status().enabled
+    deltarelay.fla.enable()
+    assert kda(*_rows("kda")) != "FLA"
+
+
+def test_declined_calls_go_on(install: Any) -> None:
+    kda, gdn = _functions(install(fakes.newer()))
+    deltarelay.fla.enable()
+    assert kda(*_rows("kda"), cp_context=object()) == "FLA"
+    assert deltarelay.last_call().declined == (
+        "chunk_kda: cp_context: expected None, found object: context parallelism over several GPUs is not supported "
+        "(inside one GPU it is automatic)"
+    )
+    assert deltarelay.last_call().plan is None
+    assert gdn(*_rows("gdn"), head_first=True) == "FLA"
+    assert gdn(*_rows("gdn"), chunk_size=48) == "FLA"
+    status = deltarelay.fla.status()
+    assert status.taken == {} and sum(status.declined.values()) == 3
+    assert "declined: chunk_gated_delta_rule: chunk_size: expected 16, 32 or 64, found 48 (1 calls)" in str(status)
+    kda(*_rows("kda"))
+    assert deltarelay.last_call().declined == "" and deltarelay.last_call().backend
+
+
+def test_unknown_keywords(install: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """One that is not used is left out, and said once; one that is used is a reason to decline."""
+    kda, _ = _functions(install(fakes.newer()))
+    deltarelay.fla.enable()
+    with caplog.at_level(logging.INFO, "deltarelay.fla"):
+        for _ in range(2):
+            assert kda(*_rows("kda"), added_later=None, another=False) != "FLA"
+    assert [record.message for record in caplog.records].count(
+        "chunk_kda: the keyword added_later=None is not known here and was left out"
+    ) == 1
+    assert kda(*_rows("kda"), added_later=1) == "FLA"
+    assert "added_later" in deltarelay.last_call().declined
+
+
+def test_errors_of_the_device_are_raised(install: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FLA takes an exception in a verifier for a refusal; one of the device must not be lost."""
+    kda, _ = _functions(install(fakes.newer()))
+    deltarelay.fla.enable()
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise deltarelay.DeviceError("out of order")
+
+    monkeypatch.setitem(_backend.OURS, "chunk_kda", fail)
+    with pytest.raises(deltarelay.DeviceError, match="out of order"):
+        kda(*_rows("kda"))
+
+
+def test_position_that_moved(install: Any) -> None:
+    """0.5.2 has cp_context where 0.6.0 has chunk_indices."""
+    _, gdn = _functions(install(fakes.older()))
+    deltarelay.fla.enable()
+    options = (None, None, False, False, False, False, False, None, None)
+    assert gdn(*_rows("gdn"), *options, object()) == "FLA"
+    assert "cp_context" in deltarelay.last_call().declined
+    assert gdn(*_rows("gdn"), *options, None) != "FLA"
+
+
+@pytest.mark.parametrize(
+    ("modules", "message"),
+    [
+        (lambda: fakes.newer(kda=fakes.KDA_060.replace("safe_gate=False, ", "")), "no parameter safe_gate"),
+        (lambda: fakes.newer(gdn="x, " + fakes.GDN_060), "wants x, which is not known"),
+        (
+            lambda: fakes.newer(gdn=fakes.GDN_060.replace("state_v_first=False", "state_v_first=True")),
+            "defaults changed: state_v_first",
+        ),
+        (lambda: fakes.newer(deaf=True), "registered with fla.backends, but FLA fake does not ask us"),
+        (lambda: fakes.older(operations=("kda",)), "no registry 'gated_delta_rule'"),
+    ],
+)
+def test_drift(install: Any, monkeypatch: pytest.MonkeyPatch, modules: Any, message: str) -> None:
+    import importlib.metadata
+
+    def none(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", none)
+    install(modules())
+    with pytest.raises(Drift, match=message):
+        deltarelay.fla.enable()
+    assert not deltarelay.fla.status().enabled
+
+
+def test_added_parameters_are_named(install: Any) -> None:
+    kda, _ = _functions(install(fakes.newer(kda=fakes.KDA_060.replace("cu_seqlens=None", "window=0, cu_seqlens=None"))))
+    with pytest.warns(RuntimeWarning, match="chunk_kda: FLA's parameters window are not known here"):
+        report = deltarelay.fla.enable()
+    assert "window" in str(report)
+    assert kda(*_rows("kda"), window=3) == "FLA"
+    assert kda(*_rows("kda"), cu_seqlens=numpy.array([0, 70])) != "FLA"
+
+
+def test_neither_registry(install: Any) -> None:
+    modules = fakes.newer()
+    del modules["fla.backends"]
+    install(modules)
+    with pytest.raises(Drift, match=r"neither fla.backends .* nor fla.ops.backends"):
+        deltarelay.fla.enable()
+
+
+def test_dispatch_switched_off(install: Any) -> None:
+    kda, _ = _functions(install(fakes.newer(disabled=True)))
+    report = deltarelay.fla.enable()
+    assert not report.enabled and "FLA_DISABLE_BACKEND_DISPATCH=1" in str(report)
+    assert kda(*_rows("kda")) == "FLA"
+
+
+def test_switched_off_by_environment(install: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(fakes.newer())
+    monkeypatch.setenv("DELTARELAY_FLA", "0")
+    assert "DELTARELAY_FLA=0 is set" in str(deltarelay.fla.enable())
+    assert not deltarelay.fla.status().enabled
+
+
+def _run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    everything = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+    return subprocess.run([sys.executable, "-c", code], env=everything, capture_output=True, text=True, timeout=300)
+
+
+def test_importing_changes_nothing() -> None:
+    done = _run(
+        "import sys, deltarelay, deltarelay.fla; print(sorted({'fla', 'torch'} & set(sys.modules)))", DELTARELAY_FLA=""
+    )
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+@pytest.mark.skipif(not (has("torch") and has("fla")), reason="torch or fla-core is not installed")
+def test_environment_with_the_installed_fla() -> None:
+    code = "import deltarelay; print(deltarelay.fla.status())"
+    done = _run(code, DELTARELAY_FLA="1")
+    assert "registered: chunk_kda" in done.stdout and "registered: chunk_gated_delta_rule" in done.stdout, done.stderr
+    done = _run(code, DELTARELAY_FLA="1", FLA_DISABLE_BACKEND_DISPATCH="1")
+    assert "FLA_DISABLE_BACKEND_DISPATCH=1" in done.stdout and "disabled" in done.stdout, done.stderr
+    assert "RuntimeWarning" in done.stderr
+
+
+@pytest.mark.skipif(not (has("torch") and has("fla")), reason="torch or fla-core is not installed")
+def test_recorded_signatures_are_those_of_the_installed_fla() -> None:
+    """Against the release this adapter was written for, in full; others are compared by `enable()` itself."""
+    import importlib.metadata
+    import inspect
+
+    from deltarelay.fla import _registry, _signatures
+
+    if importlib.metadata.version("fla-core") != "0.6.0":
+        pytest.skip(f"fla-core {importlib.metadata.version('fla-core')} is installed, not 0.6.0")
+    for name, recorded in _signatures.RECORDED.items():
+        parameters = inspect.signature(inspect.unwrap(_registry.function_of(name))).parameters.values()
+        found = {p.name: p.default for p in parameters if p.kind is not p.VAR_KEYWORD}
+        assert list(found.items()) == list(recorded.items())
+    assert not deltarelay.fla.enable().problems
