@@ -3,8 +3,8 @@
     import deltarelay
     o, final, _ = deltarelay.forward("gdn", q, k, v, g, beta, l2norm=True, final=True)
 
-FLA's functions under FLA's names: `deltarelay.chunk_kda`, `deltarelay.chunk_gated_delta_rule`. To run FLA's own models on it:
-`deltarelay.fla.enable()`. `deltarelay.info()` says what is installed; `deltarelay.last_call()` what ran.
+FLA's functions under FLA's names: `deltarelay.chunk_kda`, `deltarelay.chunk_gated_delta_rule`. To run FLA's own models
+on it: `deltarelay.fla.enable()`. `deltarelay.info()` says what is installed; `deltarelay.last_call()` what ran.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-if os.environ.get("DELTARELAY_FLA") == "1":  # read once, here; without it importing this package changes nothing elsewhere
+if (
+    os.environ.get("DELTARELAY_FLA") == "1"
+):  # read once, here; without it importing this package changes nothing elsewhere
     from .fla._switch import enable_by_environment
 
     enable_by_environment()

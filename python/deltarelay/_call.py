@@ -1,4 +1,5 @@
-"""The one way into the library: the extension where it can be used, ctypes where it cannot, and what both leave to Python."""
+"""The one way into the library: the extension where it can be used, ctypes where it cannot, and what both leave to
+Python."""
 
 from __future__ import annotations
 

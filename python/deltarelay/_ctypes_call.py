@@ -1,4 +1,5 @@
-"""The call without the extension: for torch before 2.10, free-threaded Python, and comparison. Same plans, same results."""
+"""The call without the extension: for torch before 2.10, free-threaded Python, and comparison. Same plans, same
+results."""
 
 from __future__ import annotations
 

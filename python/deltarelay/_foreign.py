@@ -115,7 +115,8 @@ def _again(settings: Settings, arguments: tuple[Any, ...], named: dict[str, Any]
 
 
 def _numpy(settings: Settings, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, Any, Any]:
-    """Arrays of types that the buffer protocol has no letter for (bfloat16 of ml_dtypes), subclasses, lists with strides."""
+    """Arrays of types that the buffer protocol has no letter for (bfloat16 of ml_dtypes), subclasses, lists with
+    strides."""
     import numpy
 
     from . import _ctypes_call

@@ -26,7 +26,7 @@ def _candidates() -> list[tuple[str, Path]]:
     return found
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _loaded() -> tuple[ctypes.CDLL, str, Path]:
     candidates = _candidates()
     for origin, path in candidates:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import json
 import threading
-from typing import Any, Callable, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from . import _abi, _library, _problem
 from ._settings import Settings
@@ -70,7 +71,8 @@ class Plan:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """The fields of dr_plan_summary: backend, isa, variant, chunk, segments, threads, predicted_ns, unsplit_ns, ..."""
+        """The fields of dr_plan_summary: backend, isa, variant, chunk, segments, threads, predicted_ns, unsplit_ns,
+        ..."""
         summary = _abi.Summary()
         _library.check(self._library.dr_plan_summarize(self._handle, ctypes.byref(summary)))
         values = {name: getattr(summary, name) for name, _ in summary._fields_ if name != "size"}
@@ -89,7 +91,8 @@ class Plan:
     def __repr__(self) -> str:
         s = self.summary
         name = "/".join(part for part in (s["backend"], s["variant"] or s["isa"]) if part)
-        return f"<Plan {name} on {self.device}: {s['num_segments']} segments, {s['predicted_ns'] / 1000:.1f} us by the model>"
+        time = f"{s['predicted_ns'] / 1000:.1f} us by the model"
+        return f"<Plan {name} on {self.device}: {s['num_segments']} segments, {time}>"
 
     def _repr_svg_(self) -> str:  # notebooks
         return self.describe("svg")
@@ -147,6 +150,10 @@ def read_offsets(name: str, value: Any) -> list[int]:
     return value.tolist()
 
 
+def _is_read_here(offsets: Any, view: View) -> bool:
+    return view.device == "cpu" and not isinstance(offsets, TensorSpec)
+
+
 def request_of(settings: Settings, arguments: tuple[Any, ...]) -> tuple[_problem.Request, dict[str, View]]:
     named = {name: value for name, value in zip(ARGUMENTS, arguments) if value is not None}
     host = named.pop("host_offsets", None)
@@ -154,15 +161,18 @@ def request_of(settings: Settings, arguments: tuple[Any, ...]) -> tuple[_problem
     offsets = None
     if host is not None:
         offsets = read_offsets("host_offsets", host)
-    elif "seq_offsets" in views and views["seq_offsets"].device == "cpu" and not settings.late_lengths:
-        if not isinstance(named["seq_offsets"], TensorSpec):
-            offsets = read_offsets("seq_offsets", named["seq_offsets"])
+    elif (
+        "seq_offsets" in views
+        and not settings.late_lengths
+        and _is_read_here(named["seq_offsets"], views["seq_offsets"])
+    ):
+        offsets = read_offsets("seq_offsets", named["seq_offsets"])
     return _problem.build(settings, views, offsets), views
 
 
 def entry_of(settings: Settings, arguments: tuple[Any, ...], make: Callable[..., Any]) -> Any:
     """An entry, or Copies."""
-    request, views = request_of(settings, arguments)
+    request, _ = request_of(settings, arguments)
     if request.copies:
         return Copies(request.copies)
     plan = Plan(request)
@@ -195,4 +205,4 @@ def maker(entry_type: Callable[..., Any]) -> Callable[..., Any]:
     return make_plan
 
 
-__all__ = ["ARGUMENTS", "Copies", "DTYPES", "Entry", "MOST_PLANS", "PLANS", "Plan", "maker", "request_of"]
+__all__ = ["ARGUMENTS", "DTYPES", "MOST_PLANS", "PLANS", "Copies", "Entry", "Plan", "maker", "request_of"]

@@ -1,12 +1,13 @@
 """From settings and tensors to the contract's dr_problem and dr_options.
 
-Here, once for all ways to call, is decided what shapes mean, what has to be copied and what is allocated, and every message
-about an argument is written. It runs when a plan is made, not in every call.
+Here, once for all ways to call, is decided what shapes mean, what has to be copied and what is allocated, and every
+message about an argument is written. It runs when a plan is made, not in every call.
 """
 
 from __future__ import annotations
 
 import ctypes
+import itertools
 from typing import NamedTuple
 
 from . import _abi, _library
@@ -52,8 +53,10 @@ class Sizes(NamedTuple):
 
 
 def bucket_end(tokens: int) -> int:
-    """The most tokens that a plan of late lengths serves. Eight buckets for every doubling, none shorter than 64 tokens: a plan
-    costs tens of microseconds, an eighth more tokens in its bound next to nothing. binding/key.c has the same function."""
+    """The most tokens that a plan of late lengths serves. Eight buckets for every doubling, none shorter than 64
+    tokens: a plan
+    costs tens of microseconds, an eighth more tokens in its bound next to nothing. binding/key.c has the same
+    function."""
     step = 64
     while 16 * step <= tokens:
         step *= 2
@@ -139,7 +142,9 @@ def _state(
     if view is not None:
         axes = "[slots, HV, DV, DK]" if settings.state_layout == "value_major" else "[slots, HV, DK, DV]"
         if len(view.shape) != 4 or view.shape[1:] != (sizes.heads_v, *matrix):
-            raise Invalid(f"{name}: expected [*, {sizes.heads_v}, {matrix[0]}, {matrix[1]}] ({axes}), found {list(view.shape)}")
+            raise Invalid(
+                f"{name}: expected [*, {sizes.heads_v}, {matrix[0]}, {matrix[1]}] ({axes}), found {list(view.shape)}"
+            )
         state.num_slots = view.shape[0]
         state.stride_slot = view.strides[0] if view.shape[0] > 1 else 0
         state.stride_head = view.strides[1] if view.shape[1] > 1 else 0
@@ -168,7 +173,9 @@ def _check_device(views: dict[str, View], host: set[str]) -> str:
 
 def _options(settings: Settings, device: str) -> _abi.Options:
     cut, value = settings.cuts()
-    options = _abi.Options(segments=cut, segment_value=value, threads=settings.threads, invariant=int(settings.invariant))
+    options = _abi.Options(
+        segments=cut, segment_value=value, threads=settings.threads, invariant=int(settings.invariant)
+    )
     for name in ("backend", "isa", "variant", "policy"):
         text = getattr(settings, name)
         if text is not None:
@@ -183,7 +190,10 @@ def _options(settings: Settings, device: str) -> _abi.Options:
 def _check_parameters(settings: Settings, views: dict[str, View], sizes: Sizes) -> None:
     raw = settings.gate in ("softplus", "bounded")
     width = sizes.dk if settings.rule == "kda" else 1
-    for name, elements, words in (("a_log", sizes.heads_v, "HV"), ("dt_bias", sizes.heads_v * width, "HV * DK" if width > 1 else "HV")):
+    for name, elements, words in (
+        ("a_log", sizes.heads_v, "HV"),
+        ("dt_bias", sizes.heads_v * width, "HV * DK" if width > 1 else "HV"),
+    ):
         view = views.get(name)
         if view is None:
             continue
@@ -228,7 +238,9 @@ def _copies(views: dict[str, View], rule: str) -> tuple[str, ...]:
         if 0 in view.shape or (aligned and _rows_fit(view, features)):
             continue
         if name in ("o", "final", "checkpoint", "report"):
-            raise Invalid(f"{name}: expected contiguous inner axes and distinct elements, found strides {list(view.strides)}")
+            raise Invalid(
+                f"{name}: expected contiguous inner axes and distinct elements, found strides {list(view.strides)}"
+            )
         copies.append(name)
     return tuple(copies)
 
@@ -259,7 +271,7 @@ def build(settings: Settings, views: dict[str, View], host_offsets: list[int] | 
     if host_offsets is not None:
         array = (ctypes.c_int64 * num_offsets)(*host_offsets)
         problem.seq_offsets, problem.seq_offsets_dtype = ctypes.addressof(array), _abi.DTYPES["int64"]
-        lengths = [end - begin for begin, end in zip(host_offsets, host_offsets[1:])]
+        lengths = [end - begin for begin, end in itertools.pairwise(host_offsets)]
         problem.num_tokens = sizes.tokens
     elif late:
         problem.seq_offsets_dtype = _abi.DTYPES[views["seq_offsets"].dtype]

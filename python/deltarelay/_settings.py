@@ -27,7 +27,8 @@ def _number(name: str, value: float | None, rule: str, holds: Any) -> None:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Settings:
-    """What is asked and how, checked as far as it can be without tensors. The names are those of `deltarelay.forward`."""
+    """What is asked and how, checked as far as it can be without tensors. The names are those of
+    `deltarelay.forward`."""
 
     rule: str
     scale: float | None = None
@@ -55,8 +56,8 @@ class Settings:
     math: str = "default"
     late_lengths: bool = False
     checkpoint_dtype: str | None = None  # of those that are allocated; None: final_dtype, "q": as q
-    # What plans are found by. A number of its own and no list of the fields: equal settings are one object (see `settings`).
-    # The last byte is for binding/key.c.
+    # What plans are found by. A number of its own and no list of the fields: equal settings are one object (see
+    # `settings`). The last byte is for binding/key.c.
     key: bytes = dataclasses.field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -87,7 +88,8 @@ class Settings:
 
     @property
     def buckets(self) -> bool:
-        """Whether a plan of late lengths may be made for more tokens than there are. Checkpoints are allocated by that number."""
+        """Whether a plan of late lengths may be made for more tokens than there are. Checkpoints are allocated by that
+        number."""
         return self.checkpoints is None
 
     def cuts(self) -> tuple[int, int]:
@@ -107,18 +109,20 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
-# The same fields, unchecked: while torch.compile traces, which can follow neither the cache below nor what checks them. The
-# operators of torch_ops make settings of them.
+# The same fields, unchecked: while torch.compile traces, which can follow neither the cache below nor what checks them.
+# The operators of torch_ops make settings of them.
 _FIELDS = [field for field in dataclasses.fields(Settings) if field.init]
 Values = collections.namedtuple("Values", [field.name for field in _FIELDS], defaults=[f.default for f in _FIELDS[1:]])  # type: ignore[misc]
 
-# Settings that were used, by value, so that a call makes none. Emptied when full: new ones have new keys, and their plans too.
+# Settings that were used, by value, so that a call makes none. Emptied when full: new ones have new keys, and their
+# plans too.
 _MOST = 1024
 _known: dict[tuple[Any, ...], Settings] = {}
 
 
 def settings(rule: str, *values: Any) -> Settings:
-    """The settings with these values, in the order of the fields. -0.0 is 0.0, True is 1: none of them changes a call."""
+    """The settings with these values, in the order of the fields. -0.0 is 0.0, True is 1: none of them changes a
+    call."""
     key = (rule, *values)
     found = _known.get(key)
     if found is None:

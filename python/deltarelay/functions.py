@@ -139,7 +139,8 @@ def forward(
             0 (needs l2norm and a sigmoid form of beta).
         carry_log_decay: natural logarithm, -80 to below 0, with carry="truncated"; -16 if None.
         math: "default", or "tf32" for faster and less exact products of fp32 data on cuda-sm80.
-        late_lengths: take lengths from seq_offsets during the call, on the CPU too, as a call on CUDA tensors always does.
+        late_lengths: take lengths from seq_offsets during the call, on the CPU too, as a call on CUDA tensors always
+        does.
             Calls of about as many tokens then share a plan.
 
     Returns:
@@ -204,7 +205,8 @@ def forward(
 
 
 def run(values: tuple[Any, ...], tensors: tuple[Any, ...]) -> tuple[Any, Any, Any]:
-    """(o, final, checkpoint). Fields of Settings, and tensors in the order of `_plans.ARGUMENTS`. torch.compile can trace it."""
+    """(o, final, checkpoint). Fields of Settings, and tensors in the order of `_plans.ARGUMENTS`. torch.compile can
+    trace it."""
     if _compiling():
         from . import torch_ops
 

@@ -8,7 +8,8 @@ Imported where torch is and one of them is needed. `torch.ops.deltarelay` has, b
     forward_o_final_checkpoint(...)   -> o, final, checkpoint
     forward_into(o!, final!, checkpoint!, report!, ...)   where the caller brings a tensor to write to; returns nothing
 
-Arguments have the names of `deltarelay.forward` and are plain tensors, numbers and strings: a graph shows what it calls.
+Arguments have the names of `deltarelay.forward` and are plain tensors, numbers and strings: a graph shows what it
+calls.
 """
 
 from __future__ import annotations
@@ -25,17 +26,18 @@ from .errors import Invalid, Unsupported
 
 # What is seldom given comes last: trailing arguments that have their defaults cost a call nothing.
 _ARGUMENTS = (
-    "str rule, Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, str gate='log', bool l2norm=False, float? scale=None, "
-    "Tensor? a_log=None, Tensor? dt_bias=None, float? lower_bound=None, str beta_form='value', Tensor? seq_offsets=None, "
-    "Tensor? initial=None, Tensor? initial_index=None, Tensor? has_initial=None, str state_layout='value_major', "
-    "int? null_index=None, Tensor? host_offsets=None, str final_dtype='fp32', str checkpoints='', int checkpoint_every=0, "
-    "Tensor? checkpoint_offsets=None, Tensor? checkpoint_positions=None, str? checkpoint_dtype=None, str? o_dtype=None, "
-    "float? gate_floor=None, "
-    "str segments='auto', int segment_count=0, str? backend=None, str? variant=None, str? isa=None, str? policy=None, "
-    "int threads=0, bool invariant=False, str carry='exact', float? carry_log_decay=None, str math='default', "
-    "bool late_lengths=False"
+    "str rule, Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, str gate='log', bool l2norm=False, "
+    "float? scale=None, Tensor? a_log=None, Tensor? dt_bias=None, float? lower_bound=None, "
+    "str beta_form='value', Tensor? seq_offsets=None, Tensor? initial=None, Tensor? initial_index=None, "
+    "Tensor? has_initial=None, str state_layout='value_major', int? null_index=None, "
+    "Tensor? host_offsets=None, str final_dtype='fp32', str checkpoints='', int checkpoint_every=0, "
+    "Tensor? checkpoint_offsets=None, Tensor? checkpoint_positions=None, str? checkpoint_dtype=None, "
+    "str? o_dtype=None, float? gate_floor=None, str segments='auto', int segment_count=0, str? backend=None, "
+    "str? variant=None, str? isa=None, str? policy=None, int threads=0, bool invariant=False, "
+    "str carry='exact', float? carry_log_decay=None, str math='default', bool late_lengths=False"
 )
-# Ahead of the others in the operator that writes. in_place: initial is the tensor that final is, which has one name here.
+# Ahead of the others in the operator that writes. in_place: initial is the tensor that final is, which has one name
+# here.
 _WRITTEN = (
     "Tensor(a!) o, Tensor(b!)? final, Tensor(c!)? checkpoint, Tensor(d!)? report, "
     "Tensor? final_index, Tensor? checkpoint_index, bool in_place"
@@ -176,7 +178,8 @@ def _forward_into(*arguments: Any) -> None:
     _call(arguments[:7], False, *arguments[7:])
 
 
-# ---- shapes alone ------------------------------------------------------------------------------------------------------
+# ---- shapes alone
+# ------------------------------------------------------------------------------------------------------
 
 
 def _check(condition: Any, message: str) -> None:
@@ -302,7 +305,8 @@ def _fake_into(o: Any, *arguments: Any) -> None:
     _check(_same(o.shape, v.shape), f"o: expected {list(v.shape)} (as v), found {list(o.shape)}")
 
 
-# ---- registration ------------------------------------------------------------------------------------------------------
+# ---- registration
+# ------------------------------------------------------------------------------------------------------
 
 
 def _register() -> torch.library.Library:
@@ -330,7 +334,8 @@ _library = _register()
 _ops = torch.ops.deltarelay
 
 
-# ---- the way to them ---------------------------------------------------------------------------------------------------
+# ---- the way to them
+# ---------------------------------------------------------------------------------------------------
 
 
 _NAMES = ("q", "k", "v", "g", "beta", "a_log", "dt_bias", "o", "initial")

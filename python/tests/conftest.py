@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-from typing import Any, Iterator
+from collections.abc import Iterator
+from typing import Any
 
 import numpy
 import pytest
@@ -16,7 +17,10 @@ def has(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
 
 
-FRAMEWORKS = ["numpy", pytest.param("torch", marks=pytest.mark.skipif(not has("torch"), reason="torch is not installed"))]
+FRAMEWORKS = [
+    "numpy",
+    pytest.param("torch", marks=pytest.mark.skipif(not has("torch"), reason="torch is not installed")),
+]
 
 
 def pytest_report_header() -> list[str]:
@@ -58,13 +62,21 @@ def to(framework: str, array: Any) -> Any:
 
 
 def back(tensor: Any) -> numpy.ndarray:
-    return tensor if isinstance(tensor, numpy.ndarray) else tensor.float().numpy() if tensor.is_floating_point() else tensor.numpy()
+    return (
+        tensor
+        if isinstance(tensor, numpy.ndarray)
+        else tensor.float().numpy()
+        if tensor.is_floating_point()
+        else tensor.numpy()
+    )
 
 
 class Case:
     """Random tensors of one packed call, fp32, with what they should give. Log gates, states key-major."""
 
-    def __init__(self, rule: str, lengths: list[int], hqk: int = 1, hv: int = 2, dk: int = 16, dv: int = 24, seed: int = 0):
+    def __init__(
+        self, rule: str, lengths: list[int], hqk: int = 1, hv: int = 2, dk: int = 16, dv: int = 24, seed: int = 0
+    ):
         draw = numpy.random.default_rng(seed)
         tokens = sum(lengths)
 

@@ -1,13 +1,14 @@
 """Host time of a call over a kernel that does nothing: what the binding itself costs.
 
-    python tests/overhead.py        prints microseconds a call, best of many short runs
+python tests/overhead.py        prints microseconds a call, best of many short runs
 """
 
 from __future__ import annotations
 
 import ctypes
 import time
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 
 def nothing() -> int:
@@ -50,7 +51,8 @@ def tensors(framework: str, tokens: int = 64, heads: int = 1, width: int = 16) -
     if framework == "torch":
         import torch
 
-        return tuple(torch.zeros(1, tokens, heads, width) for _ in range(4)) + (torch.zeros(1, tokens, heads),)
+        rows = (torch.zeros(1, tokens, heads, width) for _ in range(4))
+        return (*rows, torch.zeros(1, tokens, heads))
     import numpy
 
     rows = tuple(numpy.zeros((1, tokens, heads, width), "f4") for _ in range(4))
@@ -63,7 +65,9 @@ def measure(framework: str) -> dict[str, float]:
     rows = tensors(framework)
     calls: dict[str, Callable[[], Any]] = {
         "forward": lambda: deltarelay.forward("kda", *rows, final=True, l2norm=True),
-        "forward, o and final given": lambda: deltarelay.forward("kda", *rows, o=given.o, final=given.final, l2norm=True),
+        "forward, o and final given": lambda: deltarelay.forward(
+            "kda", *rows, o=given.o, final=given.final, l2norm=True
+        ),
     }
     given = deltarelay.forward("kda", *rows, final=True, l2norm=True)
     with EmptyKernel():

@@ -73,7 +73,8 @@ def header(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     folder = tmp_path_factory.mktemp("abi")
     source = folder / "abi.c"
     source.write_text(
-        '#include <stdio.h>\n#include "deltarelay/deltarelay.h"\n#define P(n, v) printf("%s=%lld\\n", n, (long long)(v))\n'
+        '#include <stdio.h>\n#include "deltarelay/deltarelay.h"\n'
+        '#define P(n, v) printf("%s=%lld\\n", n, (long long)(v))\n'
         "int main(void) {\n" + "\n".join(lines) + "\nreturn 0; }\n"
     )
     subprocess.run([compiler, "-I", str(HEADER), str(source), "-o", str(folder / "abi")], check=True)

@@ -12,8 +12,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import deltarelay
 from torch._dynamo.testing import CompileCounterWithBackend
+
+import deltarelay
 
 pytestmark = pytest.mark.skipif(
     not torch._dynamo.is_dynamo_supported(), reason="this torch cannot compile on this Python"
@@ -102,7 +103,8 @@ def test_shapes_that_turn_out_to_be_dynamic_compile_twice() -> None:
 
 
 def test_lengths_change_without_compiling_again() -> None:
-    """Offsets are data: the graph holds for every packing of the same number of sequences, and for other numbers too."""
+    """Offsets are data: the graph holds for every packing of the same number of sequences, and for other numbers
+    too."""
 
     def call(offsets: Any, *tensors: Any) -> Any:
         return deltarelay.forward("gdn", *tensors, seq_offsets=offsets, final=True)
@@ -222,3 +224,19 @@ def test_the_first_call_of_a_process(binding: str) -> None:
     if "cannot import name '_core'" in done.stderr:
         pytest.skip("no extension here")
     assert done.stdout.strip() == f"as it should be {binding}", done.stderr[-3000:]
+
+
+@pytest.mark.parametrize("rule", ["kda", "gdn"])
+def test_fla_functions_are_traced(rule: str) -> None:
+    """FLA's own functions always break a graph; ours under the same names do not."""
+    q, k, v = (torch.randn(1, 50, 2, 16) for _ in range(3))
+    g = -torch.rand(1, 50, 2, 16) if rule == "kda" else -torch.rand(1, 50, 2)
+    beta = torch.rand(1, 50, 2)
+    function = deltarelay.chunk_kda if rule == "kda" else deltarelay.chunk_gated_delta_rule
+
+    def layer(*tensors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return function(*tensors, use_qk_l2norm_in_kernel=True, output_final_state=True, state_v_first=True)
+
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    for mine, expected in zip(compiled(q, k, v, g, beta), layer(q, k, v, g, beta), strict=True):
+        assert torch.equal(mine, expected)

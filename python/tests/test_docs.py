@@ -10,9 +10,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import deltarelay
 import pytest
 from documents import ROOT, Session, blocks_of, run
+
+import deltarelay
 
 DOCUMENTS = ("docs/python.md", "docs/coming-from.md")
 PARAMETERS = list(inspect.signature(deltarelay.forward).parameters)

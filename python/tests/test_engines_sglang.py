@@ -10,11 +10,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import deltarelay
-from deltarelay.engines import _adapter, sglang
 from engines_recorded import sglang_0_5_23 as recorded
 from engines_recorded import source
 from engines_recorded.recurrence import close, raw_gate, recurrence
+
+import deltarelay
+from deltarelay.engines import _adapter, sglang
 
 LENGTHS = (70, 0, 130, 3, 0)
 SLOTS = (5, -1, 2, 3, 0)  # a row that fills the batch carries -1 or the reserved slot 0

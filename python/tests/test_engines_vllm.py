@@ -11,11 +11,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import deltarelay
-from deltarelay.engines import _adapter, vllm
 from engines_recorded import source
 from engines_recorded import vllm_0_33_0 as recorded
 from engines_recorded.recurrence import close, raw_gate, recurrence
+
+import deltarelay
+from deltarelay.engines import _adapter, vllm
 
 LENGTHS = (70, 1, 0, 130)
 

@@ -265,7 +265,7 @@ def test_memory_does_not_grow(rows: list[Any]) -> None:
     from deltarelay.fla import _arguments, _kda
 
     for n in range(_arguments.MOST + 10):
-        _kda._choose((float(n), False, False, False, False, False, False, None, False, False, 64))
+        _kda._choose((float(n), False, False, False, False, False, False, None, False, False, 64), False)
     assert len(_kda._known) <= _arguments.MOST
 
 

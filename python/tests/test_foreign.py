@@ -9,8 +9,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import deltarelay
 from conftest import Case, to
+
+import deltarelay
 
 pytestmark = pytest.mark.usefixtures("binding")
 ROWS = ("q", "k", "v", "g", "beta")
@@ -40,7 +41,8 @@ def refused(x: dict[str, Any], name: str, value: Any, words: str, error: Any = d
         forward(x, **{name: value})
 
 
-# ---- of torch, and read ------------------------------------------------------------------------------------------------
+# ---- of torch, and read
+# ------------------------------------------------------------------------------------------------
 
 
 def test_parameters(x: dict[str, Any]) -> None:
@@ -147,7 +149,8 @@ def test_slices_of_one_tensor_are_read_as_they_lie(x: dict[str, Any]) -> None:
     assert deltarelay.last_call().copies == ()
 
 
-# ---- of torch, without memory or with more -----------------------------------------------------------------------------
+# ---- of torch, without memory or with more
+# -----------------------------------------------------------------------------
 
 
 class Named(torch.Tensor):
@@ -230,7 +233,8 @@ def test_export(x: dict[str, Any]) -> None:
         assert torch.equal(mine, other)
 
 
-# ---- of torch, and refused ---------------------------------------------------------------------------------------------
+# ---- of torch, and refused
+# ---------------------------------------------------------------------------------------------
 
 
 def test_dtensors(x: dict[str, Any]) -> None:
@@ -288,7 +292,8 @@ def test_nested(x: dict[str, Any]) -> None:
     refused(x, "q", nested, "layout torch.jagged")
 
 
-# ---- of others ---------------------------------------------------------------------------------------------------------
+# ---- of others
+# ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", [*ROWS, "initial", "seq_offsets"])

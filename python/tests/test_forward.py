@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy
 import pytest
+from conftest import Case, back, close, has, to
 
 import deltarelay
-from conftest import Case, back, close, has, to
 
 pytestmark = pytest.mark.usefixtures("binding")
 KEY = {"state_layout": "key_major"}
@@ -45,7 +45,9 @@ def test_offsets_of_both_types_and_on_the_host(framework: str, index: str) -> No
     case = Case("gdn", [30, 41])
     offsets = to(framework, case.offsets.astype(index))
     first = deltarelay.forward("gdn", *(to(framework, x) for x in case.rows), seq_offsets=offsets)
-    second = deltarelay.forward("gdn", *(to(framework, x) for x in case.rows), seq_offsets=offsets, host_offsets=case.offsets)
+    second = deltarelay.forward(
+        "gdn", *(to(framework, x) for x in case.rows), seq_offsets=offsets, host_offsets=case.offsets
+    )
     close(first.o, case.expected(initial=False)[0])
     assert (back(first.o) == back(second.o)).all()
 
@@ -225,7 +227,10 @@ ERRORS = {
     "rule": ({"rule": "dplr"}, "rule: expected one of 'kda', 'gdn', found 'dplr'"),
     "axes": ({"q": (5,)}, r"q: expected \[B, T, HQK, DK\] or \[T, HQK, DK\], found \[5\]"),
     "k": ({"k": (9, 1, 16)}, r"k: expected \[10, 1, 16\] \(as q\), found \[9, 1, 16\]"),
-    "heads": ({"q": (10, 3, 16), "k": (10, 3, 16)}, "v: expected a number of heads that is a multiple of q's 3, found 2"),
+    "heads": (
+        {"q": (10, 3, 16), "k": (10, 3, 16)},
+        "v: expected a number of heads that is a multiple of q's 3, found 2",
+    ),
     "g": ({"g": (10, 2)}, r"g: expected \[10, 2, 16\]"),
     "beta": ({"beta": (10, 3)}, r"beta: expected \[10, 2\]"),
     "gate": ({"gate": "exp"}, "gate: expected one of 'log', 'linear', 'softplus', 'bounded', found 'exp'"),
@@ -256,7 +261,9 @@ def test_errors_of_types(framework: str) -> None:
     q, k, v, g, beta = (to(framework, x) for x in case.rows)
     with pytest.raises(deltarelay.WrongType, match="k: expected fp32, found float64"):
         deltarelay.forward("kda", q, to(framework, case.k.astype(float)), v, g, beta)
-    with pytest.raises(deltarelay.WrongType, match="beta: expected a torch.Tensor or a numpy.ndarray, found builtins.list"):
+    with pytest.raises(
+        deltarelay.WrongType, match="beta: expected a torch.Tensor or a numpy.ndarray, found builtins.list"
+    ):
         deltarelay.forward("kda", q, k, v, g, [1.0])
     with pytest.raises(TypeError, match="unexpected keyword argument 'l2_norm'"):
         deltarelay.forward("kda", q, k, v, g, beta, l2_norm=True)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 import overhead
+import pytest
 from conftest import FRAMEWORKS
+
 from deltarelay import _call
 
 
@@ -18,4 +18,6 @@ def test_overhead(framework: str, capsys: pytest.CaptureFixture[str]) -> None:
         for name, us in found.items():
             print(f"\n  {framework}, empty kernel, {name}: {us:.1f} us", end="")
         print()
-    assert max(found.values()) < 200, "ten times what a slow machine needs: something is done in every call that should not be"
+    assert max(found.values()) < 200, (
+        "ten times what a slow machine needs: something is done in every call that should not be"
+    )

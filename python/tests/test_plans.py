@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy
 import pytest
+from conftest import Case, close, to
 
 import deltarelay
-from conftest import Case, close, to
 from deltarelay import TensorSpec, _plans
 
 
@@ -68,7 +68,9 @@ def test_lengths_are_part_of_the_key(framework: str) -> None:
     case = Case("kda", [40, 24])
     for lengths in ([40, 24], [24, 40], [64, 0]):
         case.offsets = numpy.concatenate([[0], numpy.cumsum(lengths)]).astype(numpy.int32)
-        found = deltarelay.forward("kda", *(to(framework, x) for x in case.rows), seq_offsets=to(framework, case.offsets))
+        found = deltarelay.forward(
+            "kda", *(to(framework, x) for x in case.rows), seq_offsets=to(framework, case.offsets)
+        )
         close(found.o, case.expected(initial=False)[0])
 
 
@@ -192,5 +194,14 @@ def test_late_lengths_share_plans(framework: str) -> None:
 def test_buckets() -> None:
     from deltarelay._problem import bucket_end
 
-    assert [bucket_end(t) for t in (1, 64, 65, 1000, 1024, 1025, 8192, 8193)] == [64, 64, 128, 1024, 1024, 1152, 8192, 9216]
+    assert [bucket_end(t) for t in (1, 64, 65, 1000, 1024, 1025, 8192, 8193)] == [
+        64,
+        64,
+        128,
+        1024,
+        1024,
+        1152,
+        8192,
+        9216,
+    ]
     assert all(t <= bucket_end(t) <= max(64, t * 9 // 8 + 64) for t in range(1, 5000, 7))

@@ -8,8 +8,9 @@ import xml.etree.ElementTree
 from pathlib import Path
 from typing import Any
 
-import deltarelay
 import pytest
+
+import deltarelay
 from deltarelay import TensorSpec, plot
 from deltarelay.plot._schedule import Item, duration, merged
 

@@ -1,4 +1,5 @@
-"""The operators of torch.ops.deltarelay: schemas, shapes without memory, results, and what they cost over the plain call."""
+"""The operators of torch.ops.deltarelay: schemas, shapes without memory, results, and what they cost over the plain
+call."""
 
 from __future__ import annotations
 
@@ -10,8 +11,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import deltarelay
 from conftest import Case, back, close, to
+
+import deltarelay
 from deltarelay import _call, torch_ops
 from deltarelay._settings import Settings, settings
 

@@ -60,7 +60,8 @@ def is_nothing(value: Any) -> bool:
 
 
 def check_unknown(where: str, keywords: dict[str, Any]) -> None:
-    """Engines add keywords with every release. None and False ask for nothing; what asks for something is refused by name."""
+    """Engines add keywords with every release. None and False ask for nothing; what asks for something is refused by
+    name."""
     for name, value in keywords.items():
         if not is_nothing(value):
             raise Unsupported(f"{name}: expected None or False in a call of {where}, found {type(value).__name__}")
@@ -96,10 +97,11 @@ def dtype_of(state: Any) -> str:
 
 
 def one_checkpoint(positions: Any, wanted: Any, states: Any) -> dict[str, Any]:
-    """Arguments for a state inside each sequence that wants one: `states[n]` after `positions[n]` tokens, which is above 0.
+    """Arguments for a state inside each sequence that wants one: `states[n]` after `positions[n]` tokens, which is
+    above 0.
 
-    Lists have a row for each sequence that wants one, and then rows that nobody reads: no length depends on what is wanted, so
-    that nothing is asked of the device.
+    Lists have a row for each sequence that wants one, and then rows that nobody reads: no length depends on what is
+    wanted, so that nothing is asked of the device.
     """
     import torch
 

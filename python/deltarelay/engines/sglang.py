@@ -1,7 +1,7 @@
 """SGLang: prefill ("extend") of GDN and KDA layers, on DELTARELAY_SGLANG=1. Recorded from SGLang 0.5.23.
 
-Hooks behind the constructors of its two dispatchers put our kernel in the place of the chosen one. States are read from and written
-to SGLang's pool where it lies. Decode and verify steps are not touched.
+Hooks behind the constructors of its two dispatchers put our kernel in the place of the chosen one. States are read from
+and written to SGLang's pool where it lies. Decode and verify steps are not touched.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ def _pool(ssm_states: Any, cache_indices: Any, in_place: bool) -> dict[str, Any]
 
 
 def _tracked(track_state: Any, track_chunk_idx: Any, ssm_states: Any, cache_indices: Any) -> dict[str, Any]:
-    """The state at a boundary inside a sequence, for the prefix cache; -1 wants none. Boundary 0 is the state before the call."""
+    """The state at a boundary inside a sequence, for the prefix cache; -1 wants none. Boundary 0 is the state before
+    the call."""
     import torch
 
     if (track_state is None) != (track_chunk_idx is None):
@@ -93,7 +94,8 @@ def gdn_extend(
     extend_prefix_lens: Any = None,
     **unknown: Any,
 ) -> tuple[Any, None, None]:
-    """(o, None, None): states are in the pool, and what the prefix cache wants in track_state. Gates are logarithms, beta is past
+    """(o, None, None): states are in the pool, and what the prefix cache wants in track_state. Gates are logarithms,
+    beta is past
     its sigmoid, q and k are normalised here."""
     check_unknown("GDN extend", unknown)
     _refuse_plans(state_checkpoint_cu_starts, num_state_checkpoints, state_checkpoint_every_n_tokens)
@@ -147,7 +149,8 @@ def kda_extend(
     chunk_offsets: Any = None,
     **unknown: Any,
 ) -> Any:
-    """o, or (o, h) if intermediate states are asked for: h is None where track_state has what is needed of them. The gate is raw
+    """o, or (o, h) if intermediate states are asked for: h is None where track_state has what is needed of them. The
+    gate is raw
     with A_log, a logarithm without; beta is a logit where beta_is_raw says so."""
     check_unknown("KDA extend", unknown)
     _refuse_plans(state_checkpoint_cu_starts, num_state_checkpoints, state_checkpoint_every_n_tokens)
@@ -193,7 +196,8 @@ def _track_from_h(h: Any, query_start_loc: Any, track_state: Any, track_chunk_id
 
 
 def _kernel_class(base: Any, name: str, ours: Any) -> Any:
-    """SGLang's own Triton kernel, with our extend: what SGLang does for that kind, prefill graphs among it, goes on, and it is
+    """SGLang's own Triton kernel, with our extend: what SGLang does for that kind, prefill graphs among it, goes on,
+    and it is
     what a call that we decline is left to."""
     knows_tracking = base.supports_track_state_snapshot
 
@@ -226,7 +230,8 @@ outcome: dict[str, str] = {}  # of the hooks that have run, for people
 
 
 def take_over(dispatcher: Any, name: str) -> None:
-    """Puts our kernel into a dispatcher. Where SGLang is not as recorded, a warning says so and its own kernel stays."""
+    """Puts our kernel into a dispatcher. Where SGLang is not as recorded, a warning says so and its own kernel
+    stays."""
     attribute, parameters, ours = _KINDS[name]
     try:
         triton, previous = getattr(dispatcher, attribute, None), getattr(dispatcher, "extend_kernel", None)
@@ -243,7 +248,7 @@ def take_over(dispatcher: Any, name: str) -> None:
         outcome[name] = "taken over"
     except Drift as drift:
         outcome[name] = f"declined: SGLang is not {RECORDED} here: {drift}"
-    except Exception as error:  # noqa: BLE001 -- serving goes on without us
+    except Exception as error:
         outcome[name] = f"declined: {type(error).__name__}: {error}"
     log.log(30 if outcome[name].startswith("declined") else 20, "SGLang, %s extend: %s", name, outcome[name])
 
@@ -273,7 +278,7 @@ def register() -> dict[str, str]:
             _done[target] = "hooked"
         except (Drift, AttributeError) as drift:
             _done[target] = f"declined: SGLang is not {RECORDED} here: {drift}"
-        except Exception as error:  # noqa: BLE001 -- serving goes on without us
+        except Exception as error:
             _done[target] = f"declined: {type(error).__name__}: {error}"
         log.log(30 if _done[target].startswith("declined") else 20, "SGLang, %s: %s", target, _done[target])
     return dict(_done)

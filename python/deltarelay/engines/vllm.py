@@ -1,8 +1,8 @@
 """vLLM: prefill of GDN and KDA layers, on DELTARELAY_VLLM=1. Recorded from vLLM 0.33.0.
 
-GDN comes by `ChunkGatedDeltaRule.register_oot`, vLLM's own way to replace an operator. KDA layers call functions of their modules,
-which are replaced there. Around both, vLLM gathers states, clears those without history and scatters them back. Decode steps are
-not touched.
+GDN comes by `ChunkGatedDeltaRule.register_oot`, vLLM's own way to replace an operator. KDA layers call functions of
+their modules, which are replaced there. Around both, vLLM gathers states, clears those without history and scatters
+them back. Decode steps are not touched.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from ._adapter import (
 RECORDED = "0.33.0"
 SWITCH = "DELTARELAY_VLLM"
 
-# ---- GDN ---------------------------------------------------------------------------------------------------------------
+# ---- GDN
+# ---------------------------------------------------------------------------------------------------------------
 
 GDN_MODULE = "vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn"
 GDN_CLASS = "ChunkGatedDeltaRule"
@@ -48,7 +49,8 @@ GDN_PARAMETERS = (
     "core_attn_out=",
     "aiter_prefill_metadata=",
 )
-# What vLLM has chosen for itself where the operator is still the way that prefills take. Others are for other vendors' devices.
+# What vLLM has chosen for itself where the operator is still the way that prefills take. Others are for other vendors'
+# devices.
 GDN_BACKENDS = ("triton", "flashinfer", "cutedsl")
 
 
@@ -68,7 +70,8 @@ def gdn_prefill(
     aiter_prefill_metadata: Any = None,
     **unknown: Any,
 ) -> tuple[Any, Any]:
-    """(o, final states). Gates are logarithms, beta is past its sigmoid, states are [N, HV, V, K]. Chunk lists are not needed."""
+    """(o, final states). Gates are logarithms, beta is past its sigmoid, states are [N, HV, V, K]. Chunk lists are not
+    needed."""
     check_unknown(GDN_CLASS, {"aiter_prefill_metadata": aiter_prefill_metadata, **unknown})
     o = _head_of(core_attn_out, v)
     result = forward(
@@ -103,7 +106,8 @@ def _head_of(buffer: Any, v: Any) -> Any:
 
 def _gdn_class(base: Any) -> Any:
     class DeltaRelayChunkGatedDeltaRule(base):
-        """vLLM's operator, with our forward. `gdn_prefill_backend` stays what vLLM chose: its metadata is made for that."""
+        """vLLM's operator, with our forward. `gdn_prefill_backend` stays what vLLM chose: its metadata is made for
+        that."""
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
@@ -131,7 +135,8 @@ def _register_gdn() -> None:
     base.register_oot(_gdn_class(base))
 
 
-# ---- KDA ---------------------------------------------------------------------------------------------------------------
+# ---- KDA
+# ---------------------------------------------------------------------------------------------------------------
 
 K3_PARAMETERS = (
     "q",
@@ -315,7 +320,8 @@ def flashkda_prefill(
     return out, final_state
 
 
-# module, function, its parameters, ours. A module that took the function by name when it was imported is named, not its source.
+# module, function, its parameters, ours. A module that took the function by name when it was imported is named, not its
+# source.
 KDA_FUNCTIONS: tuple[tuple[str, str, tuple[str, ...], Callable[..., Any]], ...] = (
     (
         "vllm.models.kimi_k3.nvidia.ops.third_party.kda",
@@ -342,13 +348,15 @@ def _replace(module_name: str, name: str, parameters: tuple[str, ...], ours: Cal
     setattr(module, name, prefill)
 
 
-# ---- the entry point ---------------------------------------------------------------------------------------------------
+# ---- the entry point
+# ---------------------------------------------------------------------------------------------------
 
 _done: dict[str, str] = {}
 
 
 def register() -> dict[str, str]:
-    """vLLM's entry point (group vllm.general_plugins): called in each of its processes. What was taken over, and what was not.
+    """vLLM's entry point (group vllm.general_plugins): called in each of its processes. What was taken over, and what
+    was not.
 
     Nothing here raises: where vLLM is not as recorded, a warning says so and its own path stays.
     """
@@ -366,7 +374,7 @@ def register() -> dict[str, str]:
             _done[what] = f"declined: vLLM is not {RECORDED} here: {drift}"
         except ImportError as error:
             _done[what] = f"declined: not in this vLLM: {error}"
-        except Exception as error:  # noqa: BLE001 -- serving goes on without us
+        except Exception as error:
             _done[what] = f"declined: {type(error).__name__}: {error}"
         else:
             _done[what] = "taken over"

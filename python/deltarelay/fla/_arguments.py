@@ -8,14 +8,14 @@ import warnings
 from typing import Any, NamedTuple, NoReturn
 
 from .._problem import CHUNK
-from .._settings import Settings, settings
+from .._settings import Settings, Values, settings
 from ..errors import Error, Invalid, Unsupported, WrongType
 
 
 class Chosen(NamedTuple):
     """What the arguments that are no tensors come to."""
 
-    settings: Settings
+    settings: Settings | Values
     raw_gate: bool  # A_log and dt_bias are read
 
 
@@ -40,7 +40,7 @@ def check_flags(**flags: Any) -> None:
 
 
 def check_number(name: str, value: Any) -> None:
-    if value is not None and (not isinstance(value, numbers.Real) or isinstance(value, bool)):
+    if value is not None and (not isinstance(value, (int, float, numbers.Real)) or isinstance(value, bool)):
         raise WrongType(f"{name}: expected a number or None, found {type(value).__name__}")
 
 
@@ -63,7 +63,10 @@ def choose(
     state_v_first: bool,
     final: bool,
     states: bool = False,
+    *,
+    compiling: bool,
 ) -> Chosen:
+    """`compiling`: unchecked values, which torch.compile can trace; the operators make settings of them."""
     check_number("scale", scale)
     check_number("lower_bound", lower_bound)
     if twice and not beta_sigmoid:
@@ -84,9 +87,8 @@ def choose(
         "checkpoints": "chunks" if states else None,
         "checkpoint_dtype": "q" if states else None,
     }
-    fields = [name for name in Settings.__dataclass_fields__ if name not in ("rule", "key")]
-    defaults = {name: Settings.__dataclass_fields__[name].default for name in fields}
-    return Chosen(settings(rule, *(values.get(name, defaults[name]) for name in fields)), bool(raw_gate))
+    chosen = Values(rule, **values)
+    return Chosen(chosen if compiling else settings(*chosen), bool(raw_gate))
 
 
 def keep(known: dict[Any, Chosen], key: Any, chosen: Chosen) -> Chosen:

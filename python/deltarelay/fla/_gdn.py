@@ -23,7 +23,7 @@ from ._arguments import (
 _known: dict[tuple[Any, ...], Chosen] = {}
 
 
-def _choose(key: tuple[Any, ...]) -> Chosen:
+def _choose(key: tuple[Any, ...], compiling: bool) -> Chosen:
     """Everything that can be said about a call without its tensors. Done once for each combination of values."""
     scale, final, l2norm, raw, sigmoid, twice, v_first, chunk_size = key
     check_flags(
@@ -35,7 +35,8 @@ def _choose(key: tuple[Any, ...]) -> Chosen:
         state_v_first=v_first,
     )
     check_chunk_size(chunk_size, (16, 32, CHUNK))
-    return keep(_known, key, choose("gdn", scale, l2norm, raw, None, sigmoid, twice, v_first, final))
+    chosen = choose("gdn", scale, l2norm, raw, None, sigmoid, twice, v_first, final, compiling=compiling)
+    return chosen if compiling else keep(_known, key, chosen)
 
 
 def chunk_gated_delta_rule(
@@ -106,7 +107,7 @@ def chunk_gated_delta_rule(
         state_v_first,
         chunk_size,
     )
-    settings, raw_gate = _known.get(key) or _choose(key)
+    settings, raw_gate = _choose(key, True) if compiling else _known.get(key) or _choose(key, False)
     if cp_context is not None:
         refuse_context(cp_context)
     tensors = (

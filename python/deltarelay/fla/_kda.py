@@ -25,7 +25,7 @@ _known: dict[tuple[Any, ...], Chosen] = {}
 _SAFE = -5.0  # the least lower_bound that FLA takes together with safe_gate
 
 
-def _choose(key: tuple[Any, ...]) -> Chosen:
+def _choose(key: tuple[Any, ...], compiling: bool) -> Chosen:
     """Everything that can be said about a call without its tensors. Done once for each combination of values."""
     scale, final, l2norm, raw, sigmoid, twice, safe, bound, states, v_first, chunk_size = key
     check_flags(
@@ -42,7 +42,8 @@ def _choose(key: tuple[Any, ...]) -> Chosen:
     check_chunk_size(chunk_size, (32, CHUNK), bool(states))
     if safe and raw and (bound is None or not _SAFE <= bound < 0):
         raise Invalid(f"lower_bound: expected -5 to 0 with safe_gate=True and use_gate_in_kernel=True, found {bound!r}")
-    return keep(_known, key, choose("kda", scale, l2norm, raw, bound, sigmoid, twice, v_first, final, states))
+    chosen = choose("kda", scale, l2norm, raw, bound, sigmoid, twice, v_first, final, states, compiling=compiling)
+    return chosen if compiling else keep(_known, key, chosen)
 
 
 def _check_graph(cu_seqlens: Any, max_num_seqs: int | None) -> None:
@@ -151,7 +152,7 @@ def chunk_kda(
         state_v_first,
         chunk_size,
     )
-    settings, raw_gate = _known.get(key) or _choose(key)
+    settings, raw_gate = _choose(key, True) if compiling else _known.get(key) or _choose(key, False)
     if cp_context is not None:
         refuse_context(cp_context)
     if use_graph:
