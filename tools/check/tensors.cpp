@@ -72,7 +72,7 @@ StateTensor TensorSet::allocate(GuardedBuffer& buffer, Index& index, const cases
   return pool;
 }
 
-TensorSet::TensorSet(const cases::Case& c, int64_t alignment)
+TensorSet::TensorSet(const cases::Case& c, int64_t alignment, const Fill& fill)
     : case_(c), request_(c), alignment_(alignment), offsets_(c.offsets()) {
   // Of all tensors, where the case says it; views of a packed row promise what their widths leave.
   if (c.alignment != 0) {
@@ -101,7 +101,7 @@ TensorSet::TensorSet(const cases::Case& c, int64_t alignment)
   g_ = allocate(buffer(Tensor::kG), c.gate_dtype(), promised.g, strides.g, c.heads_v, c.rule == DR_KDA ? c.dk : 1);
   beta_ = allocate(buffer(Tensor::kBeta), c.beta_dtype(), promised.beta, strides.beta, c.heads_v, 1);
   o_ = allocate(buffer(Tensor::kO), c.output_dtype(), promised.o, strides.o, c.heads_v, c.dv);
-  generate_tokens();
+  allocate_parameters();
 
   initial_ =
       allocate(buffer(Tensor::kInitial), initial_index_, c.initial, promised.initial, c.num_seqs(), kInitialSalt);
@@ -117,7 +117,12 @@ TensorSet::TensorSet(const cases::Case& c, int64_t alignment)
   checkpoint_ = allocate(buffer(Tensor::kCheckpoint), checkpoint_index_, c.checkpoint, promised.checkpoint,
                          static_cast<int64_t>(checkpoint_sequence_.size()), kCheckpointSalt);
   if (c.mask) mask_ = cases::initial_mask(c);
-  generate_initial();
+  if (fill) {
+    fill(*this);
+  } else {
+    generate_tokens();
+    generate_initial();
+  }
 
   dr_tensors_init(&tensors_);
   tensors_.q = q_.data;
@@ -146,6 +151,13 @@ TensorSet::TensorSet(const cases::Case& c, int64_t alignment)
     tensors_.num_seqs = c.num_seqs();
   }
   poison();
+}
+
+void TensorSet::allocate_parameters() {
+  if (!case_.raw_gate()) return;
+  buffer(Tensor::kALog) = GuardedBuffer(case_.heads_v * bytes_of(case_.dtype_a_log), alignment_of(case_.dtype_a_log));
+  buffer(Tensor::kDtBias) =
+      GuardedBuffer(case_.heads_v * g_.width * bytes_of(case_.dtype_dt_bias), alignment_of(case_.dtype_dt_bias));
 }
 
 void TensorSet::generate_tokens() {
@@ -181,9 +193,6 @@ void TensorSet::generate_tokens() {
     }
   });
   if (!case_.raw_gate()) return;
-  buffer(Tensor::kALog) = GuardedBuffer(case_.heads_v * bytes_of(case_.dtype_a_log), alignment_of(case_.dtype_a_log));
-  buffer(Tensor::kDtBias) =
-      GuardedBuffer(case_.heads_v * gates * bytes_of(case_.dtype_dt_bias), alignment_of(case_.dtype_dt_bias));
   for (int64_t head = 0; head < case_.heads_v; ++head)
     store(buffer(Tensor::kALog).data(), case_.dtype_a_log, head, values.a_log(head));
   for (int64_t i = 0; i < case_.heads_v * gates; ++i)

@@ -29,6 +29,7 @@ void add_explain(CLI::App& app, int& exit_code);
 void add_plan(CLI::App& app, int& exit_code);
 void add_verify(CLI::App& app, int& exit_code);
 void add_bench(CLI::App& app, int& exit_code);
+void add_run(CLI::App& app, int& exit_code);
 void add_calibrate(CLI::App& app, int& exit_code);
 // These read the other commands from `app`, so that what they print cannot differ from what the parser takes.
 void add_help(CLI::App& app);
