@@ -61,11 +61,11 @@ double Outcome::worst_error() const {
 }
 
 Trial::Trial(const cases::Case& c, const CheckOptions& options)
-    : options_(options), tensors_(runnable(c), options.alignment) {
+    : options_(options), tensors_(runnable(c), options.alignment, options.fill) {
   if (!c.on_gpu()) return;
   int64_t bytes = 0;
   for (const TensorSet::Memory& memory : tensors_.memory()) bytes += memory.bytes;
-  const gpu::Tokens tokens = bytes < kWorthMaking ? gpu::Tokens::kCopied : gpu::Tokens::kMadeHere;
+  const gpu::Tokens tokens = bytes < kWorthMaking || options.fill ? gpu::Tokens::kCopied : gpu::Tokens::kMadeHere;
   device_tensors_ = std::make_unique<gpu::DeviceTensors>(tensors_, tokens);
 }
 

@@ -45,6 +45,7 @@ class Trial {
   Outcome judge(const cases::Case& way);
 
   TensorSet& tensors() { return tensors_; }
+  bool drawn() const { return !options_.fill; }                      // its inputs are those of its line
   gpu::DeviceTensors& device_tensors() { return *device_tensors_; }  // of a case on a GPU
 
  private:

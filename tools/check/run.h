@@ -21,6 +21,7 @@ struct CheckOptions {
   bool full_columns = false;            // every value column, however large the case is
   int32_t reference_threads = 0;        // 0: all; 1 where cases run side by side
   int64_t alignment = kLeastAlignment;  // of tensors, where the case does not say
+  Fill fill;                            // inputs that are given; empty: they are drawn
 };
 
 // The plan of a case (or of a request changed by hand) and a workspace of its size, full of NaN, where the case runs.

@@ -79,7 +79,7 @@ StateTensor TensorSet::allocate_pool(Tensor tensor, Index& index, const cases::S
   return pool;
 }
 
-TensorSet::TensorSet(const cases::Case& c, int64_t alignment)
+TensorSet::TensorSet(const cases::Case& c, int64_t alignment, const Fill& fill)
     : case_(c), request_(c), alignment_(alignment), offsets_(c.offsets()) {
   // Of all tensors, where the case says it; views of a packed row promise what their widths leave.
   if (c.alignment != 0) {
@@ -105,7 +105,7 @@ TensorSet::TensorSet(const cases::Case& c, int64_t alignment)
   g_ = allocate_rows(Tensor::kG);
   beta_ = allocate_rows(Tensor::kBeta);
   o_ = allocate_rows(Tensor::kO);
-  generate_tokens();
+  allocate_parameters();
 
   initial_ = allocate_pool(Tensor::kInitial, initial_index_, c.initial, c.num_seqs(), kInitialSalt);
   final_ = allocate_pool(Tensor::kFinal, final_index_, c.final, c.num_seqs(), c.in_place ? kInitialSalt : kFinalSalt);
@@ -119,7 +119,12 @@ TensorSet::TensorSet(const cases::Case& c, int64_t alignment)
   checkpoint_ = allocate_pool(Tensor::kCheckpoint, checkpoint_index_, c.checkpoint,
                               static_cast<int64_t>(checkpoint_sequence_.size()), kCheckpointSalt);
   if (c.mask) mask_ = cases::initial_mask(c);
-  generate_initial();
+  if (fill) {
+    fill(*this);
+  } else {
+    generate_tokens();
+    generate_initial();
+  }
 
   dr_tensors_init(&tensors_);
   tensors_.q = q_.data;
@@ -148,6 +153,16 @@ TensorSet::TensorSet(const cases::Case& c, int64_t alignment)
     tensors_.num_seqs = c.num_seqs();
   }
   poison();
+}
+
+void TensorSet::allocate_parameters() {
+  if (!case_.raw_gate()) return;
+  const auto allocate = [&](Tensor tensor, int32_t dtype) {
+    const int64_t count = count_of(cases::sizes_of(case_), entry_of(tensor));
+    buffer(tensor) = GuardedBuffer(count * bytes_of(dtype), alignment_of(dtype));
+  };
+  allocate(Tensor::kALog, case_.dtype_a_log);
+  allocate(Tensor::kDtBias, case_.dtype_dt_bias);
 }
 
 void TensorSet::generate_tokens() {
@@ -185,7 +200,6 @@ void TensorSet::generate_tokens() {
   if (!case_.raw_gate()) return;
   const auto make = [&](Tensor tensor, int32_t dtype, auto value_at) {
     const int64_t count = count_of(cases::sizes_of(case_), entry_of(tensor));
-    buffer(tensor) = GuardedBuffer(count * bytes_of(dtype), alignment_of(dtype));
     for (int64_t i = 0; i < count; ++i) store(buffer(tensor).data(), dtype, i, value_at(i));
   };
   make(Tensor::kALog, case_.dtype_a_log, [&](int64_t head) { return values.a_log(head); });

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -52,12 +53,16 @@ struct StateTensor {
   void set(int64_t element, double value) const { store(data, state.dtype, element, value); }
 };
 
+class TensorSet;
+// Writes the inputs of a case, in place of values that are drawn. They are NaN before.
+using Fill = std::function<void(TensorSet&)>;
+
 // Inputs hold the values of the case where the contract lets the library look, and NaN everywhere else: rows behind the
 // last offset, gaps between rows, slots that no sequence reads, states whose mask is off.
 class TensorSet {
  public:
   // `alignment`: of tensors, where the case does not say (align=), and no more than that. Throws cases::CaseError, std::bad_alloc.
-  explicit TensorSet(const cases::Case& c, int64_t alignment = kLeastAlignment);
+  explicit TensorSet(const cases::Case& c, int64_t alignment = kLeastAlignment, const Fill& fill = {});
   TensorSet(const TensorSet&) = delete;
   TensorSet& operator=(const TensorSet&) = delete;
 
@@ -93,6 +98,9 @@ class TensorSet {
   const TokenTensor& g() const { return g_; }
   const TokenTensor& beta() const { return beta_; }
   const TokenTensor& o() const { return o_; }
+  // Parameters of raw gates, contiguous; nullptr: the case has none.
+  std::byte* a_log() { return buffer(Tensor::kALog).data(); }
+  std::byte* dt_bias() { return buffer(Tensor::kDtBias).data(); }
   const StateTensor& initial() const { return initial_; }  // as generated
   const StateTensor& final_state() const { return final_; }
   const StateTensor& checkpoint() const { return checkpoint_; }
@@ -118,6 +126,7 @@ class TensorSet {
   const GuardedBuffer& buffer(Tensor tensor) const { return buffers_[static_cast<size_t>(tensor)]; }
   int64_t list_bytes(const TensorEntry& entry) const;     // of an index or a list
   int64_t element_bytes(const TensorEntry& entry) const;  // the same
+  void allocate_parameters();
   void generate_tokens();
   void generate_initial();
   std::string damaged_output() const;

@@ -29,6 +29,7 @@ void add_explain(Command app, int& exit_code);
 void add_plan(Command app, int& exit_code);
 void add_verify(Command app, int& exit_code);
 void add_bench(Command app, int& exit_code);
+void add_run(Command app, int& exit_code);
 void add_calibrate(Command app, int& exit_code);
 // These read the other commands from `app`, so that what they print cannot differ from what the parser takes.
 void add_help(Command app);

@@ -98,8 +98,8 @@ TimedInputs::TimedInputs(check::Trial& trial) : trial_(trial) {
   sets_.push_back(&first);
   for (int64_t i = 1; i < num_sets; ++i) {
     others_.push_back(std::make_unique<gpu::DeviceTensors>(first));
-    // Where only the CPU can make others, the values stay the same.
-    others_.back()->generate(c.seed + static_cast<uint64_t>(i));
+    // Where only the CPU can make others, or they were given, the values stay the same.
+    if (trial.drawn()) others_.back()->generate(c.seed + static_cast<uint64_t>(i));
     sets_.push_back(others_.back().get());
   }
 }

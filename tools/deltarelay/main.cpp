@@ -4,6 +4,7 @@
 #include <exception>
 #include <stdexcept>
 
+#include "arrays/arrays.h"
 #include "deltarelay/commands.h"
 #include "deltarelay/deltarelay.hpp"
 #include "deltarelay/device_facts.h"
@@ -65,6 +66,7 @@ constexpr const char* kFooter = R"(Examples:
   deltarelay verify tests/cases/smoke.txt
   deltarelay verify "gdn fp32 hqk=2 hv=8 seqs=2048,1,0,65 init final" --with "backend=cpu segments=3"
   deltarelay bench tests/cases/cpu-bench.txt --json results.json
+  deltarelay run kda mine.npz --out results.npz l2norm gate=bounded:-5
   deltarelay calibrate --output cpu.json
 
 A case is one line: rule, data type, then words in any order, such as
@@ -91,6 +93,7 @@ int run(int argc, char** argv) {
   add_plan(app, exit_code);
   add_verify(app, exit_code);
   add_bench(app, exit_code);
+  add_run(app, exit_code);
   add_calibrate(app, exit_code);
   add_help(app);
   add_man(app);
@@ -98,6 +101,9 @@ int run(int argc, char** argv) {
   try {
     if (const std::optional<int> ended = line.parse(argc, argv)) return *ended;
   } catch (const cases::CaseError& error) {
+    std::fprintf(stderr, "deltarelay: %s\n", error.what());
+    return kExitUsage;
+  } catch (const arrays::FileError& error) {
     std::fprintf(stderr, "deltarelay: %s\n", error.what());
     return kExitUsage;
   } catch (const UsageError& error) {

@@ -76,7 +76,11 @@ double percentile(std::vector<double> values, double share) {
 }
 
 Spread spread_of(const std::vector<double>& ms) {
-  return {percentile(ms, 0.5), percentile(ms, 0.1), percentile(ms, 0.9), static_cast<int64_t>(ms.size())};
+  return {.median = percentile(ms, 0.5),
+          .low = percentile(ms, 0.1),
+          .high = percentile(ms, 0.9),
+          .least = percentile(ms, 0.0),
+          .runs = static_cast<int64_t>(ms.size())};
 }
 
 cases::Case unsplit_of(const cases::Case& c) {

@@ -15,6 +15,7 @@ struct Spread {  // milliseconds
   double median = 0;
   double low = 0;   // 10th percentile
   double high = 0;  // 90th percentile
+  double least = 0;
   int64_t runs = 0;
 };
 
