@@ -105,10 +105,9 @@ static PyObject* run(const Entry* entry, PyObject* const* objects, const Argumen
   for (int i = 0; i < entry->num_outputs; ++i) {
     const Output* output = &entry->outputs[i];
     void* data = NULL;
-    made[output->argument] =
-        output->argument == ARG_O
-            ? allocate_like(arguments->framework, output, &arguments->views[ARG_V], entry->device, &data)
-            : allocate(arguments->framework, output, entry->device, &data);
+    made[output->argument] = output->argument == ARG_O ? allocate_like(arguments->framework, output,
+                                                                       &arguments->views[ARG_V], entry->device, &data)
+                                                       : allocate(arguments->framework, output, entry->device, &data);
     if (made[output->argument] == NULL) goto done;
     ((void**)&tensors.q)[output->argument] = data;
   }
@@ -120,14 +119,10 @@ static PyObject* run(const Entry* entry, PyObject* const* objects, const Argumen
 
   dr_status status;
   const char* message = NULL;
-  Py_BEGIN_ALLOW_THREADS
-  status = g_execute(entry->handle, &tensors, memory, entry->workspace_bytes, stream);
+  Py_BEGIN_ALLOW_THREADS status = g_execute(entry->handle, &tensors, memory, entry->workspace_bytes, stream);
   if (status != DR_SUCCESS) message = g_last_error();
-  Py_END_ALLOW_THREADS
-  if (status == DR_SUCCESS)
-    results = results_of(objects, made);
-  else
-    Py_XDECREF(PyObject_CallFunction(g_fail, "is", (int)status, message));
+  Py_END_ALLOW_THREADS if (status == DR_SUCCESS) results = results_of(objects, made);
+  else Py_XDECREF(PyObject_CallFunction(g_fail, "is", (int)status, message));
 
 done:
   Py_XDECREF(workspace);
@@ -254,7 +249,8 @@ static PyObject* set_torch(PyObject* module, PyObject* args) {
 
 static PyMethodDef g_methods[] = {
     {"call", (PyCFunction)(void (*)(void))call, METH_FASTCALL,
-     "call(settings, *tensors): (o, final, checkpoint), NotImplemented where Python has to look at the tensors first, or what "
+     "call(settings, *tensors): (o, final, checkpoint), NotImplemented where Python has to look at the tensors first, "
+     "or what "
      "stands for such a call in the dict of plans."},
     {"remember", remember, METH_O, "Makes a plan the calling thread's last one."},
     {"last_plan", last_plan, METH_NOARGS, "The plan of the calling thread's last call, or None."},

@@ -86,8 +86,8 @@ static PyObject* entry_new(PyTypeObject* type, PyObject* args, PyObject* keyword
   int device_type, device_id;
   unsigned int pointers;
   int late;
-  if (!PyArg_ParseTuple(args, "OKn(ii)IpO!", &plan, &handle, &workspace_bytes, &device_type, &device_id, &pointers, &late,
-                        &PyTuple_Type, &outputs))
+  if (!PyArg_ParseTuple(args, "OKn(ii)IpO!", &plan, &handle, &workspace_bytes, &device_type, &device_id, &pointers,
+                        &late, &PyTuple_Type, &outputs))
     return NULL;
   const Py_ssize_t count = PyTuple_Size(outputs);
   if (count > MAX_OUTPUTS) {
@@ -145,13 +145,14 @@ static PyObject* entry_take_used(PyObject* object, PyObject* unused) {
   return PyBool_FromLong(used);
 }
 
-static PyGetSetDef g_getters[] = {{"plan", entry_plan, NULL, "The plan that this entry runs.", NULL}, {NULL, NULL, NULL, NULL, NULL}};
+static PyGetSetDef g_getters[] = {{"plan", entry_plan, NULL, "The plan that this entry runs.", NULL},
+                                  {NULL, NULL, NULL, NULL, NULL}};
 static PyMethodDef g_methods[] = {
     {"take_used", entry_take_used, METH_NOARGS, "Whether the entry was found since this was last asked."},
     {NULL, NULL, 0, NULL}};
-static PyType_Slot g_slots[] = {{Py_tp_new, entry_new},       {Py_tp_dealloc, entry_dealloc},
-                                {Py_tp_getset, g_getters},    {Py_tp_methods, g_methods},
-                                {Py_tp_doc, "What is kept of a plan."}, {0, NULL}};
+static PyType_Slot g_slots[] = {
+    {Py_tp_new, entry_new},     {Py_tp_dealloc, entry_dealloc},         {Py_tp_getset, g_getters},
+    {Py_tp_methods, g_methods}, {Py_tp_doc, "What is kept of a plan."}, {0, NULL}};
 static PyType_Spec g_spec = {"deltarelay._core.Entry", sizeof(Entry), 0, Py_TPFLAGS_DEFAULT, g_slots};
 
 int entry_add_type(PyObject* module) {

@@ -17,8 +17,7 @@ typedef struct {
 } Output;
 
 typedef struct {
-  PyObject_HEAD
-  PyObject* plan; /* the Python object that owns the plan */
+  PyObject_HEAD PyObject* plan; /* the Python object that owns the plan */
   const dr_plan* handle;
   size_t workspace_bytes;
   DlpackDevice device;
@@ -26,7 +25,7 @@ typedef struct {
   bool late;         /* the plan knows a bound of the tokens; a call says how many it has */
   int num_outputs;
   Output outputs[MAX_OUTPUTS]; /* that are allocated */
-  bool used; /* once the entry was found again: its turn to leave the cache comes later */
+  bool used;                   /* once the entry was found again: its turn to leave the cache comes later */
 } Entry;
 
 extern PyTypeObject* g_entry_type;

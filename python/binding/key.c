@@ -61,8 +61,8 @@ PyObject* key_of(PyObject* settings_key, const Arguments* arguments) {
   if (PyBytes_AsStringAndSize(settings_key, &settings, &settings_bytes) != 0) return NULL;
   const uint8_t flags = (uint8_t)settings[settings_bytes - 1];
   const View* lengths = host_lengths(arguments, flags);
-  if (lengths != NULL && (lengths->ndim != 1 || lengths->device.type != DLPACK_CPU ||
-                          (lengths->strides[0] != 1 && lengths->shape[0] > 1)))
+  if (lengths != NULL &&
+      (lengths->ndim != 1 || lengths->device.type != DLPACK_CPU || (lengths->strides[0] != 1 && lengths->shape[0] > 1)))
     return NULL;
   const bool late = arguments->views[ARG_SEQ_OFFSETS].given && lengths == NULL;
   const int32_t token_axis = late && (flags & KEY_BUCKETS) ? arguments->views[ARG_Q].ndim - 3 : -1;

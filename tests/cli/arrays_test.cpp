@@ -41,7 +41,7 @@ class Formats : public testing::TestWithParam<Format> {
   std::vector<std::byte> data_ = bytes_of("abcdefghijklmnopqrstuvwxyz");
 };
 INSTANTIATE_TEST_SUITE_P(All, Formats, testing::Values(Format::kNpz, Format::kSafetensors),
-                         [](const auto& info) { return info.param == Format::kNpz ? "npz" : "safetensors"; });
+                         [](const auto& format) { return format.param == Format::kNpz ? "npz" : "safetensors"; });
 
 TEST_P(Formats, RoundTrip) {
   const File file(sample());
