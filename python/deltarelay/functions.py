@@ -139,9 +139,8 @@ def forward(
             0 (needs l2norm and a sigmoid form of beta).
         carry_log_decay: natural logarithm, -80 to below 0, with carry="truncated"; -16 if None.
         math: "default", or "tf32" for faster and less exact products of fp32 data on cuda-sm80.
-        late_lengths: take lengths from seq_offsets during the call, on the CPU too, as a call on CUDA tensors always
-        does.
-            Calls of about as many tokens then share a plan.
+        late_lengths: take lengths from seq_offsets during the call, on the CPU too, as a call on CUDA tensors
+            always does. Calls of about as many tokens then share a plan.
 
     Returns:
         Outputs(o, final, checkpoint), None for what was not asked for. A tensor that was given to be written is
