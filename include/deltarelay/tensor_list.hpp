@@ -140,9 +140,11 @@ inline constexpr std::array<TensorEntry, kNumTensors> kTensors = [] {
 constexpr const TensorEntry& entry_of(Tensor tensor) { return kTensors[static_cast<size_t>(tensor)]; }
 
 // Where a problem says how tensors of tokens and pools lie.
+using LayoutMember = dr_layout dr_problem::*;  // of a name: nvcc writes members of such a type so that GCC warns
+using StateMember = dr_state dr_problem::*;
 struct TensorLayout {
   Tensor tensor;
-  dr_layout dr_problem::*layout;
+  LayoutMember layout;
   const char* argument;
 };
 inline constexpr TensorLayout kTensorLayouts[] = {{Tensor::kQ, &dr_problem::layout_q, "problem.layout_q"},
@@ -153,7 +155,7 @@ inline constexpr TensorLayout kTensorLayouts[] = {{Tensor::kQ, &dr_problem::layo
                                                   {Tensor::kO, &dr_problem::layout_o, "problem.layout_o"}};
 struct TensorPool {
   Tensor tensor;
-  dr_state dr_problem::*state;
+  StateMember state;
 };
 inline constexpr TensorPool kTensorPools[] = {{Tensor::kInitial, &dr_problem::initial},
                                               {Tensor::kFinal, &dr_problem::final},
