@@ -290,6 +290,14 @@ TEST(TensorSet, FindsWhatARunMustNotDo) {
   }
 }
 
+TEST(TensorSet, StatesInPlaceKeepBothPromises) {
+  for (const char* align : {"initial:32", "final:2", "initial:2,final:32"}) {
+    const cases::Case c = cases::parse(std::string("kda fp32 hv=1 dk=8 seqs=20 init final=in-place align=") + align);
+    const Outcome outcome = check_case(c);
+    EXPECT_TRUE(outcome.passed()) << report(c, outcome);
+  }
+}
+
 TEST(TensorSet, HoldsNanWhereTheLibraryMustNotLook) {
   const cases::Case c = cases::parse("kda bf16 hv=2 dk=8 seqs=5,6,7,8 tail=2 init=slots:null=1:negative mask");
   const check::TensorSet x(c);

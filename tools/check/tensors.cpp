@@ -59,8 +59,10 @@ StateTensor TensorSet::allocate_pool(Tensor tensor, Index& index, const cases::S
   pool.stride_slot = case_.heads_v * pool.stride_head + state.pad;
   pool.num_slots = cases::pool_size(state, entries);
   GuardedBuffer& memory = buffer(tensor);
-  memory = GuardedBuffer(pool.num_slots * pool.stride_slot * bytes_of(state.dtype),
-                         alignment_of(state.dtype, case_.alignments[tensor]));
+  int64_t alignment = alignment_of(state.dtype, case_.alignments[tensor]);
+  if (case_.in_place && tensor == Tensor::kFinal)  // it is the initial pool too
+    alignment = std::max(alignment, alignment_of(state.dtype, case_.alignments[Tensor::kInitial]));
+  memory = GuardedBuffer(pool.num_slots * pool.stride_slot * bytes_of(state.dtype), alignment);
   pool.data = memory.data();
   if (state.use == DR_STATE_ROWS) {
     for (int64_t n = 0; n < entries; ++n) pool.slots.push_back(n);
