@@ -3,7 +3,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <iterator>
@@ -41,7 +43,7 @@ class Formats : public testing::TestWithParam<Format> {
   std::vector<std::byte> data_ = bytes_of("abcdefghijklmnopqrstuvwxyz");
 };
 INSTANTIATE_TEST_SUITE_P(All, Formats, testing::Values(Format::kNpz, Format::kSafetensors),
-                         [](const auto& format) { return format.param == Format::kNpz ? "npz" : "safetensors"; });
+                         [](const auto& given) { return given.param == Format::kNpz ? "npz" : "safetensors"; });
 
 TEST_P(Formats, RoundTrip) {
   const File file(sample());
