@@ -122,8 +122,7 @@ TensorFacts facts_of(const Problem& p, const TensorEntry& entry) {
   facts.element_bytes =
       entry.type == TensorType::kByte ? 1 : static_cast<int64_t>(size_of(dtype_of(p, entry.type, facts.pool)));
   int64_t promised = entry.kind == TensorKind::kPool ? facts.pool->alignment : 1;
-  if (entry.kind == TensorKind::kRows) {
-    const RowsField field = rows_field(entry.tensor);
+  if (const RowsField field = rows_field(entry.tensor); field.strides != nullptr) {
     facts.strides = &(p.*field.strides);
     promised = p.alignment.*field.alignment;
   }

@@ -103,8 +103,8 @@ struct RuleCalls {
     const double local_ns = 2 * (narrow_long.ns() - narrow.ns()) / more - emit_ns;
     const double summarize_ns = (thirds_long.ns() - thirds.ns() - 3 * kThird * emit_ns) / kThird;
     // Twice as many segments are so many more folds. Of the chunks those of the first and the last segment are not summarized.
-    const double more_summarized = kLong / kPieces;
-    const double carry_ns = (more_pieces.ns() - pieces.ns() - more_summarized * summarize_ns) / kPieces;
+    constexpr int64_t kMoreSummarized = kLong / kPieces;
+    const double carry_ns = (more_pieces.ns() - pieces.ns() - kMoreSummarized * summarize_ns) / kPieces;
     // A summary is a walk with other columns, a fold a product of the size of a few chunks.
     const bool credible = emit_ns > 0 && summarize_ns > 0.5 * emit_ns && summarize_ns < 4 * emit_ns && local_ns > 0 &&
                           local_ns < emit_ns && carry_ns > 0 && carry_ns < 20 * emit_ns;
