@@ -293,8 +293,8 @@ TEST(TensorSet, FindsWhatARunMustNotDo) {
 TEST(TensorSet, StatesInPlaceKeepBothPromises) {
   for (const char* align : {"initial:32", "final:2", "initial:2,final:32"}) {
     const cases::Case c = cases::parse(std::string("kda fp32 hv=1 dk=8 seqs=20 init final=in-place align=") + align);
-    const Outcome outcome = check_case(c);
-    EXPECT_TRUE(outcome.passed()) << report(c, outcome);
+    const check::Outcome outcome = check::check_case(c);
+    EXPECT_TRUE(outcome.passed()) << check::report(c, outcome);
   }
 }
 
