@@ -35,6 +35,7 @@ has numpy || fetch NumPy numpy
 has pytest || fetch pytest pytest
 has ruff || fetch ruff ruff
 has scikit_build_core || fetch scikit-build-core scikit-build-core
+has matplotlib || fetch matplotlib matplotlib
 if [ "${DELTARELAY_TORCH:-1}" != 0 ]; then
   if ! has torch; then
     free=$(df --output=avail -BG . | tail -1 | tr -dc 0-9)
