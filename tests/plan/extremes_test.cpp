@@ -16,9 +16,10 @@
 namespace deltarelay {
 namespace {
 
-// Time of the thread, so that a busy machine does not count; still it may be slow, and other threads share its core and caches.
+// Time of the thread, so that waiting does not count. Other threads still share its core and caches: the slowest plan took 29 ms on an idle
+// Xeon and over 100 beside other tests.
 #if defined(NDEBUG) && defined(__OPTIMIZE__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-constexpr double kMostMilliseconds = 50 * 2;
+constexpr double kMostMilliseconds = 50 * 4;
 #else
 constexpr double kMostMilliseconds = 50 * 40;
 #endif
