@@ -80,7 +80,7 @@ class Calibrate(unittest.TestCase):
             facts["units"] = 7
             facts["name"] = "next door"
             for row in facts["costs"]:
-                row["emit_ns"] *= 1000
+                row["emit_ns"] = min(row["emit_ns"] * 1000, 2**31 - 1)  # a sanitizer makes it large
 
         path, facts = self.changed(change)
         out, here = self.plan(path)
