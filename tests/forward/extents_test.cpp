@@ -135,7 +135,7 @@ TEST(FarSlots, PoolBeyond32Bits) {
 
 INSTANTIATE_TEST_SUITE_P(Many, ForwardCase, testing::ValuesIn(cases_in(R"(
   pairs-over-65535:       kda fp32 hv=2 dk=8 seqs=2x35000 init final
-  pairs-over-65535-gdn:   gdn bf16 hv=32 dk=16 seqs=16x2050
+  pairs-over-65535-gdn:   gdn bf16 hv=32 dk=8 dv=16 seqs=8x2050
   pairs-over-65535-batch: gdn fp32 hv=4 dk=4 batch=17000x1 init=key final=in-place
   heads-over-65535:       kda fp32 hv=65536 dk=4 seqs=3 final
   late:                   gdn fp32 hv=2 dk=8 seqs=1x33000,70 lengths=execute final
