@@ -78,7 +78,7 @@ def check_wheel(wheel: pathlib.Path, allowed: set[str]) -> list[str]:
         problems.append(f"{wheel.name}: expected version {version_of_project()} of CMakeLists.txt, found {version}")
     with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder)
-        names = archive.namelist()
+        names = [name for name in archive.namelist() if not name.endswith("/")]  # auditwheel adds folders
         problems += [f"{wheel.name}: expected {package}/{name}, found no such file"
                      for name in expected_files if f"{package}/{name}" not in names]
         for name in ("LICENSE", "NOTICE"):
