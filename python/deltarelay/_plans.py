@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from . import _abi, _library, _problem
 from ._settings import Settings
-from ._views import DTYPES, TensorSpec, View, is_torch, numpy_dtype, view_of
+from ._views import TensorSpec, View, is_torch, numpy_dtype, view_of
 from .errors import Invalid
 
 ARGUMENTS = (*_abi.POINTERS, "host_offsets")
@@ -128,7 +128,7 @@ class Copies(NamedTuple):
 
 # Key (see binding/key.c and _ctypes_call.py): an entry, or Copies.
 PLANS: dict[bytes, Any] = {}
-# Engines that see new lengths in every step fill it; a plan takes some kilobytes and up to 35 us.
+# Engines that see new lengths in every step fill it. A plan that is not here costs a call 174 us (a loaded Xeon).
 MOST_PLANS = 512
 _lock = threading.Lock()
 
@@ -205,4 +205,4 @@ def maker(entry_type: Callable[..., Any]) -> Callable[..., Any]:
     return make_plan
 
 
-__all__ = ["ARGUMENTS", "DTYPES", "MOST_PLANS", "PLANS", "Copies", "Entry", "Plan", "maker", "request_of"]
+__all__ = ["ARGUMENTS", "MOST_PLANS", "PLANS", "Copies", "Entry", "Plan", "maker", "request_of"]

@@ -179,7 +179,6 @@ def _forward_into(*arguments: Any) -> None:
 
 
 # ---- shapes alone
-# ------------------------------------------------------------------------------------------------------
 
 
 def _check(condition: Any, message: str) -> None:
@@ -306,7 +305,6 @@ def _fake_into(o: Any, *arguments: Any) -> None:
 
 
 # ---- registration
-# ------------------------------------------------------------------------------------------------------
 
 
 def _register() -> torch.library.Library:
@@ -335,7 +333,6 @@ _ops = torch.ops.deltarelay
 
 
 # ---- the way to them
-# ---------------------------------------------------------------------------------------------------
 
 
 _NAMES = ("q", "k", "v", "g", "beta", "a_log", "dt_bias", "o", "initial")

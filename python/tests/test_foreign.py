@@ -42,7 +42,6 @@ def refused(x: dict[str, Any], name: str, value: Any, words: str, error: Any = d
 
 
 # ---- of torch, and read
-# ------------------------------------------------------------------------------------------------
 
 
 def test_parameters(x: dict[str, Any]) -> None:
@@ -150,7 +149,6 @@ def test_slices_of_one_tensor_are_read_as_they_lie(x: dict[str, Any]) -> None:
 
 
 # ---- of torch, without memory or with more
-# -----------------------------------------------------------------------------
 
 
 class Named(torch.Tensor):
@@ -234,7 +232,6 @@ def test_export(x: dict[str, Any]) -> None:
 
 
 # ---- of torch, and refused
-# ---------------------------------------------------------------------------------------------
 
 
 def test_dtensors(x: dict[str, Any]) -> None:
@@ -293,7 +290,6 @@ def test_nested(x: dict[str, Any]) -> None:
 
 
 # ---- of others
-# ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", [*ROWS, "initial", "seq_offsets"])

@@ -95,8 +95,8 @@ def gdn_extend(
     **unknown: Any,
 ) -> tuple[Any, None, None]:
     """(o, None, None): states are in the pool, and what the prefix cache wants in track_state. Gates are logarithms,
-    beta is past
-    its sigmoid, q and k are normalised here."""
+    beta is
+    past its sigmoid, q and k are normalised here."""
     check_unknown("GDN extend", unknown)
     _refuse_plans(state_checkpoint_cu_starts, num_state_checkpoints, state_checkpoint_every_n_tokens)
     result = forward(
@@ -150,8 +150,7 @@ def kda_extend(
     **unknown: Any,
 ) -> Any:
     """o, or (o, h) if intermediate states are asked for: h is None where track_state has what is needed of them. The
-    gate is raw
-    with A_log, a logarithm without; beta is a logit where beta_is_raw says so."""
+    gate is raw with A_log, a logarithm without; beta is a logit where beta_is_raw says so."""
     check_unknown("KDA extend", unknown)
     _refuse_plans(state_checkpoint_cu_starts, num_state_checkpoints, state_checkpoint_every_n_tokens)
     if is_spec_decode:
@@ -197,8 +196,7 @@ def _track_from_h(h: Any, query_start_loc: Any, track_state: Any, track_chunk_id
 
 def _kernel_class(base: Any, name: str, ours: Any) -> Any:
     """SGLang's own Triton kernel, with our extend: what SGLang does for that kind, prefill graphs among it, goes on,
-    and it is
-    what a call that we decline is left to."""
+    and it is what a call that we decline is left to."""
     knows_tracking = base.supports_track_state_snapshot
 
     class DeltaRelayKernel(base):

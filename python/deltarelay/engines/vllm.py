@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import forward
-from ..errors import Invalid, Unsupported
+from ..errors import Invalid
 from ._adapter import (
     Drift,
     check_signature,
@@ -30,7 +30,6 @@ RECORDED = "0.33.0"
 SWITCH = "DELTARELAY_VLLM"
 
 # ---- GDN
-# ---------------------------------------------------------------------------------------------------------------
 
 GDN_MODULE = "vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn"
 GDN_CLASS = "ChunkGatedDeltaRule"
@@ -136,7 +135,6 @@ def _register_gdn() -> None:
 
 
 # ---- KDA
-# ---------------------------------------------------------------------------------------------------------------
 
 K3_PARAMETERS = (
     "q",
@@ -349,7 +347,6 @@ def _replace(module_name: str, name: str, parameters: tuple[str, ...], ours: Cal
 
 
 # ---- the entry point
-# ---------------------------------------------------------------------------------------------------
 
 _done: dict[str, str] = {}
 
@@ -385,7 +382,6 @@ def register() -> dict[str, str]:
 __all__ = [
     "RECORDED",
     "SWITCH",
-    "Unsupported",
     "flashkda_prefill",
     "gdn_prefill",
     "glm_prefill",

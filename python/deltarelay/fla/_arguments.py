@@ -7,6 +7,7 @@ import re
 import warnings
 from typing import Any, NamedTuple, NoReturn
 
+from .. import _call
 from .._problem import CHUNK
 from .._settings import Settings, Values, settings
 from ..errors import Error, Invalid, Unsupported, WrongType
@@ -125,3 +126,25 @@ def in_fla_words(error: Error) -> Error:
     text = _WORDS.sub(lambda found: _NAMES[found.group(0)], str(error))
     text = text.replace("with gate='softplus'", "with use_gate_in_kernel=True and no lower_bound")
     return type(error)(text)
+
+
+def run(
+    chosen: Chosen,
+    compiling: bool,
+    rows: tuple[Any, ...],
+    parameters: tuple[Any, Any],
+    initial_state: Any,
+    cu_seqlens: Any,
+    host_offsets: Any,
+) -> tuple[Any, Any, Any]:
+    """(o, final, h). `rows` are q, k, v, g and beta, `parameters` A_log and dt_bias."""
+    given = parameters if chosen.raw_gate else (None, None)
+    tensors = (*rows, *given, None, initial_state, *(None,) * 8, cu_seqlens, None, host_offsets)
+    if compiling:
+        from .. import torch_ops
+
+        return torch_ops.dispatch(chosen.settings, tensors)
+    try:
+        return _call.call(chosen.settings, *tensors)
+    except Error as error:
+        raise in_fla_words(error) from None

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import _call
 from .._problem import CHUNK
-from ..errors import Error
 from ..functions import _compiling
 from ._arguments import (
     UNSET,
@@ -14,10 +12,10 @@ from ._arguments import (
     check_chunk_size,
     check_flags,
     choose,
-    in_fla_words,
     keep,
     refuse_context,
     renamed_layout,
+    run,
 )
 
 _known: dict[tuple[Any, ...], Chosen] = {}
@@ -107,40 +105,12 @@ def chunk_gated_delta_rule(
         state_v_first,
         chunk_size,
     )
-    settings, raw_gate = _choose(key, True) if compiling else _known.get(key) or _choose(key, False)
+    chosen = _choose(key, True) if compiling else _known.get(key) or _choose(key, False)
     if cp_context is not None:
         refuse_context(cp_context)
-    tensors = (
-        q,
-        k,
-        v,
-        g,
-        beta,
-        A_log if raw_gate else None,
-        dt_bias if raw_gate else None,
-        None,
-        initial_state,
-        None,
-        None,
-        None,
-        None,
-        None,
-        None,
-        None,
-        None,
-        cu_seqlens,
-        None,
-        None if cu_seqlens is None else cu_seqlens_cpu,
-    )
-    if compiling:
-        from .. import torch_ops
-
-        o, final, _ = torch_ops.dispatch(settings, tensors)
-        return o, final
-    try:
-        o, final, _ = _call.call(settings, *tensors)
-    except Error as error:
-        raise in_fla_words(error) from None
+    host_offsets = None if cu_seqlens is None else cu_seqlens_cpu
+    rows = (q, k, v, g, beta)
+    o, final, _ = run(chosen, compiling, rows, (A_log, dt_bias), initial_state, cu_seqlens, host_offsets)
     return o, final
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import _call
 from .._problem import CHUNK
-from ..errors import Error, Invalid, Unsupported
+from ..errors import Invalid, Unsupported
 from ..functions import _compiling
 from ._arguments import (
     UNSET,
@@ -15,10 +14,10 @@ from ._arguments import (
     check_flags,
     check_number,
     choose,
-    in_fla_words,
     keep,
     refuse_context,
     renamed_layout,
+    run,
 )
 
 _known: dict[tuple[Any, ...], Chosen] = {}
@@ -152,44 +151,16 @@ def chunk_kda(
         state_v_first,
         chunk_size,
     )
-    settings, raw_gate = _choose(key, True) if compiling else _known.get(key) or _choose(key, False)
+    chosen = _choose(key, True) if compiling else _known.get(key) or _choose(key, False)
     if cp_context is not None:
         refuse_context(cp_context)
     if use_graph:
         _check_graph(cu_seqlens, max_num_seqs)
     if return_intermediate_states:
         _check_states(q, cu_seqlens, cu_seqlens_cpu, use_graph)
-    tensors = (
-        q,
-        k,
-        v,
-        g,
-        beta,
-        A_log if raw_gate else None,
-        dt_bias if raw_gate else None,
-        None,
-        initial_state,
-        None,
-        None,
-        None,
-        None,
-        None,
-        None,
-        None,
-        None,
-        cu_seqlens,
-        None,
-        None if cu_seqlens is None or use_graph else cu_seqlens_cpu,
-    )
-    if compiling:
-        from .. import torch_ops
-
-        o, final, h = torch_ops.dispatch(settings, tensors)
-    else:
-        try:
-            o, final, h = _call.call(settings, *tensors)
-        except Error as error:
-            raise in_fla_words(error) from None
+    host_offsets = None if cu_seqlens is None or use_graph else cu_seqlens_cpu
+    rows = (q, k, v, g, beta)
+    o, final, h = run(chosen, compiling, rows, (A_log, dt_bias), initial_state, cu_seqlens, host_offsets)
     if return_intermediate_states:
         return o, final, _shaped(h, q, cu_seqlens, use_graph)
     return o, final
