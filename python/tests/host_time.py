@@ -1,0 +1,147 @@
+"""Host and GPU time of a call on a GPU, beside the same case through the C interface.
+
+python tests/host_time.py [--command deltarelay]
+
+Host time is the median of single calls on an idle GPU, the plan cached, as `deltarelay bench` takes its own ("host
+us"). The budget of the package: a direct call at most the C path + 10 us, a registered operator + 25, a call through
+FLA at most FLA's own wrapper + 12 over the C path. GPU time is that of graph replays. Exit 1: over the budget.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import deltarelay
+
+HOST_CASE = "gdn bf16 g=fp32 b=fp32 hqk=4 hv=8 seqs=64 final gate=log:-5,0 l2norm device=cuda"
+GPU_CASE = "gdn bf16 g=fp32 b=fp32 hqk=16 hv=64 seqs=8192 final gate=log:-5,0 l2norm device=cuda"
+BUDGET_US = {"forward": 10.0, "operator": 25.0, "chunk_gated_delta_rule": 10.0, "through FLA": 12.0}
+CALLS = 2000
+
+
+def rows(tokens: int, keys: int, values: int) -> list[Any]:
+    q, k = (torch.randn(1, tokens, keys, 128, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    v = torch.randn(1, tokens, values, 128, device="cuda", dtype=torch.bfloat16)
+    return [q, k, v, -5 * torch.rand(1, tokens, values, device="cuda"), torch.rand(1, tokens, values, device="cuda")]
+
+
+def median_us(function: Callable[[], Any]) -> float:
+    times = []
+    for _ in range(CALLS):
+        begin = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - begin)
+        torch.cuda.synchronize()
+    return 1e6 * statistics.median(times)
+
+
+def replay_ms(function: Callable[[], Any]) -> float:
+    function()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        function()
+    times = []
+    for _ in range(60):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end))
+    return statistics.median(times)
+
+
+def bench(command: str, case: str) -> dict[str, Any]:
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        subprocess.run([*command.split(), "bench", *case.split(), "--json", file.name], check=True, capture_output=True)
+        return json.load(file)["rows"][0]
+
+
+def host_calls() -> dict[str, Callable[[], Any]]:
+    q, k, v, g, beta = tensors = rows(64, 4, 8)
+    operator = torch.ops.deltarelay.forward_o_final
+    calls: dict[str, Callable[[], Any]] = {
+        "torch.add": lambda: q + q,
+        "forward": lambda: deltarelay.forward("gdn", *tensors, final=True, l2norm=True),
+        "operator": lambda: operator("gdn", *tensors, "log", True),
+        "chunk_gated_delta_rule": lambda: deltarelay.chunk_gated_delta_rule(
+            q, k, v, g, beta, output_final_state=True, use_qk_l2norm_in_kernel=True
+        ),
+    }
+    try:
+        from fla.ops.gated_delta_rule import chunk_gated_delta_rule
+    except ImportError as error:
+        print(f"FLA: not timed: {error}")
+        return calls
+    from deltarelay.fla import _backend
+
+    print(deltarelay.fla.enable())
+
+    def through() -> Any:
+        return chunk_gated_delta_rule(q, k, v, g, beta, output_final_state=True, use_qk_l2norm_in_kernel=True)
+
+    ready = through()
+    ours = dict(_backend.OURS)
+
+    def wrapper_alone() -> Any:
+        return through()
+
+    def before(replaced: bool) -> None:
+        _backend.OURS.update({name: (lambda *_, **__: ready) for name in ours} if replaced else ours)
+
+    calls["FLA's wrapper"] = wrapper_alone
+    calls["through FLA"] = through
+    wrapper_alone.before = lambda: before(True)  # type: ignore[attr-defined]
+    wrapper_alone.after = lambda: before(False)  # type: ignore[attr-defined]
+    return calls
+
+
+def measure_host() -> dict[str, float]:
+    from deltarelay import torch_ops  # noqa: F401  registers the operators
+
+    found = {}
+    for name, function in host_calls().items():
+        getattr(function, "before", lambda: None)()
+        for _ in range(200):
+            function()
+        torch.cuda.synchronize()
+        found[name] = median_us(function)
+        getattr(function, "after", lambda: None)()
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--command", default=f"{sys.executable} -m deltarelay")
+    arguments = parser.parse_args()
+    with torch.no_grad():
+        found = measure_host()
+        tensors = rows(8192, 16, 64)
+        mine = replay_ms(lambda: deltarelay.forward("gdn", *tensors, final=True, l2norm=True))
+    path = bench(arguments.command, HOST_CASE)["host_us"]
+    print(f"C path {path:.2f} us")
+    failed = False
+    for name, us in found.items():
+        base = path + (found["FLA's wrapper"] if name == "through FLA" else 0.0)
+        over = f"  C path{' + wrapper' if name == 'through FLA' else ''} + {us - base:.2f}"
+        verdict = "" if name not in BUDGET_US else " ok" if us - base <= BUDGET_US[name] else " OVER"
+        failed |= verdict == " OVER"
+        print(f"{name:24} {us:7.2f} us{over if name in BUDGET_US else ''}{verdict}")
+    row = bench(arguments.command, GPU_CASE)
+    print(f"GPU time: Python {mine:.4f} ms, C path {json.dumps({k: v for k, v in row.items() if 'ms' in k})[:300]}")
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
