@@ -83,6 +83,10 @@ struct PairWarp {
 #pragma unroll
       for (int i = 0; i < 4; ++i) raw[b][i] = *reinterpret_cast<const float2*>(from + i * kStateWidth);
     }
+    // The loads above may still wait in the pipeline. The bulk copy that refills the stage does not queue behind them.
+    // Without the fence it overtakes them: a warp then reads rows of the M of kStages steps later (H200: one call in
+    // 200, for folds of more than kStages steps).
+    ptx::fence_proxy_async(ptx::space_shared);
     warp_arrive(&shared.consumed[ring.stage]);
     ring.advance();
 #pragma unroll
