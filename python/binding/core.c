@@ -27,20 +27,36 @@ static void* aligned(void* memory) {
   return (void*)((address + WORKSPACE_ALIGNMENT - 1) / WORKSPACE_ALIGNMENT * WORKSPACE_ALIGNMENT);
 }
 
-/* An object that holds the memory, or NULL with an exception set. */
-static PyObject* allocate_workspace(Framework framework, const Entry* entry, void** memory) {
+/* Memory that only the call needs, and who holds it. */
+typedef struct {
+  DlpackManaged* managed; /* of torch */
+  PyObject* array;        /* of NumPy */
+  void* memory;
+} Workspace;
+
+/* False with an exception set. */
+static bool allocate_workspace(Framework framework, const Entry* entry, Workspace* workspace) {
   static PyObject* byte_type;
-  if (byte_type == NULL && (byte_type = PyUnicode_InternFromString("u1")) == NULL) return NULL;
+  if (byte_type == NULL && (byte_type = PyUnicode_InternFromString("u1")) == NULL) return false;
   Output bytes = {.dtype = {DLPACK_UINT, 8, 1}, .ndim = 1, .numpy_dtype = byte_type};
   bytes.shape[0] = (int64_t)(entry->workspace_bytes + WORKSPACE_ALIGNMENT);
-  if (framework == FRAMEWORK_NUMPY) {
+  if (framework == FRAMEWORK_TORCH) {
+    workspace->managed = allocate_managed(&bytes, entry->device, &workspace->memory);
+  } else {
     bytes.numpy_shape = PyLong_FromLongLong(bytes.shape[0]);
-    if (bytes.numpy_shape == NULL) return NULL;
+    if (bytes.numpy_shape == NULL) return false;
+    workspace->array = allocate(framework, &bytes, entry->device, &workspace->memory);
+    Py_DECREF(bytes.numpy_shape);
   }
-  PyObject* object = allocate(framework, &bytes, entry->device, memory);
-  Py_XDECREF(bytes.numpy_shape);
-  *memory = aligned(*memory);
-  return object;
+  workspace->memory = aligned(workspace->memory);
+  return workspace->managed != NULL || workspace->array != NULL;
+}
+
+/* What is queued on the stream still has the memory: frameworks give it away again in the order of the stream. */
+static void release_workspace(Workspace* workspace) {
+  if (workspace->managed != NULL && workspace->managed->deleter != NULL)
+    workspace->managed->deleter(workspace->managed);
+  Py_XDECREF(workspace->array);
 }
 
 static int current_stream(Framework framework, DlpackDevice device, void** stream) {
@@ -98,9 +114,8 @@ static PyObject* run(const Entry* entry, PyObject* const* objects, const Argumen
   const View* q = &arguments->views[ARG_Q];
   if (entry->late) tensors.num_tokens = q->shape[q->ndim - 3];
   PyObject* made[NUM_ARGS] = {NULL};
-  PyObject* workspace = NULL;
+  Workspace workspace = {NULL, NULL, NULL};
   PyObject* results = NULL;
-  void* memory = NULL;
   void* stream = NULL;
   for (int i = 0; i < entry->num_outputs; ++i) {
     const Output* output = &entry->outputs[i];
@@ -111,21 +126,18 @@ static PyObject* run(const Entry* entry, PyObject* const* objects, const Argumen
     if (made[output->argument] == NULL) goto done;
     ((void**)&tensors.q)[output->argument] = data;
   }
-  if (entry->workspace_bytes > 0) {
-    workspace = allocate_workspace(arguments->framework, entry, &memory);
-    if (workspace == NULL) goto done;
-  }
+  if (entry->workspace_bytes > 0 && !allocate_workspace(arguments->framework, entry, &workspace)) goto done;
   if (current_stream(arguments->framework, entry->device, &stream) != 0 || remember_plan(entry->plan) != 0) goto done;
 
   dr_status status;
   const char* message = NULL;
-  Py_BEGIN_ALLOW_THREADS status = g_execute(entry->handle, &tensors, memory, entry->workspace_bytes, stream);
+  Py_BEGIN_ALLOW_THREADS status = g_execute(entry->handle, &tensors, workspace.memory, entry->workspace_bytes, stream);
   if (status != DR_SUCCESS) message = g_last_error();
   Py_END_ALLOW_THREADS if (status == DR_SUCCESS) results = results_of(objects, made);
   else Py_XDECREF(PyObject_CallFunction(g_fail, "is", (int)status, message));
 
 done:
-  Py_XDECREF(workspace);
+  release_workspace(&workspace);
   for (int i = 0; i < NUM_ARGS; ++i) Py_XDECREF(made[i]);
   return results;
 }

@@ -10,7 +10,7 @@ static void set_error(void* context, const char* kind, const char* message) {
   PyErr_SetString(PyExc_RuntimeError, message);
 }
 
-static PyObject* allocate_torch(const Output* output, DlpackDevice device, void** data) {
+DlpackManaged* allocate_managed(const Output* output, DlpackDevice device, void** data) {
   int64_t shape[MAX_NDIM];
   memcpy(shape, output->shape, sizeof shape);
   DlpackTensor like = {NULL, device, output->ndim, output->dtype, shape, NULL, 0};
@@ -20,8 +20,13 @@ static PyObject* allocate_torch(const Output* output, DlpackDevice device, void*
     return NULL;
   }
   *data = managed->tensor.data == NULL ? NULL : (char*)managed->tensor.data + managed->tensor.byte_offset;
+  return managed;
+}
+
+static PyObject* allocate_torch(const Output* output, DlpackDevice device, void** data) {
+  DlpackManaged* managed = allocate_managed(output, device, data);
   void* object = NULL;
-  if (g_torch.exchange->to_object(managed, &object) != 0) return NULL;
+  if (managed == NULL || g_torch.exchange->to_object(managed, &object) != 0) return NULL;
   return object;
 }
 

@@ -31,6 +31,9 @@ typedef struct {
 extern PyTypeObject* g_entry_type;
 int entry_add_type(PyObject* module);
 
+/* Memory of torch without an object of Python around it, which costs a microsecond. To be released by its `deleter`. NULL with
+ * an exception set. */
+DlpackManaged* allocate_managed(const Output* output, DlpackDevice device, void** data);
 /* A new object of the framework, and its memory. NULL with an exception set. */
 PyObject* allocate(Framework framework, const Output* output, DlpackDevice device, void** data);
 /* Outputs have v's shape, which the plan may not know. NULL with an exception set. */

@@ -161,13 +161,13 @@ def test_streams() -> None:
 
 
 def test_threads_with_streams_of_their_own() -> None:
-    expected = on_the_cpu(rows(), offsets([700, 300]))
+    tensors, lengths = rows(), offsets([700, 300])
+    expected = on_the_cpu(tensors, lengths)
     failures: list[BaseException] = []
 
     def work() -> None:
         try:
             with torch.cuda.stream(torch.cuda.Stream()):
-                tensors, lengths = rows(), offsets([700, 300])
                 for _ in range(20):
                     result = deltarelay.forward("gdn", *tensors, l2norm=True, seq_offsets=lengths, final=True)
                 torch.cuda.current_stream().synchronize()

@@ -255,8 +255,8 @@ void check_aliasing(const Problem& p, const dr_tensors& t, const CallCounts& cou
   const int64_t num_seqs = counts.num_seqs, num_tokens = counts.num_tokens;
   const int64_t read = rows_read(p, t, num_seqs, num_tokens, host_memory);
   const int64_t checkpoints = checkpoint_rows(p, t, num_seqs, host_memory);
-  // Of what only the device counts, a first one is there if there is a pointer.
-  const int64_t least_checkpoints = checkpoints < 0 ? 1 : checkpoints;
+  // Only the device knows the length of a list that it holds. The list may be empty, and then the pointer may be any.
+  const int64_t least_checkpoints = std::max<int64_t>(checkpoints, 0);
   const PoolMemory initial = pool_memory(p, p.initial, t.initial, num_seqs);
   const PoolMemory final = pool_memory(p, p.final, t.final, num_seqs);
   const PoolMemory checkpoint = pool_memory(p, p.checkpoint, t.checkpoint, least_checkpoints);

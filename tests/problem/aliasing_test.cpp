@@ -286,6 +286,23 @@ TEST(Aliasing, OnePoolForFinalStatesAndCheckpoints) {
   call.refuse("tensors.checkpoint_index[1]", "a slot that no final state is written to", "5, which has memory of");
 }
 
+// Nothing is written for an empty list, so its pool may begin where another tensor does.
+TEST(Aliasing, AnEmptyListOnTheDevice) {
+  CheckpointCall call;
+  int64_t offsets[4] = {0, 0, 0, 0};
+  int64_t positions[1] = {0};
+  call.request.checkpoints = DR_CHECKPOINTS_LIST;
+  call.request.checkpoint_every = 0;
+  call.tensors.checkpoint_offsets = offsets;
+  call.tensors.checkpoint_positions = positions;
+  call.tensors.checkpoint = offsets;
+  EXPECT_NO_THROW(call.run(true));
+  EXPECT_NO_THROW(call.run(false));
+  offsets[3] = 1;  // which only the host can see
+  EXPECT_NO_THROW(call.run(false));
+  EXPECT_THROW(call.run(true), Error);
+}
+
 TEST(Aliasing, CheckpointsAndInitialStates) {
   CheckpointCall call;
   call.use_initial(DR_STATE_SLOTS);
