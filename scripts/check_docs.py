@@ -26,7 +26,7 @@ import results_table
 ROOT = results_table.ROOT
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
-# Words that a kernel card (docs/kernels/*.md) may have, as `wc -w` counts them: what was tried belongs into docs/notebooks
+# A kernel card (docs/kernels/*.md) has fewer words than this, as `wc -w` counts them
 MOST_CARD_WORDS = 1500
 # A command that a document names, and the picture in docs/pictures that it drew
 DRAWN = re.compile(r"`deltarelay (plan [^`]*) --svg (\S+\.svg)`")
@@ -39,8 +39,8 @@ PRINTED = {
 
 
 def documents() -> list[pathlib.Path]:
-    folders = ("docs", "bench", "src")
-    return sorted([*ROOT.glob("*.md"), *(document for folder in folders for document in ROOT.glob(f"{folder}/**/*.md"))])
+    patterns = ("*.md", "docs/**/*.md", "bench/**/*.md", "src/**/*.md")
+    return sorted(document for pattern in patterns for document in ROOT.glob(pattern))
 
 
 def name_of(document: pathlib.Path) -> str:
