@@ -2,6 +2,7 @@
 """Do the documents tell the truth?
 
     check_docs.py links                  relative links lead to files and headings that exist
+    check_docs.py words                  kernel cards are short enough to be read at once
     check_docs.py results                generated tables equal what bench/results says
     check_docs.py support <command>      docs/support.md and the README hold what `deltarelay support --markdown` prints
     check_docs.py tensors <command>      docs/tensors.md holds what `deltarelay tensors --markdown` prints
@@ -25,6 +26,8 @@ import results_table
 ROOT = results_table.ROOT
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
+# A kernel card (docs/kernels/*.md) has fewer words than this, as `wc -w` counts them
+MOST_CARD_WORDS = 1500
 # A command that a document names, and the picture in docs/pictures that it drew
 DRAWN = re.compile(r"`deltarelay (plan [^`]*) --svg (\S+\.svg)`")
 # What a subcommand of `deltarelay` prints with --markdown -> the name of the section that holds it, and the documents that have one
@@ -36,7 +39,8 @@ PRINTED = {
 
 
 def documents() -> list[pathlib.Path]:
-    return sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("bench/**/*.md")])
+    patterns = ("*.md", "docs/**/*.md", "bench/**/*.md", "src/**/*.md")
+    return sorted(document for pattern in patterns for document in ROOT.glob(pattern))
 
 
 def name_of(document: pathlib.Path) -> str:
@@ -61,6 +65,18 @@ def check_links() -> list[str]:
                 problems.append(f"{name_of(document)}: link to '{link}', which does not exist")
             elif anchor and target.suffix == ".md" and anchor not in anchors(target):
                 problems.append(f"{name_of(document)}: link to '{link}', which has no such heading")
+    return problems
+
+
+def check_words() -> list[str]:
+    problems = []
+    for card in sorted(ROOT.glob("docs/kernels/*.md")):
+        words = len(card.read_text(encoding="utf-8").split())
+        if words >= MOST_CARD_WORDS:
+            problems.append(
+                f"{name_of(card)}: expected fewer than {MOST_CARD_WORDS} words, found {words}; "
+                "versions and what was tried belong into docs/notebooks"
+            )
     return problems
 
 
@@ -177,6 +193,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     what = parser.add_subparsers(dest="what", required=True)
     what.add_parser("links")
+    what.add_parser("words")
     what.add_parser("results")
     for name in (*PRINTED, "pictures"):
         printed = what.add_parser(name)
@@ -190,6 +207,7 @@ def main() -> int:
         update_printed(arguments.command, arguments.what)
     problems = {
         "links": check_links,
+        "words": check_words,
         "results": check_results,
         **{name: lambda: check_printed(arguments.command, arguments.what) for name in PRINTED},
         "pictures": lambda: check_pictures(arguments.command, arguments.update),

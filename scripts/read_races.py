@@ -4,7 +4,7 @@
     scripts/read_races.py <log of compute-sanitizer --tool racecheck> <cubin, object or library>...
 
 The machine code must be that of the run; cuobjdump and c++filt are looked for on PATH. Ask racecheck for all of its reports (--print-limit). A kind
-tells which text is meant (cards: docs/kernels/*, "Sanitizers"), not whether it is a race."""
+tells which text is meant (cards: docs/notebooks/*, "Sanitizers"), not whether it is a race."""
 import collections
 import re
 import shutil

@@ -96,6 +96,22 @@ class Documents(Tree):
         self.write("README.md", "[a](docs/a.md#another) [b](docs/b.md)\n")
         self.assertEqual(len(check_docs.check_links()), 2)
 
+    def test_links_of_opening_pages_beside_the_code(self):
+        self.write("docs/a.md", "# One heading\n")
+        self.write("src/kernels/cuda/README.md", "[a](../../../docs/a.md#one-heading)\n")
+        self.assertEqual(check_docs.check_links(), [])
+        self.write("src/kernels/cuda/README.md", "[a](../../docs/a.md)\n")
+        (problem,) = check_docs.check_links()
+        self.assertIn("src/kernels/cuda/README.md: link to '../../docs/a.md'", problem)
+
+    def test_a_card_that_is_too_long(self):
+        self.write("docs/kernels/a.md", "word " * (check_docs.MOST_CARD_WORDS - 1))
+        self.write("docs/notebooks/a.md", "word " * check_docs.MOST_CARD_WORDS)
+        self.assertEqual(check_docs.check_words(), [])
+        self.write("docs/kernels/b.md", "word\n" * check_docs.MOST_CARD_WORDS)
+        (problem,) = check_docs.check_words()
+        self.assertIn("docs/kernels/b.md: expected fewer than 1500 words, found 1500", problem)
+
     def test_programs_are_found(self):
         self.write("README.md", "```cpp\nint main() { return 0; }\n```\n```c\nint x;\n```\n")
         self.assertEqual([(d, l) for d, l, _ in check_docs.programs()], [("README.md", "cpp")])

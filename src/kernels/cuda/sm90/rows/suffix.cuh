@@ -16,7 +16,7 @@
 namespace deltarelay::cuda::sm90 {
 
 // A suffix is so many times what the last chunk says: a row whose suffix is not enough is walked whole behind it,
-// and phase 1 waits for it (docs/kernels/sm90-fused.md).
+// and phase 1 waits for it (docs/kernels/sm90-walk.md).
 constexpr float kSuffixSlack = 2.0f;
 __device__ __forceinline__ int suffix_of(const Item& item, float decay) {
   return suffix_chunks(decay, kSuffixSlack, item.row.chunks / kSuffixShare);
