@@ -9,8 +9,8 @@
     check_docs.py pictures <command>     docs/pictures holds what the commands draw that documents name
                                          (all four: --update writes it)
     check_docs.py code --cc <c> --cxx <c++> --library <libdeltarelay.so>
-                                         C and C++ programs in the documents compile, run and end with 0. Those with CUDA's
-                                         header compile where a toolkit is, and run where the library finds a GPU
+                                         C and C++ programs in the documents compile, run and end with 0. Those with
+                                         CUDA's header compile where a toolkit is, and run where there is a GPU
 """
 
 import argparse

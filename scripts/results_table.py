@@ -204,11 +204,17 @@ def some_table(results: dict) -> str:
         lines.append(f"| {words} | {ours} | {row['segments']} | {unsplit:.2f} | {elsewhere} |")
     held_rows = [row for row in results["rows"] if row["case"] in held and row["backend"] != PORTABLE]
     enough = [row for row in held_rows if row["ms"] <= limits_of(held[row["case"]], row, rows).get("required", 0)]
-    lines += ["", f"Of the speed this project asks of itself on Hopper, {len(enough)} cases of {len(held_rows)} are reached (commit {results['commit']})."]
+    lines += ["", f"{len(enough)} of {len(held_rows)} Hopper targets are met (commit {results['commit']})."]
     return "\n".join(lines) + "\n"
 
 
-PACKAGES = {"flashinfer": "FlashInfer", "cudnn": "cuDNN-frontend", "fla": "FLA", "flash_kda": "FlashKDA", "cula": "cuLA"}
+PACKAGES = {
+    "flashinfer": "FlashInfer",
+    "cudnn": "cuDNN-frontend",
+    "fla": "FLA",
+    "flash_kda": "FlashKDA",
+    "cula": "cuLA",
+}
 
 
 def words_of_case(line: str) -> str:
