@@ -7,9 +7,9 @@
 Further options: --only REGEX (names of cases), --packages NAME,NAME, --seconds S (of each timing), --stop-after S (no
 case is started later than that).
 
-On a GPU host without network, in a copy of this repository with .deps/python.tar.xz (scripts/fetch_deps.sh --python):
+On a GPU host without network, in a copy of this repository with what scripts/fetch_deps.sh --python left in .deps:
 
-    tar -xJf .deps/python.tar.xz -C .deps
+    cat .deps/python.tar.xz.* | tar -xJ -C .deps
     scripts/gpu_check.sh /tmp/out tools
     python3 bench/peers.py tests/cases/peers.txt --library build/gpu-check/libdeltarelay.so \\
         --json /tmp/out/peers-h200.json --stop-after 400

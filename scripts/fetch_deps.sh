@@ -7,7 +7,8 @@
 # --python also fetches what bench/peers.py times (PyPI): FLA, FlashInfer's GDN prefill with the CuTe DSL it is written
 # in, and cuDNN-frontend's KDA kernel for Hopper, each cut down to the modules of those kernels. They are for the Python
 # and processor of the GPU host (DELTARELAY_PEERS_PYTHON, 3.12; DELTARELAY_PEERS_PLATFORM, x86_64) and come twice: in
-# <folder>/python, and packed in <folder>/python.tar.xz for the way to a host without network.
+# <folder>/python, and packed for the way to a host without network, in parts of at most 40 MiB. There:
+#   cat .deps/python.tar.xz.* | tar -xJ -C .deps
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 python=
@@ -57,15 +58,16 @@ fetch_python() {
   echo "fetching ${peers[*]} (wheels for Python $version on $machine)"
   python3 -m pip download --quiet --no-deps --only-binary=:all: --dest "$wheels" --python-version "$version" \
     --implementation cp --abi "cp${version/./}" --abi abi3 --abi none "${platforms[@]}" --platform any "${peers[@]}"
-  rm -rf "$target/python" "$target/python.tar.xz"
+  rm -rf "$target/python" "$target"/python.tar.xz*
   mkdir -p "$target/python"
   for peer in "$wheels"/*.whl; do python3 -m zipfile -e "$peer" "$target/python"; done
   prune_python "$target/python"
   (cd "$wheels" && ls) >"$target/python/complete"
   rm -rf "$wheels"
-  XZ_OPT=${XZ_OPT:--T0 -6} tar -cJf "$target/python.tar.xz" -C "$target" --exclude=__pycache__ python
-  echo "$target/python: $(du -sh "$target/python" | cut -f1), packed $(du -h "$target/python.tar.xz" | cut -f1)," \
-    "from $(tr '\n' ' ' <"$target/python/complete")"
+  XZ_OPT=${XZ_OPT:--T0 -6} tar -cJ -C "$target" --exclude=__pycache__ python |
+    split -d -b 40m - "$target/python.tar.xz."
+  echo "$target/python: $(du -sh "$target/python" | cut -f1), packed:" "$target"/python.tar.xz.*
+  echo "from $(tr '\n' ' ' <"$target/python/complete")"
 }
 
 if [ -e "$target/complete" ]; then

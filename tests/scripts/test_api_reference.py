@@ -1,4 +1,4 @@
-"""scripts/api_reference.py on a small header: what it says of each kind of declaration, and that nothing is left out."""
+"""scripts/api_reference.py on a small header: what it says of each declaration, and that nothing is left out."""
 
 import pathlib
 import re
