@@ -1,4 +1,4 @@
-"""libdeltarelay.so on torch tensors, as little of it as a benchmark needs: one forward call from include/deltarelay/deltarelay.h."""
+"""libdeltarelay.so on torch tensors, as little of it as a benchmark needs: one forward call of deltarelay.h."""
 
 import ctypes as c
 
@@ -6,7 +6,7 @@ import torch
 
 RULES = {"kda": 1, "gdn": 2}
 DTYPES = {torch.float32: 1, torch.bfloat16: 2, torch.float16: 3}
-GATE_LOG, GATE_RAW_BOUNDED = 0, 3
+GATES = {"log": 0, "linear": 1, "softplus": 2, "bounded": 3}  # forms of the contract
 BETA_VALUE, BETA_LOGIT = 0, 1
 INT64 = 5
 STATE_ROWS, STATE_VALUE_MAJOR = 1, 1
@@ -105,7 +105,9 @@ class Library:
         if status != 0:
             raise RuntimeError(self.library.dr_last_error().decode())
 
-    def plan(self, rule: str, x: dict, offsets: list[int], lower_bound: float | None) -> tuple[c.c_void_p, int]:
+    def plan(
+        self, rule: str, x: dict, offsets: list[int], form: str, lower_bound: float | None
+    ) -> tuple[c.c_void_p, int]:
         """A plan for tensors of the shapes and types of x, and the bytes of workspace that it needs."""
         problem = make(Problem)
         host_offsets = (c.c_int64 * len(offsets))(*offsets)
@@ -116,7 +118,7 @@ class Library:
         problem.dk, problem.dv = x["q"].shape[2], x["v"].shape[2]
         problem.dtype, problem.dtype_o = DTYPES[x["q"].dtype], DTYPES[x["o"].dtype]
         problem.dtype_gate, problem.dtype_beta = DTYPES[x["g"].dtype], DTYPES[x["beta"].dtype]
-        problem.gate_form = GATE_RAW_BOUNDED if lower_bound else GATE_LOG
+        problem.gate_form = GATES[form]
         problem.lower_bound = lower_bound or 0.0
         problem.beta_form = BETA_LOGIT if rule == "kda" else BETA_VALUE
         problem.l2norm = 1
@@ -137,9 +139,9 @@ class Library:
         self.check(self.library.dr_plan_describe(plan, 0, text, needed, None))
         return text.value.decode()
 
-    def forward(self, rule: str, x: dict, offsets: list[int], lower_bound: float | None):
+    def forward(self, rule: str, x: dict, offsets: list[int], form: str, lower_bound: float | None):
         """A function that runs the case on the tensors of x, writing x["o"] and x["final"] on the current stream."""
-        plan, needed = self.plan(rule, x, offsets, lower_bound)
+        plan, needed = self.plan(rule, x, offsets, form, lower_bound)
         workspace = torch.empty(needed + 256, dtype=torch.uint8, device="cuda")
         base = (workspace.data_ptr() + 255) // 256 * 256
         tensors = make(Tensors)

@@ -27,5 +27,5 @@ cp "$measured" "$folder/$name.json"
   echo
   python3 scripts/results_table.py "$folder/$name.json"
 } >"$folder/$name.md"
-if [ "$folder" = bench/results ]; then python3 scripts/results_table.py --update README.md; fi
+if [ "$folder" = bench/results ]; then python3 scripts/results_table.py --update bench/README.md; fi
 echo "written: $folder/$name.json and $folder/$name.md"

@@ -4,19 +4,23 @@
     check_docs.py links                  relative links lead to files and headings that exist
     check_docs.py words                  kernel cards are short enough to be read at once
     check_docs.py results                generated tables equal what bench/results says
-    check_docs.py support <command>      docs/support.md and the README hold what `deltarelay support --markdown` prints
+    check_docs.py support <command>      docs/support.md holds what `deltarelay support --markdown` prints
     check_docs.py tensors <command>      docs/tensors.md holds what `deltarelay tensors --markdown` prints
     check_docs.py tiling <command>       docs/tiling.md holds what `deltarelay tiling --markdown` prints
     check_docs.py pictures <command>     docs/pictures holds what the commands draw that documents name
                                          (all four: --update writes it)
     check_docs.py code --cc <c> --cxx <c++> --library <libdeltarelay.so>
-                                         C and C++ programs in the documents compile, run and end with 0
+                                         C and C++ programs in the documents compile, run and end with 0. Those with
+                                         CUDA's header compile where a toolkit is, and run where there is a GPU
 """
 
 import argparse
+import ctypes
 import os
 import pathlib
 import re
+import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -32,7 +36,7 @@ MOST_CARD_WORDS = 1500
 DRAWN = re.compile(r"`deltarelay (plan [^`]*) --svg (\S+\.svg)`")
 # What a subcommand of `deltarelay` prints with --markdown -> the name of the section that holds it, and the documents that have one
 PRINTED = {
-    "support": ("support matrix", ["README.md", "docs/support.md"]),
+    "support": ("support matrix", ["docs/support.md"]),
     "tensors": ("tensor list", ["docs/tensors.md"]),
     "tiling": ("tiling tables", ["docs/tiling.md"]),
 }
@@ -161,31 +165,65 @@ def programs() -> list[tuple[str, str, str]]:
     return found
 
 
+def cuda_toolkit() -> pathlib.Path | None:
+    """The folder of a CUDA toolkit; None where there is none."""
+    nvcc = shutil.which("nvcc")
+    places = [os.environ.get("CUDA_HOME"), nvcc and pathlib.Path(nvcc).resolve().parent.parent, "/usr/local/cuda"]
+    folders = [pathlib.Path(place) for place in places if place]
+    return next((folder for folder in folders if (folder / "include" / "cuda_runtime.h").exists()), None)
+
+
+def finds_gpu(library: str) -> bool:
+    """Whether the library was built with CUDA and finds a GPU on this machine."""
+    device = ctypes.create_string_buffer(4096)  # a dr_device with room for the fields of later versions
+    struct.pack_into("I", device, 0, len(device))
+    return ctypes.CDLL(library).dr_device_find(b"cuda:0", device) == 0
+
+
+def compile_program(compiler: list[str], source: pathlib.Path, folder: pathlib.Path, toolkit: pathlib.Path | None):
+    """Makes `program` beside the source; returns what the compiler says if it fails."""
+    command = [*compiler, "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'include'}", str(source)]
+    command += ["-o", str(source.parent / "program"), f"-L{folder}", "-ldeltarelay", "-lm"]
+    if toolkit is not None:
+        command += [f"-isystem{toolkit / 'include'}", f"-L{toolkit / 'lib64'}"]
+        command += ["-lcudart_static", "-ldl", "-lrt", "-pthread"]
+    built = subprocess.run(command, capture_output=True, text=True)
+    return built.stderr if built.returncode != 0 else ""
+
+
 def check_code(cc: str, cxx: str, library: str) -> list[str]:
     found = programs()
     if not any(document == "README.md" for document, _, _ in found):
         return ["README.md: expected a C or C++ program, found none"]
-    problems = []
+    problems, done = [], {}
     folder = pathlib.Path(library).resolve().parent
     environment = {**os.environ, "LD_LIBRARY_PATH": str(folder)}
+    toolkit, gpu = cuda_toolkit(), finds_gpu(library)
     for document, language, text in found:
+        with_cuda = "<cuda_runtime.h>" in text
+        if with_cuda and toolkit is None:
+            done.setdefault("not compiled: no CUDA toolkit", []).append(document)
+            continue
         with tempfile.TemporaryDirectory() as work:
             source = pathlib.Path(work) / ("program.c" if language == "c" else "program.cpp")
             source.write_text(text, encoding="utf-8")
             compiler = [cc, "-std=c11"] if language == "c" else [cxx, "-std=c++20"]
-            program = pathlib.Path(work) / "program"
-            command = [*compiler, "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'include'}", str(source)]
-            command += ["-o", str(program), f"-L{folder}", "-ldeltarelay", "-lm"]
-            built = subprocess.run(command, capture_output=True, text=True)
-            if built.returncode != 0:
-                problems.append(f"{document}: a {language} program does not compile:\n{built.stderr}")
+            wrong = compile_program(compiler, source, folder, toolkit if with_cuda else None)
+            if wrong:
+                problems.append(f"{document}: a {language} program does not compile:\n{wrong}")
                 continue
-            run = subprocess.run([str(program)], capture_output=True, text=True, env=environment, timeout=120, cwd=work)
+            if with_cuda and not gpu:
+                done.setdefault("compiled, not run: no GPU", []).append(document)
+                continue
+            program = str(source.parent / "program")
+            run = subprocess.run([program], capture_output=True, text=True, env=environment, timeout=120, cwd=work)
             if run.returncode != 0:
                 words = run.stdout + run.stderr
                 problems.append(f"{document}: a {language} program ended with {run.returncode}:\n{words}")
-    if not problems:
-        print(f"{len(found)} programs in the documents compile and run")
+            else:
+                done.setdefault("compiled and run", []).append(document)
+    for verdict, where in done.items():
+        print(f"{len(where)} programs {verdict} ({', '.join(where)})")
     return problems
 
 

@@ -5,8 +5,12 @@
     scripts/results_table.py --short <results.json>  what it is held to alone, three cases a line, those that fall short first
     scripts/results_table.py --update <document>...  rewrite the generated sections of documents
 
-A generated section stands between `<!-- table: results <file.json> -->`, `<!-- table: some <file.json> -->` (a few rows of a GPU, for a first
-look) or `<!-- table: compare <file.json> <peers.json> -->` and `<!-- end of table -->`.
+A generated section stands between `<!-- table: KIND FILES -->` and `<!-- end of table -->`. Kinds and their files:
+
+    results <file.json>                 all rows of bench/results
+    some <file.json>                    a few rows of a GPU beside the best known elsewhere
+    peers <peers.json>                  rows of bench/peers.py: this library beside other packages
+    compare <file.json> <peers.json>    rows of a CPU beside other libraries
 """
 
 import json
@@ -200,7 +204,48 @@ def some_table(results: dict) -> str:
         lines.append(f"| {words} | {ours} | {row['segments']} | {unsplit:.2f} | {elsewhere} |")
     held_rows = [row for row in results["rows"] if row["case"] in held and row["backend"] != PORTABLE]
     enough = [row for row in held_rows if row["ms"] <= limits_of(held[row["case"]], row, rows).get("required", 0)]
-    lines += ["", f"Of the speed this project asks of itself on Hopper, {len(enough)} cases of {len(held_rows)} are reached (commit {results['commit']})."]
+    lines += ["", f"{len(enough)} of {len(held_rows)} Hopper targets are met (commit {results['commit']})."]
+    return "\n".join(lines) + "\n"
+
+
+PACKAGES = {
+    "flashinfer": "FlashInfer",
+    "cudnn": "cuDNN-frontend",
+    "fla": "FLA",
+    "flash_kda": "FlashKDA",
+    "cula": "cuLA",
+}
+
+
+def words_of_case(line: str) -> str:
+    """`GDN, 4 x 8,192 tokens, 16/64 heads` of a case line with sequences of one length."""
+    words = dict(word.split("=", 1) for word in line.split() if "=" in word)
+    length, _, count = words["seqs"].partition("x")
+    heads = words["hv"] if words["hqk"] == words["hv"] else f"{words['hqk']}/{words['hv']}"
+    unbounded = line.startswith("kda") and not words["gate"].startswith("bounded")
+    text = f"{line[:3].upper()}, {count or 1} x {int(length):,} tokens, {heads} heads"
+    return text + (", unbounded gates" if unbounded else "")
+
+
+def peers_table(results: dict) -> str:
+    """Whole calls in milliseconds, a column for each package; the fastest of a row in bold, eager calls marked."""
+    packages = results["packages"]
+    lines = ["| | DeltaRelay | " + " | ".join(f"{PACKAGES[name]} {packages[name]}" for name in packages) + " |"]
+    lines.append("|---|" + "--:|" * (len(packages) + 1))
+    marked = False
+    for row in results["rows"]:
+        times = {"": row["ms"], **row.get("peers", {})} if "ms" in row else {}
+        if not row.get("peers"):
+            continue
+        cells = []
+        for name in ("", *packages):
+            cell = f"{times[name]:#.3g}" if name in times else "-"
+            cell = f"**{cell}**" if times.get(name) == min(times.values()) else cell
+            cells.append(cell + (" (1)" if name in row.get("eager", []) else ""))
+            marked = marked or name in row.get("eager", [])
+        lines.append(f"| {words_of_case(row['line'])} | " + " | ".join(cells) + " |")
+    where = ", ".join(filter(None, [results["device"], results["date"][:10], results.get("note", "")]))
+    lines += ["", f"Milliseconds of a whole call. {where}." + (" (1): not captured, timed eagerly." if marked else "")]
     return "\n".join(lines) + "\n"
 
 
@@ -264,7 +309,9 @@ def section(kind: str, files: list[str]) -> str:
         return compare_table(load(files[0]), load(files[1]))
     if kind == "some":
         return some_table(load(files[0]))
-    raise SystemExit(f"unknown kind of table '{kind}': expected results, some or compare")
+    if kind == "peers":
+        return peers_table(load(files[0]))
+    raise SystemExit(f"unknown kind of table '{kind}': expected results, some, peers or compare")
 
 
 def regenerate(text: str) -> str:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 SCRIPTS = pathlib.Path(__file__).resolve().parent.parent.parent / "scripts"
 sys.path.insert(0, str(SCRIPTS))
@@ -116,6 +117,20 @@ class Documents(Tree):
         self.write("README.md", "```cpp\nint main() { return 0; }\n```\n```c\nint x;\n```\n")
         self.assertEqual([(d, l) for d, l, _ in check_docs.programs()], [("README.md", "cpp")])
 
+    def test_programs_with_cuda_are_never_called_run_without_a_gpu(self):
+        text = "#include <cuda_runtime.h>\nint main() { return 1; }\n"
+        self.write("README.md", f"```cpp\n{text}```\n")
+        library = str(self.write("libdeltarelay.so", ""))
+        for toolkit, verdict in ((None, "not compiled: no CUDA toolkit"), (self.root, "compiled, not run: no GPU")):
+            with (
+                mock.patch.object(check_docs, "cuda_toolkit", return_value=toolkit),
+                mock.patch.object(check_docs, "finds_gpu", return_value=False),
+                mock.patch.object(check_docs, "compile_program", return_value=""),
+                mock.patch("builtins.print") as printed,
+            ):
+                self.assertEqual(check_docs.check_code("cc", "c++", library), [])
+            printed.assert_called_once_with(f"1 programs {verdict} (README.md)")
+
     def test_what_a_command_draws(self):
         command = self.write("command", '#!/bin/sh\nfor last; do :; done\necho "$1 $2" >"$last"\n')
         command.chmod(0o755)
@@ -212,8 +227,23 @@ class ResultFiles(Tree):
         self.write("bench/targets.json", json.dumps(TARGETS))
         made = results_table.some_table(self.results)
         self.assertIn("| KDA, 8,192 tokens, 64 heads | **0.40** | 2 | 0.50 | 1.20 FlashKDA (measured) |", made)
-        self.assertIn("1 cases of 1 are reached (commit 0123456789ab)", made)
+        self.assertIn("1 of 1 Hopper targets are met (commit 0123456789ab)", made)
         self.assertEqual(results_table.elsewhere_words("3.5 m A; ~1.8 B; 2 p100 C"), (1.8, "1.80 B (extrapolated), 2.00 C (published, H100), 3.50 A (measured)"))
+
+    def test_a_column_for_each_package(self):
+        rows = [
+            {"line": "gdn bf16 hqk=2 hv=8 seqs=8192x4 gate=init", "ms": 0.2, "peers": {"a": 0.256}, "eager": ["a"]},
+            {"line": "kda bf16 hqk=8 hv=8 seqs=100 gate=softplus:init", "ms": 2.5, "peers": {"b": 1.74}},
+            {"line": "kda bf16 hqk=8 hv=8 seqs=7 gate=softplus:init", "ms": 2.5},
+        ]
+        run = {"device": "H200", "date": "2026-11-18T01:02:03Z", "packages": {"a": "1.0", "b": "2.0"}, "rows": rows}
+        with mock.patch.object(results_table, "PACKAGES", {"a": "A", "b": "B"}):
+            made = results_table.peers_table(run)
+        self.assertIn("| | DeltaRelay | A 1.0 | B 2.0 |\n", made)
+        self.assertIn("| GDN, 4 x 8,192 tokens, 2/8 heads | **0.200** | 0.256 (1) | - |\n", made)
+        self.assertIn("| KDA, 1 x 100 tokens, 8 heads, unbounded gates | 2.50 | - | **1.74** |\n", made)
+        self.assertNotIn("1 x 7 tokens", made)
+        self.assertIn("H200, 2026-11-18. (1): not captured, timed eagerly.", made)
 
     def check(self) -> list[str]:
         return check_results.check_file(self.write("bench/results/h200.json", json.dumps(self.results)))

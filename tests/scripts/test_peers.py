@@ -38,31 +38,48 @@ class Lines(unittest.TestCase):
             known += 1
         self.assertEqual(known, 31)
 
+    def test_the_cases_of_the_readme(self):
+        rows = peers.read_cases(ROOT / "tests" / "cases" / "peers.txt")
+        cases = [peers.parse(row["line"]) for row in rows]
+        self.assertEqual(len(rows), 8)
+        self.assertTrue(all(case is not None and case["profile"] == "init" for case in cases))
+        self.assertEqual([case["form"] for case in cases], ["log"] * 4 + ["bounded"] * 2 + ["softplus"] * 2)
+        self.assertEqual(cases[3]["lengths"], [8192] * 4)
+        self.assertTrue(all(row["case"].startswith("init-") for row in rows))
+
     def test_lengths(self):
         line = "kda bf16 hqk=8 hv=8 seqs=100,7x3 init final gate=bounded:-5 beta=logit l2norm"
         self.assertEqual(peers.parse(line)["lengths"], [100, 7, 7, 7])
 
     def test_other_lines_are_left_out(self):
-        for line in ("kda fp16 hv=8 seqs=100 init final gate=bounded:-5 l2norm", "kda bf16 hv=8 batch=2x9 init final l2norm",
-                     "gdn bf16 hv=8 seqs=100 init final gate=log:zero l2norm", "gdn bf16 hv=8 seqs=100 gate=log:-5,0 l2norm"):
+        for line in (
+            "kda fp16 hv=8 seqs=100 init final gate=bounded:-5 l2norm",
+            "kda bf16 hv=8 batch=2x9 init final l2norm",
+            "gdn bf16 hv=8 seqs=100 init final gate=log:zero l2norm",
+            "gdn bf16 hv=8 seqs=100 gate=log:-5,0 l2norm",
+        ):
             self.assertIsNone(peers.parse(line), line)
 
 
 class Binding(unittest.TestCase):
     """Plans for an H200 that is not here: a field out of place would show in their words."""
 
-    def plan(self, rule: str, lower_bound: float | None, gate: str) -> str:
+    def plan(self, rule: str, form: str, lower_bound: float | None, gate: str) -> str:
         library = deltarelay_library.Library(LIBRARY, b"h200")
         self.assertEqual(library.device.units, 132)
         x = {"q": tensor("bf16", 9000, 2, 128), "v": tensor("bf16", 9000, 8, 128), "o": tensor("bf16", 9000, 8, 128)}
         x["g"], x["beta"] = tensor(gate, 9000, 8), tensor(gate, 9000, 8)
-        plan, needed = library.plan(rule, x, [0, 8192, 9000], lower_bound)
+        plan, needed = library.plan(rule, x, [0, 8192, 9000], form, lower_bound)
         self.assertGreater(needed, 0)
         return library.describe(plan)
 
     def test_words_of_a_plan(self):
-        for rule, lower_bound, gate in (("kda", -5.0, "bf16"), ("gdn", None, "fp32")):
-            text = self.plan(rule, lower_bound, gate)
+        for rule, form, lower_bound, gate in (
+            ("kda", "bounded", -5.0, "bf16"),
+            ("kda", "softplus", None, "bf16"),
+            ("gdn", "log", None, "fp32"),
+        ):
+            text = self.plan(rule, form, lower_bound, gate)
             self.assertIn(f"{rule} bf16, 2 sequences, 9000 tokens, 8 value heads on 2 key heads, DK 128, DV 128", text)
             self.assertIn("h200", text)
 
@@ -70,7 +87,7 @@ class Binding(unittest.TestCase):
         library = deltarelay_library.Library(LIBRARY, b"h200")
         x = {name: tensor("bf16", 10, 3, 128) for name in ("q", "v", "o", "g", "beta")}
         with self.assertRaisesRegex(RuntimeError, "offset"):
-            library.plan("kda", x, [0, 11], -5.0)
+            library.plan("kda", x, [0, 11], "bounded", -5.0)
 
 
 if __name__ == "__main__":
