@@ -34,12 +34,12 @@ __device__ __forceinline__ void take_part(Item& item, const RelayPart& part, int
 
 // Which items are this CTA's, by one warp; `number` is that of the first, and of a pair both have the same. Items come longest first: the order
 // of CTAs turns from one round of items to the next, so that all have about as much to do. Or all have a share (relay.h).
-template <int kCtas, int kHeads = 1, class Shared>
+template <Form kForm, class Shared>
 __device__ __forceinline__ void find_items(const WalkArgs& args, Shared& shared, uint32_t number) {
-  constexpr bool kWhole = kCtas == kHeads;
+  constexpr bool kWhole = has_whole_strip(kForm);
   const uint32_t round = threadIdx.x % 32;
   const uint32_t items =
-      static_cast<uint32_t>(args.row_bound) * static_cast<uint32_t>(args.strips.all) * (kCtas / kHeads);
+      static_cast<uint32_t>(args.row_bound) * static_cast<uint32_t>(args.strips.all) * ctas_a_strip(kForm);
   const RelayLine& line = args.relay.line;
   const bool shares = kWhole && line.shares > 0;
   int beside = 0, share = 0;
@@ -52,24 +52,24 @@ __device__ __forceinline__ void find_items(const WalkArgs& args, Shared& shared,
     number = part.row < 0 ? items : static_cast<uint32_t>(part.row * args.strips.all + part.head * line.side + beside);
   } else if (kWhole && round > 0) {
     // Strips of twins are neighbours, and the first CTA has the first of them.
-    number = round * gridDim.x + (round % 2 == 0 ? number : (gridDim.x - 1 - number) ^ (kCtas - 1));
+    number = round * gridDim.x + (round % 2 == 0 ? number : (gridDim.x - 1 - number) ^ (ctas(kForm) - 1));
   }
   Item& item = item_at(shared, static_cast<int>(round));
   const bool found = round < (kWhole ? Shared::kItems : 1) && number < items &&
-                     find_item<2 * kHeads / kCtas>(args, kFusedChunk, item, number);
+                     find_item<halves_a_cta(kForm)>(args, kFusedChunk, item, number);
   if (found && shares) take_part(item, part, (share + 1) * line.side + beside, share * line.side + beside);
   const uint32_t all = __ballot_sync(~0u, found);
   // Of twins the next item begins with a chunk of the first CTA: so there is one more here perhaps, without a token.
-  if (kHeads > 1 && found && (all >> round) > 1) item.row.chunks += item.row.chunks % 2;
+  if (kForm == Form::kTwins && found && (all >> round) > 1) item.row.chunks += item.row.chunks % 2;
   if (round == 0) shared.items = __popc(all);
 }
 
 // How a CTA begins, behind the grid before: its items, `number` as above, and the barriers of its ring. False: it has none.
-template <int kCtas, int kHeads = 1, class Shared>
+template <Form kForm, class Shared>
 __device__ __forceinline__ bool begin_items(const WalkArgs& args, Shared& shared, uint32_t number, int rank) {
   wait_to_find(args);
   if (threadIdx.x < 32) {
-    find_items<kCtas, kHeads>(args, shared, number);
+    find_items<kForm>(args, shared, number);
     __syncwarp();
     if (threadIdx.x == 0) {
       shared.suffix.skipped = 0;
@@ -82,9 +82,9 @@ __device__ __forceinline__ bool begin_items(const WalkArgs& args, Shared& shared
 }
 
 // All items of this CTA by a role that makes their chunks: make(item, begin), with so many chunks in the items before it.
-template <int kCtas, int kHeads = 1, class Shared, class Make>
+template <Form kForm, class Shared, class Make>
 __device__ __forceinline__ void make_items(Shared& shared, Make&& make) {
-  if constexpr (kCtas > kHeads) {
+  if constexpr (!has_whole_strip(kForm)) {
     make(shared.item, 0);
   } else {
     const int items = uniform(shared.items);
@@ -126,10 +126,10 @@ __device__ __forceinline__ void take_over(float (&state)[64], const WalkArgs& ar
 
 // All items of this CTA by one of its state groups: emit(item, position, state) walks the chunks, of which the first lies at `position` of the
 // ring, leaves it behind the last, and does not release that one's stage. kLoadFours: initial states by fours (load_state).
-template <int kCtas, int kHeads, int kStages, bool kLoadFours, class Shared, class Emit>
+template <Form kForm, int kStages, bool kLoadFours, class Shared, class Emit>
 __device__ __forceinline__ void emit_items(const WalkArgs& args, Shared& shared, int group, int rank, Emit&& emit) {
   const auto first_thread = [] { return threadIdx.x % kWarpgroup == 0; };
-  constexpr bool kWhole = kCtas == kHeads;
+  constexpr bool kWhole = has_whole_strip(kForm);
   const int items = kWhole ? uniform(shared.items) : 1, half = kWhole ? group : rank;
   RingPosition<kStages> position;
 #pragma unroll 1
@@ -151,7 +151,7 @@ __device__ __forceinline__ void emit_items(const WalkArgs& args, Shared& shared,
       named_barrier(kStateBarrier + group, kWarpgroup);
       if (first_thread()) {
         ptx::fence_proxy_async(ptx::space_shared);
-        release_stage<kCtas>(shared, (position.stage + kStages - 1) % kStages, rank);
+        release_stage<kForm>(shared, (position.stage + kStages - 1) % kStages, rank);
       }
     }
   }

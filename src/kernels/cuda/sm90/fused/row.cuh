@@ -6,6 +6,7 @@
 #include "kernels/cuda/ptx/matrix.cuh"
 #include "kernels/cuda/ptx/number.cuh"
 #include "kernels/cuda/ptx/wgmma.cuh"
+#include "kernels/cuda/sm90/form.h"
 #include "kernels/cuda/sm90/record.h"
 #include "kernels/cuda/sm90/rows/stage.cuh"
 #include "kernels/cuda/sm90/rows/transition.cuh"
@@ -84,20 +85,20 @@ __device__ __forceinline__ void subtract_prediction(float (&product)[16], const 
 }
 
 // Stage `stage` has been read: one arrival here, and one at its maker.
-template <int kCtas, class Shared>
+template <Form kForm, class Shared>
 __device__ __forceinline__ void release_stage(Shared& shared, int stage, int rank) {
   ptx::mbarrier_arrive(&shared.free[stage]);
-  if (kCtas > 1 && stage % 2 != rank) arrive_in_block(&shared.free[stage], 1 - rank);
+  if (ctas(kForm) > 1 && stage % 2 != rank) arrive_in_block(&shared.free[stage], 1 - rank);
 }
 
 // By one thread of a group that has nothing left to do in this row: the stages of the last `chunks` chunks as they are filled.
-template <int kCtas, class Shared, class Position>
+template <Form kForm, class Shared, class Position>
 __device__ __forceinline__ void release_rest(Shared& shared, uint64_t* filled, Position position, int chunks,
                                              int rank) {
 #pragma unroll 1
   for (int i = 0; i < chunks; ++i) {
     wait_parity(&filled[position.stage], position.parity);
-    release_stage<kCtas>(shared, position.stage, rank);
+    release_stage<kForm>(shared, position.stage, rank);
     position.advance();
   }
 }
@@ -169,21 +170,21 @@ __device__ __forceinline__ void send_outputs(const FusedMaps& maps, const WalkAr
 }
 
 // Of a summary, behind K S of a chunk: all warps of the group are done with the chunk before, whose stage is released.
-template <int kCtas, class Shared>
+template <Form kForm, class Shared>
 __device__ __forceinline__ void release_summarized(Shared& shared, int previous, int rank, int thread, bool values) {
   named_barrier(kStateBarrier + !values, kWarpgroup);
-  if (thread == 0) release_stage<kCtas>(shared, previous, rank);
+  if (thread == 0) release_stage<kForm>(shared, previous, rank);
 }
 // Between chunks of M: true when it has vanished. Then the stage of the chunk before and, as they are filled, those of the other `chunks`
 // are released.
-template <int kCtas, class Shared, class Position>
+template <Form kForm, class Shared, class Position>
 __device__ __forceinline__ bool release_vanished(Shared& shared, uint64_t* filled, Position position, int previous,
                                                  int chunks, int rank, int thread, const float (&state)[64],
                                                  float vanish_bound) {
   if (transition_lives(state, vanish_bound)) return false;
   if (thread == 0) {
-    release_stage<kCtas>(shared, previous, rank);
-    release_rest<kCtas>(shared, filled, position, chunks, rank);
+    release_stage<kForm>(shared, previous, rank);
+    release_rest<kForm>(shared, filled, position, chunks, rank);
   }
   return true;
 }

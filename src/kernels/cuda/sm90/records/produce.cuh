@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/ptx/barrier.cuh"
 #include "kernels/cuda/ptx/bulk.cuh"
+#include "kernels/cuda/sm90/form.h"
 #include "kernels/cuda/sm90/rows/stage.cuh"
 #include "kernels/cuda/sm90/rows/walk_maps.h"
 
@@ -20,20 +21,19 @@ struct Cluster {
 };
 
 // One warp: fills stages, and sends outputs off. In order: the stage of chunk c is free when its output has left.
-// `kTiles`: CTAs over the values of one strip.
-template <class Stage, class Element, int kTiles, bool kEmit>
+template <class Stage, class Element, Form kForm, bool kEmit>
 __device__ __forceinline__ void produce(const WalkMaps& maps, const WalkArgs& args, WalkShared<Stage>& shared,
                                         const Cluster& cluster) {
   using Record = typename Stage::Record;
   using Place = std::conditional_t<kEmit, Stage, typename Stage::Summary>;  // of a chunk in the ring
-  constexpr int kChunk = Record::kChunk, kHalfBytes = kChunk * kRowBytes, kHalves = 2 / kTiles;
+  constexpr int kChunk = Record::kChunk, kHalfBytes = kChunk * kRowBytes, kHalves = halves_a_cta(kForm);
   const Item& item = shared.item;
   const int lane = threadIdx.x % 32, chunks = item.row.chunks;
   const int key_head = item.key_head;
   // The part of the record that this CTA brings in: of two one half each.
   constexpr int kFrom = kEmit ? 0 : Record::kSummary, kMiddle = kFrom + (Record::kBytes - kFrom) / 32 * 16;
-  const int part = kTiles == 2 && cluster.rank == 1 ? kMiddle : kFrom;
-  const int part_bytes = (kTiles == 2 && cluster.rank == 0 ? kMiddle : Record::kBytes) - part;
+  const int part = kForm == Form::kPair && cluster.rank == 1 ? kMiddle : kFrom;
+  const int part_bytes = (kForm == Form::kPair && cluster.rank == 0 ? kMiddle : Record::kBytes) - part;
   const uint8_t* record = args.prepared + (item.chunk * args.heads_v + item.head) * Record::kBytes + part;
   const int64_t record_step = static_cast<int64_t>(args.heads_v) * Record::kBytes;
 
@@ -63,7 +63,7 @@ __device__ __forceinline__ void produce(const WalkMaps& maps, const WalkArgs& ar
     }
     uint8_t* to = stage + Place::kRecord + part;
     const uint8_t* from = record + chunk * record_step;
-    if constexpr (kTiles == 1)
+    if constexpr (kForm == Form::kSingle)
       ptx::cp_async_bulk(ptx::space_cluster, ptx::space_global, to, from, part_bytes, full);
     else
       ptx::cp_async_bulk(ptx::space_cluster, ptx::space_global, to, from, part_bytes, full, cluster.all());

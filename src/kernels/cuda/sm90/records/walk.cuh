@@ -20,6 +20,7 @@
 #include "kernels/cuda/args.h"
 #include "kernels/cuda/launch/checkpoint.cuh"
 #include "kernels/cuda/ptx/barrier.cuh"
+#include "kernels/cuda/sm90/form.h"
 #include "kernels/cuda/sm90/records/emit.cuh"
 #include "kernels/cuda/sm90/records/produce.cuh"
 #include "kernels/cuda/sm90/records/summarize.cuh"
@@ -32,7 +33,7 @@
 namespace deltarelay::cuda::sm90 {
 
 // An emit. `kCheckpoints`: states inside the row are stored on the way.
-template <class Stage, class Element, int kTiles, bool kCheckpoints>
+template <class Stage, class Element, Form kForm, bool kCheckpoints>
 __device__ __forceinline__ void emit_state(const WalkArgs& args, WalkShared<Stage>& shared, int group) {
   const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, warp = thread / 32;
   const int lane_row = 16 * warp + lane / 4, lane_column = 2 * (lane % 4);
@@ -62,11 +63,11 @@ __device__ __forceinline__ void emit_state(const WalkArgs& args, WalkShared<Stag
   };
   RingPosition<Stage::kStages> position;
   if constexpr (!kCheckpoints) {
-    emit_chunks<Stage, Element, 2 / kTiles>(shared, group, state, position, 0, row.chunks);
+    emit_chunks<Stage, Element, halves_a_cta(kForm)>(shared, group, state, position, 0, row.chunks);
   } else {  // pausing wherever checkpoints are due
     for (int done = 0;;) {
       const int next = min(due.chunk(), row.chunks);
-      if (next > done) emit_chunks<Stage, Element, 2 / kTiles>(shared, group, state, position, done, next);
+      if (next > done) emit_chunks<Stage, Element, halves_a_cta(kForm)>(shared, group, state, position, done, next);
       done = next;
       if (done == row.chunks) break;
       store_due(done);
@@ -101,9 +102,9 @@ __device__ __forceinline__ float weakest_decay(const WalkArgs& args, const Item&
   return fmaxf(fmaxf(of_warps[0], of_warps[1]), fmaxf(of_warps[2], of_warps[3]));
 }
 
-template <class Stage, int kTiles>
+template <class Stage, Form kForm>
 __device__ __forceinline__ void init_done(WalkShared<Stage>& shared) {
-  const int groups = kTiles == 1 || shared.item.row.work == Work::kSummarize ? 2 : 1;
+  const int groups = kForm == Form::kSingle || shared.item.row.work == Work::kSummarize ? 2 : 1;
   for (uint64_t& done : shared.done) ptx::mbarrier_init(&done, groups * 4);  // their warps
 }
 template <class Stage>
@@ -121,9 +122,9 @@ constexpr int kStateRegisters = 232;
 constexpr int kProducerRegisters = 40;
 static_assert(2 * kStateRegisters + kProducerRegisters <= 3 * 168);
 
-// `kTiles`: CTAs over the values of one strip. With two they are the cluster; with one the cluster, if any, has neighbouring strips of the same
-// key head. `kSuffix`: with two, summaries by their suffix, where that is enough.
-template <class Stage, class Element, int kTiles, bool kCheckpoints, bool kSuffix>
+// `kForm`: single or pair. A pair is its cluster; single CTAs of neighbouring strips of one key head may form a cluster, which shares q and k.
+// `kSuffix`: with a pair, summaries walk their suffix first.
+template <class Stage, class Element, Form kForm, bool kCheckpoints, bool kSuffix>
 __global__ void __launch_bounds__(kWalkThreads, 1)
     walk_kernel(const __grid_constant__ WalkMaps maps, const __grid_constant__ WalkArgs args) {
   auto& shared = *reinterpret_cast<WalkShared<Stage>*>(dynamic_shared_memory());
@@ -131,9 +132,9 @@ __global__ void __launch_bounds__(kWalkThreads, 1)
   if (cluster_size() > 1) cluster_begin();  // others copy into this CTA and arrive at its barriers
   wait_to_find(args);
   if (threadIdx.x == 0) {
-    shared.found = find_item<2 / kTiles>(args, Stage::Record::kChunk, shared.item);
+    shared.found = find_item<halves_a_cta(kForm)>(args, Stage::Record::kChunk, shared.item);
     shared.suffix.skipped = 0;
-    if (shared.found) init_done<Stage, kTiles>(shared);
+    if (shared.found) init_done<Stage, kForm>(shared);
   }
   __syncthreads();
   wait_when_found(args, shared.found);
@@ -145,7 +146,7 @@ __global__ void __launch_bounds__(kWalkThreads, 1)
     __syncthreads();
   }
   const int group = uniform(static_cast<int>(threadIdx.x) / kWarpgroup);
-  const bool emits = kTiles == 1 || shared.item.row.work == Work::kEmit;
+  const bool emits = kForm == Form::kSingle || shared.item.row.work == Work::kEmit;
   if (kSuffix && !emits) {
     const float decay = weakest_decay<Stage>(args, shared.item, shared.weakest);
     if (threadIdx.x == 0)
@@ -157,7 +158,7 @@ __global__ void __launch_bounds__(kWalkThreads, 1)
       for (uint64_t* barriers : {here.full, here.done, here.free}) {
         for (int i = 0; i < WalkShared<Stage>::kStages; ++i) invalidate_barrier(&barriers[i]);
       }
-      init_done<Stage, kTiles>(here);
+      init_done<Stage, kForm>(here);
       init_shared(here);
     };
     walk_by_suffix<kSuffix, Stage::Record::kChunk>(shared, init, walk);
@@ -166,8 +167,8 @@ __global__ void __launch_bounds__(kWalkThreads, 1)
     raise_registers<kStateRegisters>();
     wait_for_state(args);
     if (emits) {
-      if (kTiles == 1 || group == 0) emit_state<Stage, Element, kTiles, kCheckpoints>(args, shared, group);
-    } else if constexpr (kTiles == 2) {
+      if (kForm == Form::kSingle || group == 0) emit_state<Stage, Element, kForm, kCheckpoints>(args, shared, group);
+    } else if constexpr (kForm == Form::kPair) {
       auto walk = [&](auto& here, int, auto&& stands) {
         return summarize_row(
             args, here.item, here.item.value_half, group == 0,
@@ -178,12 +179,12 @@ __global__ void __launch_bounds__(kWalkThreads, 1)
   } else {
     lower_registers<kProducerRegisters>();
     const bool active = threadIdx.x / 32 % 4 == 0;
-    const Cluster cluster{kTiles == 2 ? 2 : cluster_size(), cluster_rank()};
+    const Cluster cluster{kForm == Form::kPair ? 2 : cluster_size(), cluster_rank()};
     if (emits) {
-      if (active) produce<Stage, Element, kTiles, true>(maps, args, shared, cluster);
-    } else if constexpr (kTiles == 2) {
+      if (active) produce<Stage, Element, kForm, true>(maps, args, shared, cluster);
+    } else if constexpr (kForm == Form::kPair) {
       auto walk = [&](auto& here, int, auto&& stands) {
-        if (active) produce<Stage, Element, kTiles, false>(maps, args, here, cluster);
+        if (active) produce<Stage, Element, kForm, false>(maps, args, here, cluster);
         return stands([] { return false; });
       };
       summarize(walk);

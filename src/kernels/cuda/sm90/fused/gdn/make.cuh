@@ -15,12 +15,12 @@ namespace deltarelay::cuda::sm90::fused_gdn {
 
 // Brings in chunks as stages come free: by warp 0 of each making group the rounds that it makes. A round is one chunk for each CTA of the
 // cluster; q, k and this CTA's halves of v are loaded of all of them. Of twins who makes a chunk loads its q and k, for both.
-template <int kCtas, int kHeads, bool kQueries>
+template <Form kForm, bool kQueries>
 class Loader {
  public:
   // From chunk `first` of the item on, whose place in the ring is `position`; in the items before it are `begin` chunks.
-  __device__ __forceinline__ Loader(const FusedMaps& maps, Shared<kCtas, kHeads>& shared, const Item& item, int first,
-                                    int begin, int rank, MakePosition<kCtas, kHeads>& position)
+  __device__ __forceinline__ Loader(const FusedMaps& maps, Shared<kForm>& shared, const Item& item, int first,
+                                    int begin, int rank, MakePosition<kForm>& position)
       : maps_(maps),
         shared_(shared),
         item_(item),
@@ -34,7 +34,7 @@ class Loader {
   // their rings for the first time, two chunks more at most: a lane waits to issue a copy while those before it crowd the memory, and would
   // be late for the first chunk.
   __device__ __forceinline__ void load(int needed) {
-    const int limit = kCtas == kHeads && begin_ + chunk_ < kStages ? chunk_ + 2 : chunks_;
+    const int limit = has_whole_strip(kForm) && begin_ + chunk_ < kStages ? chunk_ + 2 : chunks_;
 #pragma unroll 1
     while (chunk_ <= needed || chunk_ < limit) {
       if (!load_next(chunk_ <= needed)) break;
@@ -42,9 +42,11 @@ class Loader {
   }
 
  private:
-  static constexpr int kStages = Ring<kCtas, kHeads>::kStages, kHalves = Ring<kCtas, kHeads>::kHalves;
+  static constexpr int kStages = Ring<kForm>::kStages, kHalves = Ring<kForm>::kHalves;
   // Chunks; of twins, whose ring is short, each as its stage comes free.
-  static constexpr int kAtOnce = kHeads > 1 ? 1 : kCtas;
+  static constexpr int kCtas = ctas(kForm);
+  static constexpr bool kTwins = kForm == Form::kTwins;
+  static constexpr int kAtOnce = kTwins ? 1 : kCtas;
 
   __device__ __forceinline__ bool load_next(bool wait) {
     if (chunk_ >= chunks_) return false;
@@ -54,7 +56,7 @@ class Loader {
       for (int i = 0; i < kAtOnce; ++i) {
         if (chunk_ + i >= chunks_) break;
         // Where the other group had the use before, it is waited for from its load on.
-        if (MakePosition<kCtas, kHeads>::kSkips && !reached(&shared_.loaded[stage + i], wait)) return false;
+        if (MakePosition<kForm>::kSkips && !reached(&shared_.loaded[stage + i], wait)) return false;
         if (!reached(&shared_.free[stage + i], wait)) return false;
       }
     }
@@ -94,7 +96,7 @@ class Loader {
     };
     auto copy_keys = [&](const CUtensorMap& map, int half, uint8_t* to) {
       const int32_t at[5] = {0, token, half, item.key_head, item.sequence_at};
-      if constexpr (kHeads > 1)
+      if constexpr (kTwins)
         ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, to, &map, at, loaded,
                                   uint16_t{(1 << kCtas) - 1});
       else
@@ -104,7 +106,7 @@ class Loader {
     const bool gates = own && maps_.copies_gates;
     expect(loaded, ((kQueries ? 4 : 2) + kHalves) * Stage::kTileBytes + (gates ? sizeof(RawGates) : 0));
     if (!own) expect(&shared_.made[stage_index], Stage::kMadeBytes);
-    if (kHeads == 1 || own) {
+    if (!kTwins || own) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         copy_keys(maps_.k, half, stage + half * Stage::kHalfBytes + Stage::kK);
@@ -121,12 +123,12 @@ class Loader {
   }
 
   const FusedMaps& maps_;
-  Shared<kCtas, kHeads>& shared_;
+  Shared<kForm>& shared_;
   const Item& item_;
   int rank_, chunks_, begin_;
   int chunk_;
   // Both chunks of a round lie in neighbouring stages, for their number is even.
-  MakePosition<kCtas, kHeads>& position_;
+  MakePosition<kForm>& position_;
 };
 
 // Gate and write strength of the token of this lane, as they lie in memory; 0 past the end.
@@ -296,35 +298,37 @@ __device__ __forceinline__ void write_columns(uint8_t* p, uint8_t* lower, const 
 }
 
 // Where a making group stands in the ring, with what it loads and with what it makes, and whose turn it is to make T.
-template <int kCtas, int kHeads>
+template <Form kForm>
 struct MakeState {
-  MakePosition<kCtas, kHeads> loading, making;
+  MakePosition<kForm> loading, making;
   int turn = 0;
 };
 
 // The chunks of one item that are this group's: every second, or where two CTAs share every fourth; which are, the `begin` chunks before it tell.
-template <class Element, int kCtas, int kHeads, bool kQueries>
+template <class Element, Form kForm, bool kQueries>
 __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activation& activation, const Item& item,
-                                            int begin, Shared<kCtas, kHeads>& shared, int group, int rank,
-                                            MakeState<kCtas, kHeads>& at) {
-  using Position = MakePosition<kCtas, kHeads>;
+                                            int begin, Shared<kForm>& shared, int group, int rank,
+                                            MakeState<kForm>& at) {
+  using Position = MakePosition<kForm>;
+  constexpr bool kTwins = kForm == Form::kTwins;
+  constexpr int kCtas = ctas(kForm), kStrips = strips(kForm);
   // Its role. Of the second group they are exchanged, so that no scheduler has all who make T; but of twins, where it takes 1 % more cycles.
-  const int warp = uniform(static_cast<int>(threadIdx.x) % kWarpgroup / 32) ^ (kHeads == 1 ? 2 * group : 0);
+  const int warp = uniform(static_cast<int>(threadIdx.x) % kWarpgroup / 32) ^ (kTwins ? 0 : 2 * group);
   const int chunks = uniform(item.row.chunks), first = (group + begin / kCtas) % 2 * kCtas;
   auto& lower = shared.lower[group];
   auto& gates = shared.gates[group];
   auto& norms = shared.norms[group];
   // Where a stage would begin whose P, T and vectors are those of this CTA's head (0), or of the other's.
-  auto made_of = [](uint8_t* stage, int of) { return stage + of * (Ring<kCtas, kHeads>::kOther - Stage::kP); };
-  Loader<kCtas, kHeads, kQueries> loader(maps, shared, item, first, begin, rank, at.loading);
-  if (warp == 0) loader.load(first + (kHeads > 1 ? rank : 0));
+  auto made_of = [](uint8_t* stage, int of) { return stage + of * (Ring<kForm>::kOther - Stage::kP); };
+  Loader<kForm, kQueries> loader(maps, shared, item, first, begin, rank, at.loading);
+  if (warp == 0) loader.load(first + (kTwins ? rank : 0));
 
   // Gates by one warp a head: of four that all sum for themselves the other three would take issue slots from the state.
-  const int gates_of = kHeads > 1 ? warp % 2 : 0, head = item.head + (gates_of != 0 ? item.to_twin : 0);
+  const int gates_of = kTwins ? warp % 2 : 0, head = item.head + (gates_of != 0 ? item.to_twin : 0);
   const GateParams gate = gate_params(activation, head, 0, 1);
   Position& position = at.making;
   int& turn = at.turn;
-  const bool sums_gates = kHeads > 1 ? warp >= 2 : warp == 3;
+  const bool sums_gates = kTwins ? warp >= 2 : warp == 3;
   const int own_lane = static_cast<int>(threadIdx.x % 32);
   TokenCursor<2 * kCtas> cursor(activation, item, head, first + rank, own_lane);
   RawToken raw{};
@@ -333,7 +337,7 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activat
     for (Position own = position; own.parity == 0; own.advance()) {
       const int thread = threadIdx.x % kWarpgroup;
 #pragma unroll
-      for (int of = 0; of < kHeads; ++of) {
+      for (int of = 0; of < kStrips; ++of) {
         uint8_t* made = made_of(shared.ring[own.stage], of);
         if (thread < kClearThreads) clear_above(made + Stage::kP, made + Stage::kT, thread);
       }
@@ -362,10 +366,10 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activat
     named_barrier(kMakeBarrier + group, kWarpgroup);  // gates
     wgmma_wait<0>();
     pin(scores);
-    float sum[kHeads];
+    float sum[kStrips];
 #pragma unroll
-    for (int of = 0; of < kHeads; ++of) sum[of] = gates[of].sum(place.token);
-    const float beta = gates[kHeads > 1 ? lane % 2 : 0].beta[place.token];
+    for (int of = 0; of < kStrips; ++of) sum[of] = gates[of].sum(place.token);
+    const float beta = gates[kTwins ? lane % 2 : 0].beta[place.token];
     if (valid < kFusedChunk) select_scores(scores, place.token, valid, lane);
     float own[4];  // of the columns on the diagonal
     pick_diagonal(own, scores, place.group);
@@ -373,21 +377,21 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activat
     // By two of the four lanes of a token: its norms, and w of each head.
     const int part = lane % 4;
     if (part < 2) norms.of(part, place.token) = part == 0 ? norm.key : norm.query;
-    if (part < kHeads) gates[part].w(place.token) = place.token < valid ? norm.key * beta : 0.0f;
+    if (part < kStrips) gates[part].w(place.token) = place.token < valid ? norm.key * beta : 0.0f;
     named_barrier(kMakeBarrier + group, kWarpgroup);  // w of all
     if (sums_gates) write_vectors(made_of(stage, gates_of), gates[gates_of], norms.of(lane), valid, lane);
     // This lane's numbers of P and -L in 8 columns: those left of the diagonal, then those on it.
     auto write = [&](int n, const float* numbers, auto&& select) {
       const float scaled[4] = {numbers[0] * norm.query, numbers[1] * norm.query, numbers[2] * -norm.key,
                                numbers[3] * -norm.key};
-      float2 decay[kHeads];  // w_j e^{Gi-Gj}
+      float2 decay[kStrips];  // w_j e^{Gi-Gj}
 #pragma unroll
-      for (int of = 0; of < kHeads; ++of) {
+      for (int of = 0; of < kStrips; ++of) {
         const float4 column = *reinterpret_cast<const float4*>(gates[of].number[4 * n + lane % 4]);
         decay[of] = select({exp2_approx(sum[of] - column.x) * column.z, exp2_approx(sum[of] - column.y) * column.w});
       }
 #pragma unroll
-      for (int of = 0; of < kHeads; ++of)
+      for (int of = 0; of < kStrips; ++of)
         write_columns<Element, kQueries>(made_of(stage, of) + Stage::kP + core_offset(0, n) + place.in_p,
                                          lower[of].blocks + n * FusedLower::kBlockBytes + place.in_l, scaled,
                                          decay[of]);
@@ -405,15 +409,15 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activat
     });
     ptx::fence_proxy_async(ptx::space_shared);
     // Of twins T of each head by a warp, else by the two in turns.
-    if (kHeads > 1 ? warp >= 2 : warp == 2 + turn) {
+    if (kTwins ? warp >= 2 : warp == 2 + turn) {
       split_barrier(kLowerBarrier + group, kWarpgroup);
-      const int of = kHeads > 1 ? warp - 2 : 0;
+      const int of = kTwins ? warp - 2 : 0;
       write_t<Element>(lower[of], made_of(stage, of) + Stage::kT, lane);
       ptx::fence_proxy_async(ptx::space_shared);
       __syncwarp();
       if (elect_lane()) {
-        if (kCtas > 1 && of == kHeads - 1)
-          copy_to_block(stage + Stage::kP, made_of(stage, kHeads - 1) + Stage::kP, Stage::kMadeBytes,
+        if (kCtas > 1 && of == kStrips - 1)
+          copy_to_block(stage + Stage::kP, made_of(stage, kStrips - 1) + Stage::kP, Stage::kMadeBytes,
                         &shared.made[stage_index], 1 - rank);
         if (of == 0) ptx::mbarrier_arrive(&shared.made[stage_index]);
       }
@@ -429,14 +433,15 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activat
 }
 
 // `kQueries`: q too, and P; a summary has neither.
-template <class Element, int kCtas, int kHeads, bool kQueries>
+template <class Element, Form kForm, bool kQueries>
 __device__ __forceinline__ void make_all(const FusedMaps& maps, const WalkArgs& args, const Activation& activation,
-                                         Shared<kCtas, kHeads>& shared, int group, int rank) {
-  MakeState<kCtas, kHeads> at{.loading = {group * kCtas}, .making = {group * kCtas + rank}};
-  make_items<kCtas, kHeads>(shared, [&](const Item& item, int begin) {
+                                         Shared<kForm>& shared, int group, int rank) {
+  constexpr int kCtas = ctas(kForm);
+  MakeState<kForm> at{.loading = {group * kCtas}, .making = {group * kCtas + rank}};
+  make_items<kForm>(shared, [&](const Item& item, int begin) {
     // The state is some chunks behind: by the time it comes here, the one it starts from is there.
-    if (kCtas == kHeads && group == 0 && begin > 0 && threadIdx.x % kWarpgroup == 0) prefetch_entry(args, item);
-    make_chunks<Element, kCtas, kHeads, kQueries>(maps, activation, item, begin, shared, group, rank, at);
+    if (has_whole_strip(kForm) && group == 0 && begin > 0 && threadIdx.x % kWarpgroup == 0) prefetch_entry(args, item);
+    make_chunks<Element, kForm, kQueries>(maps, activation, item, begin, shared, group, rank, at);
   });
 }
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/ptx/barrier.cuh"
+#include "kernels/cuda/sm90/form.h"
 #include "kernels/cuda/sm90/fused/inverse.cuh"
 #include "kernels/cuda/sm90/fused/items.cuh"
 #include "kernels/cuda/sm90/fused/row.cuh"
@@ -40,12 +41,12 @@ using Registers = FusedRegisters<160>;
 
 // One CTA; a pair, which has half of the values in each; or twins, which have a head each. The last two share the making of chunks: CTA c % 2 makes
 // chunk c. So a stage always belongs to the same CTA, and its barriers have fixed counts.
-template <int kCtas, int kHeads>
+template <Form kForm>
 struct Ring {
-  static constexpr int kHalves = 2 * kHeads / kCtas;  // halves of the values in one CTA
+  static constexpr int kHalves = halves_a_cta(kForm);
   static constexpr int kStages = kHalves == 2 ? 6 : 8;
   static constexpr int kOther = Stage::kV + kHalves * Stage::kTileBytes;  // of twins: what is made for the other CTA
-  static constexpr int kBytes = kOther + (kHeads - 1) * (Stage::kV - Stage::kP);
+  static constexpr int kBytes = kOther + (strips(kForm) - 1) * (Stage::kV - Stage::kP);
 };
 
 // Gates, then strengths of a chunk as they are copied (FusedMaps::copies_gates): of every token those of four heads.
@@ -77,30 +78,30 @@ struct alignas(16) ChunkNorms {
 };
 
 // Barriers of a stage. An own stage is one whose chunks this CTA makes; the others arrive by copies of the other CTA.
-template <int kCtas, int kHeads>
+template <Form kForm>
 struct Shared {
-  static constexpr int kStages = Ring<kCtas, kHeads>::kStages;
-  static constexpr int kItems = kCtas == kHeads ? kMostItemsGdn : kMostItems;
-  uint8_t ring[kStages][Ring<kCtas, kHeads>::kBytes];
-  RawGates raw[kStages / kCtas];  // of the chunks that this CTA makes
-  FusedLower lower[2][kHeads];    // of each making group: of this CTA's head, and of twins of the other's
-  TokenGates gates[2][kHeads];    // likewise
-  ChunkNorms norms[2];            // of each making group
-  uint64_t loaded[kStages];       // q, k, v are there
-  uint64_t made[kStages];         // P, T and the vectors
-  uint64_t done[kStages];         // of a pair's emit: the state has read it, and its output lies over v
-  uint64_t free[kStages];         // read by all states (own: of both CTAs), and the output has left
-  Item item;                      // the first, and of a pair the only one
-  Item later[kItems - 1];         // (fused/items.cuh)
-  int items;                      // how many; 0: this CTA has none
+  static constexpr int kStages = Ring<kForm>::kStages;
+  static constexpr int kItems = has_whole_strip(kForm) ? kMostItemsGdn : kMostItems;
+  uint8_t ring[kStages][Ring<kForm>::kBytes];
+  RawGates raw[kStages / ctas(kForm)];  // of the chunks that this CTA makes
+  FusedLower lower[2][strips(kForm)];   // of each making group: of this CTA's head, and of twins of the other's
+  TokenGates gates[2][strips(kForm)];   // likewise
+  ChunkNorms norms[2];                  // of each making group
+  uint64_t loaded[kStages];             // q, k, v are there
+  uint64_t made[kStages];               // P, T and the vectors
+  uint64_t done[kStages];               // of a pair's emit: the state has read it, and its output lies over v
+  uint64_t free[kStages];               // read by all states (own: of both CTAs), and the output has left
+  Item item;                            // the first, and of a pair the only one
+  Item later[kItems - 1];               // (fused/items.cuh)
+  int items;                            // how many; 0: this CTA has none
   Suffix suffix;
 };
-static_assert(sizeof(Shared<1, 1>) <= kRoomForL1 && sizeof(Shared<2, 1>) <= kMostShared &&
-              sizeof(Shared<2, 2>) <= kMostShared);
+static_assert(sizeof(Shared<Form::kSingle>) <= kRoomForL1 && sizeof(Shared<Form::kPair>) <= kMostShared &&
+              sizeof(Shared<Form::kTwins>) <= kMostShared);
 
 // Place in the ring of the chunks that one making group of one CTA makes.
-template <int kCtas, int kHeads>
-using MakePosition = SteppedPosition<Ring<kCtas, kHeads>::kStages, 2 * kCtas>;
+template <Form kForm>
+using MakePosition = SteppedPosition<Ring<kForm>::kStages, 2 * ctas(kForm)>;
 
 // Named barriers, beside those of the state groups: of the two making groups; and of each where P, L and vectors of a chunk are made, and T can be.
 constexpr int kMakeBarrier = 3;

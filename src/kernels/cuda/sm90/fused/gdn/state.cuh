@@ -131,13 +131,13 @@ __device__ __forceinline__ void pack_updated(Fragment (&operand)[8], float (&sta
 }
 
 // Outputs of one half of the values (emit_items).
-template <class Element, int kCtas, int kHeads>
+template <class Element, Form kForm>
 __device__ __forceinline__ void emit_chunks(const FusedMaps& maps, const WalkArgs& args, const Item& item,
-                                            Shared<kCtas, kHeads>& shared, int group, int rank,
-                                            RingPosition<Ring<kCtas, kHeads>::kStages>& position, float (&state)[64]) {
+                                            Shared<kForm>& shared, int group, int rank,
+                                            RingPosition<Ring<kForm>::kStages>& position, float (&state)[64]) {
   const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, warp = thread / 32;
   const int column = lane_column_of(lane), chunks = item.row.chunks, tokens = item.tokens;
-  constexpr bool kSends = kCtas == kHeads;  // the outputs: a CTA with a whole head has no warp to spare for that
+  constexpr bool kSends = has_whole_strip(kForm);  // the outputs: a CTA with a whole head has no warp to spare for that
   const int half = kSends ? group : rank;
   // Of this lane's row of its warp's 16 value columns in a stage, 16 tokens at a time, for transposing ldmatrix and stmatrix. Opaque as the column is.
   const uint32_t values_at = opaque(Stage::kV + group * Stage::kTileBytes +
@@ -208,7 +208,7 @@ __device__ __forceinline__ void emit_chunks(const FusedMaps& maps, const WalkArg
     // By now the output of the chunk before has been read: its stage is free.
     if (kSends && !kFirst && thread == 0) {
       ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>{});
-      release_stage<kCtas>(shared, previous, rank);
+      release_stage<kForm>(shared, previous, rank);
     }
     pack_updated<Element, 1>(operand, state);
     wgmma_wait<0>();
@@ -233,12 +233,12 @@ __device__ __forceinline__ void emit_chunks(const FusedMaps& maps, const WalkArg
 
 // B^T (with values, from zero) or M^T (without, from the identity) of a segment.
 template <class Element>
-__device__ __forceinline__ void summarize_chunks(const WalkArgs& args, const Item& item, Shared<2, 1>& shared, int rank,
-                                                 bool values, float (&state)[64]) {
+__device__ __forceinline__ void summarize_chunks(const WalkArgs& args, const Item& item, Shared<Form::kPair>& shared,
+                                                 int rank, bool values, float (&state)[64]) {
   const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, warp = thread / 32;
   const int column = lane_column_of(lane), group = values ? 0 : 1, chunks = item.row.chunks, tokens = item.tokens;
   const uint32_t v_offset = opaque(Stage::kV + swizzled_offset(8 * (lane / 16) + lane % 8, 2 * warp + lane / 8 % 2));
-  RingPosition<Ring<2, 1>::kStages> position;
+  RingPosition<Ring<Form::kPair>::kStages> position;
   int previous = 0;  // stage of the chunk before
   Fragment operand[8];
   pack_state<Element>(operand, state, 0, 8);
@@ -253,7 +253,7 @@ __device__ __forceinline__ void summarize_chunks(const WalkArgs& args, const Ite
     float read[16], u[16];
     wgmma_fence();
     step.read_state(read, operand);
-    if (chunk > 0) release_summarized<2>(shared, previous, rank, thread, values);
+    if (chunk > 0) release_summarized<Form::kPair>(shared, previous, rank, thread, values);
     wait_parity(&shared.made[stage_index], position.parity);
     const float decay = step.decay();
     step.solve(u, read, value, values, valid);
@@ -271,8 +271,8 @@ __device__ __forceinline__ void summarize_chunks(const WalkArgs& args, const Ite
     position.advance();
   };
   for_each_chunk(chunks, kLookEvery, values, walk, [&](int chunk) {
-    return release_vanished<2>(shared, shared.made, position, previous, chunks - chunk, rank, thread, state,
-                               args.vanish_bound);
+    return release_vanished<Form::kPair>(shared, shared.made, position, previous, chunks - chunk, rank, thread, state,
+                                         args.vanish_bound);
   });
 }
 

@@ -21,12 +21,11 @@ namespace deltarelay::cuda::sm90 {
 namespace fused_gdn {
 
 // `again`: in place of others.
-template <int kCtas, int kHeads>
-__device__ __forceinline__ void init_barriers(Shared<kCtas, kHeads>& shared, int rank, bool again) {
-  const uint32_t readers =
-      shared.item.row.work == Work::kEmit ? Ring<kCtas, kHeads>::kHalves : 2;  // state groups of a CTA
-  for (int i = 0; i < Ring<kCtas, kHeads>::kStages; ++i) {
-    const bool own = i % kCtas == rank;
+template <Form kForm>
+__device__ __forceinline__ void init_barriers(Shared<kForm>& shared, int rank, bool again) {
+  const uint32_t readers = shared.item.row.work == Work::kEmit ? Ring<kForm>::kHalves : 2;  // state groups of a CTA
+  for (int i = 0; i < Ring<kForm>::kStages; ++i) {
+    const bool own = i % ctas(kForm) == rank;
     if (again) {
       for (uint64_t* barriers : {shared.loaded, shared.made, shared.done, shared.free})
         invalidate_barrier(&barriers[i]);
@@ -34,7 +33,7 @@ __device__ __forceinline__ void init_barriers(Shared<kCtas, kHeads>& shared, int
     ptx::mbarrier_init(&shared.loaded[i], 1);              // the lane that loads
     ptx::mbarrier_init(&shared.made[i], 1);                // a thread of the making group, or the lane that loads
     ptx::mbarrier_init(&shared.done[i], kWarpgroup / 32);  // the warps of the state
-    ptx::mbarrier_init(&shared.free[i], own ? kCtas * readers : readers);
+    ptx::mbarrier_init(&shared.free[i], own ? ctas(kForm) * readers : readers);
   }
   ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster);
 }
@@ -53,17 +52,17 @@ __device__ __forceinline__ float last_decay(const Activation& activation, const 
 }  // namespace fused_gdn
 
 // `kSuffix`: summaries by their suffix, where that is enough; of pairs.
-template <class Element, int kCtas, int kHeads, bool kSuffix>
+template <class Element, Form kForm, bool kSuffix>
 __global__ void __launch_bounds__(kFusedThreads, 1)
     fused_gdn_kernel(const __grid_constant__ FusedMaps maps, const __grid_constant__ WalkArgs args,
                      const __grid_constant__ Activation activation) {
   using namespace fused_gdn;
-  auto& shared = *reinterpret_cast<Shared<kCtas, kHeads>*>(dynamic_shared_memory());
-  const int rank = kCtas == 1 ? 0 : cluster_rank();
+  auto& shared = *reinterpret_cast<Shared<kForm>*>(dynamic_shared_memory());
+  const int rank = kForm == Form::kSingle ? 0 : cluster_rank();
   if (threadIdx.x == 0) {
     for (const CUtensorMap* map : {&maps.q, &maps.k, &maps.v, &maps.o}) prefetch_tensor_map(map);
   }
-  if (!begin_items<kCtas, kHeads>(args, shared, blockIdx.x, rank)) return;
+  if (!begin_items<kForm>(args, shared, blockIdx.x, rank)) return;
   const Item& item = shared.item;
   if constexpr (kSuffix) {
     if (item.row.work == Work::kSummarize && threadIdx.x < 32) {
@@ -73,9 +72,9 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
     }
     __syncthreads();  // cluster_begin hands on no data
   }
-  if constexpr (kCtas > 1) cluster_begin();
+  if constexpr (ctas(kForm) > 1) cluster_begin();
   const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
-  constexpr bool kWhole = kCtas == kHeads;  // a whole head in every CTA
+  constexpr bool kWhole = has_whole_strip(kForm);
   const bool emits = kWhole || item.row.work == Work::kEmit;
   auto summarize = [&](auto&& walk) {
     walk_by_suffix<kSuffix, kFusedChunk>(
@@ -86,12 +85,12 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
     wait_for_state(args);
     if (emits) {
       if (kWhole || group == 0)
-        emit_items<kCtas, kHeads, Ring<kCtas, kHeads>::kStages, kWhole>(
+        emit_items<kForm, Ring<kForm>::kStages, kWhole>(
             args, shared, group, rank, [&](const Item& own, auto& position, float(&state)[64]) {
               emit_chunks<Element>(maps, args, own, shared, group, rank, position, state);
             });
       else if (threadIdx.x % kWarpgroup < 32)
-        send_outputs<Element, Ring<kCtas, kHeads>::kStages>(maps, args, item, shared, Stage::kV, rank);
+        send_outputs<Element, Ring<kForm>::kStages>(maps, args, item, shared, Stage::kV, rank);
     } else if constexpr (!kWhole) {
       auto walk = [&](auto& here, int own_rank, auto&& stands) {
         return summarize_row(
@@ -104,16 +103,17 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   } else {
     lower_registers<Registers::kOthers>();
     if (emits) {
-      make_all<Element, kCtas, kHeads, true>(maps, args, activation, shared, group - 2, rank);
+      make_all<Element, kForm, true>(maps, args, activation, shared, group - 2, rank);
     } else if constexpr (!kWhole) {
       auto walk = [&](auto& here, int own_rank, auto&& stands) {
-        make_all<Element, kCtas, kHeads, false>(maps, args, activation, here, group - 2, own_rank);
+        make_all<Element, kForm, false>(maps, args, activation, here, group - 2, own_rank);
         return stands([] { return false; });
       };
       summarize(walk);
     }
   }
-  if constexpr (kCtas > 1) cluster_end();  // the other CTA copies into this one's memory and arrives at its barriers
+  if constexpr (ctas(kForm) > 1)
+    cluster_end();  // the other CTA copies into this one's memory and arrives at its barriers
 }
 
 }  // namespace deltarelay::cuda::sm90

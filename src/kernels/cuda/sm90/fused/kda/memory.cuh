@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/ptx/barrier.cuh"
 #include "kernels/cuda/ptx/bulk.cuh"
+#include "kernels/cuda/sm90/form.h"
 #include "kernels/cuda/sm90/fused/inverse.cuh"
 #include "kernels/cuda/sm90/fused/items.cuh"
 #include "kernels/cuda/sm90/fused/row.cuh"
@@ -45,20 +46,20 @@ static_assert(sizeof(TokenFactors) == 512 && FusedStage::kV % 1024 == 0);
 
 // One CTA, or a pair that shares the making of chunks: CTA c % 2 makes chunk c. Then the number of stages is even, so that a stage always
 // belongs to the same CTA.
-template <int kCtas>
+template <Form kForm>
 struct FusedRing {
-  static constexpr int kStages = kCtas == 1 ? 5 : 6;
-  static constexpr int kHalves = 2 / kCtas;  // halves of the values in one CTA
+  static constexpr int kStages = kForm == Form::kSingle ? 5 : 6;
+  static constexpr int kHalves = halves_a_cta(kForm);
   static constexpr int kBytes = FusedStage::kV + kHalves * FusedStage::kTileBytes;
-  static_assert(kStages % kCtas == 0);
+  static_assert(kForm != Form::kTwins && kStages % ctas(kForm) == 0);
 };
 
 // Barriers of a stage. An own stage is one whose chunks this CTA makes; the others arrive by copies of the other CTA.
-template <int kCtas>
+template <Form kForm>
 struct FusedShared {
-  static constexpr int kStages = FusedRing<kCtas>::kStages;
+  static constexpr int kStages = FusedRing<kForm>::kStages;
   static constexpr int kItems = kMostItems;
-  uint8_t ring[kStages][FusedRing<kCtas>::kBytes];
+  uint8_t ring[kStages][FusedRing<kForm>::kBytes];
   FusedLower lower;          // -L of the chunk whose scores are at work
   uint64_t loaded[kStages];  // own: q, k, g are there
   uint64_t summed[kStages];  // own: score -> scale: norms are taken, q and k may be overwritten
@@ -72,11 +73,11 @@ struct FusedShared {
   Suffix suffix;
   float weakest[kFusedThreads / 32];  // log2 of the decay of each warp's channels over the last chunk
 };
-static_assert(sizeof(FusedShared<1>) <= kRoomForL1 && sizeof(FusedShared<2>) <= kMostShared);
+static_assert(sizeof(FusedShared<Form::kSingle>) <= kRoomForL1 && sizeof(FusedShared<Form::kPair>) <= kMostShared);
 
 // Place in the ring of the chunks that one CTA makes.
-template <int kCtas>
-using OwnPosition = SteppedPosition<FusedRing<kCtas>::kStages, kCtas>;
+template <Form kForm>
+using OwnPosition = SteppedPosition<FusedRing<kForm>::kStages, ctas(kForm)>;
 
 __device__ __forceinline__ TokenFactors& tokens_of(uint8_t* stage) {
   return *reinterpret_cast<TokenFactors*>(stage + FusedStage::kTokens);

@@ -150,11 +150,11 @@ struct LoadPosition {
 
 // Brings in chunks as stages come free, by warps 0 and 1 of the score group; the inverse keeps the other two busy. Warp 0 loads q and k of
 // the chunks of this CTA; warp 1 their gates, and this CTA's halves of v of all chunks, and says what will come from the other CTA.
-template <int kCtas, bool kQueries>
+template <Form kForm, bool kQueries>
 class Loader {
  public:
   // From `position` on; in the items before this one are `begin` chunks.
-  __device__ __forceinline__ Loader(const FusedMaps& maps, const Item& item, FusedShared<kCtas>& shared, int begin,
+  __device__ __forceinline__ Loader(const FusedMaps& maps, const Item& item, FusedShared<kForm>& shared, int begin,
                                     int warp, int rank, LoadPosition& position)
       : maps_(maps),
         shared_(shared),
@@ -173,7 +173,7 @@ class Loader {
   // run on every multiprocessor, fill their rings for the first time, two chunks more at most: a lane waits to issue a copy while those
   // before it crowd the memory, and would be late for the first chunk.
   __device__ __forceinline__ void load(int needed) {
-    const int limit = kCtas == 1 && begin_ + chunk_ < kStages ? chunk_ + 2 : chunks_;
+    const int limit = kForm == Form::kSingle && begin_ + chunk_ < kStages ? chunk_ + 2 : chunks_;
 #pragma unroll 1
     while (chunk_ <= needed || chunk_ < limit) {
       if (!load_next(chunk_ <= needed)) break;
@@ -181,7 +181,8 @@ class Loader {
   }
 
  private:
-  static constexpr int kStages = FusedRing<kCtas>::kStages, kHalves = FusedRing<kCtas>::kHalves;
+  static constexpr int kStages = FusedRing<kForm>::kStages, kHalves = FusedRing<kForm>::kHalves;
+  static constexpr int kCtas = ctas(kForm);
 
   __device__ __forceinline__ bool load_next(bool wait) {
     if (warp_ > 1 || chunk_ >= chunks_) return false;
@@ -246,7 +247,7 @@ class Loader {
   }
 
   const FusedMaps& maps_;
-  FusedShared<kCtas>& shared_;
+  FusedShared<kForm>& shared_;
   int warp_, rank_, chunks_, token_;
   int head_;  // of what this warp loads: the key head, or that of the gates
   int strip_, sequence_, begin_;
@@ -255,17 +256,18 @@ class Loader {
 };
 
 // Where the score group stands in the ring: with what this warp loads, with what it takes sums of, and with what it makes P and T of.
-template <int kCtas>
+template <Form kForm>
 struct ScoreState {
   LoadPosition loading;
-  OwnPosition<kCtas> summing, making;
+  OwnPosition<kForm> summing, making;
 };
 
 // The chunks of one item, with `begin` chunks in those before it.
-template <int kCtas, bool kQueries>
+template <Form kForm, bool kQueries>
 __device__ __forceinline__ void score_item(const FusedMaps& maps, const Activation& activation, const Item& item,
-                                           int begin, FusedShared<kCtas>& shared, int warp, int rank,
-                                           ScoreState<kCtas>& at) {
+                                           int begin, FusedShared<kForm>& shared, int warp, int rank,
+                                           ScoreState<kForm>& at) {
+  constexpr int kCtas = ctas(kForm);
   const int chunks = uniform(item.row.chunks);
   const int other = 1 - rank;
   if (chunks == 0) return;
@@ -287,11 +289,11 @@ __device__ __forceinline__ void score_item(const FusedMaps& maps, const Activati
   };
   uint32_t next_beta = fetch_beta(0, 0);
 
-  Loader<kCtas, kQueries> loader(maps, item, shared, begin, warp, rank, at.loading);
+  Loader<kForm, kQueries> loader(maps, item, shared, begin, warp, rank, at.loading);
   loader.load(-1);
   if (begin == 0) {  // once, while the first copies are on their way
 #pragma unroll  // a loop whose count the compiler takes to differ between lanes would cost all code behind it its uniform registers
-    for (int i = 0; i < FusedRing<kCtas>::kStages; ++i) {
+    for (int i = 0; i < FusedRing<kForm>::kStages; ++i) {
       const int thread = threadIdx.x % kWarpgroup;
       uint8_t* stage = shared.ring[i];
       if (thread < kClearThreads && i % kCtas == rank)  // what arrives brings its own zeros
@@ -299,8 +301,8 @@ __device__ __forceinline__ void score_item(const FusedMaps& maps, const Activati
     }
     named_barrier(kScoreBarrier, kWarpgroup);
   }
-  OwnPosition<kCtas>& position = at.making;
-  OwnPosition<kCtas>& ahead = at.summing;
+  OwnPosition<kForm>& position = at.making;
+  OwnPosition<kForm>& ahead = at.summing;
 #pragma unroll 1
   for (int chunk = rank - kCtas; chunk < chunks; chunk += kCtas) {
     // Opaque, or the compiler keeps every address that follows from it in registers from chunk to chunk.
@@ -373,13 +375,13 @@ __device__ __forceinline__ void score_item(const FusedMaps& maps, const Activati
 }
 
 // `kQueries`: q too, and P; a summary has neither.
-template <int kCtas, bool kQueries>
+template <Form kForm, bool kQueries>
 __device__ __forceinline__ void score_chunks(const FusedMaps& maps, const Activation& activation,
-                                             FusedShared<kCtas>& shared, int rank) {
+                                             FusedShared<kForm>& shared, int rank) {
   const int warp = uniform(static_cast<int>(threadIdx.x) % kWarpgroup / 32);
-  ScoreState<kCtas> at{.loading = {warp == 0 ? rank : 0}, .summing = {rank}, .making = {rank}};
-  make_items<kCtas>(shared, [&](const Item& item, int begin) {
-    score_item<kCtas, kQueries>(maps, activation, item, begin, shared, warp, rank, at);
+  ScoreState<kForm> at{.loading = {warp == 0 ? rank : 0}, .summing = {rank}, .making = {rank}};
+  make_items<kForm>(shared, [&](const Item& item, int begin) {
+    score_item<kForm, kQueries>(maps, activation, item, begin, shared, warp, rank, at);
   });
 }
 

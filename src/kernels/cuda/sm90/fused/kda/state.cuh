@@ -78,10 +78,10 @@ __device__ __forceinline__ void finish_update(float (&state)[64], const ChannelF
 }
 
 // Outputs of one half of the values (emit_items).
-template <int kCtas>
+template <Form kForm>
 __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs& args, const Item& item,
-                                           FusedShared<kCtas>& shared, int group, int rank,
-                                           RingPosition<FusedRing<kCtas>::kStages>& position, float (&state)[64]) {
+                                           FusedShared<kForm>& shared, int group, int rank,
+                                           RingPosition<FusedRing<kForm>::kStages>& position, float (&state)[64]) {
   using Two = Pair<__nv_bfloat16>;
   using Product = Wgmma<__nv_bfloat16>;
   const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, warp = thread / 32;
@@ -92,7 +92,7 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
   const uint32_t v_offset = opaque(FusedStage::kV + group * FusedStage::kTileBytes +  // as the column is
                                    swizzled_offset(8 * (lane / 16) + lane % 8, 2 * warp + lane / 8 % 2));
 
-  constexpr bool kSends = kCtas == 1;  // the outputs: a single CTA has no warp to spare for that
+  constexpr bool kSends = kForm == Form::kSingle;  // the outputs: a single CTA has no warp to spare for that
   const OutputPlace place(item);
   float product[16];  // K S, then R, then U
   float out[16];
@@ -183,7 +183,7 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
     // scaling stays ahead of the wait for P U.
     if (kSends && first > 0 && thread == 0) {
       ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>{});
-      release_stage<kCtas>(shared, previous, rank);
+      release_stage<kForm>(shared, previous, rank);
     }
     previous = stage_index;
     position.advance();
@@ -198,14 +198,15 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
 }
 
 // B^T (with values, from zero) or M^T (without, from the identity) of a segment.
-__device__ __forceinline__ void summarize_fused(const WalkArgs& args, const Item& item, FusedShared<2>& shared,
-                                                int rank, bool values, float (&state)[64]) {
-  constexpr int kCtas = 2;
+__device__ __forceinline__ void summarize_fused(const WalkArgs& args, const Item& item,
+                                                FusedShared<Form::kPair>& shared, int rank, bool values,
+                                                float (&state)[64]) {
+  constexpr Form kForm = Form::kPair;
   const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, warp = thread / 32;
   const int column = lane_column_of(lane), chunks = item.row.chunks, tokens = item.tokens;
   const uint32_t v_offset =  // opaque as the column is
       opaque(FusedStage::kV + swizzled_offset(8 * (lane / 16) + lane % 8, 2 * warp + lane / 8 % 2));
-  RingPosition<FusedRing<kCtas>::kStages> position;
+  RingPosition<FusedRing<kForm>::kStages> position;
   int previous = 0;  // stage of the chunk before
   auto walk = [&](int chunk) {
     const int stage_index = position.stage;
@@ -223,7 +224,7 @@ __device__ __forceinline__ void summarize_fused(const WalkArgs& args, const Item
       ChannelFactors(stage + FusedStage::kEarly, column, from, to).scale(state, from, to);
       read_keys(product, state, operand, k_plus, from, to);
       // In between, for its branches keep the compiler from moving the arithmetic of the second half up between the products of the first.
-      if (half == 0 && chunk > 0) release_summarized<kCtas>(shared, previous, rank, thread, values);
+      if (half == 0 && chunk > 0) release_summarized<kForm>(shared, previous, rank, thread, values);
     }
     wgmma_commit();
     __syncwarp();  // or the compiler puts what follows between the products
@@ -250,7 +251,7 @@ __device__ __forceinline__ void summarize_fused(const WalkArgs& args, const Item
     previous = stage_index;
   };
   for_each_chunk(chunks, kLookEvery, values, walk, [&](int chunk) {
-    return release_vanished<kCtas>(shared, shared.scaled, position, previous, chunks - chunk, rank, thread, state,
+    return release_vanished<kForm>(shared, shared.scaled, position, previous, chunks - chunk, rank, thread, state,
                                    args.vanish_bound);
   });
 }

@@ -27,12 +27,12 @@
 namespace deltarelay::cuda::sm90 {
 
 // `again`: in place of others.
-template <int kCtas>
-__device__ __forceinline__ void init_barriers(FusedShared<kCtas>& shared, int rank, bool again) {
+template <Form kForm>
+__device__ __forceinline__ void init_barriers(FusedShared<kForm>& shared, int rank, bool again) {
   const uint32_t readers =
-      shared.item.row.work == Work::kEmit ? FusedRing<kCtas>::kHalves : 2;  // state groups of a CTA
-  for (int i = 0; i < FusedRing<kCtas>::kStages; ++i) {
-    const bool own = i % kCtas == rank;
+      shared.item.row.work == Work::kEmit ? FusedRing<kForm>::kHalves : 2;  // state groups of a CTA
+  for (int i = 0; i < FusedRing<kForm>::kStages; ++i) {
+    const bool own = i % ctas(kForm) == rank;
     if (again) {
       for (uint64_t* barriers : {shared.loaded, shared.summed, shared.scaled, shared.solved, shared.done, shared.free})
         invalidate_barrier(&barriers[i]);
@@ -42,14 +42,14 @@ __device__ __forceinline__ void init_barriers(FusedShared<kCtas>& shared, int ra
     ptx::mbarrier_init(&shared.scaled[i], own ? 5 : 1);  // warps of the scale group; the lane that loads v
     ptx::mbarrier_init(&shared.solved[i], own ? 4 : 1);  // warps of the score group; the lane that loads v
     ptx::mbarrier_init(&shared.done[i], 4);              // warps of the state
-    ptx::mbarrier_init(&shared.free[i], own ? kCtas * readers : readers);
+    ptx::mbarrier_init(&shared.free[i], own ? ctas(kForm) * readers : readers);
   }
   ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster);
 }
 
 // log2 of the decay of the weakest gate, that of the channel which keeps most, over the last chunk of a row. By all threads; a warp has 8 channels,
 // a lane a token.
-template <GateForm kForm>
+template <GateForm kGate>
 __device__ __forceinline__ float weakest_decay(const Activation& activation, const Item& item,
                                                float (&of_warps)[kFusedThreads / 32]) {
   using Two = Pair<__nv_bfloat16>;
@@ -64,7 +64,7 @@ __device__ __forceinline__ float weakest_decay(const Activation& activation, con
   for (int i = 0; i < 8; ++i) {
     const GateParams gate = gate_params(activation, item.head, 8 * warp + i, kWidth);
     const float number = i % 2 == 0 ? Two::low(words[i / 2]) : Two::high(words[i / 2]);
-    decay[i] = clamp_decay(log2_decay<kForm>(number, gate), gate);
+    decay[i] = clamp_decay(log2_decay<kGate>(number, gate), gate);
   }
   float sum = sum_over_lanes<8>(decay, lane);
 #pragma unroll
@@ -78,32 +78,32 @@ __device__ __forceinline__ float weakest_decay(const Activation& activation, con
 }
 
 // `kSuffix`: summaries by their suffix, where that is enough; of pairs.
-template <int kCtas, GateForm kForm, bool kSuffix>
+template <Form kForm, GateForm kGate, bool kSuffix>
 __global__ void __launch_bounds__(kFusedThreads, 1)
     fused_kda_kernel(const __grid_constant__ FusedMaps maps, const __grid_constant__ WalkArgs args,
                      const __grid_constant__ Activation activation) {
-  auto& shared = *reinterpret_cast<FusedShared<kCtas>*>(dynamic_shared_memory());
-  const int rank = kCtas == 1 ? 0 : cluster_rank();
+  auto& shared = *reinterpret_cast<FusedShared<kForm>*>(dynamic_shared_memory());
+  const int rank = kForm == Form::kSingle ? 0 : cluster_rank();
   if (threadIdx.x == 0) {
     for (const CUtensorMap* map : {&maps.q, &maps.k, &maps.g, &maps.v, &maps.o}) prefetch_tensor_map(map);
   }
   // Two pairs for every row: the later is for rows that are sure to end early, the earlier for all others, so that no row that is walked whole
   // begins behind a short one. Only the kernel knows which those are.
   const bool later = kSuffix && blockIdx.x >= gridDim.x / 2;
-  if (!begin_items<kCtas>(args, shared, blockIdx.x - (later ? gridDim.x / 2 : 0), rank)) return;
+  if (!begin_items<kForm>(args, shared, blockIdx.x - (later ? gridDim.x / 2 : 0), rank)) return;
   const Item& item = shared.item;
   if constexpr (kSuffix) {
     int chunks = 0;  // to try first
     if (item.row.work == Work::kSummarize)
-      chunks = suffix_of(item, weakest_decay<kForm>(activation, item, shared.weakest));
+      chunks = suffix_of(item, weakest_decay<kGate>(activation, item, shared.weakest));
     if (is_sure(chunks, item.row.chunks) != later) return;  // that is for another pair
     __syncthreads();                                        // all have read how many chunks the row has
     if (threadIdx.x == 0) begin_suffix<kFusedChunk>(shared.suffix, shared.item, chunks);
     __syncthreads();  // cluster_begin hands on no data
   }
-  if constexpr (kCtas > 1) cluster_begin();
+  if constexpr (ctas(kForm) > 1) cluster_begin();
   const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
-  const bool emits = kCtas == 1 || item.row.work == Work::kEmit;
+  const bool emits = kForm == Form::kSingle || item.row.work == Work::kEmit;
   auto summarize = [&](auto&& walk) {
     walk_by_suffix<kSuffix, kFusedChunk>(
         shared, [](auto& here, int own_rank) { init_barriers(here, own_rank, true); }, walk);
@@ -112,14 +112,14 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
     raise_registers<KdaRegisters::kStates>();
     wait_for_state(args);
     if (emits) {
-      if (kCtas == 1 || group == 0)
-        emit_items<kCtas, 1, FusedRing<kCtas>::kStages, kCtas == 1>(
+      if (kForm == Form::kSingle || group == 0)
+        emit_items<kForm, FusedRing<kForm>::kStages, kForm == Form::kSingle>(
             args, shared, group, rank, [&](const Item& own, auto& position, float(&state)[64]) {
               emit_fused(maps, args, own, shared, group, rank, position, state);
             });
       else if (threadIdx.x % kWarpgroup < 32)
-        send_outputs<__nv_bfloat16, FusedRing<kCtas>::kStages>(maps, args, item, shared, FusedStage::kV, rank);
-    } else if constexpr (kCtas > 1) {
+        send_outputs<__nv_bfloat16, FusedRing<kForm>::kStages>(maps, args, item, shared, FusedStage::kV, rank);
+    } else if constexpr (kForm == Form::kPair) {
       auto walk = [&](auto& here, int own_rank, auto&& stands) {
         return summarize_row(
             args, here.item, own_rank, group == 0,
@@ -131,21 +131,22 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
     lower_registers<KdaRegisters::kOthers>();
     if (emits) {
       if (group == 2)
-        scale_chunks<kCtas, kForm, true>(activation, shared, rank);
+        scale_chunks<kForm, kGate, true>(activation, shared, rank);
       else
-        score_chunks<kCtas, true>(maps, activation, shared, rank);
-    } else if constexpr (kCtas > 1) {
+        score_chunks<kForm, true>(maps, activation, shared, rank);
+    } else if constexpr (kForm == Form::kPair) {
       auto walk = [&](auto& here, int own_rank, auto&& stands) {
         if (group == 2)
-          scale_chunks<kCtas, kForm, false>(activation, here, own_rank);
+          scale_chunks<kForm, kGate, false>(activation, here, own_rank);
         else
-          score_chunks<kCtas, false>(maps, activation, here, own_rank);
+          score_chunks<kForm, false>(maps, activation, here, own_rank);
         return stands([] { return false; });
       };
       summarize(walk);
     }
   }
-  if constexpr (kCtas > 1) cluster_end();  // the other CTA copies into this one's memory and arrives at its barriers
+  if constexpr (ctas(kForm) > 1)
+    cluster_end();  // the other CTA copies into this one's memory and arrives at its barriers
 }
 
 }  // namespace deltarelay::cuda::sm90
