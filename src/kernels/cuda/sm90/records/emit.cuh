@@ -1,7 +1,7 @@
-// `emit`: replays a segment from the state that enters it, writing outputs.
+// `emit`: replays a segment from the state that enters it and writes outputs.
 //
-// Per chunk K S, then Q S behind it; R; T R; then K^T U, and P U behind that. The output of a chunk is converted and stored while the
-// products of the next one run.
+// Per chunk: K S, with Q S behind it; R; (inverse - I) R; then the update k_to_end^T V_new, with Aqk V_new behind it.
+// The output of a chunk is converted and stored while the products of the next chunk run.
 #pragma once
 #include "kernels/cuda/ptx/barrier.cuh"
 #include "kernels/cuda/ptx/wgmma.cuh"
@@ -9,9 +9,9 @@
 
 namespace deltarelay::cuda::sm90 {
 
-// The state group `group` of a CTA that has `kHalves` of them, each with one half of the values: chunks `first` .. `last` - 1 of the row, of
-// which the first lies at `position` of the ring.
-template <class Stage, class Element, int kHalves>
+// State group `group` of a CTA, which has one half of the values. Walks chunks `first` .. `last` - 1 of the row; the
+// first lies at `position` of the ring.
+template <class Stage, class Element>
 __device__ __forceinline__ void emit_chunks(WalkShared<Stage>& shared, int group, float (&state)[64],
                                             RingPosition<Stage::kStages>& position, int first, int last) {
   using Record = typename Stage::Record;
@@ -19,19 +19,20 @@ __device__ __forceinline__ void emit_chunks(WalkShared<Stage>& shared, int group
   using Product = Wgmma<Element>;
   constexpr bool kScalarGate = View::kScalarGate;
   constexpr int kChunk = View::kChunk, kBlocks = View::kBlocks;
-  // Opaque, or the compiler reads the number from its special register in every chunk.
+  // Opaque. The compiler would otherwise read the thread number from its special register in every chunk.
   const int thread = static_cast<int>(opaque(threadIdx.x) % kWarpgroup), lane = thread % 32, warp = thread / 32;
-  const int column = 2 * (lane % 4);  // place in an 8-column block of an accumulator
-  // This lane's row of its warp's 16 value columns, 16 tokens at a time, for transposing ldmatrix and stmatrix in a V tile.
+  const int column = 2 * (lane % 4);  // this lane's column in an 8-column block of an accumulator
+  // This lane's row of its warp's 16 value columns, 16 tokens at a time, for transposing ldmatrix and stmatrix in a V
+  // tile.
   const uint32_t v_offset =
       Stage::kV + group * View::kHalfBytes + swizzled_offset(8 * (lane / 16) + lane % 8, 2 * warp + lane / 8 % 2);
   const uint32_t ring_address = shared_address(shared.ring);
 
-  float product[kChunk / 2];  // K S, then R, then U = R + T R
+  float product[kChunk / 2];  // K S, then R, then V_new
   float out[kChunk / 2];
-  Fragment update[kBlocks];                     // U^T
-  Fragment decayed[kScalarGate ? kBlocks : 1];  // (update U)^T
-  uint32_t previous = 0;                        // address of the stage before
+  Fragment v_new[kBlocks];                      // V_new^T
+  Fragment decayed[kScalarGate ? kBlocks : 1];  // GDN: (update factor V_new)^T
+  uint32_t previous = 0;                        // address of the previous chunk's stage
 
   auto convert_output = [&](Fragment(&converted)[kBlocks]) {
 #pragma unroll
@@ -43,8 +44,9 @@ __device__ __forceinline__ void emit_chunks(WalkShared<Stage>& shared, int group
     warp_arrive(&shared.done[stage_index]);
   };
 
-  // From the state to U: all of a chunk that comes before its update of the state. Outputs of the chunk before are converted ahead of
-  // K S and stored behind Q S: a store between the two would hold Q S back, since it may not overwrite what is still to be read.
+  // From the state to V_new: the part of a chunk before its update of the state. The previous output is converted
+  // before K S and stored after Q S. A store between the two would delay Q S, since it may not overwrite data still to
+  // be read.
   auto predict = [&](int chunk, int previous_stage) {
     const View view = {opaque(ring_address + position.stage * Stage::kBytes)};
     Fragment state_operand[8];
@@ -69,7 +71,7 @@ __device__ __forceinline__ void emit_chunks(WalkShared<Stage>& shared, int group
     wgmma_commit();
     if (previous_stage >= 0) store_output(previous, previous_stage, converted);
 
-    // Chunks of 64 leave no registers for values and factors while both products run.
+    // Chunks of 64 tokens leave no registers for values and factors while both products are in flight.
     Fragment value[kBlocks];
     float2 beta[kChunk / 8];
     auto load_inputs = [&] {
@@ -99,7 +101,7 @@ __device__ __forceinline__ void emit_chunks(WalkShared<Stage>& shared, int group
     pin(product);
     pin(out);
 #pragma unroll
-    for (int b = 0; b < kBlocks; ++b) update[b] = pack_block<Element>(product, b);
+    for (int b = 0; b < kBlocks; ++b) v_new[b] = pack_block<Element>(product, b);
     if constexpr (kScalarGate) {
 #pragma unroll
       for (int b = 0; b < kBlocks; ++b) {
@@ -112,7 +114,8 @@ __device__ __forceinline__ void emit_chunks(WalkShared<Stage>& shared, int group
     }
   };
 
-  // The loop is rotated so that no product is in flight over its back edge: ptxas follows wgmma through straight code only.
+  // The loop is rotated: no product is in flight over its back edge, because ptxas follows wgmma through straight code
+  // only.
   predict(first, -1);
   for (int chunk = first;;) {
     const View view = {opaque(ring_address + position.stage * Stage::kBytes)};
@@ -120,10 +123,10 @@ __device__ __forceinline__ void emit_chunks(WalkShared<Stage>& shared, int group
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < kBlocks; ++k) {
-      Product::add_transposed(state, kScalarGate ? decayed[k] : update[k], view.update() + View::tokens(k));
+      Product::add_transposed(state, kScalarGate ? decayed[k] : v_new[k], view.update() + View::tokens(k));
     }
     wgmma_commit();
-    // While the state is updated: the factors of Q S, and the diagonal of P in fp32.
+    // While the state is updated: the factors of Q S, and the diagonal of Aqk in fp32.
 #pragma unroll
     for (int n = 0; n < kChunk / 8; ++n) {
       const float2 diagonal = view.load_pair(Record::kDiagonal + (8 * n + column) * 4);
@@ -138,7 +141,7 @@ __device__ __forceinline__ void emit_chunks(WalkShared<Stage>& shared, int group
     }
     wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < kBlocks; ++k) Product::times(out, update[k], view.p() + View::columns(k), true);
+    for (int k = 0; k < kBlocks; ++k) Product::times(out, v_new[k], view.aqk() + View::columns(k), true);
     wgmma_commit();
     wgmma_wait<1>();
     pin(state);

@@ -319,7 +319,7 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activat
   auto& gates = shared.gates[group];
   auto& norms = shared.norms[group];
   // Where a stage would begin whose P, T and vectors are those of this CTA's head (0), or of the other's.
-  auto made_of = [](uint8_t* stage, int of) { return stage + of * (Ring<kForm>::kOther - Stage::kP); };
+  auto made_of = [](uint8_t* stage, int of) { return stage + of * (Ring<kForm>::kOther - Stage::kAqk); };
   Loader<kForm, kQueries> loader(maps, shared, item, first, begin, rank, at.loading);
   if (warp == 0) loader.load(first + (kTwins ? rank : 0));
 
@@ -339,7 +339,7 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activat
 #pragma unroll
       for (int of = 0; of < kStrips; ++of) {
         uint8_t* made = made_of(shared.ring[own.stage], of);
-        if (thread < kClearThreads) clear_above(made + Stage::kP, made + Stage::kT, thread);
+        if (thread < kClearThreads) clear_above(made + Stage::kAqk, made + Stage::kInverse, thread);
       }
     }
   }
@@ -392,7 +392,7 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activat
       }
 #pragma unroll
       for (int of = 0; of < kStrips; ++of)
-        write_columns<Element, kQueries>(made_of(stage, of) + Stage::kP + core_offset(0, n) + place.in_p,
+        write_columns<Element, kQueries>(made_of(stage, of) + Stage::kAqk + core_offset(0, n) + place.in_p,
                                          lower[of].blocks + n * FusedLower::kBlockBytes + place.in_l, scaled,
                                          decay[of]);
     };
@@ -412,12 +412,12 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activat
     if (kTwins ? warp >= 2 : warp == 2 + turn) {
       split_barrier(kLowerBarrier + group, kWarpgroup);
       const int of = kTwins ? warp - 2 : 0;
-      write_t<Element>(lower[of], made_of(stage, of) + Stage::kT, lane);
+      write_t<Element>(lower[of], made_of(stage, of) + Stage::kInverse, lane);
       ptx::fence_proxy_async(ptx::space_shared);
       __syncwarp();
       if (elect_lane()) {
         if (kCtas > 1 && of == kStrips - 1)
-          copy_to_block(stage + Stage::kP, made_of(stage, kStrips - 1) + Stage::kP, Stage::kMadeBytes,
+          copy_to_block(stage + Stage::kAqk, made_of(stage, kStrips - 1) + Stage::kAqk, Stage::kMadeBytes,
                         &shared.made[stage_index], 1 - rank);
         if (of == 0) ptx::mbarrier_arrive(&shared.made[stage_index]);
       }

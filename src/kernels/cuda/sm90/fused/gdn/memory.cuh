@@ -23,14 +23,14 @@ struct Stage {
   static constexpr int kHalfBytes = 2 * kTileBytes;
   // 32 x 32 in 8 x 8 core matrices; the block above the diagonal is 0 from the start and never written.
   static constexpr int kTriangleBytes = kFusedChunk * kFusedChunk * 2;
-  static constexpr int kP = 2 * kHalfBytes;
-  static constexpr int kT = kP + kTriangleBytes;
-  static constexpr int kPrediction = kT + kTriangleBytes;            // float[32]: rk e^G
-  static constexpr int kUpdate = kPrediction + 4 * kFusedChunk;      // float[32]: w e^{Glast-G}, where w = beta rk
-  static constexpr int kQuery = kUpdate + 4 * kFusedChunk;           // float[32]: scale rq e^G
-  static constexpr int kDecay = kQuery + 4 * kFusedChunk;            // float: e^{Glast}, or 0 (kForgotten)
-  static constexpr int kMadeBytes = kDecay + 16 - kP;                // from kP: what is sent to the other CTA
-  static constexpr int kV = (kP + kMadeBytes + 1023) / 1024 * 1024;  // the halves of the values that this CTA has
+  static constexpr int kAqk = 2 * kHalfBytes;
+  static constexpr int kInverse = kAqk + kTriangleBytes;
+  static constexpr int kPrediction = kInverse + kTriangleBytes;        // float[32]: rk e^G
+  static constexpr int kUpdate = kPrediction + 4 * kFusedChunk;        // float[32]: w e^{Glast-G}, where w = beta rk
+  static constexpr int kQuery = kUpdate + 4 * kFusedChunk;             // float[32]: scale rq e^G
+  static constexpr int kDecay = kQuery + 4 * kFusedChunk;              // float: e^{Glast}, or 0 (kForgotten)
+  static constexpr int kMadeBytes = kDecay + 16 - kAqk;                // from kAqk: what is sent to the other CTA
+  static constexpr int kV = (kAqk + kMadeBytes + 1023) / 1024 * 1024;  // the halves of the values that this CTA has
 };
 
 // log2 of a chunk's decay below which nothing is kept of the state before it: a part in 2^96 of it, of which an output has 8 bits and the state 24.
@@ -46,7 +46,7 @@ struct Ring {
   static constexpr int kHalves = halves_a_cta(kForm);
   static constexpr int kStages = kHalves == 2 ? 6 : 8;
   static constexpr int kOther = Stage::kV + kHalves * Stage::kTileBytes;  // of twins: what is made for the other CTA
-  static constexpr int kBytes = kOther + (strips(kForm) - 1) * (Stage::kV - Stage::kP);
+  static constexpr int kBytes = kOther + (strips(kForm) - 1) * (Stage::kV - Stage::kAqk);
 };
 
 // Gates, then strengths of a chunk as they are copied (FusedMaps::copies_gates): of every token those of four heads.

@@ -81,7 +81,7 @@ struct ChunkStep {
     subtract_prediction(u, read + (kNumbers - 16), value, prediction, values, valid);
     const Fragment error[2] = {pack_block<Element>(u, 0), pack_block<Element>(u, 1)};
     wgmma_fence();
-    add_triangle<Element>(u, error, triangle_operand_at(place, Stage::kT));
+    add_triangle<Element>(u, error, triangle_operand_at(place, Stage::kInverse));
     wgmma_commit();
   }
   // (w e^{Glast-G} U)^T
@@ -203,7 +203,7 @@ __device__ __forceinline__ void emit_chunks(const FusedMaps& maps, const WalkArg
       }
     }
     wgmma_fence();
-    add_triangle<Element>(out, solved, triangle_operand_at(step.place, Stage::kP));
+    add_triangle<Element>(out, solved, triangle_operand_at(step.place, Stage::kAqk));
     wgmma_commit();
     // By now the output of the chunk before has been read: its stage is free.
     if (kSends && !kFirst && thread == 0) {

@@ -38,9 +38,10 @@ struct FusedStage {
   static constexpr int kTilesEnd = kTokens + 512;  // what is sent to the other CTA when it has been scaled
   // 32 x 32 in 8 x 8 core matrices, as KdaRecord has them; the block above the diagonal is 0 from the start and never written.
   static constexpr int kTriangleBytes = kFusedChunk * kFusedChunk * 2;
-  static constexpr int kP = kTilesEnd;
-  static constexpr int kT = kP + kTriangleBytes;
-  static constexpr int kV = (kT + kTriangleBytes + 1023) / 1024 * 1024;  // the halves of the values that this CTA has
+  static constexpr int kAqk = kTilesEnd;
+  static constexpr int kInverse = kAqk + kTriangleBytes;
+  static constexpr int kV =
+      (kInverse + kTriangleBytes + 1023) / 1024 * 1024;  // the halves of the values that this CTA has
 };
 static_assert(sizeof(TokenFactors) == 512 && FusedStage::kV % 1024 == 0);
 

@@ -297,7 +297,7 @@ __device__ __forceinline__ void score_item(const FusedMaps& maps, const Activati
       const int thread = threadIdx.x % kWarpgroup;
       uint8_t* stage = shared.ring[i];
       if (thread < kClearThreads && i % kCtas == rank)  // what arrives brings its own zeros
-        clear_above(stage + FusedStage::kP, stage + FusedStage::kT, thread);
+        clear_above(stage + FusedStage::kAqk, stage + FusedStage::kInverse, thread);
     }
     named_barrier(kScoreBarrier, kWarpgroup);
   }
@@ -345,12 +345,12 @@ __device__ __forceinline__ void score_item(const FusedMaps& maps, const Activati
       pin(scores);
       if (warp < 2) {
         if constexpr (kQueries) {
-          write_p(stage + FusedStage::kP, scores, warp, lane);
+          write_p(stage + FusedStage::kAqk, scores, warp, lane);
           ptx::fence_proxy_async(ptx::space_shared);
           if constexpr (kCtas > 1) {
             named_barrier(kScoreBarrier, 64);
             if (thread == 0)
-              copy_to_block(stage + FusedStage::kP, stage + FusedStage::kP, FusedStage::kTriangleBytes,
+              copy_to_block(stage + FusedStage::kAqk, stage + FusedStage::kAqk, FusedStage::kTriangleBytes,
                             &shared.solved[stage_index], other);
           }
         }
@@ -359,11 +359,11 @@ __device__ __forceinline__ void score_item(const FusedMaps& maps, const Activati
         write_lower(shared.lower, scores, tokens_of(stage), warp, lane);
         named_barrier(kTriangleBarrier, 64);
         if (warp == 2 + chunk / kCtas % 2) {  // in turns
-          write_t<__nv_bfloat16>(shared.lower, stage + FusedStage::kT, lane);
+          write_t<__nv_bfloat16>(shared.lower, stage + FusedStage::kInverse, lane);
           ptx::fence_proxy_async(ptx::space_shared);
           __syncwarp();
           if (kCtas > 1 && lane == 0)
-            copy_to_block(stage + FusedStage::kT, stage + FusedStage::kT, FusedStage::kTriangleBytes,
+            copy_to_block(stage + FusedStage::kInverse, stage + FusedStage::kInverse, FusedStage::kTriangleBytes,
                           &shared.solved[stage_index], other);
         }
       }

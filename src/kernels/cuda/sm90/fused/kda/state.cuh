@@ -151,7 +151,7 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
     // U = R + T R
     wait_parity(&shared.solved[stage_index], position.parity);
     wgmma_fence();
-    add_triangle<__nv_bfloat16>(product, error, triangle_operand(stage + FusedStage::kT));
+    add_triangle<__nv_bfloat16>(product, error, triangle_operand(stage + FusedStage::kInverse));
     wgmma_commit();
     // Behind T R: the output of the chunk before to memory.
     if (kSends && first > 0)
@@ -176,7 +176,7 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
       }
     }
     wgmma_fence();
-    add_triangle<__nv_bfloat16>(out, update, triangle_operand(stage + FusedStage::kP));
+    add_triangle<__nv_bfloat16>(out, update, triangle_operand(stage + FusedStage::kAqk));
     wgmma_commit();
     finish_update<1>(state, {shared.ring[stage_index] + FusedStage::kLate, column});
     // By now the output of the chunk before has been read: its stage is free. The compiler moves no arithmetic over this branch, so that the
@@ -238,7 +238,7 @@ __device__ __forceinline__ void summarize_fused(const WalkArgs& args, const Item
     const Fragment error[2] = {pack_block<__nv_bfloat16>(product, 0), pack_block<__nv_bfloat16>(product, 1)};
     wait_parity(&shared.solved[stage_index], position.parity);
     wgmma_fence();
-    add_triangle<__nv_bfloat16>(product, error, triangle_operand(stage + FusedStage::kT));
+    add_triangle<__nv_bfloat16>(product, error, triangle_operand(stage + FusedStage::kInverse));
     wgmma_commit();
     wgmma_wait<0>();
     pin(product);
