@@ -8,8 +8,8 @@
 
 namespace deltarelay::cuda::sm90 {
 
-// Writes inverse - I, inverse = (I + Akk)^-1, in core matrices (KdaRecord::kInverse). With D0 and D1 the inverses of the 16 x
-// 16 diagonal blocks, the block below D0 is -D1 (Akk10 D0). Overwrites Akk.
+// Writes inverse - I, inverse = (I + Akk)^-1, in core matrices (KdaRecord::kInverse). With D0 and D1 the inverses of
+// the 16 x 16 diagonal blocks, the block below D0 is -D1 (Akk10 D0). Overwrites Akk.
 template <class Element>
 __device__ __forceinline__ void write_inverse(Triangle& akk, uint8_t* inverse, int lane) {
   const int block = lane / 16, row = lane % 16;

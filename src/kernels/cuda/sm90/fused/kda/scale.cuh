@@ -1,15 +1,17 @@
-// The scale group of the fused walk: gates, then q+, k+, k- in place of q, k, g, and the state's factors. Elementwise work only.
+// The scale group of the fused walk of KDA: gates, then q_from_mid, k_from_mid and k_to_mid in place of q, k and g, and
+// the state's factors. Elementwise work only.
 //
-// A thread owns two channels of one side of the chunk's middle (16 tokens) and walks outwards from it. So sums of log-decays need no scan
-// across threads: the later side sums inclusively, the earlier one exclusively with the sign turned.
+// A thread owns two channels of one side of the chunk's middle (16 tokens) and walks outwards from the middle. So sums
+// of log-decays need no scan across threads: the later side sums inclusively, the earlier side exclusively and with the
+// opposite sign.
 #pragma once
 #include "kernels/cuda/sm90/fused/kda/memory.cuh"
 #include "kernels/cuda/tile/activation.cuh"
 
 namespace deltarelay::cuda::sm90 {
 
-// Rows past the end of a sequence (they belong to the next one, or are anything at all) become q = k = 0 and a gate that decays
-// nothing; then no code behind needs a mask.
+// Rows past the end of a sequence hold anything. They become q = k = 0 with a gate that does not decay, so that no
+// later code needs a mask.
 template <GateForm kGate>
 __device__ __forceinline__ void clear_tail(uint8_t* stage, int valid, int thread) {
   constexpr uint32_t kNoDecay = kGate == GateForm::kLog ? 0u : 0xff80ff80u;  // raw: -inf twice
@@ -25,7 +27,7 @@ __device__ __forceinline__ void clear_tail(uint8_t* stage, int valid, int thread
   }
 }
 
-// What a thread knows of its two channels' gate.
+// Gate constants of a thread's two channels.
 struct PairGate {
   float slope, offset[2];  // raw: 2^(slope x + offset) = e^-x'
   float bound;             // raw: lower_bound; log: the floor; base 2
@@ -35,22 +37,22 @@ template <GateForm kGate>
 __device__ __forceinline__ PairGate pair_gate(const Activation& activation, int head, int channel) {
   const GateParams first = gate_params(activation, head, channel, kWidth);
   if constexpr (kGate == GateForm::kLog) return {kLog2e, {0.0f, 0.0f}, first.lowest};
-  // A slope of 0 would make NaN of the -inf in rows past the end.
+  // A slope of 0 would turn the -inf in rows past the end into NaN.
   const float slope = first.slope > -1e-37f ? -1e-37f : first.slope;
   return {slope, {slope * first.bias, slope * gate_bias(activation, head, channel + 1, kWidth)}, first.bound};
 }
 
-// A loop over runs of so many rows: unrolled further, the code of all roles no longer fits the instruction cache.
+// Rows per loop iteration. Unrolled further, the code of all roles no longer fits the instruction cache.
 constexpr int kFusedRun = 4;
 
-// Gates of this thread's channels on its side of the middle, outwards from it; q+, k+ and k- over q, k and g. `column` is the byte of
-// channel pair and stage. Returns log2 of the decay over this side.
+// Applies the gates of this thread's channels on its side of the middle, outwards: overwrites q, k and g by q_from_mid,
+// k_from_mid and k_to_mid. `column` is the byte of channel pair and stage. Returns log2 of the decay over this side.
 template <GateForm kGate, bool kQueries, bool kLater>
 __device__ __forceinline__ float2 scale_rows(uint8_t* ring, uint32_t column, const PairGate& gate) {
   using Two = Pair<__nv_bfloat16>;
   float sum[2] = {0.0f, 0.0f};
-  // Rows of a run differ in the low bits of their number alone, which the swizzle takes; the next run is the same in the other half of
-  // the swizzle's eight rows.
+  // Rows of a run differ only in the low bits of their number, which the swizzle uses. The next run is the same in the
+  // other half of the swizzle's eight rows.
   constexpr int kFirst = kLater ? kFusedSide : kFusedSide - kFusedRun;
   uint32_t run_at = (column ^ ((kFirst & 7) << 4)) + kFirst * kRowBytes;
 #pragma unroll 1
@@ -101,7 +103,7 @@ __device__ __forceinline__ float2 scale_rows(uint8_t* ring, uint32_t column, con
   return kLater ? make_float2(sum[0], sum[1]) : make_float2(-sum[0], -sum[1]);
 }
 
-// All chunks of this CTA, by the two warps of one side.
+// Scales all chunks of this CTA, by the two warps of one side.
 template <Form kForm, GateForm kGate, bool kQueries, bool kLater>
 __device__ __forceinline__ void scale_side(const Activation& activation, FusedShared<kForm>& shared, int rank) {
   const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, half = thread / 32 % 2;
@@ -133,7 +135,7 @@ __device__ __forceinline__ void scale_side(const Activation& activation, FusedSh
   });
 }
 
-// `kQueries`: q too; a summary has none.
+// `kQueries`: also q; a summary has none.
 template <Form kForm, GateForm kGate, bool kQueries>
 __device__ __forceinline__ void scale_chunks(const Activation& activation, FusedShared<kForm>& shared, int rank) {
   if (uniform(static_cast<int>(threadIdx.x) % kWarpgroup / 64) == 0)
