@@ -1,4 +1,4 @@
-// More than 2^31 elements in a tensor: tens of gigabytes, so an executable of its own.
+// Tensors of more than 2^31 elements. They take tens of gigabytes, so these tests are an executable of their own.
 #include "gpu_case.h"
 
 namespace deltarelay::on_gpu {
@@ -6,7 +6,7 @@ namespace {
 
 using Big = EachCase;
 
-// Every token and head is held against the reference on a sample of value columns.
+// Compares every token and head with the reference, on a sample of value columns.
 TEST_P(Big, AgreesWithTheReference) {
   const cases::Case& c = GetParam();
   ASSERT_GT(c.token_heads() * c.dv, int64_t{1} << 31);

@@ -1,4 +1,5 @@
-// Same plan, same bits: ten thousand times (the portable kernels a thousand), on two streams, from two threads. Results are hashed where they are.
+// Same plan, same bits: ten thousand times (portable kernels a thousand), on two streams, from two threads. Results are
+// hashed on the GPU.
 #include <algorithm>
 #include <atomic>
 #include <thread>
@@ -9,7 +10,7 @@ namespace deltarelay::on_gpu {
 namespace {
 
 void expect_same_bits(const cases::Case& c, int64_t repeats) {
-  const int64_t between_poisons = repeats / 20;  // of the workspace, whose contents must not matter
+  const int64_t between_poisons = repeats / 20;  // the contents of the workspace must not matter
   Ran ran(c);
   if (c.segments == DR_SEGMENTS_COUNT) ASSERT_GE(ran.run.summary().cut_sequences, 1);
   if (c.segments == DR_SEGMENTS_OFF) ASSERT_EQ(ran.run.summary().cut_sequences, 0);
@@ -39,7 +40,8 @@ void expect_same_bits(const cases::Case& c, int64_t repeats) {
 using Repeats = EachCase;
 TEST_P(Repeats, TenThousandRunsGiveTheSameBits) { expect_same_bits(forced(GetParam()), 10000); }
 
-// Waves: pairs of CTAs take the place of others that end at that moment. Items: single CTAs that go on to others. Relay: rows handed on.
+// Waves: pairs of CTAs start where others end at that moment. Items: single CTAs walk several items. Relay: rows are
+// handed on.
 INSTANTIATE_TEST_SUITE_P(Gpu, Repeats, testing::ValuesIn(cases_in(R"(
   kda-cut:   kda bf16 hv=4 seqs=4096,1000 init final gate=bounded:-0.05 beta=logit l2norm segments=8
   gdn-cut:   gdn bf16 g=fp32 b=fp32 hqk=2 hv=8 seqs=4096,1000 init final gate=log:-0.02,0 l2norm segments=8
@@ -63,7 +65,7 @@ INSTANTIATE_TEST_SUITE_P(Gpu, Repeats, testing::ValuesIn(cases_in(R"(
 using PortableRepeats = EachCase;
 TEST_P(PortableRepeats, AThousandRunsGiveTheSameBits) { expect_same_bits(GetParam(), 1000); }
 
-// Every arithmetic, chunks of both lengths, walks with narrow and with wide tiles, the states inside a sequence, lengths that the GPU finds.
+// Every arithmetic, both chunk lengths, walks with narrow and wide tiles, checkpoints, lengths on the GPU.
 INSTANTIATE_TEST_SUITE_P(Gpu, PortableRepeats, testing::ValuesIn(cases_in(R"(
   kda-cut:       kda bf16 hv=4 seqs=4096,1000 init final gate=bounded:-0.05 beta=logit l2norm segments=8 backend=cuda-sm80
   kda-log-cut:   kda bf16 hv=4 dk=256 seqs=1024,33 init final gate=log:-0.02,0 l2norm segments=4 backend=cuda-sm80
@@ -113,7 +115,7 @@ INSTANTIATE_TEST_SUITE_P(Cula, Stress, testing::ValuesIn(cases_in(R"(
 
 using AtOnce = EachCase;
 
-// One plan, two streams, a workspace and tensors each, from one thread: the work of both overlaps on the GPU.
+// One plan, two streams, each with its workspace and tensors, from one thread: their work overlaps on the GPU.
 TEST_P(AtOnce, TwoStreams) {
   const cases::Case c = forced(GetParam());
   Ran first(c);
