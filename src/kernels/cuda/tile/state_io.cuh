@@ -97,7 +97,7 @@ __device__ __forceinline__ void for_each_pair(int first_row, int first_key, Body
 
 // Exchanges between an even lane and the odd lane after it. Each has two neighbouring numbers (or packed pairs) of two
 // blocks of 8 channels: `first` and `second`. Afterwards the even lane has four numbers of the first block, the odd
-// lane four of the second, in order. A second call restores the first state.
+// lane four of the second, in order. A second call undoes it.
 template <class Number>
 __device__ __forceinline__ void exchange(Number& first, Number& second, bool odd) {
   const Number taken = __shfl_xor_sync(~0u, odd ? first : second, 1);
