@@ -347,20 +347,28 @@ __device__ __forceinline__ void solve_wide(Scratch& scratch, const Factors& fact
   __syncthreads();
 }
 
-// Aqk and inverse - I of one value head. `parity` and `square` alternate from one bounded head to the next.
-template <class Element>
-__device__ __forceinline__ void prepare_head(Shared& shared, const Products& products, const Factors& factors,
-                                             const Lane& at, int valid, uint32_t& parity, uint8_t* record) {
-  Scratch& scratch = shared.scratch;
-  const bool bounded = factors.bounded;
-  // Opaque. The compiler would otherwise keep one address per block alive over the loop of heads.
-  const uint32_t lane_block = opaque(at.block);
-  const uint32_t square = shared_address(scratch.square[parity]), stage = shared_address(scratch.stage);
-  if (!bounded) __syncthreads();  // no warp reads the squares any more
+// Shared-memory addresses of a head: its square and the stage, with this lane's offset in a block.
+struct HeadPlace {
+  uint32_t lane_block, square, stage;
+  __device__ __forceinline__ HeadPlace(const Scratch& scratch, const Lane& at, uint32_t parity)
+      // Opaque. The compiler would otherwise keep one address per block alive over the loop of heads.
+      : lane_block(opaque(at.block)),
+        square(shared_address(scratch.square[parity])),
+        stage(shared_address(scratch.stage)) {}
+  __device__ __forceinline__ uint32_t in_square(int row, int column) const {
+    return block_address(square, lane_block, row, column);
+  }
+  __device__ __forceinline__ uint32_t in_stage(int row, int column) const {
+    return block_address(stage, lane_block, row, column);
+  }
+};
 
-  // Left of the diagonal E is split at the start of the row block, e^{G_i-G_start} e^{G_start-G_j}: both exponents are
-  // <= 0.
-  const float2 row_factor = pair_of_rows(factors.row, at), sum_row = pair_of_rows(factors.sum, at);
+// Aqk and -A left of the diagonal of this warp's block row. There E is split at the start of the block row,
+// e^{G_i-G_start} e^{G_start-G_j}: both exponents are <= 0.
+template <class Element>
+__device__ __forceinline__ void store_left_blocks(Scratch& scratch, const Products& products, const Factors& factors,
+                                                  float2 row_factor, const Lane& at, const HeadPlace& place,
+                                                  bool bounded) {
   const float* columns = factors.column + 8 * at.role * (at.role - 1) + at.column;
 #pragma unroll
   for (int b = 0; b < kBlocks - 1; ++b) {
@@ -376,14 +384,19 @@ __device__ __forceinline__ void prepare_head(Shared& shared, const Products& pro
         aqk.value[4 * n + e] = products.qk[b].value[4 * n + e] * ratio;
       }
     }
-    store_matrix(block_address(stage, lane_block, at.role, b), aqk.pack<Element>());
+    store_matrix(place.in_stage(at.role, b), aqk.pack<Element>());
     if (bounded)
-      store_matrix(block_address(square, lane_block, at.role, b), a.pack<__half>());
+      store_matrix(place.in_square(at.role, b), a.pack<__half>());
     else
       store_wide<false>(scratch, a, at, b);
   }
+}
 
-  // The diagonal block, element by element. Its registers 4 and 5 lie above the diagonal.
+// Stores the diagonal block of Aqk and returns that of -A, element by element. Its registers 4 and 5 lie above the
+// diagonal.
+template <class Element>
+__device__ __forceinline__ Block store_diagonal_block(const Products& products, const Factors& factors, float2 sum_row,
+                                                      const Lane& at, const HeadPlace& place) {
   Block a, aqk;  // -A and Aqk
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
@@ -395,29 +408,15 @@ __device__ __forceinline__ void prepare_head(Shared& shared, const Products& pro
     a.value[i] = products.kk_diagonal.value[i] * ratio;
     aqk.value[i] = keep ? products.qk_diagonal.value[i] * ratio : 0.0f;
   }
-  store_matrix(block_address(stage, lane_block, at.role, at.role), aqk.pack<Element>());
+  store_matrix(place.in_stage(at.role, at.role), aqk.pack<Element>());
+  return a;
+}
 
-  if (!bounded) {
-    store_wide<true>(scratch, a, at, at.role);
-    copy_rows(record + GdnRecord::kAqk, scratch, at);
-    solve_wide<Element>(scratch, factors, at, valid);
-    copy_rows(record + GdnRecord::kInverse, scratch, at);
-    return;
-  }
-
-  const float2 beta_row = pair_of_rows(factors.beta, at);
-#pragma unroll
-  for (int e = 0; e < 2; ++e) {
-    scratch.lower[at.role][0][at.column + e][at.lane / 4] = a.value[e] * beta_row.x;
-    scratch.lower[at.role][1][at.column + e][at.lane / 4] = a.value[6 + e] * beta_row.y;
-  }
-  __syncwarp();
-  const Fragment inverse_diagonal =
-      invert_diagonal(scratch, at, Pair<__half>::pack(a.value[2] * beta_row.y, a.value[3] * beta_row.y));
-  store_matrix(block_address(square, lane_block, at.role, at.role), inverse_diagonal);
-  warp_arrive(&shared.rows_ready);
-
-  copy_rows(record + GdnRecord::kAqk, scratch, at);
+// The recursion at the head of this file for this warp's block row, from the diagonal block to the left. Writes
+// inverse - I to the stage.
+template <class Element>
+__device__ __forceinline__ void solve_row(Shared& shared, const Factors& factors, const Lane& at,
+                                          const HeadPlace& place, const Fragment& inverse_diagonal, uint32_t parity) {
   // Writes inverse - I to the stage and returns inverse diag(beta), the left operand of the recursion.
   auto finish = [&](Block& x, int column_block) {
     Block stored = x;
@@ -428,7 +427,7 @@ __device__ __forceinline__ void prepare_head(Shared& shared, const Products& pro
         stored.value[i] = diagonal ? 0.0f : stored.value[i];
       }
     }
-    store_matrix(block_address(stage, lane_block, at.role, column_block), stored.pack<Element>());
+    store_matrix(place.in_stage(at.role, column_block), stored.pack<Element>());
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
       const float2 beta = pair_at(factors.beta, kBlock * column_block + 8 * n + at.column);
@@ -438,7 +437,7 @@ __device__ __forceinline__ void prepare_head(Shared& shared, const Products& pro
     return x.pack<__half>();
   };
   auto right = [&](int row_block, int column_block) {
-    return load_matrix_transposed(block_address(square, lane_block, row_block, column_block));
+    return load_matrix_transposed(place.in_square(row_block, column_block));
   };
   Fragment left[kBlocks];  // inverse diag(beta) of this block row; [kBlocks - 1] is always the diagonal block
   Block x;
@@ -462,6 +461,41 @@ __device__ __forceinline__ void prepare_head(Shared& shared, const Products& pro
     add_product(x, y.pack<__half>(), right(b, b));
     left[b] = finish(x, b);
   }
+}
+
+// Aqk and inverse - I of one value head. `parity` and the square alternate from one bounded head to the next.
+template <class Element>
+__device__ __forceinline__ void prepare_head(Shared& shared, const Products& products, const Factors& factors,
+                                             const Lane& at, int valid, uint32_t& parity, uint8_t* record) {
+  Scratch& scratch = shared.scratch;
+  const bool bounded = factors.bounded;
+  const HeadPlace place(scratch, at, parity);
+  if (!bounded) __syncthreads();  // no warp reads the squares any more
+  const float2 row_factor = pair_of_rows(factors.row, at), sum_row = pair_of_rows(factors.sum, at);
+  store_left_blocks<Element>(scratch, products, factors, row_factor, at, place, bounded);
+  const Block a = store_diagonal_block<Element>(products, factors, sum_row, at, place);
+  if (!bounded) {
+    store_wide<true>(scratch, a, at, at.role);
+    copy_rows(record + GdnRecord::kAqk, scratch, at);
+    solve_wide<Element>(scratch, factors, at, valid);
+    copy_rows(record + GdnRecord::kInverse, scratch, at);
+    return;
+  }
+
+  const float2 beta_row = pair_of_rows(factors.beta, at);
+#pragma unroll
+  for (int e = 0; e < 2; ++e) {
+    scratch.lower[at.role][0][at.column + e][at.lane / 4] = a.value[e] * beta_row.x;
+    scratch.lower[at.role][1][at.column + e][at.lane / 4] = a.value[6 + e] * beta_row.y;
+  }
+  __syncwarp();
+  const Fragment inverse_diagonal =
+      invert_diagonal(scratch, at, Pair<__half>::pack(a.value[2] * beta_row.y, a.value[3] * beta_row.y));
+  store_matrix(place.in_square(at.role, at.role), inverse_diagonal);
+  warp_arrive(&shared.rows_ready);
+
+  copy_rows(record + GdnRecord::kAqk, scratch, at);
+  solve_row<Element>(shared, factors, at, place, inverse_diagonal, parity);
   copy_rows(record + GdnRecord::kInverse, scratch, at);
   parity ^= 1;
 }

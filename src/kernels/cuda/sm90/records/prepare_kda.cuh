@@ -325,6 +325,107 @@ __device__ __forceinline__ void score_tiles(float (&scores)[16], const KdaPrepar
   pin(scores);
 }
 
+// Inclusive sums over the warp's tokens, in place.
+__device__ __forceinline__ void sum_up(float (&sum)[kQuarter][kChannels]) {
+#pragma unroll
+  for (int t = 1; t < kQuarter; ++t) {
+#pragma unroll
+    for (int c = 0; c < kChannels; ++c) sum[t][c] += sum[t - 1][c];
+  }
+}
+__device__ __forceinline__ void add_to_all(float (&sum)[kQuarter][kChannels], const float (&first)[kChannels]) {
+#pragma unroll
+  for (int t = 0; t < kQuarter; ++t) {
+#pragma unroll
+    for (int c = 0; c < kChannels; ++c) sum[t][c] += first[c];
+  }
+}
+
+// Sums of log2 decays for this lane's channels: of both halves, and of the first quarter of this warp's half.
+struct HalfTotals {
+  float early[kChannels], later[kChannels], first[kChannels];
+  __device__ __forceinline__ HalfTotals(const KdaPrepareShared& shared, int warp, int channel) {
+    float totals[4][kChannels];
+#pragma unroll
+    for (int quarter = 0; quarter < 4; ++quarter) {
+      const float4 four = *reinterpret_cast<const float4*>(&shared.quarter_total[quarter][channel]);
+      totals[quarter][0] = four.x, totals[quarter][1] = four.y;
+      totals[quarter][2] = four.z, totals[quarter][3] = four.w;
+    }
+#pragma unroll
+    for (int c = 0; c < kChannels; ++c) {
+      early[c] = totals[0][c] + totals[1][c];
+      later[c] = totals[2][c] + totals[3][c];
+      first[c] = warp < 2 ? totals[0][c] : totals[2][c];
+    }
+  }
+};
+
+// Rows and columns of this lane's scores. Warps 0 and 1 have the rows of q, warps 2 and 3 those of k.
+struct ScorePlace {
+  int row_block, row, column;
+  __device__ __forceinline__ ScorePlace(int warp, int lane)
+      : row_block(warp & 1), row(row_block * 16 + lane / 4), column(2 * (lane % 4)) {}
+  __device__ __forceinline__ int row_of(int i) const { return row + 4 * (i & 2); }
+  __device__ __forceinline__ int column_of(int i) const { return 8 * (i / 4) + column + (i & 1); }
+};
+
+// Replaces the scores of token pairs that differ at level kLevel by those of the finer tiles, which lie in shared
+// memory.
+template <class Element, int kLevel>
+__device__ __forceinline__ void refine_scores(float (&scores)[16], const KdaPrepareShared& shared,
+                                              const ScorePlace& at) {
+  float finer[16];
+  score_tiles<Element>(finer, shared);
+#pragma unroll
+  for (int i = 0; i < 16; ++i) {
+    const int differ = at.row_of(i) ^ at.column_of(i);
+    scores[i] = differ >= kLevel && differ < 2 * kLevel ? finer[i] : scores[i];
+  }
+}
+
+// Replaces the scores of the 4 x 4 diagonal blocks by those of sum_pairs, with norms.
+__device__ __forceinline__ void take_pairs(float (&scores)[16], const KdaPrepareShared& shared, const ScorePlace& at,
+                                           int warp) {
+#pragma unroll
+  for (int i = 0; i < 16; ++i) {
+    const int r = at.row_of(i), c = at.column_of(i);
+    if ((r ^ c) >= 4 || c > r) continue;
+    if (warp < 2)
+      scores[i] = shared.pair_q[r / 4][pair_with_diagonal(r % 4, c % 4)] * shared.norm[0][r] * shared.norm[1][c];
+    else if (c < r)
+      scores[i] = shared.pair_k[r / 4][pair_below_diagonal(r % 4, c % 4)] * shared.norm[1][r] * shared.norm[1][c];
+  }
+}
+
+// Aqk~ below the diagonal to the record, Akk~ to shared memory. Scores above the diagonal may be inf or NaN: select.
+template <class Element>
+__device__ __forceinline__ void write_scores(const float (&scores)[16], KdaPrepareShared& shared, uint8_t* record,
+                                             const ScorePlace& at, int warp, int lane) {
+  if (warp < 2) {
+#pragma unroll
+    for (int block = 0; block < 4; ++block) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int i = 4 * block + 2 * r;
+        const float factor = shared.rest[0][at.row_of(i)];
+        const float low = at.column_of(i) < at.row_of(i) ? scores[i] * factor : 0.0f,
+                    high = at.column_of(i + 1) < at.row_of(i + 1) ? scores[i + 1] * factor : 0.0f;
+        *reinterpret_cast<uint32_t*>(record + KdaRecord::kAqk + block * 512 + (at.row_block * 2 + r) * 128 +
+                                     (lane / 4) * 16 + at.column * 2) = Pair<Element>::pack(low, high);
+      }
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < 16; i += 2) {
+      const int r = at.row_of(i), c = at.column_of(i);
+      const float strength = shared.beta[r] * shared.rest[1][r] * shared.rest[1][r];
+      *reinterpret_cast<float2*>(&shared.akk.row[r][c]) = {c < r ? scores[i] * strength : 0.0f,
+                                                           c + 1 < r ? scores[i + 1] * strength : 0.0f};
+    }
+  }
+}
+
 // One chunk of one head by all threads of the CTA.
 template <class Element, bool kMidFrame, bool kCommonGate>
 __device__ __forceinline__ void prepare_chunk(const PrepareArgs& args, KdaPrepareShared& shared,
@@ -355,11 +456,7 @@ __device__ __forceinline__ void prepare_chunk(const PrepareArgs& args, KdaPrepar
   float sum[kQuarter][kChannels];  // log2 decays, then their inclusive sums
   activate_gates<kCommonGate>(sum, raw, args.activation, gate, shared.gate_bias + channel, rows);
   if constexpr (!kMidFrame) sum_pairs<Element>(shared, q, k, sum, token, lane);
-#pragma unroll
-  for (int t = 1; t < kQuarter; ++t) {
-#pragma unroll
-    for (int c = 0; c < kChannels; ++c) sum[t][c] += sum[t - 1][c];
-  }
+  sum_up(sum);
   *reinterpret_cast<float4*>(&shared.quarter_total[warp][channel]) = {sum[7][0], sum[7][1], sum[7][2], sum[7][3]};
 
   float squares[2 * kQuarter], dots[kQuarter];
@@ -392,94 +489,39 @@ __device__ __forceinline__ void prepare_chunk(const PrepareArgs& args, KdaPrepar
     put(KdaRecord::kQueryFactor, shared.rest[0][lane]);
   }
   if (lane < kQuarter) *reinterpret_cast<float*>(record + KdaRecord::kDiagonal + (token + lane) * 4) = diagonal;
-  float totals[4][kChannels];
-#pragma unroll
-  for (int quarter = 0; quarter < 4; ++quarter) {
-    const float4 four = *reinterpret_cast<const float4*>(&shared.quarter_total[quarter][channel]);
-    totals[quarter][0] = four.x, totals[quarter][1] = four.y, totals[quarter][2] = four.z, totals[quarter][3] = four.w;
-  }
-  float early[kChannels], later[kChannels], first_total[kChannels];
-#pragma unroll
-  for (int c = 0; c < kChannels; ++c) {
-    early[c] = totals[0][c] + totals[1][c];
-    later[c] = totals[2][c] + totals[3][c];
-    first_total[c] = warp < 2 ? totals[0][c] : totals[2][c];  // of this half's first quarter
-  }
-  if (warp % 2 == 1) {
-#pragma unroll
-    for (int t = 0; t < kQuarter; ++t) {
-#pragma unroll
-      for (int c = 0; c < kChannels; ++c) sum[t][c] += first_total[c];
-    }
-  }
+  const HalfTotals total(shared, warp, channel);
+  if (warp % 2 == 1) add_to_all(sum, total.first);
   if (warp >= 2) {
-    write_operands<Element, kMidFrame, true>(q, k, sum, later, early, norm, norm, shared.tiles, record, token, lane);
+    write_operands<Element, kMidFrame, true>(q, k, sum, total.later, total.early, norm, norm, shared.tiles, record,
+                                             token, lane);
   } else {
     if (warp == 0) {
       *reinterpret_cast<float4*>(record + KdaRecord::kDecay + channel * 4) = {
-          exp2_approx(early[0] + later[0]), exp2_approx(early[1] + later[1]), exp2_approx(early[2] + later[2]),
-          exp2_approx(early[3] + later[3])};
+          exp2_approx(total.early[0] + total.later[0]), exp2_approx(total.early[1] + total.later[1]),
+          exp2_approx(total.early[2] + total.later[2]), exp2_approx(total.early[3] + total.later[3])};
     }
-    write_operands<Element, kMidFrame, false>(q, k, sum, early, later, norm, norm, shared.tiles, record, token, lane);
+    write_operands<Element, kMidFrame, false>(q, k, sum, total.early, total.later, norm, norm, shared.tiles, record,
+                                              token, lane);
   }
   ptx::fence_proxy_async(ptx::space_shared);
   __syncthreads();
   float scores[16];
   score_tiles<Element>(scores, shared);
-
-  const int row_block = warp & 1, row = row_block * 16 + lane / 4, column = 2 * (lane % 4);
-  auto row_of = [&](int i) { return row + 4 * (i & 2); };
-  auto column_of = [&](int i) { return 8 * (i / 4) + column + (i & 1); };
+  const ScorePlace at(warp, lane);
   if constexpr (!kMidFrame) {
     auto refine = [&](auto level) {
       constexpr int kLevel = decltype(level)::value;
       __syncthreads();
-      write_level<Element, kLevel>(q, k, sum, first_total, norm, norm, shared.tiles, token, lane);
+      write_level<Element, kLevel>(q, k, sum, total.first, norm, norm, shared.tiles, token, lane);
       ptx::fence_proxy_async(ptx::space_shared);
       __syncthreads();
-      float finer[16];
-      score_tiles<Element>(finer, shared);
-#pragma unroll
-      for (int i = 0; i < 16; ++i) {
-        const int differ = row_of(i) ^ column_of(i);
-        scores[i] = differ >= kLevel && differ < 2 * kLevel ? finer[i] : scores[i];
-      }
+      refine_scores<Element, kLevel>(scores, shared, at);
     };
     refine(std::integral_constant<int, 8>{});
     refine(std::integral_constant<int, 4>{});
-#pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      const int r = row_of(i), c = column_of(i);
-      if ((r ^ c) >= 4 || c > r) continue;
-      if (warp < 2)
-        scores[i] = shared.pair_q[r / 4][pair_with_diagonal(r % 4, c % 4)] * shared.norm[0][r] * shared.norm[1][c];
-      else if (c < r)
-        scores[i] = shared.pair_k[r / 4][pair_below_diagonal(r % 4, c % 4)] * shared.norm[1][r] * shared.norm[1][c];
-    }
+    take_pairs(scores, shared, at, warp);
   }
-
-  if (warp < 2) {  // Aqk~ below the diagonal; scores above it may be inf or NaN: select
-#pragma unroll
-    for (int block = 0; block < 4; ++block) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const int i = 4 * block + 2 * r;
-        const float factor = shared.rest[0][row_of(i)];
-        const float low = column_of(i) < row_of(i) ? scores[i] * factor : 0.0f,
-                    high = column_of(i + 1) < row_of(i + 1) ? scores[i + 1] * factor : 0.0f;
-        *reinterpret_cast<uint32_t*>(record + KdaRecord::kAqk + block * 512 + (row_block * 2 + r) * 128 +
-                                     (lane / 4) * 16 + column * 2) = Pair<Element>::pack(low, high);
-      }
-    }
-  } else {
-#pragma unroll
-    for (int i = 0; i < 16; i += 2) {
-      const int r = row_of(i), c = column_of(i);
-      const float strength = shared.beta[r] * shared.rest[1][r] * shared.rest[1][r];
-      *reinterpret_cast<float2*>(&shared.akk.row[r][c]) = {c < r ? scores[i] * strength : 0.0f,
-                                                           c + 1 < r ? scores[i + 1] * strength : 0.0f};
-    }
-  }
+  write_scores<Element>(scores, shared, record, at, warp, lane);
   __syncthreads();
   if (warp == 0) write_inverse<Element>(shared.akk, record + KdaRecord::kInverse, lane);
 }

@@ -268,6 +268,75 @@ struct ScoreState {
   OwnPosition<kForm> summing, making;
 };
 
+// Clears the blocks above the diagonals in the stages whose chunks this CTA makes; copies from the other CTA bring
+// their own zeros.
+template <Form kForm>
+__device__ __forceinline__ void clear_stages(FusedShared<kForm>& shared, int rank) {
+  // Unrolled: the compiler would assume that a loop count differs between lanes, and give up uniform registers after
+  // it.
+#pragma unroll
+  for (int i = 0; i < FusedRing<kForm>::kStages; ++i) {
+    const int thread = threadIdx.x % kWarpgroup;
+    uint8_t* stage = shared.ring[i];
+    if (thread < kClearThreads && i % ctas(kForm) == rank)
+      clear_above(stage + FusedStage::kAqk, stage + FusedStage::kInverse, thread);
+  }
+}
+
+// Copies the scaled tiles and the factors of a stage to CTA `other`, by one thread.
+template <bool kQueries, class Shared>
+__device__ __forceinline__ void copy_tiles(Shared& shared, int stage_index, int other) {
+  uint8_t* stage = shared.ring[stage_index];
+  if constexpr (kQueries) {
+    copy_to_block(stage, stage, FusedStage::kTilesEnd, &shared.scaled[stage_index], other);
+  } else {  // without q
+    uint8_t *first = stage + FusedStage::kK, *second = first + FusedStage::kHalfBytes;
+    copy_to_block(first, first, 2 * FusedStage::kTileBytes, &shared.scaled[stage_index], other);
+    copy_to_block(second, second, static_cast<uint32_t>(stage + FusedStage::kTilesEnd - second),
+                  &shared.scaled[stage_index], other);
+  }
+}
+
+// Aqk~ and the inverse of a scaled chunk, and their copies to CTA `other`. Warps 0 and 1 write Aqk~; warps 2 and 3
+// write Akk~ and alternate in computing the inverse.
+template <Form kForm, bool kQueries>
+__device__ __forceinline__ void score_chunk(FusedShared<kForm>& shared, int stage_index, int chunk, int warp,
+                                            uint32_t thread, int lane, int other) {
+  constexpr int kCtas = ctas(kForm);
+  uint8_t* stage = shared.ring[stage_index];
+  // Rows 0-31 are q_from_mid k_to_mid^T, rows 32-63 k_from_mid k_to_mid^T.
+  float scores[16];
+  multiply_scores<__nv_bfloat16>(scores, swizzled_operand(shared_address(stage + FusedStage::kQ)),
+                                 swizzled_operand(shared_address(stage + FusedStage::kGate)), FusedStage::kHalfBytes);
+  wgmma_wait<0>();
+  pin(scores);
+  if (warp < 2) {
+    if constexpr (kQueries) {
+      write_aqk(stage + FusedStage::kAqk, scores, warp, lane);
+      ptx::fence_proxy_async(ptx::space_shared);
+      if constexpr (kCtas > 1) {
+        named_barrier(kScoreBarrier, 64);
+        if (thread == 0)
+          copy_to_block(stage + FusedStage::kAqk, stage + FusedStage::kAqk, FusedStage::kTriangleBytes,
+                        &shared.solved[stage_index], other);
+      }
+    }
+  } else {
+    named_barrier(kTriangleBarrier, 64);  // the inverse of the previous chunk is done with Akk~
+    write_negated_akk(shared.negated, scores, tokens_of(stage), warp, lane);
+    named_barrier(kTriangleBarrier, 64);
+    if (warp == 2 + chunk / kCtas % 2) {
+      write_inverse<__nv_bfloat16>(shared.negated, stage + FusedStage::kInverse, lane);
+      ptx::fence_proxy_async(ptx::space_shared);
+      __syncwarp();
+      if (kCtas > 1 && lane == 0)
+        copy_to_block(stage + FusedStage::kInverse, stage + FusedStage::kInverse, FusedStage::kTriangleBytes,
+                      &shared.solved[stage_index], other);
+    }
+  }
+  warp_arrive(&shared.solved[stage_index]);
+}
+
 // Scores the chunks of one item; the items before have `begin` chunks.
 template <Form kForm, bool kQueries>
 __device__ __forceinline__ void score_item(const FusedMaps& maps, const Activation& activation, const Item& item,
@@ -298,15 +367,7 @@ __device__ __forceinline__ void score_item(const FusedMaps& maps, const Activati
   Loader<kForm, kQueries> loader(maps, item, shared, begin, warp, rank, at.loading);
   loader.load(-1);
   if (begin == 0) {  // once, while the first copies are in flight
-    // Unrolled: the compiler would assume that a loop count differs between lanes, and give up uniform registers after
-    // it.
-#pragma unroll
-    for (int i = 0; i < FusedRing<kForm>::kStages; ++i) {
-      const int thread = threadIdx.x % kWarpgroup;
-      uint8_t* stage = shared.ring[i];
-      if (thread < kClearThreads && i % kCtas == rank)  // copies from the other CTA bring their own zeros
-        clear_above(stage + FusedStage::kAqk, stage + FusedStage::kInverse, thread);
-    }
+    clear_stages(shared, rank);
     named_barrier(kScoreBarrier, kWarpgroup);
   }
   OwnPosition<kForm>& position = at.making;
@@ -333,50 +394,9 @@ __device__ __forceinline__ void score_item(const FusedMaps& maps, const Activati
     }
     if (chunk >= 0) {
       const int stage_index = position.stage;
-      uint8_t* stage = shared.ring[stage_index];
       wait_parity(&shared.scaled[stage_index], position.parity);
-      if (kCtas > 1 && thread == 0) {
-        if constexpr (kQueries) {
-          copy_to_block(stage, stage, FusedStage::kTilesEnd, &shared.scaled[stage_index], other);
-        } else {  // without q
-          uint8_t *first = stage + FusedStage::kK, *second = first + FusedStage::kHalfBytes;
-          copy_to_block(first, first, 2 * FusedStage::kTileBytes, &shared.scaled[stage_index], other);
-          copy_to_block(second, second, static_cast<uint32_t>(stage + FusedStage::kTilesEnd - second),
-                        &shared.scaled[stage_index], other);
-        }
-      }
-      // Rows 0-31 are q_from_mid k_to_mid^T, rows 32-63 k_from_mid k_to_mid^T.
-      float scores[16];
-      multiply_scores<__nv_bfloat16>(scores, swizzled_operand(shared_address(stage + FusedStage::kQ)),
-                                     swizzled_operand(shared_address(stage + FusedStage::kGate)),
-                                     FusedStage::kHalfBytes);
-      wgmma_wait<0>();
-      pin(scores);
-      if (warp < 2) {
-        if constexpr (kQueries) {
-          write_aqk(stage + FusedStage::kAqk, scores, warp, lane);
-          ptx::fence_proxy_async(ptx::space_shared);
-          if constexpr (kCtas > 1) {
-            named_barrier(kScoreBarrier, 64);
-            if (thread == 0)
-              copy_to_block(stage + FusedStage::kAqk, stage + FusedStage::kAqk, FusedStage::kTriangleBytes,
-                            &shared.solved[stage_index], other);
-          }
-        }
-      } else {
-        named_barrier(kTriangleBarrier, 64);  // the inverse of the previous chunk is done with Akk~
-        write_negated_akk(shared.negated, scores, tokens_of(stage), warp, lane);
-        named_barrier(kTriangleBarrier, 64);
-        if (warp == 2 + chunk / kCtas % 2) {  // the two warps alternate
-          write_inverse<__nv_bfloat16>(shared.negated, stage + FusedStage::kInverse, lane);
-          ptx::fence_proxy_async(ptx::space_shared);
-          __syncwarp();
-          if (kCtas > 1 && lane == 0)
-            copy_to_block(stage + FusedStage::kInverse, stage + FusedStage::kInverse, FusedStage::kTriangleBytes,
-                          &shared.solved[stage_index], other);
-        }
-      }
-      warp_arrive(&shared.solved[stage_index]);
+      if (kCtas > 1 && thread == 0) copy_tiles<kQueries>(shared, stage_index, other);
+      score_chunk<kForm, kQueries>(shared, stage_index, chunk, warp, thread, lane, other);
       position.advance();
     }
   }

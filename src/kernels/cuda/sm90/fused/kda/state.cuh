@@ -81,12 +81,38 @@ __device__ __forceinline__ void finish_update(float (&state)[64], const ChannelF
   late.scale(state, 4, 8);
 }
 
+// O^T = query out as operands for stmatrix.
+__device__ __forceinline__ void pack_output(Fragment (&packed)[2], const float (&out)[16], const float* query) {
+#pragma unroll
+  for (int n = 0; n < 4; ++n) {
+    const float2 f = *reinterpret_cast<const float2*>(query + 8 * n);
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+      packed[n / 2].reg[2 * (n % 2) + r] =
+          Pair<__nv_bfloat16>::pack(out[4 * n + 2 * r] * f.x, out[4 * n + 2 * r + 1] * f.y);
+  }
+}
+
+// out += diagonal V_new~, in fp32.
+__device__ __forceinline__ void add_diagonal(float (&out)[16], const float (&v_new)[16], const TokenFactors& factors,
+                                             int column) {
+#pragma unroll
+  for (int n = 0; n < 4; ++n) {
+    const float2 diagonal = *reinterpret_cast<const float2*>(&factors.diagonal[8 * n + column]);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float &low = out[4 * n + 2 * r], &high = out[4 * n + 2 * r + 1];
+      low = fmaf(diagonal.x, v_new[4 * n + 2 * r], low);
+      high = fmaf(diagonal.y, v_new[4 * n + 2 * r + 1], high);
+    }
+  }
+}
+
 // Emits the chunks of an item for one half of the values (emit_items).
 template <Form kForm>
 __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs& args, const Item& item,
                                            FusedShared<kForm>& shared, int group, int rank,
                                            RingPosition<FusedRing<kForm>::kStages>& position, float (&state)[64]) {
-  using Two = Pair<__nv_bfloat16>;
   using Product = Wgmma<__nv_bfloat16>;
   const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, warp = thread / 32;
   const int column = lane_column_of(lane);
@@ -104,15 +130,8 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
 
   // O^T of a chunk overwrites the v tile of its stage. A warp overwrites only what it has read.
   auto write_output = [&](int stage_index) {
-    const float* query = tokens_of(shared.ring[stage_index]).query + column;
     Fragment packed[2];
-#pragma unroll
-    for (int n = 0; n < 4; ++n) {
-      const float2 f = *reinterpret_cast<const float2*>(query + 8 * n);
-#pragma unroll
-      for (int r = 0; r < 2; ++r)
-        packed[n / 2].reg[2 * (n % 2) + r] = Two::pack(out[4 * n + 2 * r] * f.x, out[4 * n + 2 * r + 1] * f.y);
-    }
+    pack_output(packed, out, tokens_of(shared.ring[stage_index]).query + column);
     const uint32_t at = shared_address(shared.ring[stage_index]) + v_offset;
 #pragma unroll
     for (int b = 0; b < 2; ++b) store_matrix_transposed(at + b * 16 * kRowBytes, packed[b]);
@@ -170,16 +189,7 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
     // S_mid <- S_mid + k_to_mid^T V_new~; behind it the diagonal of Aqk~ in fp32, then Aqk~ V_new~.
     wgmma_fence();
     update_state(state, v_new, stage);
-#pragma unroll
-    for (int n = 0; n < 4; ++n) {
-      const float2 diagonal = *reinterpret_cast<const float2*>(&factors.diagonal[8 * n + column]);
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        float &low = out[4 * n + 2 * r], &high = out[4 * n + 2 * r + 1];
-        low = fmaf(diagonal.x, product[4 * n + 2 * r], low);
-        high = fmaf(diagonal.y, product[4 * n + 2 * r + 1], high);
-      }
-    }
+    add_diagonal(out, product, factors, column);
     wgmma_fence();
     add_triangle<__nv_bfloat16>(out, v_new, triangle_operand(stage + FusedStage::kAqk));
     wgmma_commit();
