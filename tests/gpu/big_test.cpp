@@ -17,8 +17,10 @@ TEST_P(Big, AgreesWithTheReference) {
 
 INSTANTIATE_TEST_SUITE_P(Gpu, Big, testing::ValuesIn(cases_in(R"(
   kda: kda bf16 hv=64 seqs=262208 init final gate=bounded:-5 beta=logit l2norm backend=cuda-sm90
-  gdn: gdn bf16 g=fp32 b=fp32 hqk=16 hv=64 seqs=200000,62208 init final gate=log:-0.01,0 l2norm backend=cuda-sm90 segments=4
-  portable: gdn bf16 hqk=16 hv=64 dk=64 dv=128 seqs=200000,62208 init final gate=log:-0.01,0 l2norm backend=cuda-sm80 segments=4
+  gdn: gdn bf16 g=fp32 b=fp32 hqk=16 hv=64 seqs=200000,62208 init final gate=log:-0.01,0 l2norm backend=cuda-sm90 \
+      segments=4
+  portable: gdn bf16 hqk=16 hv=64 dk=64 dv=128 seqs=200000,62208 init final gate=log:-0.01,0 l2norm backend=cuda-sm80 \
+      segments=4
 )")),
                          name_of);
 

@@ -98,21 +98,36 @@ TEST_P(Strips, HaveTheBitsOfHeadsOf128Values) {
 
 // Twins: two strips of a head, and with three strips the last of one head and the first of the next.
 INSTANTIATE_TEST_SUITE_P(Gpu, Strips, testing::ValuesIn(cases_in(R"(
-  kda-fused:        kda bf16 hqk=2 hv=4 dv=256 seqs=300,0,33 init final gate=log:-1,0 floor=-5 l2norm segments=off variant=fused
-  kda-fused-key:    kda bf16 hqk=1 hv=3 dv=384 seqs=300,65 init=key final gate=log:-1,0 floor=-5 l2norm segments=off variant=fused
-  kda-fused-cut:    kda bf16 hqk=1 hv=2 dv=512 seqs=1000,65 init=key:bf16 final gate=log:-0.02,0 floor=-5 l2norm segments=3 variant=fused
-  kda-prepared:     kda fp16 hqk=2 hv=4 dv=384 seqs=300,0,33 init final gate=log:-1,0 l2norm segments=off variant=prepared
-  kda-prepared-cut: kda bf16 hqk=1 hv=2 dv=512 seqs=1000,65 init=key final gate=log:-0.02,0 l2norm segments=3 variant=prepared
-  gdn-single:       gdn bf16 g=fp32 b=fp32 hqk=25 hv=25 dv=384 seqs=300,200 init final gate=log:-1,0 l2norm segments=off variant=fused
-  kda-single:       kda bf16 hqk=8 hv=24 dv=384 seqs=300,200 init=key final gate=log:-1,0 floor=-5 l2norm segments=off variant=fused
-  gdn-fused:        gdn bf16 g=fp32 b=fp32 hqk=3 hv=3 dv=384 seqs=300,0,33 init final gate=log:-1,0 l2norm segments=off variant=fused
-  gdn-twins-256:    gdn bf16 g=fp32 b=fp32 hqk=32 hv=32 dv=256 seqs=1024,600 init final gate=log:-0.02,0 l2norm segments=off variant=fused
-  gdn-twins-384:    gdn fp16 g=fp32 b=fp32 hqk=8 hv=24 dv=384 seqs=1024,600 init=key final gate=log:-0.02,0 l2norm segments=off variant=fused
-  gdn-twins-raw:    gdn bf16 hqk=4 hv=24 dv=384 seqs=1024,600 init final gate=log:-0.02,0 l2norm segments=off variant=fused
-  gdn-relay:        gdn bf16 g=fp32 b=fp32 hqk=16 hv=32 dv=256 seqs=1500x3 init final gate=log:-0.005,0 l2norm segments=off variant=fused
-  gdn-fused-cut:    gdn bf16 hqk=1 hv=2 dv=384 seqs=1000,65 init=key final gate=log:-0.02,0 l2norm segments=3 variant=fused
-  gdn-prepared:     gdn bf16 hqk=2 hv=4 dv=512 seqs=300,0,33 init final gate=log:-1,0 l2norm segments=off variant=prepared
-  gdn-prepared-cut: gdn fp16 hqk=1 hv=2 dv=256 seqs=1000,65 init final gate=log:-0.02,0 l2norm segments=3 variant=prepared
+  kda-fused:        kda bf16 hqk=2 hv=4 dv=256 seqs=300,0,33 init final gate=log:-1,0 floor=-5 l2norm segments=off \
+      variant=fused
+  kda-fused-key:    kda bf16 hqk=1 hv=3 dv=384 seqs=300,65 init=key final gate=log:-1,0 floor=-5 l2norm segments=off \
+      variant=fused
+  kda-fused-cut:    kda bf16 hqk=1 hv=2 dv=512 seqs=1000,65 init=key:bf16 final gate=log:-0.02,0 floor=-5 l2norm \
+      segments=3 variant=fused
+  kda-prepared:     kda fp16 hqk=2 hv=4 dv=384 seqs=300,0,33 init final gate=log:-1,0 l2norm segments=off \
+      variant=prepared
+  kda-prepared-cut: kda bf16 hqk=1 hv=2 dv=512 seqs=1000,65 init=key final gate=log:-0.02,0 l2norm segments=3 \
+      variant=prepared
+  gdn-single:       gdn bf16 g=fp32 b=fp32 hqk=25 hv=25 dv=384 seqs=300,200 init final gate=log:-1,0 l2norm \
+      segments=off variant=fused
+  kda-single:       kda bf16 hqk=8 hv=24 dv=384 seqs=300,200 init=key final gate=log:-1,0 floor=-5 l2norm \
+      segments=off variant=fused
+  gdn-fused:        gdn bf16 g=fp32 b=fp32 hqk=3 hv=3 dv=384 seqs=300,0,33 init final gate=log:-1,0 l2norm \
+      segments=off variant=fused
+  gdn-twins-256:    gdn bf16 g=fp32 b=fp32 hqk=32 hv=32 dv=256 seqs=1024,600 init final gate=log:-0.02,0 l2norm \
+      segments=off variant=fused
+  gdn-twins-384:    gdn fp16 g=fp32 b=fp32 hqk=8 hv=24 dv=384 seqs=1024,600 init=key final gate=log:-0.02,0 l2norm \
+      segments=off variant=fused
+  gdn-twins-raw:    gdn bf16 hqk=4 hv=24 dv=384 seqs=1024,600 init final gate=log:-0.02,0 l2norm segments=off \
+      variant=fused
+  gdn-relay:        gdn bf16 g=fp32 b=fp32 hqk=16 hv=32 dv=256 seqs=1500x3 init final gate=log:-0.005,0 l2norm \
+      segments=off variant=fused
+  gdn-fused-cut:    gdn bf16 hqk=1 hv=2 dv=384 seqs=1000,65 init=key final gate=log:-0.02,0 l2norm segments=3 \
+      variant=fused
+  gdn-prepared:     gdn bf16 hqk=2 hv=4 dv=512 seqs=300,0,33 init final gate=log:-1,0 l2norm segments=off \
+      variant=prepared
+  gdn-prepared-cut: gdn fp16 hqk=1 hv=2 dv=256 seqs=1000,65 init final gate=log:-0.02,0 l2norm segments=3 \
+      variant=prepared
 )")),
                          name_of);
 
@@ -142,12 +157,14 @@ TEST_P(InVain, ASuffixThatKeepsTheStateIsNoSummary) {
 
 // 34 heads: summaries of KDA try a suffix only if they take more than one wave of the multiprocessors (H200: 132).
 INSTANTIATE_TEST_SUITE_P(Walks, InVain, testing::ValuesIn(cases_in(R"(
-  kda-fused:      kda bf16 hqk=2 hv=34 seqs=24576 init final gate=log:-0.1,0 floor=-5 l2norm segments=len:8192 variant=fused
+  kda-fused:      kda bf16 hqk=2 hv=34 seqs=24576 init final gate=log:-0.1,0 floor=-5 l2norm segments=len:8192 \
+      variant=fused
   kda-prepared:   kda bf16 hqk=2 hv=34 seqs=24576 init final gate=log:-0.1,0 l2norm segments=len:8192 variant=prepared
   gdn-fused:      gdn bf16 g=fp32 hv=1 seqs=24576 init final gate=log:-0.1,0 l2norm segments=len:8192 variant=fused
   gdn-prepared:   gdn bf16 g=fp32 hv=1 seqs=24576 init final gate=log:-0.1,0 l2norm segments=len:8192 variant=prepared
   gdn-portable:   gdn bf16 g=fp32 hv=1 seqs=24576 init final gate=log:-0.1,0 l2norm segments=len:8192 backend=cuda-sm80
-  kda-both:       kda bf16 hv=2 dk=64 dv=64 seqs=24576 init final gate=log:-0.1,0 l2norm segments=len:8192 backend=cuda-sm80
+  kda-both:       kda bf16 hv=2 dk=64 dv=64 seqs=24576 init final gate=log:-0.1,0 l2norm segments=len:8192 \
+      backend=cuda-sm80
 )")),
                          name_of);
 

@@ -103,13 +103,16 @@ INSTANTIATE_TEST_SUITE_P(Gpu, Captured, testing::ValuesIn(cases_in(R"(
   gdn:       gdn bf16 hqk=1 hv=2 seqs=300,0,65 init final l2norm segments=off
   kda-cut:   kda bf16 hv=2 seqs=1024,700 init final gate=bounded:-0.05 beta=logit l2norm segments=4
   gdn-cut:   gdn bf16 hqk=1 hv=2 seqs=1024,700 init final gate=log:-0.02,0 l2norm segments=4
-  kda-relay: kda bf16 hv=32 seqs=1300,1200,1250,1201,0,1190,1280 init final gate=bounded:-0.005 beta=logit l2norm segments=off variant=fused
+  kda-relay: kda bf16 hv=32 seqs=1300,1200,1250,1201,0,1190,1280 init final gate=bounded:-0.005 beta=logit l2norm \
+      segments=off variant=fused
   gdn-relay: gdn bf16 hqk=16 hv=64 seqs=1500x3 init final gate=log:-0.005,0 l2norm segments=off variant=fused
   kda-late:  kda bf16 hv=2 seqs=700,0,65 lengths=execute init final l2norm
   gdn-late:  gdn bf16 hv=2 seqs=700,0,65 lengths=execute init=slots final=slots:key l2norm
   portable:  kda fp32 hv=2 dk=60 dv=100 seqs=1024,700,0 init final gate=log:-0.02,0 l2norm segments=4 backend=cuda-sm80
-  portable-narrow: kda bf16 hv=2 dk=64 dv=64 seqs=1024,700 init final gate=bounded:-0.05 beta=logit l2norm segments=4 backend=cuda-sm80
-  portable-unaligned: gdn bf16 hqk=1 hv=2 dk=64 dv=64 seqs=1024,700 init final gate=log:-0.02,0 l2norm segments=4 align=2 backend=cuda-sm80
+  portable-narrow: kda bf16 hv=2 dk=64 dv=64 seqs=1024,700 init final gate=bounded:-0.05 beta=logit l2norm segments=4 \
+      backend=cuda-sm80
+  portable-unaligned: gdn bf16 hqk=1 hv=2 dk=64 dv=64 seqs=1024,700 init final gate=log:-0.02,0 l2norm segments=4 \
+      align=2 backend=cuda-sm80
   portable-late: gdn bf16 hv=2 dk=64 seqs=700,0,65 lengths=execute init=slots final=slots:key l2norm backend=cuda-sm80
 )")),
                          name_of);
@@ -143,9 +146,11 @@ TEST_P(OtherLengths, OneGraphServesThemAll) {
 
 INSTANTIATE_TEST_SUITE_P(Gpu, OtherLengths, testing::ValuesIn(cases_in(R"(
   kda:       kda bf16 hv=2 seqs=1000,1000,1000,1000 lengths=execute init final gate=bounded:-0.05 beta=logit l2norm
-  gdn:       gdn bf16 hqk=1 hv=2 seqs=1000,1000,1000,1000 lengths=execute offsets=int64 init final gate=log:-0.02,0 l2norm
+  gdn:       gdn bf16 hqk=1 hv=2 seqs=1000,1000,1000,1000 lengths=execute offsets=int64 init final gate=log:-0.02,0 \
+      l2norm
   kda-slots: kda bf16 hv=2 seqs=4000,0,0,0 lengths=execute init=slots mask final=in-place gate=log:-0.02,0 l2norm
-  portable:  gdn fp32 hv=2 dk=64 seqs=1000,1000,1000,1000 lengths=execute init final gate=log:-0.02,0 l2norm backend=cuda-sm80
+  portable:  gdn fp32 hv=2 dk=64 seqs=1000,1000,1000,1000 lengths=execute init final gate=log:-0.02,0 l2norm \
+      backend=cuda-sm80
 )")),
                          name_of);
 

@@ -164,20 +164,25 @@ INSTANTIATE_TEST_SUITE_P(Gpu, Invariant, testing::ValuesIn(cases_in(R"(
   kda-one-head: kda bf16 hv=1 seqs=700 init final=key gate=log:-0.02,0 l2norm invariant segments=len:128
   kda-own:      kda bf16 hv=2 seqs=3000 init final gate=bounded:-0.05 beta=logit l2norm invariant
   kda-whole:    kda bf16 hv=2 seqs=200 init final gate=bounded:-5 beta=logit l2norm invariant segments=len:256
-  gdn:          gdn bf16 g=fp32 b=fp32 hqk=1 hv=2 seqs=1300 init final gate=log:-0.02,0 l2norm invariant segments=len:256
+  gdn:          gdn bf16 g=fp32 b=fp32 hqk=1 hv=2 seqs=1300 init final gate=log:-0.02,0 l2norm invariant \
+      segments=len:256
   gdn-softplus: gdn bf16 hqk=1 hv=4 seqs=1300 init final gate=softplus beta=logit l2norm invariant segments=len:256
   gdn-on-grain: gdn bf16 hv=2 seqs=1024 init final gate=log:-0.02,0 l2norm invariant segments=len:256
   gdn-own:      gdn bf16 hqk=1 hv=2 seqs=3000 init final gate=log:-0.02,0 l2norm invariant
   gdn-whole:    gdn bf16 hqk=1 hv=2 seqs=200 init final l2norm invariant segments=len:256
-  kda-strips:   kda bf16 hv=2 dv=256 seqs=1300 init final gate=bounded:-0.05 beta=logit l2norm invariant segments=len:256
+  kda-strips:   kda bf16 hv=2 dv=256 seqs=1300 init final gate=bounded:-0.05 beta=logit l2norm invariant \
+      segments=len:256
   gdn-strips:   gdn bf16 hqk=1 hv=2 dv=384 seqs=3000 init final=key gate=log:-0.02,0 l2norm invariant
 )")),
                          name_of);
 INSTANTIATE_TEST_SUITE_P(Portable, Invariant, testing::ValuesIn(cases_in(R"(
-  kda:      kda bf16 hv=2 dk=64 seqs=1300 init final gate=log:-0.02,0 l2norm invariant segments=len:256 backend=cuda-sm80
-  kda-fp32: kda fp32 hv=2 dk=60 dv=100 seqs=700 init final gate=log:-0.02,0 l2norm invariant segments=len:128 backend=cuda-sm80
+  kda:      kda bf16 hv=2 dk=64 seqs=1300 init final gate=log:-0.02,0 l2norm invariant segments=len:256 \
+      backend=cuda-sm80
+  kda-fp32: kda fp32 hv=2 dk=60 dv=100 seqs=700 init final gate=log:-0.02,0 l2norm invariant segments=len:128 \
+      backend=cuda-sm80
   kda-own:  kda bf16 hv=2 dk=96 seqs=3000 init final gate=bounded:-0.05 beta=logit l2norm invariant backend=cuda-sm80
-  gdn:      gdn fp16 hqk=1 hv=2 dk=64 dv=128 seqs=1300 init final gate=log:-0.02,0 l2norm invariant segments=len:256 backend=cuda-sm80
+  gdn:      gdn fp16 hqk=1 hv=2 dk=64 dv=128 seqs=1300 init final gate=log:-0.02,0 l2norm invariant segments=len:256 \
+      backend=cuda-sm80
   gdn-own:  gdn fp32 hqk=1 hv=2 dk=64 seqs=3000 init final gate=log:-0.02,0 l2norm invariant backend=cuda-sm80
 )")),
                          name_of);
@@ -185,12 +190,14 @@ INSTANTIATE_TEST_SUITE_P(Portable, Invariant, testing::ValuesIn(cases_in(R"(
 INSTANTIATE_TEST_SUITE_P(Gpu, MoreHeads, testing::ValuesIn(cases_in(R"(
   kda:          kda bf16 hv=2 seqs=1300 init final gate=log:-0.02,0 l2norm invariant segments=len:256
   kda-on-grain: kda bf16 hv=1 seqs=1024 init final gate=log:-0.02,0 l2norm invariant segments=len:256
-  gdn:          gdn bf16 g=fp32 b=fp32 hqk=1 hv=2 seqs=1300 init final gate=log:-0.02,0 l2norm invariant segments=len:256
+  gdn:          gdn bf16 g=fp32 b=fp32 hqk=1 hv=2 seqs=1300 init final gate=log:-0.02,0 l2norm invariant \
+      segments=len:256
   gdn-on-grain: gdn bf16 hv=1 seqs=1024 init final gate=log:-0.02,0 l2norm invariant segments=len:256
 )")),
                          name_of);
 INSTANTIATE_TEST_SUITE_P(Portable, MoreHeads, testing::ValuesIn(cases_in(R"(
-  kda: kda bf16 hv=2 dk=64 dv=96 seqs=1300 init final gate=log:-0.02,0 l2norm invariant segments=len:256 backend=cuda-sm80
+  kda: kda bf16 hv=2 dk=64 dv=96 seqs=1300 init final gate=log:-0.02,0 l2norm invariant segments=len:256 \
+      backend=cuda-sm80
   gdn: gdn fp32 hv=1 dk=64 seqs=1024 init final gate=log:-0.02,0 l2norm invariant segments=len:256 backend=cuda-sm80
 )")),
                          name_of);
