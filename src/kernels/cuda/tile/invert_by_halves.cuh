@@ -14,8 +14,8 @@ namespace deltarelay::cuda {
 
 // Works by halves. Substitution in fp32, one row per lane, inverts the 8 x 8 diagonal blocks. Products in fp16 then
 // give the 16 x 16 diagonal blocks and the whole matrix. Let Y0 and Y1 be two neighbouring diagonal blocks of the
-// result and N10 the block of N below Y0. The block of the result in that place is F + Y1 F, where F = N10 + N10 Y0.
-// N10 itself is added without rounding.
+// result and N_10 the block of N below Y0. The block of the result in that place is F + Y1 F, where F = N_10 + N_10 Y0.
+// N_10 itself is added without rounding.
 //
 // fp16 has 11 significant bits, as tf32, against 8 of a result in bf16, but a smaller range. Returns false, with
 // unspecified output, if a number exceeds kLargest. Numbers stay within 2 if keys are normalised, beta is at most 2 and

@@ -99,7 +99,7 @@ struct FusedSquares {
 // inverse - I where fp16 has not the range. Substitution in fp32 inverts the 16 x 16 diagonal blocks, so repeated keys
 // (Akk near 1 everywhere), which make powers of Akk grow, do no harm. Each lane solves one row of a block, y = n + y N,
 // from the last column back; lanes 0-15 have the first block, lanes 16-31 the second. With Y0 and Y1 these blocks of
-// inverse - I, the block below Y0 is F + Y1 F, where F = N10 + N10 Y0. Overwrites N.
+// inverse - I, the block below Y0 is F + Y1 F, where F = N_10 + N_10 Y0. Overwrites N.
 template <class Element>
 __device__ __forceinline__ void write_inverse_by_rows(NegatedAkk& negated, uint8_t* inverse, int lane) {
   using Two = Pair<Element>;
@@ -140,7 +140,7 @@ __device__ __forceinline__ void write_inverse_by_rows(NegatedAkk& negated, uint8
         Two::pack(values[6], values[7])};
   }
   __syncwarp();
-  // Products on the tensor cores. tf32 has 11 bits against 8 of the result, and N10 or F itself is added without
+  // Products on the tensor cores. tf32 has 11 bits against 8 of the result, and N_10 or F itself is added without
   // rounding. Arguments are the first 8 x 8 blocks of the operands; a block above the diagonal is 0.
   const int r = lane / 4, c = lane % 4;
   auto number = [&](int row_block, int column_block, int i, int j) {
@@ -163,7 +163,7 @@ __device__ __forceinline__ void write_inverse_by_rows(NegatedAkk& negated, uint8
     for (int i = 0; i < 4; ++i) body(negated.at<float2>(2 + i % 2, i / 2, r, 2 * c), &corner[i / 2][2 * (i % 2)]);
   };
   each_pair([](const float2& stored, float* two) { two[0] = stored.x, two[1] = stored.y; });
-  multiply(2, 0, 0, corner);  // N10 + N10 Y0
+  multiply(2, 0, 0, corner);  // N_10 + N_10 Y0
   __syncwarp();
   each_pair([](float2& stored, const float* two) { stored = {two[0], two[1]}; });
   __syncwarp();

@@ -262,11 +262,11 @@ __device__ __forceinline__ void copy_rows(uint8_t* rows, const Scratch& scratch,
 }
 
 // The inverse of this warp's diagonal block of I - N, N = -Akk. Forward substitution in fp32, one column per lane,
-// gives its 8 x 8 diagonal blocks D0 and D1. A Neumann series is no option: powers of N grow with repeated keys while
-// the inverse stays bounded. The substitution is right-looking: a known x[j] updates all rows below at once, as
-// independent FMAs instead of a chain. With N10 the block of N below D0, the inverse is [D0 0; D1 N10 D0 D1]. `n10`
-// holds N10 in accumulator layout, which is the B operand N10^T. Likewise the accumulator of D0^T N10^T is the B
-// operand N10 D0.
+// gives its 8 x 8 diagonal blocks inverse_00 and inverse_11. A Neumann series is no option: powers of N grow with
+// repeated keys while the inverse stays bounded. The substitution is right-looking: a known x[j] updates all rows below
+// at once, as independent FMAs instead of a chain. The block below is inverse_10 = inverse_11 N_10 inverse_00. `n10`
+// holds N_10 in accumulator layout, which is the B operand N_10^T. Likewise the accumulator of inverse_00^T N_10^T is
+// the B operand N_10 inverse_00.
 __device__ __forceinline__ Fragment invert_diagonal(Scratch& scratch, const Lane& at, uint32_t n10) {
   const auto& columns = scratch.lower[at.role][at.lane / 8 % 2];
   float x[8];
@@ -291,9 +291,9 @@ __device__ __forceinline__ Fragment invert_diagonal(Scratch& scratch, const Lane
   }
   __syncwarp();
   const Fragment transposed = load_matrix(shared_address(row)), d = load_matrix_transposed(shared_address(row));
-  float n10_d0[4] = {}, corner[4] = {};  // (N10 D0)^T, then D1 N10 D0
-  mma<__half>(n10_d0, Fragment{transposed.reg[0], 0, 0, 0}, n10, 0);
-  mma<__half>(corner, Fragment{0, d.reg[1], 0, 0}, Pair<__half>::pack(n10_d0[0], n10_d0[1]), 0);
+  float middle[4] = {}, corner[4] = {};  // (N_10 inverse_00)^T, then inverse_10
+  mma<__half>(middle, Fragment{transposed.reg[0], 0, 0, 0}, n10, 0);
+  mma<__half>(corner, Fragment{0, d.reg[1], 0, 0}, Pair<__half>::pack(middle[0], middle[1]), 0);
   return {d.reg[0], Pair<__half>::pack(corner[2], corner[3]), 0, d.reg[1]};
 }
 

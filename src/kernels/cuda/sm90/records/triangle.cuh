@@ -8,8 +8,9 @@
 
 namespace deltarelay::cuda::sm90 {
 
-// Writes inverse - I, inverse = (I + Akk)^-1, in core matrices (KdaRecord::kInverse). With D0 and D1 the inverses of
-// the 16 x 16 diagonal blocks, the block below D0 is -D1 (Akk10 D0). Overwrites Akk.
+// Writes inverse - I, inverse = (I + Akk)^-1, in core matrices (KdaRecord::kInverse). With
+// inverse_00 and inverse_11 the inverses of the 16 x 16 diagonal blocks, the block below them is
+// inverse_10 = -inverse_11 (Akk_10 inverse_00). Overwrites Akk.
 template <class Element>
 __device__ __forceinline__ void write_inverse(Triangle& akk, uint8_t* inverse, int lane) {
   const int block = lane / 16, row = lane % 16;
@@ -34,7 +35,7 @@ __device__ __forceinline__ void write_inverse(Triangle& akk, uint8_t* inverse, i
     }
   };
   float middle[2][4] = {}, corner[2][4] = {};
-  multiply(0, 0, middle);  // Akk10 D0
+  multiply(0, 0, middle);  // Akk_10 inverse_00
   __syncwarp();
 #pragma unroll
   for (int n = 0; n < 2; ++n) {
@@ -42,7 +43,7 @@ __device__ __forceinline__ void write_inverse(Triangle& akk, uint8_t* inverse, i
     *reinterpret_cast<float2*>(&akk.row[24 + r][8 * n + 2 * c]) = {middle[n][2], middle[n][3]};
   }
   __syncwarp();
-  multiply(16, 16, corner);  // D1 (Akk10 D0)
+  multiply(16, 16, corner);  // inverse_11 (Akk_10 inverse_00)
 
   auto write_piece = [&](int piece, const float* values) {
     uint32_t packed[4];
