@@ -306,6 +306,43 @@ __device__ __forceinline__ void write_columns(uint8_t* aqk, uint8_t* negated, co
   *reinterpret_cast<float2*>(negated) = {scores[2] * decay.x, scores[3] * decay.y};
 }
 
+// Start of a virtual stage whose Aqk~, inverse - I and vectors are those of this CTA's strip (0) or of the other's.
+template <Form kForm>
+__device__ __forceinline__ uint8_t* made_of(uint8_t* stage, int of) {
+  return stage + of * (Ring<kForm>::kOther - Stage::kAqk);
+}
+
+// Clears the blocks above the diagonals in the stages that this group makes, from `position` on.
+template <Form kForm>
+__device__ __forceinline__ void clear_stages(Shared<kForm>& shared, MakePosition<kForm> position) {
+  for (; position.parity == 0; position.advance()) {
+    const int thread = threadIdx.x % kWarpgroup;
+#pragma unroll
+    for (int of = 0; of < strips(kForm); ++of) {
+      uint8_t* made = made_of<kForm>(shared.ring[position.stage], of);
+      if (thread < kClearThreads) clear_above(made + Stage::kAqk, made + Stage::kInverse, thread);
+    }
+  }
+}
+
+// The inverse of strip `of` (0: this CTA's), by one warp, which completes the chunk. Strip 0 is signalled to the state
+// groups of this CTA. In a cluster the last strip is copied to the other CTA.
+template <class Element, Form kForm>
+__device__ __forceinline__ void make_inverse(Shared<kForm>& shared, NegatedAkk (&negated)[strips(kForm)],
+                                             int stage_index, int of, int rank, int lane) {
+  constexpr int kStrips = strips(kForm);
+  uint8_t* stage = shared.ring[stage_index];
+  write_inverse<Element>(negated[of], made_of<kForm>(stage, of) + Stage::kInverse, lane);
+  ptx::fence_proxy_async(ptx::space_shared);
+  __syncwarp();
+  if (elect_lane()) {
+    if (ctas(kForm) > 1 && of == kStrips - 1)
+      copy_to_block(stage + Stage::kAqk, made_of<kForm>(stage, kStrips - 1) + Stage::kAqk, Stage::kMadeBytes,
+                    &shared.made[stage_index], 1 - rank);
+    if (of == 0) ptx::mbarrier_arrive(&shared.made[stage_index]);
+  }
+}
+
 // Positions of a make group in the ring, for loading and for making, and whose turn it is to compute the inverse.
 template <Form kForm>
 struct MakeState {
@@ -319,53 +356,36 @@ template <class Element, Form kForm, bool kQueries>
 __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activation& activation, const Item& item,
                                             int begin, Shared<kForm>& shared, int group, int rank,
                                             MakeState<kForm>& at) {
-  using Position = MakePosition<kForm>;
   constexpr bool kTwins = kForm == Form::kTwins;
   constexpr int kCtas = ctas(kForm), kStrips = strips(kForm);
-  // The warp's role. The second group swaps roles, so that no scheduler has both warps that compute the inverse. Not
-  // with twins, where swapping takes 1 % more cycles.
+  // The role. The second group swaps roles: no scheduler has both inverting warps. With twins that costs 1 % of cycles.
   const int warp = uniform(static_cast<int>(threadIdx.x) % kWarpgroup / 32) ^ (kTwins ? 0 : 2 * group);
   const int chunks = uniform(item.row.chunks), first = (group + begin / kCtas) % 2 * kCtas;
   auto& negated = shared.negated[group];
   auto& gates = shared.gates[group];
   auto& norms = shared.norms[group];
-  // Start of a virtual stage whose Aqk~, inverse - I and vectors are those of this CTA's strip (0) or of the other's.
-  auto made_of = [](uint8_t* stage, int of) { return stage + of * (Ring<kForm>::kOther - Stage::kAqk); };
   Loader<kForm, kQueries> loader(maps, shared, item, first, begin, rank, at.loading);
   if (warp == 0) loader.load(first + (kTwins ? rank : 0));
-
   // One warp per strip sums the gates. If all four did, the other three would take issue slots from the state groups.
   const int gates_of = kTwins ? warp % 2 : 0, head = item.head + (gates_of != 0 ? item.to_twin : 0);
   const GateParams gate = gate_params(activation, head, 0, 1);
-  Position& position = at.making;
-  int& turn = at.turn;
   const bool sums_gates = kTwins ? warp >= 2 : warp == 3;
   const int own_lane = static_cast<int>(threadIdx.x % 32);
   TokenCursor<2 * kCtas> cursor(activation, item, head, first + rank, own_lane);
   RawToken raw{};
   if (sums_gates && !maps.copies_gates) raw = cursor.fetch(activation);
-  if (begin == 0) {  // clears the stages that this group makes, once, while the first copies are in flight
-    for (Position own = position; own.parity == 0; own.advance()) {
-      const int thread = threadIdx.x % kWarpgroup;
-#pragma unroll
-      for (int of = 0; of < kStrips; ++of) {
-        uint8_t* made = made_of(shared.ring[own.stage], of);
-        if (thread < kClearThreads) clear_above(made + Stage::kAqk, made + Stage::kInverse, thread);
-      }
-    }
-  }
+  if (begin == 0) clear_stages(shared, at.making);  // once, while the first copies are in flight
   const TokenPlace place(warp, own_lane, kQueries);
 #pragma unroll 1
   for (int chunk = first + rank; chunk < chunks; chunk += 2 * kCtas) {
-    // Opaque. The compiler would otherwise keep every address that follows from the lane in registers between chunks.
-    const int lane = static_cast<int>(opaque(threadIdx.x % 32)), stage_index = position.stage;
+    // Opaque. Otherwise every address that follows from the lane stays in a register between chunks.
+    const int lane = static_cast<int>(opaque(threadIdx.x % 32)), stage_index = at.making.stage;
     uint8_t* stage = shared.ring[stage_index];
     const int valid = min(item.tokens - chunk * kFusedChunk, kFusedChunk);
     // The warps that compute the inverse are done with the previous chunk. And warp 0 has issued the load of this
     // chunk: before that, the barrier of its stage may still belong to the other group's use (kSkips).
     named_barrier(kMakeBarrier + group, kWarpgroup);
-    wait_parity(&shared.loaded[stage_index], position.parity);
-
+    wait_parity(&shared.loaded[stage_index], at.making.parity);
     float scores[16];
     const float square = multiply_rows<Element>(scores, stage, kQueries && activation.l2norm, place);
     if (sums_gates) {
@@ -390,7 +410,7 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activat
     if (member < 2) norms.of(member, place.token) = member == 0 ? norm.key : norm.query;
     if (member < kStrips) gates[member].weight(place.token) = place.token < valid ? norm.key * beta : 0.0f;
     named_barrier(kMakeBarrier + group, kWarpgroup);  // all weights are written
-    if (sums_gates) write_vectors(made_of(stage, gates_of), gates[gates_of], norms.of(lane), valid, lane);
+    if (sums_gates) write_vectors(made_of<kForm>(stage, gates_of), gates[gates_of], norms.of(lane), valid, lane);
     // This lane's numbers of Aqk~ and -Akk~ in 8 columns: first those left of the diagonal, then those on it.
     auto write = [&](int n, const float* numbers, auto&& select) {
       const float scaled[4] = {numbers[0] * norm.query, numbers[1] * norm.query, numbers[2] * -norm.key,
@@ -403,7 +423,7 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activat
       }
 #pragma unroll
       for (int of = 0; of < kStrips; ++of)
-        write_columns<Element, kQueries>(made_of(stage, of) + Stage::kAqk + core_offset(0, n) + place.in_aqk,
+        write_columns<Element, kQueries>(made_of<kForm>(stage, of) + Stage::kAqk + core_offset(0, n) + place.in_aqk,
                                          negated[of].blocks + n * NegatedAkk::kBlockBytes + place.in_akk, scaled,
                                          decay[of]);
     };
@@ -420,26 +440,16 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activat
     });
     ptx::fence_proxy_async(ptx::space_shared);
     // With twins one warp per strip computes the inverse; otherwise two warps take turns.
-    if (kTwins ? warp >= 2 : warp == 2 + turn) {
+    if (kTwins ? warp >= 2 : warp == 2 + at.turn) {
       split_barrier(kAkkBarrier + group, kWarpgroup);
-      const int of = kTwins ? warp - 2 : 0;
-      write_inverse<Element>(negated[of], made_of(stage, of) + Stage::kInverse, lane);
-      ptx::fence_proxy_async(ptx::space_shared);
-      __syncwarp();
-      if (elect_lane()) {
-        if (kCtas > 1 && of == kStrips - 1)
-          copy_to_block(stage + Stage::kAqk, made_of(stage, kStrips - 1) + Stage::kAqk, Stage::kMadeBytes,
-                        &shared.made[stage_index], 1 - rank);
-        if (of == 0) ptx::mbarrier_arrive(&shared.made[stage_index]);
-      }
+      make_inverse<Element>(shared, negated, stage_index, kTwins ? warp - 2 : 0, rank, lane);
     } else {
       split_arrive(kAkkBarrier + group, kWarpgroup);
-      // Loads the next chunk of this group while the other warps compute the inverse. With twins the state leaves its
-      // stage about now, and may be waiting for this chunk.
+      // Meanwhile loads the next chunk. With twins the state leaves its stage about now, and may wait for this chunk.
       if (warp == 0) loader.load(chunk + 2 * kCtas);
     }
-    turn ^= 1;
-    position.advance();
+    at.turn ^= 1;
+    at.making.advance();
   }
   if (warp == 0) loader.load(chunks - 1);
 }
