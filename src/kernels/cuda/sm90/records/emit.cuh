@@ -97,7 +97,6 @@ __device__ __forceinline__ void emit_chunks(WalkShared<Stage>& shared, int group
   const uint32_t v_offset =
       Stage::kV + group * View::kHalfBytes + swizzled_offset(8 * (lane / 16) + lane % 8, 2 * warp + lane / 8 % 2);
   const uint32_t ring_address = shared_address(shared.ring);
-
   float product[kChunk / 2];  // K S, then R, then V_new
   float out[kChunk / 2];
   Fragment v_new[kBlocks];                      // V_new^T

@@ -36,7 +36,6 @@ __device__ __forceinline__ void produce(const WalkMaps& maps, const WalkArgs& ar
   const int part_bytes = (kForm == Form::kPair && cluster.rank == 0 ? kMiddle : Record::kBytes) - part;
   const uint8_t* record = args.prepared + (item.chunk * args.heads_v + item.head) * Record::kBytes + part;
   const int64_t record_step = static_cast<int64_t>(args.heads_v) * Record::kBytes;
-
   auto load = [&](int chunk, int stage_index) {
     uint8_t* stage = shared.ring + stage_index * Place::kBytes;
     uint64_t* full = &shared.full[stage_index];
@@ -100,7 +99,6 @@ __device__ __forceinline__ void produce(const WalkMaps& maps, const WalkArgs& ar
     }
     __syncwarp();
   };
-
   RingPosition<Place::kStages> position;
   for (int chunk = 0; chunk < chunks + Place::kStages; ++chunk) {
     const int leaving = chunk - Place::kStages, stage = position.stage;
@@ -110,8 +108,7 @@ __device__ __forceinline__ void produce(const WalkMaps& maps, const WalkArgs& ar
     if (leaving >= 0) {
       wait_parity(&shared.done[stage], parity);
       __syncwarp();  // no lane may still test a phase that the load by another lane completes
-      // Only if some CTA waits for it. An arrival in flight to a CTA that has ended could reach another one in its
-      // place.
+      // Only if some CTA waits: an arrival in flight to a CTA that has ended could reach another one in its place.
       if (waits && lane < cluster.size) arrive_in_block(&shared.free[stage], lane);
       if constexpr (kEmit) store(leaving, shared.ring + stage * Place::kBytes + Place::kV);
     }

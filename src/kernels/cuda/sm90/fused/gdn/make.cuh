@@ -382,8 +382,7 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activat
     const int lane = static_cast<int>(opaque(threadIdx.x % 32)), stage_index = at.making.stage;
     uint8_t* stage = shared.ring[stage_index];
     const int valid = min(item.tokens - chunk * kFusedChunk, kFusedChunk);
-    // The warps that compute the inverse are done with the previous chunk. And warp 0 has issued the load of this
-    // chunk: before that, the barrier of its stage may still belong to the other group's use (kSkips).
+    // The inverting warps are done with the previous chunk, and warp 0 has issued the load of this one (kSkips).
     named_barrier(kMakeBarrier + group, kWarpgroup);
     wait_parity(&shared.loaded[stage_index], at.making.parity);
     float scores[16];

@@ -121,7 +121,6 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
   const int half = rank + group;
   const uint32_t v_offset = opaque(FusedStage::kV + group * FusedStage::kTileBytes +  // as the column is
                                    swizzled_offset(8 * (lane / 16) + lane % 8, 2 * warp + lane / 8 % 2));
-
   constexpr bool kSends = kForm == Form::kSingle;  // stores its outputs itself: no warp of the CTA is idle
   const OutputPlace place(item);
   float product[16];  // K S, then R~, then V_new~
@@ -147,7 +146,6 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
     const int stage_index = position.stage;
     const uint32_t stage = shared_address(shared.ring[stage_index]);
     wait_parity(&shared.scaled[stage_index], position.parity);
-
     Fragment value[2];
     load_values(value, stage + v_offset);
     Fragment state_operand[8];
