@@ -5,7 +5,9 @@
 namespace deltarelay::alone {
 namespace {
 
-template <int kCtas, int kHeads, bool kSuffix = false>
+using cuda::sm90::Form;
+
+template <Form kForm, bool kSuffix = false>
 void time(const Shape& shape) {
   const Walk walk(shape);
   Array<float> gates(walk.per_token_head()), strengths(walk.per_token_head());
@@ -18,9 +20,10 @@ void time(const Shape& shape) {
   activation.beta_form = BetaForm::kValue;
   activation.scale = 0.08838835f;
   activation.l2norm = true;
-  walk.time(cuda::sm90::fused_gdn_kernel<Element, kCtas, kHeads, kSuffix>,
-            sizeof(cuda::sm90::fused_gdn::Shared<kCtas, kHeads>), cuda::sm90::kFusedThreads, {kCtas, kHeads},
-            walk.maps(gates.data(), strengths.data(), {kCtas, kHeads}), walk.args(cuda::sm90::kFusedChunk), activation);
+  walk.time(cuda::sm90::fused_gdn_kernel<Element, kForm, kSuffix>, sizeof(cuda::sm90::fused_gdn::Shared<kForm>),
+            cuda::sm90::kFusedThreads, {ctas(kForm), strips(kForm)},
+            walk.maps(gates.data(), strengths.data(), {ctas(kForm), strips(kForm)}), walk.args(cuda::sm90::kFusedChunk),
+            activation);
 }
 
 }  // namespace
@@ -28,17 +31,18 @@ void time(const Shape& shape) {
 
 int main(int argc, char** argv) {
   using deltarelay::alone::time;
+  using deltarelay::cuda::sm90::Form;
   std::setbuf(stdout, nullptr);
   std::printf("%-10s", argc > 1 ? argv[1] : "fused_gdn");
   const deltarelay::alone::Shape long_rows{"4x8k-h32", 4, 8192, 16, 32}, rows{"8x1k-h64", 8, 1024, 16, 64},
       short_rows{"32x64-h64", 32, 64, 16, 64};
-  for (const auto& shape : {long_rows, rows, short_rows}) time<1, 1>(shape);
+  for (const auto& shape : {long_rows, rows, short_rows}) time<Form::kSingle>(shape);
   std::printf("  twins:");
-  for (const auto& shape : {long_rows, rows, short_rows}) time<2, 2>(shape);
+  for (const auto& shape : {long_rows, rows, short_rows}) time<Form::kTwins>(shape);
   std::printf("  pairs:");
-  time<2, 1>({"8k-h64", 1, 8192, 16, 64});
-  time<2, 1>({"summary", 8, 2048, 2, 8, deltarelay::Work::kSummarize});
-  time<2, 1, true>({"suffix", 8, 2048, 2, 8, deltarelay::Work::kSummarize});
-  time<2, 1, true>({"weak", 8, 2048, 2, 8, deltarelay::Work::kSummarize, true});
+  time<Form::kPair>({"8k-h64", 1, 8192, 16, 64});
+  time<Form::kPair>({"summary", 8, 2048, 2, 8, deltarelay::Work::kSummarize});
+  time<Form::kPair, true>({"suffix", 8, 2048, 2, 8, deltarelay::Work::kSummarize});
+  time<Form::kPair, true>({"weak", 8, 2048, 2, 8, deltarelay::Work::kSummarize, true});
   std::printf("\n");
 }

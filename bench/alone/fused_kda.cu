@@ -5,7 +5,9 @@
 namespace deltarelay::alone {
 namespace {
 
-template <int kCtas, bool kSuffix = false>
+using cuda::sm90::Form;
+
+template <Form kForm, bool kSuffix = false>
 void time(const Shape& shape) {
   const Walk walk(shape);
   constexpr int kWidth = cuda::sm90::kWidth;
@@ -25,8 +27,8 @@ void time(const Shape& shape) {
   activation.lower_bound = shape.weak ? -0.05f : cuda::kMidFrameGate;
   activation.scale = 0.08838835f;
   activation.l2norm = true;
-  walk.time(cuda::sm90::fused_kda_kernel<kCtas, GateForm::kRawBounded, kSuffix>, sizeof(cuda::sm90::FusedShared<kCtas>),
-            cuda::sm90::kFusedThreads, {kCtas, 1}, walk.maps(gates.data(), nullptr, {kCtas, 1}),
+  walk.time(cuda::sm90::fused_kda_kernel<kForm, GateForm::kRawBounded, kSuffix>, sizeof(cuda::sm90::FusedShared<kForm>),
+            cuda::sm90::kFusedThreads, {ctas(kForm), 1}, walk.maps(gates.data(), nullptr, {ctas(kForm), 1}),
             walk.args(cuda::sm90::kFusedChunk), activation);
 }
 
@@ -35,13 +37,14 @@ void time(const Shape& shape) {
 
 int main(int argc, char** argv) {
   using deltarelay::alone::time;
+  using deltarelay::cuda::sm90::Form;
   std::printf("%-10s", argc > 1 ? argv[1] : "fused_kda");
-  time<1>({"32x2k-h4", 32, 1984, 4, 4});
-  time<1>({"2x2k-h64", 2, 2048, 64, 64});
-  time<1>({"32x64-h64", 32, 64, 64, 64});
-  time<2>({"16x2k-h4", 16, 1984, 4, 4});
-  time<2>({"summary", 16, 1984, 4, 4, deltarelay::Work::kSummarize});
-  time<2, true>({"suffix", 16, 1984, 4, 4, deltarelay::Work::kSummarize});
-  time<2, true>({"weak", 16, 1984, 4, 4, deltarelay::Work::kSummarize, true});
+  time<Form::kSingle>({"32x2k-h4", 32, 1984, 4, 4});
+  time<Form::kSingle>({"2x2k-h64", 2, 2048, 64, 64});
+  time<Form::kSingle>({"32x64-h64", 32, 64, 64, 64});
+  time<Form::kPair>({"16x2k-h4", 16, 1984, 4, 4});
+  time<Form::kPair>({"summary", 16, 1984, 4, 4, deltarelay::Work::kSummarize});
+  time<Form::kPair, true>({"suffix", 16, 1984, 4, 4, deltarelay::Work::kSummarize});
+  time<Form::kPair, true>({"weak", 16, 1984, 4, 4, deltarelay::Work::kSummarize, true});
   std::printf("\n");
 }

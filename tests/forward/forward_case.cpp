@@ -21,6 +21,7 @@ std::vector<cases::Case> cases_in(std::string_view text) {
   std::vector<cases::Case> all;
   std::istringstream lines{std::string(text)};
   for (std::string line; std::getline(lines, line);) {
+    for (std::string next; line.ends_with('\\') && std::getline(lines, next);) line.replace(line.size() - 1, 1, next);
     if (line.find_first_not_of(" \t") == std::string::npos) continue;
     all.push_back(cases::parse(line));
   }

@@ -26,7 +26,7 @@ std::string backend_under_test();
 // Only the reference is built in: comparing it with itself would prove nothing.
 bool nothing_to_test();
 
-// One case a line; lines without a name are numbered.
+// One case per line; lines without a name are numbered. A backslash at the end continues a case on the next line.
 std::vector<cases::Case> cases_in(std::string_view text);
 // Every combination of one word from each list, as cases. Under sanitizers, which take 15 times as long and look for errors that
 // hardly depend on values, as few as have every word.

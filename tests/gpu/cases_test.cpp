@@ -1,5 +1,5 @@
-// Every line of tests/cases/gpu.txt and gpu_portable.txt, in hostile memory, against the reference; and that the backend which was forced is the one
-// that ran.
+// Runs every line of tests/cases/gpu.txt and gpu_portable.txt in guarded memory and compares it with the reference.
+// Checks that the forced backend ran.
 #include "gpu_case.h"
 
 namespace deltarelay::on_gpu {
@@ -12,12 +12,12 @@ TEST_P(EveryLine, AgreesWithTheReference) {
   const check::Outcome outcome = check::check_case(c);
   ASSERT_TRUE(outcome.passed()) << check::report(c, outcome);
 
-  // Device pointers are of no use to any other backend, so what the plan names is what ran.
+  // Other backends cannot use device pointers, so the backend that the plan names is the one that ran.
   const dr_plan_summary summary = check::PlannedRun(c).summary();
   EXPECT_EQ(summary.backend, c.backend);
   if (c.segments == DR_SEGMENTS_OFF) EXPECT_EQ(summary.cut_sequences, 0);
   if (c.segments == DR_SEGMENTS_COUNT) EXPECT_EQ(summary.max_segments, c.segment_value);
-  // A plan that is told the lengths late cannot say what it will cut.
+  // A plan that learns the lengths at execution cannot say what it will cut.
   if (c.segments == DR_SEGMENTS_LENGTH && c.lengths_at == cases::LengthsAt::kPlan) EXPECT_GE(summary.cut_sequences, 1);
 }
 

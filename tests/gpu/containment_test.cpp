@@ -1,4 +1,4 @@
-// Bad numbers stay where they are, and bad lists are clamped and reported.
+// Bad numbers stay in their sequence and head. Bad lists are clamped and reported.
 #include <array>
 #include <cmath>
 #include <limits>
@@ -15,7 +15,8 @@ void set_at(const check::TokenTensor& tensor, const forward::Place& place, doubl
   tensor.set(tensor.at(place.sequence, place.token, place.head, tensor.width / 2), value);
 }
 
-// One bad number in one tensor of sequence 1, head 1 must not move a bit of any other (sequence, head), nor of what is before its chunk.
+// One bad number in one tensor of sequence 1, head 1 must not change a bit of any other (sequence, head), nor of any
+// token before its chunk.
 using Containment = EachCase;
 
 TEST_P(Containment, BadInputStaysInItsSequenceAndHead) {
@@ -78,8 +79,8 @@ INSTANTIATE_TEST_SUITE_P(Portable, Containment, testing::ValuesIn(cases_in(R"(
 )")),
                          name_of);
 
-// TensorSet fills rows behind the last offset, gaps between rows, slots that are not named and states whose mask is off with NaN;
-// here a whole neighbour is NaN too, the tokens beside the seam included.
+// TensorSet fills these with NaN: rows behind the last offset, gaps between rows, slots without an index, and masked
+// states. Here a whole neighbouring sequence is NaN too, including the tokens next to the boundary.
 using Neighbours = OnGpu;
 
 TEST_F(Neighbours, NanDoesNotCrossASeam) {
@@ -108,10 +109,11 @@ TEST_F(Neighbours, NanDoesNotCrossASeam) {
   }
 }
 
-// Lists that only the device can read: what does not fit the bounds is clamped, reported, and writes nothing outside.
+// Lists that only the device can read. An entry outside its bounds is clamped and reported, and nothing is written
+// outside.
 class Reports : public OnGpu {
  protected:
-  // Runs with `bytes` at the device address `list` and returns the report word.
+  // Runs with `bytes` at device address `list` and returns the report word.
   static uint32_t report_of(Ran& ran, const void* list, const void* bytes, int64_t count) {
     const gpu::Memory word(sizeof(uint32_t));
     gpu::fill(word.data(), 0xff, word.bytes());
@@ -125,7 +127,7 @@ class Reports : public OnGpu {
     gpu::download(&report, word.data(), sizeof report);
     return report;
   }
-  // Canaries of everything that is written; the list itself was changed on purpose.
+  // Checks the canaries of everything that is written. The list itself was changed on purpose.
   static void expect_inside(Ran& ran) {
     EXPECT_EQ(ran.device.damaged_canaries(), "");
     EXPECT_TRUE(ran.run.workspace_intact());
@@ -152,7 +154,7 @@ TEST_F(Reports, OffsetsOutsideTheirBounds) {
   }
 }
 
-// Of a truncated carry: whether a transition was dropped that was not 0.
+// Truncated carry: was a transition dropped that was not 0?
 TEST_F(Reports, DroppedHistory) {
   for (const char* rule : {"kda bf16 variant=prepared", "gdn bf16 variant=prepared", "gdn bf16 variant=fused",
                            "kda fp32 dk=60 dv=100 backend=cuda-sm80", "gdn bf16 dk=128 backend=cuda-sm80"}) {
@@ -182,7 +184,7 @@ TEST_F(Reports, SlotsOutsideThePool) {
   }
 }
 
-// Slots that only the device can read: written twice, or read by another sequence than the one that writes them.
+// Slots that only the device can read: one is written twice, or read by a sequence other than its writer.
 TEST_F(Reports, AliasedSlots) {
   for (const char* rule : {"kda bf16", "gdn bf16", "kda fp32 backend=cuda-sm80", "gdn fp32 backend=cuda-sm80"}) {
     const std::string line = std::string(rule) + " hv=2 seqs=100,50,30 l2norm";
@@ -216,7 +218,7 @@ TEST_F(Reports, AliasedSlots) {
   }
 }
 
-// Checkpoints that go to the pool at once, and those that wait by slot or by number.
+// Checkpoints that the walk stores in the pool, and those it stores in the workspace, by slot or by number.
 TEST_F(Reports, CheckpointsOutsideThePoolOrTheirSequence) {
   for (const char* rule : {"kda bf16", "gdn bf16", "kda fp32 backend=cuda-sm80", "gdn fp32 backend=cuda-sm80"}) {
     for (const char* state : {"slots", "slots:bf16", "slots:bf16:pool=10"}) {
@@ -227,7 +229,8 @@ TEST_F(Reports, CheckpointsOutsideThePoolOrTheirSequence) {
       EXPECT_EQ(report_of(ran, ran.device.tensors().checkpoint_index, far, sizeof far), uint32_t{DR_REPORT_SLOTS})
           << line;
       expect_inside(ran);
-      // 40 is no multiple of 16; 48 is after 32, but before what has been stored: nobody may go back for it.
+      // 40 is no multiple of 16. 48 comes after 32 but before states already stored: the kernel must not go back for
+      // it.
       for (const std::array<int32_t, 6>& bad :
            {std::array{16, 40, 64, 16, 80, 16}, std::array{96, 32, 48, 48, 16, 16}}) {
         Ran listed(forced(line + " checkpoints=list:16,48,64"));

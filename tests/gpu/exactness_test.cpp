@@ -1,4 +1,4 @@
-// Equalities: what may change without the result changing, on the GPU.
+// Changes of a call that must not change its result, on the GPU.
 #include <algorithm>
 #include <utility>
 
@@ -9,7 +9,7 @@ namespace {
 
 using Cut = EachCase;
 
-// Any segmentation agrees with none, and both with the reference.
+// Every segmentation agrees with none, and both agree with the reference.
 TEST_P(Cut, AgreesWithTheUncutRunAndTheReference) {
   const cases::Case c = forced(GetParam());
   Ran cut(c);
@@ -25,7 +25,7 @@ TEST_P(Cut, AgreesWithTheUncutRunAndTheReference) {
   expect_close(of_two_runs(check::compare(cut.host, whole.host)), "cut against uncut");
 }
 
-// Weak gates and normalised keys: with strong gates the state that crosses a cut would be forgotten at once.
+// Weak gates and normalised keys: strong gates would forget the state at once after a cut.
 INSTANTIATE_TEST_SUITE_P(Counts, Cut,
                          testing::ValuesIn(combine({{"kda bf16", "gdn bf16", "kda fp16", "gdn fp16"},
                                                     {"hv=2 gate=log:-0.02,0 l2norm init final"},
@@ -53,8 +53,8 @@ INSTANTIATE_TEST_SUITE_P(
                                 "dk=256 dv=64 seqs=700 segments=len:96"}})),
     name_of);
 
-// A head of several strips has the bits of as many heads of 128 values with the same keys, gates and betas. Contiguous outputs and value-major final
-// states of both lie in memory alike.
+// A head of several strips has the bits of as many heads of 128 values with the same keys, gates and betas. Both have
+// the same memory layout of contiguous outputs and of value-major final states.
 using Strips = EachCase;
 
 TEST_P(Strips, HaveTheBitsOfHeadsOf128Values) {
@@ -96,28 +96,43 @@ TEST_P(Strips, HaveTheBitsOfHeadsOf128Values) {
   EXPECT_TRUE(wide.host.output_bits() == narrow.host.output_bits());
 }
 
-// Twins: two strips of a head, and with three strips the last of one and the first of the next.
+// Twins: two strips of a head, and with three strips the last of one head and the first of the next.
 INSTANTIATE_TEST_SUITE_P(Gpu, Strips, testing::ValuesIn(cases_in(R"(
-  kda-fused:        kda bf16 hqk=2 hv=4 dv=256 seqs=300,0,33 init final gate=log:-1,0 floor=-5 l2norm segments=off variant=fused
-  kda-fused-key:    kda bf16 hqk=1 hv=3 dv=384 seqs=300,65 init=key final gate=log:-1,0 floor=-5 l2norm segments=off variant=fused
-  kda-fused-cut:    kda bf16 hqk=1 hv=2 dv=512 seqs=1000,65 init=key:bf16 final gate=log:-0.02,0 floor=-5 l2norm segments=3 variant=fused
-  kda-prepared:     kda fp16 hqk=2 hv=4 dv=384 seqs=300,0,33 init final gate=log:-1,0 l2norm segments=off variant=prepared
-  kda-prepared-cut: kda bf16 hqk=1 hv=2 dv=512 seqs=1000,65 init=key final gate=log:-0.02,0 l2norm segments=3 variant=prepared
-  gdn-single:       gdn bf16 g=fp32 b=fp32 hqk=25 hv=25 dv=384 seqs=300,200 init final gate=log:-1,0 l2norm segments=off variant=fused
-  kda-single:       kda bf16 hqk=8 hv=24 dv=384 seqs=300,200 init=key final gate=log:-1,0 floor=-5 l2norm segments=off variant=fused
-  gdn-fused:        gdn bf16 g=fp32 b=fp32 hqk=3 hv=3 dv=384 seqs=300,0,33 init final gate=log:-1,0 l2norm segments=off variant=fused
-  gdn-twins-256:    gdn bf16 g=fp32 b=fp32 hqk=32 hv=32 dv=256 seqs=1024,600 init final gate=log:-0.02,0 l2norm segments=off variant=fused
-  gdn-twins-384:    gdn fp16 g=fp32 b=fp32 hqk=8 hv=24 dv=384 seqs=1024,600 init=key final gate=log:-0.02,0 l2norm segments=off variant=fused
-  gdn-twins-raw:    gdn bf16 hqk=4 hv=24 dv=384 seqs=1024,600 init final gate=log:-0.02,0 l2norm segments=off variant=fused
-  gdn-relay:        gdn bf16 g=fp32 b=fp32 hqk=16 hv=32 dv=256 seqs=1500x3 init final gate=log:-0.005,0 l2norm segments=off variant=fused
-  gdn-fused-cut:    gdn bf16 hqk=1 hv=2 dv=384 seqs=1000,65 init=key final gate=log:-0.02,0 l2norm segments=3 variant=fused
-  gdn-prepared:     gdn bf16 hqk=2 hv=4 dv=512 seqs=300,0,33 init final gate=log:-1,0 l2norm segments=off variant=prepared
-  gdn-prepared-cut: gdn fp16 hqk=1 hv=2 dv=256 seqs=1000,65 init final gate=log:-0.02,0 l2norm segments=3 variant=prepared
+  kda-fused:        kda bf16 hqk=2 hv=4 dv=256 seqs=300,0,33 init final gate=log:-1,0 floor=-5 l2norm segments=off \
+      variant=fused
+  kda-fused-key:    kda bf16 hqk=1 hv=3 dv=384 seqs=300,65 init=key final gate=log:-1,0 floor=-5 l2norm segments=off \
+      variant=fused
+  kda-fused-cut:    kda bf16 hqk=1 hv=2 dv=512 seqs=1000,65 init=key:bf16 final gate=log:-0.02,0 floor=-5 l2norm \
+      segments=3 variant=fused
+  kda-prepared:     kda fp16 hqk=2 hv=4 dv=384 seqs=300,0,33 init final gate=log:-1,0 l2norm segments=off \
+      variant=prepared
+  kda-prepared-cut: kda bf16 hqk=1 hv=2 dv=512 seqs=1000,65 init=key final gate=log:-0.02,0 l2norm segments=3 \
+      variant=prepared
+  gdn-single:       gdn bf16 g=fp32 b=fp32 hqk=25 hv=25 dv=384 seqs=300,200 init final gate=log:-1,0 l2norm \
+      segments=off variant=fused
+  kda-single:       kda bf16 hqk=8 hv=24 dv=384 seqs=300,200 init=key final gate=log:-1,0 floor=-5 l2norm \
+      segments=off variant=fused
+  gdn-fused:        gdn bf16 g=fp32 b=fp32 hqk=3 hv=3 dv=384 seqs=300,0,33 init final gate=log:-1,0 l2norm \
+      segments=off variant=fused
+  gdn-twins-256:    gdn bf16 g=fp32 b=fp32 hqk=32 hv=32 dv=256 seqs=1024,600 init final gate=log:-0.02,0 l2norm \
+      segments=off variant=fused
+  gdn-twins-384:    gdn fp16 g=fp32 b=fp32 hqk=8 hv=24 dv=384 seqs=1024,600 init=key final gate=log:-0.02,0 l2norm \
+      segments=off variant=fused
+  gdn-twins-raw:    gdn bf16 hqk=4 hv=24 dv=384 seqs=1024,600 init final gate=log:-0.02,0 l2norm segments=off \
+      variant=fused
+  gdn-relay:        gdn bf16 g=fp32 b=fp32 hqk=16 hv=32 dv=256 seqs=1500x3 init final gate=log:-0.005,0 l2norm \
+      segments=off variant=fused
+  gdn-fused-cut:    gdn bf16 hqk=1 hv=2 dv=384 seqs=1000,65 init=key final gate=log:-0.02,0 l2norm segments=3 \
+      variant=fused
+  gdn-prepared:     gdn bf16 hqk=2 hv=4 dv=512 seqs=300,0,33 init final gate=log:-1,0 l2norm segments=off \
+      variant=prepared
+  gdn-prepared-cut: gdn fp16 hqk=1 hv=2 dv=256 seqs=1000,65 init final gate=log:-0.02,0 l2norm segments=3 \
+      variant=prepared
 )")),
                          name_of);
 
-// The last chunk of every segment promises that its suffix is enough for a summary, and nothing before it forgets: M is alive after the suffix, and
-// the whole segment counts.
+// The last chunk of every segment suggests that its suffix is enough for a summary, but nothing before it forgets. M is
+// alive after the suffix, so the whole segment must be walked.
 using InVain = EachCase;
 
 TEST_P(InVain, ASuffixThatKeepsTheStateIsNoSummary) {
@@ -127,7 +142,7 @@ TEST_P(InVain, ASuffixThatKeepsTheStateIsNoSummary) {
     for (int64_t n = 0; n < c.num_seqs(); ++n)
       for (int64_t t = 0; t < c.lengths[static_cast<size_t>(n)]; ++t)
         for (int64_t head = 0; head < c.heads_v; ++head) {
-          x.beta().set(x.beta().at(n, t, head, 0), 0.02);  // what is written over is forgotten too
+          x.beta().set(x.beta().at(n, t, head, 0), 0.02);  // small: a strong write forgets too
           for (int64_t i = 0; i < (c.rule == DR_KDA ? c.dk : 1); ++i)
             x.g().set(x.g().at(n, t, head, i), t % kSegment >= kSegment - kForgetting ? -0.0625 : -1e-5);
         }
@@ -140,18 +155,21 @@ TEST_P(InVain, ASuffixThatKeepsTheStateIsNoSummary) {
   expect_close(of_two_runs(check::compare(cut.host, whole.host)), "cut against uncut");
 }
 
-// 34 heads: summaries of KDA try a suffix where they take turns on the multiprocessors (H200: 132).
+// 34 heads: summaries of KDA try a suffix only if they take more than one wave of the multiprocessors (H200: 132).
 INSTANTIATE_TEST_SUITE_P(Walks, InVain, testing::ValuesIn(cases_in(R"(
-  kda-fused:      kda bf16 hqk=2 hv=34 seqs=24576 init final gate=log:-0.1,0 floor=-5 l2norm segments=len:8192 variant=fused
+  kda-fused:      kda bf16 hqk=2 hv=34 seqs=24576 init final gate=log:-0.1,0 floor=-5 l2norm segments=len:8192 \
+      variant=fused
   kda-prepared:   kda bf16 hqk=2 hv=34 seqs=24576 init final gate=log:-0.1,0 l2norm segments=len:8192 variant=prepared
   gdn-fused:      gdn bf16 g=fp32 hv=1 seqs=24576 init final gate=log:-0.1,0 l2norm segments=len:8192 variant=fused
   gdn-prepared:   gdn bf16 g=fp32 hv=1 seqs=24576 init final gate=log:-0.1,0 l2norm segments=len:8192 variant=prepared
   gdn-portable:   gdn bf16 g=fp32 hv=1 seqs=24576 init final gate=log:-0.1,0 l2norm segments=len:8192 backend=cuda-sm80
-  kda-both:       kda bf16 hv=2 dk=64 dv=64 seqs=24576 init final gate=log:-0.1,0 l2norm segments=len:8192 backend=cuda-sm80
+  kda-both:       kda bf16 hv=2 dk=64 dv=64 seqs=24576 init final gate=log:-0.1,0 l2norm segments=len:8192 \
+      backend=cuda-sm80
 )")),
                          name_of);
 
-// A truncated carry changes nothing where nothing is under its bound, or what is dropped is too small to reach a bit.
+// A truncated carry changes nothing if no transition is below its bound, or if what it drops is too small to change a
+// bit.
 using Truncated = EachCase;
 
 TEST_P(Truncated, HasTheBitsOfTheExactCarryWhereNothingIsDropped) {
@@ -186,7 +204,8 @@ TEST_P(EachPlan, AbsentInitialStateIsZerosBitForBit) {
   EXPECT_TRUE(zeros.host.output_bits() == absent.host.output_bits());
 }
 
-// Value heads that share a query/key head, against the same heads with their own copies of it. In one way, for the plan weighs the group.
+// Value heads that share a query/key head against the same heads with copies of it. The variant is forced: the plan
+// takes the group size into account.
 TEST_P(EachPlan, GroupedEqualsPlainBitForBit) {
   cases::Case grouped = forced(GetParam());
   if (grouped.backend == kBackend) grouped = cases::with_words(grouped, "variant=prepared");
@@ -224,7 +243,7 @@ TEST_P(EachPlan, GdnIsKdaWithTheGateOnEveryChannel) {
   expect_close(check::compare(broadcast.host, scalar.host), "KDA with a broadcast gate against GDN");
 }
 
-// One sequence whole against its two halves with the state handed over by hand.
+// One whole sequence against its two halves, where the test hands the state over.
 TEST_P(EachPlan, ConcatenationThroughAState) {
   cases::Case c = cases::with_words(forced(GetParam()), "segments=off");
   c.lengths = {300};
@@ -294,7 +313,7 @@ INSTANTIATE_TEST_SUITE_P(Portable, EachPlan, testing::ValuesIn(cases_in(R"(
 
 using Equalities = OnGpu;
 
-// FlashKDA's first test: a split that is turned off changes nothing at all.
+// FlashKDA's first test: with segmentation off the bits do not change.
 TEST_F(Equalities, OneSegmentIsNoSegmentsBitForBit) {
   const cases::Case off = forced("kda bf16 hv=4 seqs=4k gate=bounded:-5 l2norm beta=logit init final segments=off");
   cases::Case one = off;
@@ -305,7 +324,7 @@ TEST_F(Equalities, OneSegmentIsNoSegmentsBitForBit) {
   EXPECT_TRUE(a.host.output_bits() == b.host.output_bits());
 }
 
-// Packed and batched are two ways to say the same thing.
+// Packed and batched describe the same problem.
 TEST_F(Equalities, BatchedIsPackedBitForBit) {
   for (const char* words : {"kda bf16 hv=3 l2norm gate=bounded:-5 beta=logit", "gdn bf16 hqk=1 hv=3 l2norm"}) {
     const Ran packed(forced(std::string(words) + " seqs=200x3 init final segments=off"));
@@ -314,7 +333,7 @@ TEST_F(Equalities, BatchedIsPackedBitForBit) {
   }
 }
 
-// Strides, layouts of states and what lies behind the last offset move data, not numbers.
+// Strides, state layouts and data behind the last offset must not change results.
 TEST_F(Equalities, StridesMoveNoBits) {
   for (const char* words : {"kda bf16 hqk=2 hv=4 l2norm", "gdn bf16 hqk=2 hv=4 l2norm"}) {
     const std::string line = std::string(words) + " seqs=150,0,67 init final";
@@ -329,7 +348,7 @@ TEST_F(Equalities, StridesMoveNoBits) {
   }
 }
 
-// The lengths of a plan and those of an execution fill the same table from the same arithmetic.
+// Lengths given to the plan and lengths given at execution fill the same table by the same arithmetic.
 TEST_F(Equalities, LengthsAtExecutionCutAlikeForTheSameSegments) {
   for (const char* words :
        {"kda bf16 hv=2 l2norm gate=bounded:-0.05 variant=fused",
@@ -342,7 +361,7 @@ TEST_F(Equalities, LengthsAtExecutionCutAlikeForTheSameSegments) {
   }
 }
 
-// A row walked by two CTAs has the bits of one walked by one: where lengths come at execution none is handed on.
+// A row walked by two CTAs has the bits of a row walked by one. With lengths given at execution no row is handed on.
 TEST_F(Equalities, RowsThatAreHandedOnHaveTheSameBits) {
   for (const char* words : {"gdn bf16 hqk=16 hv=64 seqs=1500x3 l2norm gate=log:-0.005,0",
                             "gdn fp16 hqk=16 hv=32 seqs=2500,1900,2600,0,2000,2317 l2norm gate=log:-0.005,0",
@@ -355,8 +374,8 @@ TEST_F(Equalities, RowsThatAreHandedOnHaveTheSameBits) {
   }
 }
 
-// Fused GDN drops a state of which a chunk leaves less than a part in 2^96 (docs/numerics.md). A chunk that leaves 2^-92 of it keeps it: of 2^100
-// that is 2^8, beside the 1 of what is written since. Pairs, single CTAs, twins.
+// Fused GDN drops the state if a chunk leaves less than 2^-96 of it (docs/numerics.md). A chunk that leaves 2^-92 keeps
+// it: 2^100 becomes 2^8, against writes of size 1 since then. Covers pairs, single CTAs and twins.
 TEST_F(Equalities, WhatIsLeftOfALargeStateIsKept) {
   const std::pair<const char*, const char*> forms[] = {{"hqk=1 hv=2 seqs=96", ", 2 value tiles a head\n"},
                                                        {"hqk=8 hv=32 seqs=96x8", ", 1 value tile a head\n"},
@@ -370,7 +389,7 @@ TEST_F(Equalities, WhatIsLeftOfALargeStateIsKept) {
       for (int64_t n = 0; n < c.num_seqs(); ++n)
         for (int64_t t = 0; t < c.lengths[static_cast<size_t>(n)]; ++t)
           for (int64_t head = 0; head < c.heads_v; ++head) {
-            x.beta().set(x.beta().at(n, t, head, 0), 0.02);  // what is written over is forgotten too
+            x.beta().set(x.beta().at(n, t, head, 0), 0.02);  // small: a strong write forgets too
             x.g().set(x.g().at(n, t, head, 0), t / 32 == 1 ? -2.0 : -0.01);
           }
     });
@@ -379,7 +398,8 @@ TEST_F(Equalities, WhatIsLeftOfALargeStateIsKept) {
   }
 }
 
-// An empty sequence hands its initial state on, bit for bit when the storage is the same; zero when it has none.
+// An empty sequence copies its initial state to its final state, bit for bit if both have the same type. Without an
+// initial state it is zero.
 TEST_F(Equalities, EmptySequenceHandsItsStateOn) {
   const Ran ran(forced("kda bf16 hv=2 seqs=0,70,0,0 init final mask"));
   const check::StateTensor& initial = ran.host.initial();

@@ -1,5 +1,5 @@
-// Tests of what runs on a GPU, written as case lines like those of tests/forward. Every fixture ends as skipped where there is no
-// GPU: scripts/gpu_check.sh runs them on a host that has one, elsewhere they prove that they compile.
+// Tests on a GPU, written as case lines like those of tests/forward. Without a GPU every fixture is skipped:
+// scripts/gpu_check.sh runs the tests on a host that has one; elsewhere they only have to compile.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -42,10 +42,11 @@ cases::Case forced(const std::string& line);
 
 using Edit = std::function<void(check::TensorSet&)>;
 
-// A case that ran on the GPU: `host` holds the results, `device` the tensors it ran on. `edit` may change inputs first.
+// A case that ran on the GPU: `host` holds the results, `device` the tensors of the run. `edit` may change inputs
+// first.
 struct Ran {
   explicit Ran(const cases::Case& c, const Edit& edit = {});
-  // Once more, outputs poisoned before.
+  // Runs again, with poisoned outputs.
   void again();
 
   check::TensorSet host;
@@ -54,12 +55,12 @@ struct Ran {
   gpu::Stream stream;
 };
 
-// Nothing outside was touched, and what must not be written was not.
+// Nothing outside the outputs was written, and the inputs are unchanged.
 void expect_undamaged(Ran& ran);
-// Within the table of tolerances.
+// All errors are within the table of tolerances.
 void expect_close(const std::vector<check::TensorError>& errors, const char* what);
-// Two runs, each of which may be as far from the truth as the table says. What they round differently is independent, so their distance
-// is up to sqrt(2) of it (docs/numerics.md).
+// Scales the errors of two runs that may both be as far from the truth as the table says. Their round-off is
+// independent, so their distance is up to sqrt(2) of it (docs/numerics.md).
 std::vector<check::TensorError> of_two_runs(std::vector<check::TensorError> errors);
 
 }  // namespace deltarelay::on_gpu

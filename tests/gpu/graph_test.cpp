@@ -1,5 +1,5 @@
-// No hidden cost: execute allocates nothing, waits for nothing and stays on its stream, so that a graph of it can be captured once
-// and replayed on other values, with other lengths, after its plan is gone.
+// No hidden cost: execute allocates nothing, waits for nothing and stays on its stream. So a graph can capture it once
+// and replay it with other values and lengths, after its plan has been destroyed.
 #include <chrono>
 
 #include "gpu_case.h"
@@ -47,7 +47,7 @@ TEST_P(Captured, OutlivesItsPlan) {
   const uint64_t expected = hash_of_call(ran);
   const gpu::Graph graph(ran.stream, [&] { ran.run.execute(ran.device.tensors(), ran.stream); });
   ran.run.destroy_plan();
-  // Other plans take over memory that the first one may have had.
+  // Other plans reuse memory that the first plan may have had.
   const cases::Case other = forced("gdn bf16 hv=3 seqs=500,1,70 init final segments=2");
   const Ran busy(other);
   for (int repeat = 0; repeat < 3; ++repeat) EXPECT_EQ(hash_of_replay(graph, ran), expected) << "repeat " << repeat;
@@ -62,11 +62,11 @@ TEST_P(Captured, ExecuteAllocatesNothing) {
   EXPECT_EQ(gpu::free_bytes(), before) << "while calls are queued";
   ran.stream.synchronize();
   EXPECT_EQ(gpu::free_bytes(), before) << "when they are done";
-  // The capture refuses allocations and waits of any thread (its global mode), and would throw.
+  // The capture (in global mode) rejects allocations and waits of any thread, and would throw.
   EXPECT_NO_THROW(gpu::Graph(ran.stream, [&] { ran.run.execute(ran.device.tensors(), ran.stream); }));
 }
 
-// A stream that is busy for 200 ms: the call comes back at once.
+// The stream is busy for 200 ms: the call must return at once.
 TEST_P(Captured, ExecuteWaitsForNothing) {
   Ran ran(forced(GetParam()));
   const uint64_t expected = ran.device.output_hash();
@@ -80,7 +80,7 @@ TEST_P(Captured, ExecuteWaitsForNothing) {
   EXPECT_EQ(ran.device.output_hash(), expected);
 }
 
-// Inputs that arrive late on the stream of the call: work on any other stream would read NaN.
+// Inputs arrive late on the stream of the call: work on any other stream would read NaN.
 TEST_P(Captured, ExecuteStaysOnItsStream) {
   const cases::Case c = forced(GetParam());
   Ran ran(c);
@@ -103,18 +103,21 @@ INSTANTIATE_TEST_SUITE_P(Gpu, Captured, testing::ValuesIn(cases_in(R"(
   gdn:       gdn bf16 hqk=1 hv=2 seqs=300,0,65 init final l2norm segments=off
   kda-cut:   kda bf16 hv=2 seqs=1024,700 init final gate=bounded:-0.05 beta=logit l2norm segments=4
   gdn-cut:   gdn bf16 hqk=1 hv=2 seqs=1024,700 init final gate=log:-0.02,0 l2norm segments=4
-  kda-relay: kda bf16 hv=32 seqs=1300,1200,1250,1201,0,1190,1280 init final gate=bounded:-0.005 beta=logit l2norm segments=off variant=fused
+  kda-relay: kda bf16 hv=32 seqs=1300,1200,1250,1201,0,1190,1280 init final gate=bounded:-0.005 beta=logit l2norm \
+      segments=off variant=fused
   gdn-relay: gdn bf16 hqk=16 hv=64 seqs=1500x3 init final gate=log:-0.005,0 l2norm segments=off variant=fused
   kda-late:  kda bf16 hv=2 seqs=700,0,65 lengths=execute init final l2norm
   gdn-late:  gdn bf16 hv=2 seqs=700,0,65 lengths=execute init=slots final=slots:key l2norm
   portable:  kda fp32 hv=2 dk=60 dv=100 seqs=1024,700,0 init final gate=log:-0.02,0 l2norm segments=4 backend=cuda-sm80
-  portable-narrow: kda bf16 hv=2 dk=64 dv=64 seqs=1024,700 init final gate=bounded:-0.05 beta=logit l2norm segments=4 backend=cuda-sm80
-  portable-unaligned: gdn bf16 hqk=1 hv=2 dk=64 dv=64 seqs=1024,700 init final gate=log:-0.02,0 l2norm segments=4 align=2 backend=cuda-sm80
+  portable-narrow: kda bf16 hv=2 dk=64 dv=64 seqs=1024,700 init final gate=bounded:-0.05 beta=logit l2norm segments=4 \
+      backend=cuda-sm80
+  portable-unaligned: gdn bf16 hqk=1 hv=2 dk=64 dv=64 seqs=1024,700 init final gate=log:-0.02,0 l2norm segments=4 \
+      align=2 backend=cuda-sm80
   portable-late: gdn bf16 hv=2 dk=64 seqs=700,0,65 lengths=execute init=slots final=slots:key l2norm backend=cuda-sm80
 )")),
                          name_of);
 
-// Captured with some lengths, replayed with others: the table is made on the device each time.
+// Captured with some lengths, replayed with others: the device makes the table each time.
 class OtherLengths : public NeedsGpu<testing::TestWithParam<cases::Case>> {};
 
 TEST_P(OtherLengths, OneGraphServesThemAll) {
@@ -143,9 +146,11 @@ TEST_P(OtherLengths, OneGraphServesThemAll) {
 
 INSTANTIATE_TEST_SUITE_P(Gpu, OtherLengths, testing::ValuesIn(cases_in(R"(
   kda:       kda bf16 hv=2 seqs=1000,1000,1000,1000 lengths=execute init final gate=bounded:-0.05 beta=logit l2norm
-  gdn:       gdn bf16 hqk=1 hv=2 seqs=1000,1000,1000,1000 lengths=execute offsets=int64 init final gate=log:-0.02,0 l2norm
+  gdn:       gdn bf16 hqk=1 hv=2 seqs=1000,1000,1000,1000 lengths=execute offsets=int64 init final gate=log:-0.02,0 \
+      l2norm
   kda-slots: kda bf16 hv=2 seqs=4000,0,0,0 lengths=execute init=slots mask final=in-place gate=log:-0.02,0 l2norm
-  portable:  gdn fp32 hv=2 dk=64 seqs=1000,1000,1000,1000 lengths=execute init final gate=log:-0.02,0 l2norm backend=cuda-sm80
+  portable:  gdn fp32 hv=2 dk=64 seqs=1000,1000,1000,1000 lengths=execute init final gate=log:-0.02,0 l2norm \
+      backend=cuda-sm80
 )")),
                          name_of);
 

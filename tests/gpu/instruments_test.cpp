@@ -1,4 +1,4 @@
-// The measuring instruments on the GPU: each must find what it is there to find.
+// The test instruments on the GPU: each must detect what it is for.
 #include <cstring>
 
 #include "check/device_generate.h"
@@ -78,7 +78,7 @@ TEST_F(Instruments, PoisonAndCopiesReachTheGpu) {
   EXPECT_EQ(other.damage(), "");
 }
 
-// What the GPU makes of a case is what the CPU makes of it, bit for bit, and it leaves alone what it must.
+// The GPU generates the same case as the CPU, bit for bit, and touches nothing else.
 using Generator = EachCase;
 
 TEST_P(Generator, MakesTheBitsOfTheCpu) {

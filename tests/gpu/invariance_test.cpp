@@ -1,9 +1,10 @@
-// Invariant plans: the bits of a sequence depend neither on its company nor on its place, and a prefix that ends on the grain,
-// continued from its fp32 final state, gives the bits of the whole.
+// Invariant plans: the bits of a sequence depend neither on the other sequences of the batch nor on its place in it. A
+// prefix that ends on the grain, continued from its fp32 final state, gives the bits of the whole.
 //
-// Company changes what a call does in every stage: CTAs over the value columns of a head, heads that share a CTA of prepare, the phase in
-// which whole sequences run, and the tiling of carry, which follows from folds times heads. With 132 multiprocessors up to 4 folded
-// heads are pairs of blocks with 8 rows, up to 8 with 16, up to 16 with 32, and more are blocks alone; 114 differ little.
+// Other sequences change every stage of a call: the number of CTAs over the value columns of a head, heads that share a
+// CTA of prepare, the phase in which whole sequences run, and the tiling of carry, which follows from folds times
+// heads. With 132 multiprocessors up to 4 folded heads are pairs of CTAs with 8 rows, up to 8 with 16, up to 16 with
+// 32, and more are single CTAs; with 114 it differs little.
 #include <utility>
 
 #include "gpu_case.h"
@@ -19,7 +20,7 @@ struct Place {
   int64_t head = 0;  // value head; heads that share a query/key head move together
 };
 
-// Inputs of `count` tokens of all heads of `from`, exactly: both sides have the same types.
+// Copies `count` tokens of all heads of `from`, exactly: both sides have the same types.
 void copy_tokens(const check::TensorSet& from, Place source, const check::TensorSet& to, Place target, int64_t count) {
   const std::pair<const check::TokenTensor*, const check::TokenTensor*> tensors[] = {{&from.q(), &to.q()},
                                                                                      {&from.k(), &to.k()},
@@ -103,7 +104,7 @@ TEST_P(Invariant, CompanyChangesNoBit) {
     EXPECT_TRUE(bits_in(company, ran.host) == expected) << "the bits change beside " << company.what;
 }
 
-// Lines whose grain is forced: the library's own depends on the heads. Gates without tensors of their own for each head.
+// Lines with a forced grain: the library's own grain depends on the heads. Their gates have no tensors per head.
 using MoreHeads = EachCase;
 
 TEST_P(MoreHeads, HeadsBesideItChangeNoBit) {
@@ -117,7 +118,7 @@ TEST_P(MoreHeads, HeadsBesideItChangeNoBit) {
   }
 }
 
-// The comparison sees what it is there for: a cut elsewhere changes bits.
+// The comparison can fail: a cut at another place changes bits.
 TEST_P(MoreHeads, AnotherGrainShows) {
   const cases::Case c = forced(GetParam());
   const Ran ran(c);
@@ -143,7 +144,7 @@ TEST_P(MoreHeads, PrefixThenRestGivesTheBitsOfTheWhole) {
       copy_tokens(whole.host, {.token = seam}, x, {}, length - seam);
       copy_state(first.host.final_state(), x.initial(), {}, c.heads_v);
     });
-    // Heads are apart, so each is put together from its two parts of o and the last state.
+    // Heads are separate tensors, so each is assembled from its two halves of o and the last state.
     for (int64_t h = 0; h < c.heads_v; ++h) {
       const Bits before = block_of(first.host, 0, h), behind = block_of(second.host, 0, h);
       const int64_t o_bytes = seam * c.dv * check::bytes_of(c.output_dtype());
@@ -154,8 +155,8 @@ TEST_P(MoreHeads, PrefixThenRestGivesTheBitsOfTheWhole) {
   }
 }
 
-// One sequence a line. Weak gates: what crosses a cut must not be forgotten at once. The last lines of each rule are the grain the library
-// chooses, and a sequence that is shorter than a grain and so never cut.
+// One sequence per line. Weak gates: strong ones would forget the state at once after a cut. The last lines of each
+// rule have the grain that the library chooses, and a sequence shorter than a grain, which is never cut.
 INSTANTIATE_TEST_SUITE_P(Gpu, Invariant, testing::ValuesIn(cases_in(R"(
   kda:          kda bf16 hv=2 seqs=1300 init final gate=bounded:-0.05 beta=logit l2norm invariant segments=len:256
   kda-log:      kda bf16 hv=2 seqs=1300 init final gate=log:-0.02,0 l2norm invariant segments=len:256
@@ -163,20 +164,25 @@ INSTANTIATE_TEST_SUITE_P(Gpu, Invariant, testing::ValuesIn(cases_in(R"(
   kda-one-head: kda bf16 hv=1 seqs=700 init final=key gate=log:-0.02,0 l2norm invariant segments=len:128
   kda-own:      kda bf16 hv=2 seqs=3000 init final gate=bounded:-0.05 beta=logit l2norm invariant
   kda-whole:    kda bf16 hv=2 seqs=200 init final gate=bounded:-5 beta=logit l2norm invariant segments=len:256
-  gdn:          gdn bf16 g=fp32 b=fp32 hqk=1 hv=2 seqs=1300 init final gate=log:-0.02,0 l2norm invariant segments=len:256
+  gdn:          gdn bf16 g=fp32 b=fp32 hqk=1 hv=2 seqs=1300 init final gate=log:-0.02,0 l2norm invariant \
+      segments=len:256
   gdn-softplus: gdn bf16 hqk=1 hv=4 seqs=1300 init final gate=softplus beta=logit l2norm invariant segments=len:256
   gdn-on-grain: gdn bf16 hv=2 seqs=1024 init final gate=log:-0.02,0 l2norm invariant segments=len:256
   gdn-own:      gdn bf16 hqk=1 hv=2 seqs=3000 init final gate=log:-0.02,0 l2norm invariant
   gdn-whole:    gdn bf16 hqk=1 hv=2 seqs=200 init final l2norm invariant segments=len:256
-  kda-strips:   kda bf16 hv=2 dv=256 seqs=1300 init final gate=bounded:-0.05 beta=logit l2norm invariant segments=len:256
+  kda-strips:   kda bf16 hv=2 dv=256 seqs=1300 init final gate=bounded:-0.05 beta=logit l2norm invariant \
+      segments=len:256
   gdn-strips:   gdn bf16 hqk=1 hv=2 dv=384 seqs=3000 init final=key gate=log:-0.02,0 l2norm invariant
 )")),
                          name_of);
 INSTANTIATE_TEST_SUITE_P(Portable, Invariant, testing::ValuesIn(cases_in(R"(
-  kda:      kda bf16 hv=2 dk=64 seqs=1300 init final gate=log:-0.02,0 l2norm invariant segments=len:256 backend=cuda-sm80
-  kda-fp32: kda fp32 hv=2 dk=60 dv=100 seqs=700 init final gate=log:-0.02,0 l2norm invariant segments=len:128 backend=cuda-sm80
+  kda:      kda bf16 hv=2 dk=64 seqs=1300 init final gate=log:-0.02,0 l2norm invariant segments=len:256 \
+      backend=cuda-sm80
+  kda-fp32: kda fp32 hv=2 dk=60 dv=100 seqs=700 init final gate=log:-0.02,0 l2norm invariant segments=len:128 \
+      backend=cuda-sm80
   kda-own:  kda bf16 hv=2 dk=96 seqs=3000 init final gate=bounded:-0.05 beta=logit l2norm invariant backend=cuda-sm80
-  gdn:      gdn fp16 hqk=1 hv=2 dk=64 dv=128 seqs=1300 init final gate=log:-0.02,0 l2norm invariant segments=len:256 backend=cuda-sm80
+  gdn:      gdn fp16 hqk=1 hv=2 dk=64 dv=128 seqs=1300 init final gate=log:-0.02,0 l2norm invariant segments=len:256 \
+      backend=cuda-sm80
   gdn-own:  gdn fp32 hqk=1 hv=2 dk=64 seqs=3000 init final gate=log:-0.02,0 l2norm invariant backend=cuda-sm80
 )")),
                          name_of);
@@ -184,12 +190,14 @@ INSTANTIATE_TEST_SUITE_P(Portable, Invariant, testing::ValuesIn(cases_in(R"(
 INSTANTIATE_TEST_SUITE_P(Gpu, MoreHeads, testing::ValuesIn(cases_in(R"(
   kda:          kda bf16 hv=2 seqs=1300 init final gate=log:-0.02,0 l2norm invariant segments=len:256
   kda-on-grain: kda bf16 hv=1 seqs=1024 init final gate=log:-0.02,0 l2norm invariant segments=len:256
-  gdn:          gdn bf16 g=fp32 b=fp32 hqk=1 hv=2 seqs=1300 init final gate=log:-0.02,0 l2norm invariant segments=len:256
+  gdn:          gdn bf16 g=fp32 b=fp32 hqk=1 hv=2 seqs=1300 init final gate=log:-0.02,0 l2norm invariant \
+      segments=len:256
   gdn-on-grain: gdn bf16 hv=1 seqs=1024 init final gate=log:-0.02,0 l2norm invariant segments=len:256
 )")),
                          name_of);
 INSTANTIATE_TEST_SUITE_P(Portable, MoreHeads, testing::ValuesIn(cases_in(R"(
-  kda: kda bf16 hv=2 dk=64 dv=96 seqs=1300 init final gate=log:-0.02,0 l2norm invariant segments=len:256 backend=cuda-sm80
+  kda: kda bf16 hv=2 dk=64 dv=96 seqs=1300 init final gate=log:-0.02,0 l2norm invariant segments=len:256 \
+      backend=cuda-sm80
   gdn: gdn fp32 hv=1 dk=64 seqs=1024 init final gate=log:-0.02,0 l2norm invariant segments=len:256 backend=cuda-sm80
 )")),
                          name_of);

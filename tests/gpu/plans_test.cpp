@@ -1,4 +1,4 @@
-// What the GPU backends take and what they decline, read off plans: no GPU is needed, and none of CUDA.
+// What the GPU backends take and decline, tested on plans: needs neither a GPU nor CUDA.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ int32_t index_of(const char* backend) {
   return -1;
 }
 
-// The case for an H200 that need not be here.
+// The case on an H200, which need not be present.
 std::string reason_to_decline(const cases::Case& c) {
   const cases::Request request(cases::with_words(c, "device=h200 backend=cuda-sm90"));
   return dr_backend_check(index_of("cuda-sm90"), &request.problem, &request.options) == DR_SUCCESS ? ""
@@ -34,7 +34,7 @@ TEST(Sm90, TakesEveryLineOfItsFiles) {
   }
 }
 
-// What gpu_cases expects of plans on a GPU that is here.
+// What gpu_cases expects of plans on a GPU that is present.
 TEST(Sm90, CutsWhatItIsToldTo) {
   for (const char* file : {"gpu.txt", "gpu-sanitize.txt"})
     for (const cases::Case& c : cases::read_file(std::string(DR_CASES_DIR "/") + file)) {
@@ -46,7 +46,7 @@ TEST(Sm90, CutsWhatItIsToldTo) {
     }
 }
 
-// Lines that are there for rows that are handed on, and none of those for rows in rounds.
+// Lines for rows that are handed on really hand rows on; lines for whole waves do not.
 TEST(Sm90, HandsOnTheRowsOfLinesThatSaySo) {
   struct Named {
     const char *file, *prefix;
@@ -104,7 +104,7 @@ TEST(Sm80, TakesEveryLineOfItsFilesOnEveryGpu) {
     }
 }
 
-// What the random-case runner draws for a backend is what it takes: a case that is declined proves nothing.
+// The random-case runner draws only cases that the backend takes: a declined case proves nothing.
 TEST(Random, CasesAreDrawnForTheirBackend) {
   std::set<std::string> ways;
   for (const char* backend : {"cuda-sm80", "cuda-sm90"})

@@ -1,4 +1,5 @@
-// Same plan, same bits: ten thousand times (the portable kernels a thousand), on two streams, from two threads. Results are hashed where they are.
+// Same plan, same bits: ten thousand times (portable kernels a thousand), on two streams, from two threads. Results are
+// hashed on the GPU.
 #include <algorithm>
 #include <atomic>
 #include <thread>
@@ -9,7 +10,7 @@ namespace deltarelay::on_gpu {
 namespace {
 
 void expect_same_bits(const cases::Case& c, int64_t repeats) {
-  const int64_t between_poisons = repeats / 20;  // of the workspace, whose contents must not matter
+  const int64_t between_poisons = repeats / 20;  // the contents of the workspace must not matter
   Ran ran(c);
   if (c.segments == DR_SEGMENTS_COUNT) ASSERT_GE(ran.run.summary().cut_sequences, 1);
   if (c.segments == DR_SEGMENTS_OFF) ASSERT_EQ(ran.run.summary().cut_sequences, 0);
@@ -39,7 +40,8 @@ void expect_same_bits(const cases::Case& c, int64_t repeats) {
 using Repeats = EachCase;
 TEST_P(Repeats, TenThousandRunsGiveTheSameBits) { expect_same_bits(forced(GetParam()), 10000); }
 
-// Waves: pairs of CTAs take the place of others that end at that moment. Items: single CTAs that go on to others. Relay: rows handed on.
+// Waves: pairs of CTAs start where others end at that moment. Items: single CTAs walk several items. Relay: rows are
+// handed on.
 INSTANTIATE_TEST_SUITE_P(Gpu, Repeats, testing::ValuesIn(cases_in(R"(
   kda-cut:   kda bf16 hv=4 seqs=4096,1000 init final gate=bounded:-0.05 beta=logit l2norm segments=8
   gdn-cut:   gdn bf16 g=fp32 b=fp32 hqk=2 hv=8 seqs=4096,1000 init final gate=log:-0.02,0 l2norm segments=8
@@ -52,40 +54,53 @@ INSTANTIATE_TEST_SUITE_P(Gpu, Repeats, testing::ValuesIn(cases_in(R"(
   gdn-twins: gdn bf16 hqk=8 hv=16 seqs=530x24 init final gate=softplus beta=logit l2norm segments=off variant=fused
   gdn-relay: gdn bf16 hqk=16 hv=64 seqs=1500x3 init final gate=log:-0.005,0 l2norm segments=off variant=fused
   kda-relay: kda bf16 hv=32 seqs=1200x6 init final gate=bounded:-0.005 beta=logit l2norm segments=off variant=fused
-  kda-strips: kda bf16 hqk=1 hv=2 dv=256 seqs=1024,33 init final gate=bounded:-0.05 beta=logit l2norm segments=4 variant=fused
-  gdn-strips: gdn bf16 hqk=8 hv=16 dv=384 seqs=530x8 init final gate=softplus beta=logit l2norm segments=off variant=fused
+  kda-strips: kda bf16 hqk=1 hv=2 dv=256 seqs=1024,33 init final gate=bounded:-0.05 beta=logit l2norm segments=4 \
+      variant=fused
+  gdn-strips: gdn bf16 hqk=8 hv=16 dv=384 seqs=530x8 init final gate=softplus beta=logit l2norm segments=off \
+      variant=fused
   gdn-prepared: gdn bf16 hqk=2 hv=8 seqs=4096,1000 init final gate=log:-0.02,0 l2norm segments=8 variant=prepared
-  kda-grains: kda bf16 hv=2 seqs=1300,65,0,1,2100,256 init final gate=bounded:-0.05 beta=logit l2norm invariant segments=len:256
-  gdn-grains: gdn bf16 hqk=1 hv=2 seqs=1300,65,0,1,2100,256 init final gate=log:-0.02,0 l2norm invariant segments=len:256
+  kda-grains: kda bf16 hv=2 seqs=1300,65,0,1,2100,256 init final gate=bounded:-0.05 beta=logit l2norm invariant \
+      segments=len:256
+  gdn-grains: gdn bf16 hqk=1 hv=2 seqs=1300,65,0,1,2100,256 init final gate=log:-0.02,0 l2norm invariant \
+      segments=len:256
 )")),
                          name_of);
 
 using PortableRepeats = EachCase;
 TEST_P(PortableRepeats, AThousandRunsGiveTheSameBits) { expect_same_bits(GetParam(), 1000); }
 
-// Every arithmetic, chunks of both lengths, walks with narrow and with wide tiles, the states inside a sequence, lengths that the GPU finds.
+// Every arithmetic, both chunk lengths, walks with narrow and wide tiles, checkpoints, lengths on the GPU.
 INSTANTIATE_TEST_SUITE_P(Gpu, PortableRepeats, testing::ValuesIn(cases_in(R"(
-  kda-cut:       kda bf16 hv=4 seqs=4096,1000 init final gate=bounded:-0.05 beta=logit l2norm segments=8 backend=cuda-sm80
+  kda-cut:       kda bf16 hv=4 seqs=4096,1000 init final gate=bounded:-0.05 beta=logit l2norm segments=8 \
+      backend=cuda-sm80
   kda-log-cut:   kda bf16 hv=4 dk=256 seqs=1024,33 init final gate=log:-0.02,0 l2norm segments=4 backend=cuda-sm80
-  kda-whole:     kda bf16 hv=8 seqs=512,100x5 init=slots final=in-place gate=bounded:-5 beta=logit l2norm segments=off backend=cuda-sm80
+  kda-whole:     kda bf16 hv=8 seqs=512,100x5 init=slots final=in-place gate=bounded:-5 beta=logit l2norm \
+      segments=off backend=cuda-sm80
   kda-wide:      kda bf16 hv=8 dk=256 seqs=300,100x5 init final gate=log:-0.5,0 l2norm segments=off backend=cuda-sm80
   kda-waves:     kda fp16 hv=48 seqs=300,200,64 init final gate=log:-0.02,0 l2norm segments=3 backend=cuda-sm80
   kda-fp32-cut:  kda fp32 hv=4 seqs=2048,500 init final gate=log:-0.02,0 l2norm segments=8 backend=cuda-sm80
   kda-fp32:      kda fp32 hv=8 dk=256 seqs=300,100 init final gate=log:-0.5,0 l2norm segments=off backend=cuda-sm80
   kda-tf32-cut:  kda fp32 hv=4 seqs=2048,500 init final gate=log:-0.02,0 l2norm segments=8 backend=cuda-sm80 math=tf32
-  gdn-cut:       gdn bf16 g=fp32 b=fp32 hqk=2 hv=8 seqs=4096,1000 init final gate=log:-0.02,0 l2norm segments=8 backend=cuda-sm80
+  gdn-cut:       gdn bf16 g=fp32 b=fp32 hqk=2 hv=8 seqs=4096,1000 init final gate=log:-0.02,0 l2norm segments=8 \
+      backend=cuda-sm80
   gdn-wide-cut:  gdn bf16 hqk=2 hv=4 dk=256 seqs=1024,33 init final gate=log:-0.02,0 l2norm segments=4 backend=cuda-sm80
-  gdn-whole:     gdn bf16 hqk=2 hv=8 seqs=512,100x5 init=slots final=in-place gate=log:-0.5,0 l2norm segments=off backend=cuda-sm80
+  gdn-whole:     gdn bf16 hqk=2 hv=8 seqs=512,100x5 init=slots final=in-place gate=log:-0.5,0 l2norm segments=off \
+      backend=cuda-sm80
   gdn-waves:     gdn fp16 hqk=16 hv=48 seqs=300,200,64 init final gate=log:-0.02,0 l2norm segments=3 backend=cuda-sm80
   gdn-fp32-cut:  gdn fp32 hv=4 seqs=2048,500 init final gate=log:-0.02,0 l2norm segments=8 backend=cuda-sm80
   gdn-fp32:      gdn fp32 hv=8 dk=256 seqs=300,100 init final gate=log:-0.5,0 l2norm segments=off backend=cuda-sm80
-  gdn-tf32:      gdn fp32 hv=8 dk=256 seqs=300,100 init final gate=log:-0.5,0 l2norm segments=off backend=cuda-sm80 math=tf32
-  kda-uneven:    kda bf16 hv=4 dk=96 dv=192 seqs=4096,1000 gate=log:-0.02,0 l2norm init final segments=8 backend=cuda-sm80
-  gdn-values:    gdn bf16 hqk=1 hv=2 dk=256 dv=512 seqs=2000,33 gate=log:-0.02,0 l2norm init final segments=5 backend=cuda-sm80
+  gdn-tf32:      gdn fp32 hv=8 dk=256 seqs=300,100 init final gate=log:-0.5,0 l2norm segments=off backend=cuda-sm80 \
+      math=tf32
+  kda-uneven:    kda bf16 hv=4 dk=96 dv=192 seqs=4096,1000 gate=log:-0.02,0 l2norm init final segments=8 \
+      backend=cuda-sm80
+  gdn-values:    gdn bf16 hqk=1 hv=2 dk=256 dv=512 seqs=2000,33 gate=log:-0.02,0 l2norm init final segments=5 \
+      backend=cuda-sm80
   kda-odd:       kda fp32 hv=4 dk=60 dv=100 seqs=2000,33 gate=log:-0.02,0 l2norm init final segments=5 backend=cuda-sm80
-  gdn-narrow:    gdn fp16 hqk=2 hv=8 dk=64 seqs=4096,1000 gate=log:-0.02,0 l2norm init final segments=8 backend=cuda-sm80
+  gdn-narrow:    gdn fp16 hqk=2 hv=8 dk=64 seqs=4096,1000 gate=log:-0.02,0 l2norm init final segments=8 \
+      backend=cuda-sm80
   gdn-many:      gdn fp32 hv=24 dk=256 seqs=300,200,64 gate=log:-0.02,0 l2norm init final segments=3 backend=cuda-sm80
-  checkpoints:   kda bf16 hv=4 seqs=700,33 init final checkpoints=every:48 gate=log:-0.02,0 l2norm segments=3 backend=cuda-sm80
+  checkpoints:   kda bf16 hv=4 seqs=700,33 init final checkpoints=every:48 gate=log:-0.02,0 l2norm segments=3 \
+      backend=cuda-sm80
   late:          gdn bf16 hv=4 seqs=700,0,65 lengths=execute init final l2norm backend=cuda-sm80
 )")),
                          name_of);
@@ -113,7 +128,7 @@ INSTANTIATE_TEST_SUITE_P(Cula, Stress, testing::ValuesIn(cases_in(R"(
 
 using AtOnce = EachCase;
 
-// One plan, two streams, a workspace and tensors each, from one thread: the work of both overlaps on the GPU.
+// One plan, two streams, each with its workspace and tensors, from one thread: their work overlaps on the GPU.
 TEST_P(AtOnce, TwoStreams) {
   const cases::Case c = forced(GetParam());
   Ran first(c);

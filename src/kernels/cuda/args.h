@@ -1,4 +1,4 @@
-// What every CUDA kernel is told: plain structures that travel as kernel parameters. No CUDA header is needed to read this file.
+// Arguments of the CUDA kernels: plain structures that travel as kernel parameters. This file needs no CUDA header.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -9,15 +9,15 @@
 
 namespace deltarelay::cuda {
 
-// A tensor of the call. Strides are in elements; the feature stride is 1. Packed problems have sequence stride 0 and count
-// tokens from the first row of the tensor; batched ones count them from the first row of their sequence.
+// A tensor of the call. Strides are in elements; the feature stride is 1. Packed problems have sequence stride 0 and
+// count tokens from the first row of the tensor; batched ones count them from the first row of their sequence.
 struct TensorView {
   void* data;
   int64_t token, head, sequence;
   DType dtype;
 };
 
-// A pool of states of the caller (StatePool with its pointers).
+// A pool of the caller's states (StatePool with its pointers).
 struct StateView {
   void* data;         // nullptr: the pool is not used
   const void* index;  // slots: one index per row; nullptr: row n is slot n
@@ -25,10 +25,10 @@ struct StateView {
   StateLayout layout;
   DType dtype, index_dtype;
   bool has_null_index;
-  int32_t columns;  // DV: numbers of a row of a key-major matrix
+  int32_t columns;  // DV: numbers in a row of a key-major matrix
 };
 
-// States inside sequences, and where they go.
+// Checkpoints, and the pool they are stored in.
 struct CheckpointView {
   StateView pool;
   Checkpoints kind;
@@ -37,28 +37,28 @@ struct CheckpointView {
   const int32_t* positions;  // kList
 };
 
-// Which tokens and chunks belong to which sequence, and who walks them. Chunks are numbered through the call: sequence n owns chunks
-// [chunk_begin[n], chunk_begin[n + 1]).
+// Tokens and chunks of each sequence, and the rows and folds of the plan. Chunks are numbered through the call:
+// sequence n owns chunks [chunk_begin[n], chunk_begin[n + 1]).
 //
-// The table of most calls is small: it travels with every kernel, in its parameters, so that none has to wait for one that writes it. A large one,
-// or one that the device planner fills, lies in the workspace.
+// Most tables are small. A small one travels in the parameters of every kernel, so no kernel waits for another one that
+// writes it. A large table, or one that the device planner fills, lies in the workspace.
 struct Tables {
-  // Parameters of a kernel, maps and all, then stay within the 4 KB that every driver takes.
+  // Keeps the parameters of every kernel, tensor maps included, within the 4 KB that every driver accepts.
   static constexpr size_t kImageBytes = 2560;
 
   const uint8_t* memory;                                                             // device memory; nullptr: `image`
-  uint32_t at_token_begin, at_chunk_begin, at_rows1, at_folds, at_rows3, at_counts;  // bytes
+  uint32_t at_token_begin, at_chunk_begin, at_rows1, at_folds, at_rows3, at_counts;  // byte offsets
   int64_t num_seqs;
   bool batched;
   alignas(16) uint8_t image[kImageBytes];
 
-  // [num_seqs + 1] packed: first token of each sequence; batched: n * seq_len, lengths only
+  // [num_seqs + 1]. Packed: first token of each sequence. Batched: n * seq_len; only differences count.
   DR_HD const int64_t* token_begin() const { return array<int64_t>(at_token_begin); }
   DR_HD const int32_t* chunk_begin() const { return array<int32_t>(at_chunk_begin); }  // [num_seqs + 1]
   DR_HD const Row* rows1() const { return array<Row>(at_rows1); }
   DR_HD const Fold* folds() const { return array<Fold>(at_folds); }
   DR_HD const Row* rows3() const { return array<Row>(at_rows3); }
-  // rows1, folds, rows3 in use; grids may be larger
+  // Used entries of rows1, folds and rows3. Grids may be larger.
   DR_HD const int32_t* counts() const { return array<int32_t>(at_counts); }
 
  private:
@@ -82,7 +82,8 @@ struct Activation {
   bool l2norm;
 };
 
-// Scores of KDA in the frame of a chunk's middle are safe down to this log-decay per token: 16 x 5 = 80 < 88, where e^x leaves fp32.
+// Lowest log-decay of a token for which KDA forms scores in the frame of a chunk's middle: over 16 tokens the exponent
+// reaches 16 x 5 = 80, and e^x leaves fp32 at 88.
 constexpr float kMidFrameGate = -5.0f;
 
 struct PrepareArgs {
@@ -91,18 +92,19 @@ struct PrepareArgs {
   TensorView q, k;
   uint8_t* prepared;  // [chunks, HV] records
   int32_t heads_qk, heads_v;
-  int32_t chunks;  // an upper bound: chunk_begin[num_seqs] says how many there are
+  int32_t chunks;  // upper bound; the actual number is chunk_begin[num_seqs]
 };
 
-// Rows that are handed on from one CTA to another (kernels/relay.h).
+// States that one CTA hands on to another inside a row (kernels/relay.h).
 struct RelayView {
-  RelayLine line;    // no share: no row is
+  RelayLine line;    // shares == 0: no row is handed on
   float* states;     // [place, 128 value rows, 128 key columns]
-  RelayMark* marks;  // [place, 2]: of either half of the value rows
+  RelayMark* marks;  // [place, 2]: one for each half of the value rows
 };
 
-// A strip is 128 value columns of one head. cuda-sm90 walks each strip as if it were a head of DV = 128. The strips of a head read the same gates,
-// betas and records; each has its own state and transition. Strip s belongs to head s / a_head. With DV = 128, and on cuda-sm80, a strip is a head.
+// A strip is 128 value columns of one head. cuda-sm90 walks each strip as if it were a head of DV = 128. The strips of
+// a head read the same gates, betas and records; each has its own state and transition. Strip s belongs to head
+// s / a_head. With DV = 128, and on cuda-sm80, a strip is a head.
 struct Strips {
   int32_t all;     // HV * a_head
   int32_t a_head;  // strips in one head: DV / 128
@@ -112,19 +114,19 @@ struct Strips {
 
 struct WalkArgs {
   Tables tables;
-  int32_t phase;      // 1 or 3: which rows
-  int32_t row_bound;  // rows the grid covers
+  int32_t phase;      // 1 or 3: selects the rows
+  int32_t row_bound;  // rows that the grid covers
   const uint8_t* prepared;
   StateView initial, final;
   const uint8_t* has_initial;  // [num_seqs] or nullptr
-  TensorView o;                // ragged chunks are stored without TMA
+  TensorView o;                // chunks that are not whole are stored without TMA
   float* slot_state;           // [slot, strip, 128 value rows, 128 key columns]
-  float* slot_transition;      // [slot, strip, 128, 128]: row c holds M e_c, that is, M transposed
-  uint32_t* slot_lives;        // [slot, strip, 2]: of either half of M's rows, 0 when it has vanished
-  uint32_t* report;            // or nullptr: DR_REPORT_SLOTS when an index is outside its pool, DR_REPORT_DROPPED
+  float* slot_transition;      // [slot, strip, 128, 128]: M^T; row c holds M e_c
+  uint32_t* slot_lives;        // [slot, strip, 2]: per half of M's rows, 0 if it has vanished
+  uint32_t* report;            // nullptr: none. DR_REPORT_SLOTS: an index is outside its pool; DR_REPORT_DROPPED
   int32_t heads_qk, heads_v;
   Strips strips;
-  float vanish_bound;  // of a transition that has vanished no number is above it (vanished.cuh); 0: all are 0
+  float vanish_bound;  // no number of a vanished transition exceeds it (vanished.cuh); 0: all are 0
   CheckpointView checkpoints;
   RelayView relay;
 };
@@ -136,7 +138,7 @@ struct CarryArgs {
   const uint8_t* has_initial;  // [num_seqs] or nullptr
   float* slot_state;
   const float* slot_transition;
-  const uint32_t* slot_lives;  // as the summaries left it
+  const uint32_t* slot_lives;  // written by the summaries
   int32_t heads_v;
   Strips strips;
 };

@@ -1,5 +1,5 @@
-// What every GPU backend says when it declines: the argument, what it takes, what it found. Plain C++, so that a plan for a GPU that is not here
-// is declined for the same reasons.
+// Reasons why a GPU backend declines: the argument, what the backend takes, what it found. Plain C++: a plan for a GPU
+// that is not here is declined for the same reasons.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -12,12 +12,12 @@ inline std::string found(const std::string& argument, const std::string& expecte
   return argument + ": expected " + expected + ", found " + actual;
 }
 
-// "8.0" of 80.
+// "8.0" for 80.
 inline std::string capability_text(int32_t capability) {
   return std::to_string(capability / 10) + "." + std::to_string(capability % 10);
 }
 
-// What no GPU backend takes.
+// What every GPU backend declines.
 inline std::string decline_request(const Request& request) {
   if (request.device_kind != DR_DEVICE_CUDA) {
     return found("device", "a CUDA device", "a CPU (plans for a GPU that is not here can be made and read)");
@@ -29,12 +29,12 @@ inline std::string decline_request(const Request& request) {
   return {};
 }
 
-// Of a backend without reduced products.
+// For a backend without reduced-precision products.
 inline std::string decline_math(const Request& request) {
   return request.math == DR_MATH_DEFAULT ? "" : found("math", "default", "tf32");
 }
 
-// Of a library that was built without CUDA, where everything else was accepted.
+// For a library built without CUDA, after every other check has passed.
 inline std::string decline_without_kernels(const Request& request) {
   return request.here ? "device: expected one that is not here, this library was built without CUDA kernels" : "";
 }

@@ -10,7 +10,7 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kBlocksPerMultiprocessor = 4;
 
-// Does writing slot `a` of one pool touch slot `b` of the other? `may_be_one`: both may be the same matrices.
+// Does writing slot `a` of one pool touch slot `b` of the other? `may_be_one`: both may name the same matrices.
 __device__ __forceinline__ bool touch(const SlotShifts& shifts, int64_t a, int64_t b, bool may_be_one) {
   if (a < 0 || b < 0) return false;
   for (int i = 0; i < shifts.count; ++i)
@@ -18,8 +18,8 @@ __device__ __forceinline__ bool touch(const SlotShifts& shifts, int64_t a, int64
   return false;
 }
 
-// A block takes what one sequence writes, and its threads everything else that it must not meet. Every pair of rows is looked at: 1,000 sequences
-// are a million, a microsecond's work.
+// A CTA takes the slots that one sequence writes. Its threads compare them with all other slots. Every pair of rows is
+// compared: 1,000 sequences are a million pairs, which take about a microsecond.
 __global__ void __launch_bounds__(kThreads) aliases_kernel(const __grid_constant__ AliasArgs args) {
   __shared__ unsigned long long sum;
   wait_for_previous_grid();
@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kThreads) aliases_kernel(const __grid_constant
     const int64_t final = slot_of(args.final, n);
     SequenceCheckpoints own{};
     if (args.checkpoints.pool.data != nullptr) {
-      __syncthreads();  // `sum` of the sequence before has been read
+      __syncthreads();  // `sum` of the previous sequence has been read
       own = find_checkpoints<kThreads>(args.tables, args.checkpoints, n, sum);
     }
     for (int m = static_cast<int>(threadIdx.x); m < num_seqs; m += kThreads) {
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kThreads) aliases_kernel(const __grid_constant
         found = found || touch(args.checkpoint_initial, slot, other_initial, m == n);
       }
     }
-    // Each row of the sequence against those before it, of all sequences.
+    // Compares each row of this sequence with all earlier rows, of all sequences.
     for (int64_t row = own.first; listed && row < own.end; ++row) {
       const int64_t slot = slot_of(args.checkpoints.pool, row);
       for (int64_t before = threadIdx.x; before < row; before += kThreads)

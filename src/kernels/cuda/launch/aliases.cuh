@@ -1,5 +1,5 @@
-// `aliases`: is a slot that one row writes also written by another, or read by another sequence? Indices on the GPU can be asked only there;
-// the answer is a bit of the report, so nobody launches this without one.
+// `aliases`: finds a slot that two rows write, or that one sequence writes and another one reads. Only a GPU can read
+// indices in its memory. The answer is a bit of the report, so the kernel is launched only with a report.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -15,7 +15,7 @@ struct AliasArgs {
   StateView initial, final;
   CheckpointView checkpoints;
   const uint8_t* has_initial;                                      // [num_seqs] or nullptr
-  SlotShifts final_initial, final_checkpoint, checkpoint_initial;  // from slots of the first to those of the second
+  SlotShifts final_initial, final_checkpoint, checkpoint_initial;  // from slots of the first pool to the second
   uint32_t* report;
 };
 

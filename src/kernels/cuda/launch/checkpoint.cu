@@ -1,8 +1,9 @@
-// `checkpoint`: takes states on from the start of a chunk, where the walk has left them, to the tokens inside it for which they were asked. The
-// recurrence as it is defined, in fp32: fewer than a chunk of tokens, so its time is a few microseconds. States that wait in the workspace are
-// brought to the pool, those between two chunks too.
+// `checkpoint`: advances states from the start of a chunk, where the walk stored them, to the requested token inside
+// that chunk. Uses the recurrence of the definition, in fp32. There are fewer tokens than a chunk, so it takes a few
+// microseconds. Also copies states from the workspace to the pool, including those between two chunks.
 //
-// A block has 32 value columns of one head and some checkpoints of one sequence. Four lanes share a column, each with every fourth channel.
+// A CTA has 32 value columns of one head and some checkpoints of one sequence. Four lanes share a column; each has
+// every fourth channel.
 #include "kernels/cuda/launch/checkpoint.cuh"
 #include "kernels/cuda/launch/launch.h"
 #include "kernels/cuda/ptx/grid.cuh"
@@ -13,20 +14,20 @@ namespace deltarelay::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kLanes = 4;  // of a column
+constexpr int kLanes = 4;  // per column
 constexpr int kColumns = kThreads / kLanes;
-constexpr int kTokens = static_cast<int>(kCheckpointAlignment);  // brought in at a time
-constexpr int kMostParts = 256;  // blocks over the checkpoints of one sequence, head and tile of columns
+constexpr int kTokens = static_cast<int>(kCheckpointAlignment);  // loaded at a time
+constexpr int kMostCtas = 256;  // CTAs over the checkpoints of one sequence, head and tile of columns
 
 // kWidth: DK, rounded up.
 template <int kWidth>
 struct Inputs {
-  float k[kTokens][kWidth];      // divided by its norm, where asked
-  float decay[kTokens][kWidth];  // GDN: [.][0]
+  float k[kTokens][kWidth];      // normalised with l2norm
+  float decay[kTokens][kWidth];  // GDN: [.][0] only
   float beta[kTokens];
 };
 
-// Keys, decays and write strengths of tokens `first` .. `first` + kTokens - 1, a warp a token.
+// Loads keys, decays and write strengths of tokens `first` .. `first` + kTokens - 1, one warp per token.
 template <int kWidth, bool kKda>
 __device__ __forceinline__ void load_tokens(Inputs<kWidth>& inputs, const CheckpointArgs& args, int sequence,
                                             int64_t first, int head) {
@@ -68,14 +69,14 @@ __device__ __forceinline__ void load_tokens(Inputs<kWidth>& inputs, const Checkp
   }
 }
 
-// This lane's share of one column: S <- diag(decay) S;  S <- S + beta k (v - S^T k)
+// One token, for this lane's channels of one column: S <- diag(decay) S;  S <- S + beta k (v - S^T k)
 template <int kWidth, bool kKda>
 __device__ __forceinline__ void step(float (&state)[kWidth / kLanes], const Inputs<kWidth>& inputs, int t, float value,
-                                     int part) {
+                                     int member) {
   float predicted = 0.0f;
 #pragma unroll
   for (int i = 0; i < kWidth / kLanes; ++i) {
-    const int channel = kLanes * i + part;
+    const int channel = kLanes * i + member;
     state[i] *= inputs.decay[t][kKda ? channel : 0];
     predicted = fmaf(state[i], inputs.k[t][channel], predicted);
   }
@@ -83,28 +84,29 @@ __device__ __forceinline__ void step(float (&state)[kWidth / kLanes], const Inpu
   for (int s = 1; s < kLanes; s *= 2) predicted += __shfl_xor_sync(~0u, predicted, s);
   const float update = inputs.beta[t] * (value - predicted);
 #pragma unroll
-  for (int i = 0; i < kWidth / kLanes; ++i) state[i] = fmaf(inputs.k[t][kLanes * i + part], update, state[i]);
+  for (int i = 0; i < kWidth / kLanes; ++i) state[i] = fmaf(inputs.k[t][kLanes * i + member], update, state[i]);
 }
 
-// Takes the state that the walk has left in `walked` on over tokens [begin, end) of a sequence, and stores it in `slot` of the pool.
+// Advances the state in slot `walked` of args.walked over tokens [begin, end) of a sequence. Stores it in `slot` of the
+// pool.
 template <int kWidth, bool kKda>
-__device__ __forceinline__ void take_on(Inputs<kWidth>& inputs, const CheckpointArgs& args, int sequence,
-                                        int64_t walked, int64_t slot, int head, int column0, int64_t begin,
-                                        int64_t end) {
-  const int part = static_cast<int>(threadIdx.x) % kLanes, column = column0 + static_cast<int>(threadIdx.x) / kLanes;
+__device__ __forceinline__ void advance_state(Inputs<kWidth>& inputs, const CheckpointArgs& args, int sequence,
+                                              int64_t walked, int64_t slot, int head, int column0, int64_t begin,
+                                              int64_t end) {
+  const int member = static_cast<int>(threadIdx.x) % kLanes, column = column0 + static_cast<int>(threadIdx.x) / kLanes;
   const bool exists = column < args.dv;
-  // One element after the other, for so many addresses at once would fill the registers.
+  // One element at a time: all addresses at once would fill the registers.
   auto for_each_element = [&](const StateView& states, int64_t number, auto&& use) {
     const bool value_major = states.layout == StateLayout::kValueMajor;
     const int64_t bytes = float_bytes(states.dtype);
     const int64_t first = number * states.stride_slot + head * states.stride_head +
-                          (value_major ? int64_t{column} * args.dk + part : int64_t{part} * args.dv + column);
+                          (value_major ? int64_t{column} * args.dk + member : int64_t{member} * args.dv + column);
     uint8_t* at = static_cast<uint8_t*>(states.data) + first * bytes;
     int64_t step = kLanes * bytes * (value_major ? 1 : args.dv);
 #pragma unroll
     for (int i = 0; i < kWidth / kLanes; ++i) {
       asm volatile("" : "+l"(at), "+l"(step));
-      use(i, at, exists && kLanes * i + part < args.dk);
+      use(i, at, exists && kLanes * i + member < args.dk);
       at += step;
     }
   };
@@ -115,16 +117,15 @@ __device__ __forceinline__ void take_on(Inputs<kWidth>& inputs, const Checkpoint
   const int64_t first_token = args.tables.batched ? 0 : args.tables.token_begin()[sequence];
   const int64_t values = (args.tables.batched ? sequence * args.v.sequence : 0) + head * args.v.head + column;
 #pragma unroll 1
-  for (int64_t token = begin; token < end;
-       token += kTokens) {  // a multiple of kTokens: end of a checkpoint, begin of a chunk
-    __syncthreads();        // the tokens before have been used
+  for (int64_t token = begin; token < end; token += kTokens) {  // `begin` and `end` are multiples of kTokens
+    __syncthreads();                                            // the previous tokens have been used
     load_tokens<kWidth, kKda>(inputs, args, sequence, first_token + token, head);
     __syncthreads();
 #pragma unroll 1
     for (int t = 0; t < kTokens; ++t) {
       const float value =
           exists ? load_number(args.v.data, args.v.dtype, values + (first_token + token + t) * args.v.token) : 0.0f;
-      step<kWidth, kKda>(state, inputs, t, value, part);
+      step<kWidth, kKda>(state, inputs, t, value, member);
     }
   }
   const StateView& pool = args.checkpoints.pool;
@@ -134,17 +135,17 @@ __device__ __forceinline__ void take_on(Inputs<kWidth>& inputs, const Checkpoint
 }
 
 template <int kWidth, bool kKda>
-__global__ void __launch_bounds__(kThreads) checkpoint_kernel(const __grid_constant__ CheckpointArgs args, int parts) {
+__global__ void __launch_bounds__(kThreads) checkpoint_kernel(const __grid_constant__ CheckpointArgs args, int ctas) {
   __shared__ Inputs<kWidth> inputs;
   __shared__ unsigned long long sum;
   wait_for_previous_grid();
   allow_next_grid();
   const int tiles = (args.dv + kColumns - 1) / kColumns;
-  const int part = static_cast<int>(blockIdx.x % parts), item = static_cast<int>(blockIdx.x / parts);
+  const int cta = static_cast<int>(blockIdx.x % ctas), item = static_cast<int>(blockIdx.x / ctas);
   const int tile = item % tiles, head = item / tiles % args.heads_v, sequence = item / tiles / args.heads_v;
   const SequenceCheckpoints own = find_checkpoints<kThreads>(args.tables, args.checkpoints, sequence, sum);
   const bool waits = args.walked.data != args.checkpoints.pool.data;
-  for (int64_t row = own.first + part; row < own.end; row += parts) {
+  for (int64_t row = own.first + cta; row < own.end; row += ctas) {
     const int64_t position = own.position(args.checkpoints, row);
     if (position < 0) {
       if (threadIdx.x == 0 && args.report != nullptr)
@@ -152,10 +153,10 @@ __global__ void __launch_bounds__(kThreads) checkpoint_kernel(const __grid_const
       continue;
     }
     const int64_t begin = position / args.chunk * args.chunk;
-    // A walk into places by number has not asked for the slot.
+    // A walk that stores by number (not by slot) has not checked the slot yet.
     const int64_t slot = slot_of(args.checkpoints.pool, row, args.report), walked = slot_of(args.walked, row);
     if ((begin == position && !waits) || slot < 0 || walked < 0) continue;
-    take_on<kWidth, kKda>(inputs, args, sequence, walked, slot, head, tile * kColumns, begin, position);
+    advance_state<kWidth, kKda>(inputs, args, sequence, walked, slot, head, tile * kColumns, begin, position);
   }
 }
 
@@ -169,9 +170,9 @@ constexpr Kernel kKernels[2][3] = {
 cudaError_t launch_checkpoint(const CheckpointArgs& args, bool kda, int64_t rows, cudaStream_t stream) {
   const int64_t tiles = (args.dv + kColumns - 1) / kColumns, items = args.tables.num_seqs * args.heads_v * tiles;
   const int64_t each = rows / (args.tables.num_seqs > 0 ? args.tables.num_seqs : 1);
-  const int parts = static_cast<int>(each < 1 ? 1 : each > kMostParts ? kMostParts : each);
+  const int ctas = static_cast<int>(each < 1 ? 1 : each > kMostCtas ? kMostCtas : each);
   const Kernel kernel = kKernels[kda ? 1 : 0][args.dk <= 64 ? 0 : args.dk <= 128 ? 1 : 2];
-  return launch_dependent(kernel, dim3(static_cast<unsigned>(items * parts)), kThreads, 0, stream, args, parts);
+  return launch_dependent(kernel, dim3(static_cast<unsigned>(items * ctas)), kThreads, 0, stream, args, ctas);
 }
 
 cudaError_t load_checkpoint() {

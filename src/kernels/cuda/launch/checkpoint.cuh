@@ -1,6 +1,6 @@
-// States inside a sequence. The walk stores them between two chunks; one that is due inside a chunk gets the state before that chunk
-// from the walk, and `checkpoint` takes it on from there, token by token. Where the pool has 16 bits, the walk stores them all in fp32 in the
-// workspace, and `checkpoint` brings them to the pool: each is rounded once.
+// Checkpoints. The walk stores states between two chunks. For a checkpoint inside a chunk the walk stores the state
+// before that chunk, and `checkpoint` advances it token by token. For a pool of 16 bits the walk stores all checkpoints
+// in fp32 in the workspace, and `checkpoint` copies them to the pool: each is rounded once.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -13,15 +13,15 @@ namespace deltarelay::cuda {
 struct CheckpointArgs {
   Tables tables;
   CheckpointView checkpoints;
-  StateView walked;  // where the walk has stored them: the pool itself, or places in the workspace
+  StateView walked;  // where the walk stored the states: the pool, or the workspace
   Activation activation;
   TensorView k, v;
   int32_t heads_qk, heads_v, dk, dv;
-  int32_t chunk;     // tokens between which the walk could store
+  int32_t chunk;     // tokens of a chunk: the walk stores at multiples of it
   uint32_t* report;  // or nullptr
 };
 
-// `rows`: of all sequences, as an upper bound that spreads the work.
+// `rows`: upper bound on the checkpoints of all sequences. It sizes the grid.
 cudaError_t launch_checkpoint(const CheckpointArgs& args, bool kda, int64_t rows, cudaStream_t stream);
 cudaError_t load_checkpoint();
 
@@ -32,8 +32,8 @@ struct SequenceCheckpoints {
   int64_t first, end;
   int64_t length;  // tokens of the sequence
 
-  // Token count after which row `row` is due; 0 for the start of the sequence, -1 where a list breaks its rules (multiples of 16 that
-  // increase, within the sequence): such a row is not stored.
+  // Number of tokens before checkpoint `row`; 0 is the start of the sequence. Returns -1 if a list breaks its rules
+  // (increasing multiples of 16 within the sequence). Such a row is not stored.
   __device__ __forceinline__ int64_t position(const CheckpointView& checkpoints, int64_t row) const {
     switch (checkpoints.kind) {
       case Checkpoints::kEvery:
@@ -49,13 +49,13 @@ struct SequenceCheckpoints {
   }
 };
 
-// Rows that a sequence of this length has where they are regular.
+// Checkpoints of a sequence of this length, for the regular kinds.
 __device__ __forceinline__ int64_t regular_rows(const CheckpointView& checkpoints, int64_t length) {
   return checkpoints.kind == Checkpoints::kEvery ? length / checkpoints.every
                                                  : (length + kCheckpointChunk - 1) / kCheckpointChunk;
 }
 
-// By all threads of a block, which wait for each other; `sum` is theirs.
+// Called by all threads of a CTA, which synchronise here; `sum` is shared scratch.
 template <int kThreads>
 __device__ __forceinline__ SequenceCheckpoints find_checkpoints(const Tables& tables, const CheckpointView& checkpoints,
                                                                 int sequence, unsigned long long& sum) {
@@ -74,10 +74,10 @@ __device__ __forceinline__ SequenceCheckpoints find_checkpoints(const Tables& ta
   return {first, first + regular_rows(checkpoints, length), length};
 }
 
-// The checkpoints of one row of the plan, in order: those behind its first token, and the start of the sequence.
+// The checkpoints of one row of the plan, in order: those after its first token, and the start of the sequence.
 class RowCheckpoints {
  public:
-  RowCheckpoints() = default;  // none, if it is set to {}
+  RowCheckpoints() = default;  // value-initialised ({}): no checkpoints
   __device__ __forceinline__ RowCheckpoints(const CheckpointView& checkpoints, const SequenceCheckpoints& sequence,
                                             const Row& row, int chunk_tokens)
       : checkpoints_(&checkpoints),
@@ -93,7 +93,7 @@ class RowCheckpoints {
     settle();
   }
 
-  // Chunks of the row that come before the state which the next checkpoint wants stored; none is left: more than the row has.
+  // Chunks of the row before the state that the next checkpoint needs. More than the row has if no checkpoint is left.
   __device__ __forceinline__ int chunk() const { return due_; }
   __device__ __forceinline__ int64_t row() const { return row_; }
   __device__ __forceinline__ void advance() {
@@ -102,13 +102,13 @@ class RowCheckpoints {
   }
 
  private:
-  // Moves on to a row that is due in this one.
+  // Advances to the next checkpoint that is due in this row.
   __device__ __forceinline__ void settle() {
     due_ = kNever;
     for (; row_ < sequence_->end; ++row_) {
       const int64_t at = sequence_->position(*checkpoints_, row_);
       if (at < 0 || (at <= begin_ && begin_ > 0)) continue;
-      // Never back: behind an entry that breaks the rules one may follow that keeps them and lies before those that were stored.
+      // Never goes back. After an entry that breaks the rules, a valid entry may lie before states already stored.
       if (at <= end_) due_ = static_cast<int>((at - begin_) / chunk_);
       if (due_ < stored_) {
         due_ = kNever;
@@ -125,7 +125,7 @@ class RowCheckpoints {
   int64_t begin_ = 0, end_ = 0;  // tokens of the sequence
   int chunk_ = 0;
   int due_ = kNever;
-  int stored_ = 0;  // of the row before
+  int stored_ = 0;  // chunks before the last stored state
   int64_t row_ = 0;
 };
 

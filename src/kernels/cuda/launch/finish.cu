@@ -11,11 +11,11 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
-constexpr int kAtOnce = 8;        // numbers of a state that a thread has under way
+constexpr int kAtOnce = 8;        // numbers of a state that a thread has in flight
 constexpr int kLanesPerRow = 16;  // a 16-bit output row of one head is 16 pieces of 16 bytes
 constexpr int kBlocksPerMultiprocessor = 2;
 
-// Whole pieces when every row begins at a multiple of 16 bytes and ends at one; else elements.
+// Stores 16-byte pieces if every row begins and ends at a multiple of 16 bytes, else single elements.
 template <class Piece>
 __device__ void zero_rows(const FinishArgs& args, int64_t first, int row_pieces, int element_bytes) {
   const int group = static_cast<int>(threadIdx.x) / kLanesPerRow;
@@ -45,8 +45,8 @@ __device__ void zero_tail(const FinishArgs& args, int64_t first) {
   }
 }
 
-// One state by the whole block, in the order of the matrix that is written. Where both pools are the same memory they have one layout and type
-// (the contract), and every number is written by the thread that has read it.
+// Copies one state by the whole CTA, in the order of the written matrix. If both pools are the same memory, they have
+// one layout and type (the contract), and the thread that reads a number also writes it.
 __device__ void copy_state(const FinishArgs& args, int64_t sequence, int head) {
   const bool first_thread = threadIdx.x == 0;
   uint32_t* const report = first_thread && head == 0 ? args.report : nullptr;
@@ -62,7 +62,7 @@ __device__ void copy_state(const FinishArgs& args, int64_t sequence, int head) {
   }
   const uint8_t* const read = state_data(args.initial, from, head);
   const bool turned = args.initial.layout != args.final.layout;
-  const int row = args.final.layout == StateLayout::kValueMajor ? dk : dv;  // numbers of a row that is written
+  const int row = args.final.layout == StateLayout::kValueMajor ? dk : dv;  // numbers in a row of the written matrix
   const int column = numbers / row;
   for (int i0 = static_cast<int>(threadIdx.x); i0 < numbers; i0 += kAtOnce * kThreads) {
     float value[kAtOnce];
@@ -89,12 +89,11 @@ __global__ void __launch_bounds__(kThreads) finish_kernel(const __grid_constant_
   }
   if (args.final.data == nullptr) return;
 
-  // Every block looks at all lengths, 256 at a time, and takes its share of the (empty sequence, head) pairs in their
-  // order.
+  // Every CTA reads all lengths, 256 at a time. It takes its share of the (empty sequence, head) pairs, in order.
   __shared__ uint32_t empty[kWarps];
   const int heads = args.heads_v;
   const int blocks = static_cast<int>(gridDim.x);
-  int64_t pairs = 0;  // before this one, modulo the number of blocks
+  int64_t pairs = 0;  // before this one, modulo the number of CTAs
   for (int64_t base = 0; base < tables.num_seqs; base += kThreads) {
     const int64_t n = base + threadIdx.x;
     const bool is_empty = n < tables.num_seqs && tables.token_begin()[n] == tables.token_begin()[n + 1];

@@ -1,5 +1,5 @@
-// finish: what belongs to no row of the plan. Output rows past the last offset are zero; an empty sequence leaves its
-// initial state as its final one.
+// finish: what belongs to no row of the plan. Output rows past the last offset become zero. An empty sequence copies
+// its initial state to its final one.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -19,11 +19,11 @@ struct FinishArgs {
   int32_t heads_v, dk, dv;
 };
 
-// A grid that reads num_seqs + 1 offsets and does what is needed. A caller that knows from host lengths that there is
-// neither a tail nor an empty sequence (or no final pool) does not launch it.
+// The grid reads num_seqs + 1 offsets and does what they need. If host lengths show no tail and no empty sequence (or
+// there is no final pool), the caller does not launch it.
 cudaError_t launch_finish(const FinishArgs& args, int32_t multiprocessors, cudaStream_t stream);
 
-// Brings the kernel to the device, so that no launch does.
+// Loads the kernel onto the device, so that no launch has to.
 cudaError_t load_finish();
 
 }  // namespace deltarelay::cuda

@@ -8,8 +8,8 @@
 
 namespace deltarelay::cuda {
 
-// `call` is the name of the function that returned `status`. Results are checked as they are returned: cudaGetLastError would
-// blame this library for an error that its caller left behind, or hide one from him.
+// `call` names the function that returned `status`. Every result is checked as it is returned. cudaGetLastError would
+// blame this library for an error that the caller left behind, or hide one from the caller.
 inline void check(cudaError_t status, const char* call) {
   if (status == cudaSuccess) return;
   throw Error(DR_DEVICE_ERROR,

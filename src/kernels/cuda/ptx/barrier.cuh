@@ -1,4 +1,4 @@
-// Waiting and handing over: mbarriers in rings, named barriers, register budgets.
+// Synchronisation: mbarriers in rings, named barriers, register budgets, prefetches.
 #pragma once
 #include <cstdint>
 #include <cuda/ptx>
@@ -14,8 +14,9 @@ __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// What the launch asked for. A kernel that uses it has no other shared memory, so it is aligned as its first byte: 1024. The address is made
-// opaque: where the compiler knows it, it finds it anew at every use, from a special register (the CTA's place in its cluster) that takes long.
+// Start of the dynamic shared memory. A kernel that calls this function has no static shared memory, so the first byte
+// is aligned to 1024. The address is opaque: the compiler would otherwise recompute a known address at every use, from
+// the special register with the CTA's place in its cluster, which has a long latency.
 __device__ __forceinline__ uint8_t* dynamic_shared_memory() {
   extern __shared__ __align__(1024) uint8_t bytes[];
   return static_cast<uint8_t*>(__cvta_shared_to_generic(opaque(shared_address(bytes))));
@@ -26,8 +27,8 @@ __device__ __forceinline__ void wait_parity(uint64_t* barrier, uint32_t parity) 
   }
 }
 
-// Place in a ring of stages: which stage, and the parity of its barriers at this use. A waiter must walk every use in order: only
-// parity is compared, so one that skips a use may pass on the phase before.
+// Position in a ring of stages: the stage, and the parity of its barriers at this use. A waiter must take every use in
+// order: a barrier compares the parity alone, so a waiter that skips a use may pass one phase too early.
 template <int kStages>
 struct RingPosition {
   int stage = 0;
@@ -40,8 +41,9 @@ struct RingPosition {
   }
 };
 
-// The same for one who has every kStep-th use, from one of the first on. Where others use his stages in between (kSkips), he has to know that they have
-// before he waits for his own.
+// Position of a user that takes every kStep-th use of a ring, starting at one of the first kStep stages. With kSkips,
+// other users take the same stages in between. Then this user must know that their use has begun before it waits for
+// its own.
 template <int kStages, int kStep>
 struct SteppedPosition {
   static constexpr bool kSkips = kStages % kStep != 0;
@@ -56,40 +58,41 @@ struct SteppedPosition {
   }
 };
 
-// A number that is the same in all lanes, where the compiler can see it.
+// A value that is the same in all lanes; the shuffle shows this to the compiler.
 __device__ __forceinline__ int uniform(int value) { return __shfl_sync(~0u, value, 0); }
 
-// True for one lane of a whole warp, the same one every time; unlike for a lane that was picked by its number, the compiler knows that it is one,
-// and brings what it gives to copies into uniform registers without a loop over lanes.
+// True for one lane of a whole warp, always the same one. Unlike with a lane picked by its number, the compiler knows
+// that exactly one lane is active. It moves the arguments of copies into uniform registers without a loop over lanes.
 __device__ __forceinline__ bool elect_lane() {
   uint32_t elected;
   asm volatile("{.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;}" : "=r"(elected));
   return elected != 0;
 }
 
-// Ends the life of an mbarrier that nobody waits for, so that another can begin in its place.
+// Invalidates an mbarrier that nobody waits for, so that another one can be initialised in its place.
 __device__ __forceinline__ void invalidate_barrier(uint64_t* barrier) {
   asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
-// One arrival per warp, after all its lanes are done.
+// One arrival of a warp, after all its lanes are done.
 __device__ __forceinline__ void warp_arrive(uint64_t* barrier) {
   __syncwarp();
   if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(barrier);
 }
 
-// Barrier over `threads` threads of the block; 0 is __syncthreads.
+// Barrier over `threads` threads of the CTA. Barrier 0 is __syncthreads.
 __device__ __forceinline__ void named_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// The same for warps that reach it in code of their own. bar.sync is barrier.sync.aligned: synccheck takes it to be one instruction for all its
-// threads. Where the way here is known to be the same for a whole warp (`uniform`), it costs no instruction more.
+// Barrier for warps that reach it at different instructions. bar.sync is barrier.sync.aligned, and synccheck expects
+// all its threads at one instruction. Where the branch to it is uniform in a warp (`uniform`), this barrier costs no
+// extra instruction.
 __device__ __forceinline__ void split_barrier(int id, int threads) {
   asm volatile("barrier.cta.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// The same, and whether `mine` holds for any of the threads.
+// The same barrier; returns whether `mine` is true in any of the threads.
 __device__ __forceinline__ bool named_barrier_any(int id, int threads, bool mine) {
   int any;
   asm volatile(
@@ -103,12 +106,12 @@ __device__ __forceinline__ bool named_barrier_any(int id, int threads, bool mine
   return any != 0;
 }
 
-// An arrival at split_barrier, without waiting.
+// Arrives at split_barrier without waiting.
 __device__ __forceinline__ void split_arrive(int id, int threads) {
   asm volatile("barrier.cta.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// A warpgroup's share of the register file. Every warp of the group must execute it.
+// Registers per thread of a warpgroup. Every warp of the group must execute it.
 template <int kCount>
 __device__ __forceinline__ void raise_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
@@ -118,17 +121,17 @@ __device__ __forceinline__ void lower_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
 }
 
-// Brings a tensor map (a kernel parameter) to this multiprocessor ahead of its first copy.
+// Prefetches a tensor map (a kernel parameter) before its first copy.
 __device__ __forceinline__ void prefetch_tensor_map(const void* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-// Brings `bytes` of memory into the L2. They and the address are multiples of 16.
+// Prefetches `bytes` of memory into the L2. Address and size are multiples of 16.
 __device__ __forceinline__ void prefetch_bytes(const void* data, uint32_t bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(data), "r"(bytes) : "memory");
 }
 
-// Number of this warp among all that are resident on the multiprocessor. For balance only: nothing promises that it stays the same.
+// Number of this warp among all warps resident on the multiprocessor. Use it for load balance only: it may change.
 __device__ __forceinline__ uint32_t warp_slot() {
   uint32_t slot;
   asm volatile("mov.u32 %0, %%warpid;" : "=r"(slot));

@@ -9,7 +9,7 @@
 
 namespace deltarelay::cuda {
 
-// A 16 x 16 block of 16-bit numbers, laid out as an A operand; the accumulator of a product has the same layout in fp32.
+// A 16 x 16 block of 16-bit numbers in the layout of an A operand. An fp32 accumulator has the same layout.
 // Lane l holds rows l / 4 and l / 4 + 8, columns 2 (l % 4) + {0, 1} and those + 8:
 // reg[0] (row, col), reg[1] (row + 8, col), reg[2] (row, col + 8), reg[3] (row + 8, col + 8).
 struct Fragment {
@@ -43,15 +43,15 @@ __device__ __forceinline__ void store_matrix_transposed(uint32_t address, const 
                : "memory");
 }
 
-// An 8 x 8 block of 16-bit numbers, of which lane l holds row l / 4, columns 2 (l % 4) + {0, 1}, to its transpose: an accumulator, packed, becomes
-// a B operand.
+// Transposes an 8 x 8 block of 16-bit numbers; lane l holds row l / 4, columns 2 (l % 4) + {0, 1}. This turns a packed
+// accumulator into a B operand.
 __device__ __forceinline__ uint32_t transpose_block(uint32_t block) {
   uint32_t transposed;
   asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(block));
   return transposed;
 }
 
-// d[16 x 8] += a[16 x 16] b[16 x 8]; b as two registers: rows 2 (l % 4) + {0, 1} and those + 8 of column l / 4.
+// d[16 x 8] += a[16 x 16] b[16 x 8]. Two registers hold b: rows 2 (l % 4) + {0, 1} and those + 8 of column l / 4.
 template <class Element>
 __device__ __forceinline__ void mma(float (&d)[4], const Fragment& a, uint32_t b0, uint32_t b1);
 
@@ -86,15 +86,15 @@ __device__ __forceinline__ void mma_half<__half>(float (&d)[4], const Fragment& 
                : "r"(a.reg[0]), "r"(a.reg[1]), "r"(b));
 }
 
-// fp32 rounded to the 11 bits of tf32.
+// fp32 rounded to tf32, which has 11 significant bits.
 __device__ __forceinline__ uint32_t as_tf32(float x) {
   uint32_t bits;
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
   return bits;
 }
 
-// d[16 x 8] += a[16 x 8] b[8 x 8] in tf32. a: (row, k), (row + 8, k), (row, k + 4), (row + 8, k + 4) of row = l / 4, k = l % 4;
-// b: rows l % 4 and l % 4 + 4 of column l / 4.
+// d[16 x 8] += a[16 x 8] b[8 x 8] in tf32, with row = l / 4 and k = l % 4.
+// a: (row, k), (row + 8, k), (row, k + 4), (row + 8, k + 4). b: rows l % 4 and l % 4 + 4 of column l / 4.
 __device__ __forceinline__ void mma_tf32(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
@@ -102,7 +102,7 @@ __device__ __forceinline__ void mma_tf32(float (&d)[4], const uint32_t (&a)[4], 
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Block `block` (16 columns) of an accumulator with 8 numbers a block, as an A operand.
+// Block `block` (16 columns, 8 numbers a lane) of an accumulator as an A operand.
 template <class Element, int kCount>
 __device__ __forceinline__ Fragment pack_block(const float (&values)[kCount], int block) {
   Fragment f;

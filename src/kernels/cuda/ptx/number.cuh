@@ -37,7 +37,7 @@ struct Pair<__half> {
   }
 };
 
-// 2^x with a relative error of 2^-22; results under 2^-126 are 0.
+// 2^x with a relative error of 2^-22. Results below 2^-126 are 0.
 __device__ __forceinline__ float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -50,14 +50,14 @@ __device__ __forceinline__ float reciprocal_approx(float x) {
   return y;
 }
 
-// 1 / sqrt(x) with a relative error of 2^-22; x is no denormal.
+// 1 / sqrt(x) with a relative error of 2^-22. x must not be denormal.
 __device__ __forceinline__ float rsqrt_approx(float x) {
   float y;
   asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 
-// x = power * rest with |rest| in [1, 2): a power of two, with the sign, which rounds nothing that it multiplies.
+// x = power * rest, |rest| in [1, 2). `power` is a power of two with the sign of x: multiplying by it rounds nothing.
 struct PowerAndRest {
   float power, rest;
 };
@@ -66,7 +66,7 @@ __device__ __forceinline__ PowerAndRest power_and_rest(float x) {
   return {__uint_as_float(bits & 0xff800000u), __uint_as_float((bits & 0x007fffffu) | 0x3f800000u)};
 }
 
-// The larger one, or NaN where one is: fmaxf drops it.
+// The larger number, or NaN if either is NaN. fmaxf would drop the NaN.
 __device__ __forceinline__ float max_or_nan(float a, float b) {
   float y;
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
@@ -75,8 +75,8 @@ __device__ __forceinline__ float max_or_nan(float a, float b) {
 
 constexpr float kLog2e = 1.4426950408889634f;
 
-// Hides where a value comes from. The compiler otherwise keeps every address that follows from a loop-invariant offset alive across
-// the loop, and runs out of registers.
+// Hides the origin of a value from the compiler. The compiler otherwise keeps every address that follows from a
+// loop-invariant offset alive across the loop, and runs out of registers.
 __device__ __forceinline__ uint32_t opaque(uint32_t value) {
   asm volatile("" : "+r"(value));
   return value;

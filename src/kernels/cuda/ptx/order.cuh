@@ -1,4 +1,4 @@
-// Loads and stores of words by which CTAs tell each other that something is there, in the order of the whole GPU.
+// Loads and stores, ordered over the whole GPU, of the words by which CTAs signal each other.
 #pragma once
 #include <cstdint>
 

@@ -1,4 +1,4 @@
-// Shared memory by 32-bit addresses: copies into it that nobody waits for at once, and reads of a few numbers.
+// Shared memory by 32-bit addresses: asynchronous copies into it, loads and stores of a few numbers.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -8,8 +8,8 @@
 
 namespace deltarelay::cuda {
 
-// Copies 16 bytes (4 bytes) of global memory, the first `bytes` of them; the others become 0. Both addresses are multiples of 16 (of 4).
-// Past the first-level cache: what comes this way is read once by a multiprocessor.
+// Copies 16 bytes (copy_word: 4 bytes) from global memory. Only the first `bytes` are read; the rest becomes 0. Both
+// addresses are multiples of 16 (of 4). Bypasses L1: a multiprocessor reads this data once.
 __device__ __forceinline__ void copy_piece(uint32_t to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
@@ -20,7 +20,7 @@ __device__ __forceinline__ void copy_word(uint32_t to, const void* from, int byt
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 
-// Closes a group of this thread's copies; waits until at most kPending of the last groups are still under way.
+// Closes a group of this thread's copies; waits until at most kPending groups are in flight.
 __device__ __forceinline__ void close_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int kPending>
 __device__ __forceinline__ void wait_for_copies() {
@@ -37,7 +37,7 @@ __device__ __forceinline__ float2 load_pair(uint32_t address) {
   asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(address) : "memory");
   return x;
 }
-// The same where the compiler may move it over other accesses of memory.
+// The same, but the compiler may move it across other memory accesses.
 __device__ __forceinline__ float2 load_pair_unordered(uint32_t address) {
   float2 x;
   asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(address));
@@ -64,7 +64,7 @@ __device__ __forceinline__ uint4 load_four(uint32_t address) {
                : "memory");
   return x;
 }
-// A plain object, 16 bytes at a time.
+// A trivially copyable object, 16 bytes at a time.
 template <class Object>
 __device__ __forceinline__ Object load_object(uint32_t address) {
   static_assert(sizeof(Object) % 16 == 0 && std::is_trivially_copyable_v<Object>);

@@ -3,7 +3,7 @@
 
 namespace deltarelay::cuda {
 
-// One step of a running sum over the lanes of a warp: what the lane `step` below has is added, where there is one.
+// One step of a prefix sum over a warp: adds the value of the lane `step` below, if there is one.
 __device__ __forceinline__ void add_from_below(float& sum, int step) {
   asm volatile(
       "{\n.reg .pred exists;\n.reg .f32 below;\n"

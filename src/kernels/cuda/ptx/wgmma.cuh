@@ -1,7 +1,7 @@
-// wgmma: products of one warpgroup with B in shared memory. The only place where they are spelled, twice: the type of the operands is part of the
-// text, and CUDA 12.4 has no constraint that would put it there.
+// wgmma: matrix products of one warpgroup, with B in shared memory. Every product is spelled twice, for bf16 and fp16:
+// the operand type is part of the instruction, and CUDA 12.4 has no asm constraint that could insert it.
 //
-// Rows of A and D: 64, 16 a warp. A product is asynchronous: fence, products, commit, wait, then read the accumulators.
+// A and D have 64 rows, 16 per warp. A product is asynchronous: fence, issue, commit, wait, then read the accumulators.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -19,7 +19,7 @@ __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-// Ties accumulators to this point, so that no use of them moves above the wait before it.
+// Ties accumulators to this point, so that the compiler moves no use of them above the preceding wait.
 template <int kCount>
 __device__ __forceinline__ void pin(float (&d)[kCount]) {
 #pragma unroll

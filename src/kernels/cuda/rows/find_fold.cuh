@@ -1,4 +1,4 @@
-// From a number of the grid to a fold of the call's table.
+// From an index in the grid to a fold of the call's table.
 #pragma once
 #include <cstdint>
 
@@ -6,13 +6,13 @@
 
 namespace deltarelay::cuda {
 
-// False when the call has fewer folds. `wait` waits for the grid before: a table that came with the launch is constants and is read ahead of that,
-// one in memory behind it.
+// Returns false if the call has fewer folds. `wait` waits for the previous grid. A table in the kernel parameters is
+// constant and is read before that wait; a table in memory is read after it.
 template <class Wait>
 __device__ __forceinline__ bool find_fold(const Tables& tables, uint32_t index, Fold& fold, Wait wait) {
   int used;
   auto look = [&](const uint8_t* table) {
-    fold = reinterpret_cast<const Fold*>(table + tables.at_folds)[index];  // in bounds, though perhaps not in use
+    fold = reinterpret_cast<const Fold*>(table + tables.at_folds)[index];  // in bounds, but maybe unused
     used = reinterpret_cast<const int32_t*>(table + tables.at_counts)[1];
   };
   if (tables.memory == nullptr) look(tables.image);

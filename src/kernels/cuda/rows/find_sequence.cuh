@@ -8,14 +8,14 @@ namespace deltarelay::cuda {
 
 struct ChunkPlace {
   int sequence;
-  int sequence_at;  // batched: the sequence, else 0
-  int64_t token;    // first token: row of a packed tensor, or of the sequence
+  int sequence_at;  // batched: the sequence; packed: 0
+  int64_t token;    // first token: row of the packed tensor, or of the sequence
   int valid;        // tokens of the chunk that exist, 1 .. chunk_tokens
 };
 
-// False when the call has fewer chunks than the grid. Sequences without tokens own no chunk.
+// Returns false if the call has fewer chunks than the grid. An empty sequence owns no chunk.
 __device__ __forceinline__ bool find_chunk(const Tables& tables, int chunk, int chunk_tokens, ChunkPlace& place) {
-  int low = 0, high = static_cast<int>(tables.num_seqs);  // the last sequence that begins at or before the chunk
+  int low = 0, high = static_cast<int>(tables.num_seqs);  // finds the last sequence that begins at or before the chunk
   if (chunk >= tables.chunk_begin()[high]) return false;
   while (high - low > 1) {
     const int middle = (low + high) / 2;

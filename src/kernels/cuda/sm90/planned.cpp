@@ -1,4 +1,4 @@
-// The cuda-sm90 backend of a library that was built without CUDA: plans for such a GPU can be made and read.
+// The cuda-sm90 backend of a library built without CUDA: it can make and read plans for such a GPU.
 #include "kernels/cuda/decline.h"
 #include "kernels/cuda/sm90/accepts.h"
 

@@ -1,4 +1,5 @@
-// How many CTAs that have a whole head (or strip) each walk the items of a call: each can take several, one after the other (fused/items.cuh).
+// How many CTAs with a whole strip each walk the items of a call. A CTA can take several items, one after the other
+// (fused/items.cuh).
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -7,17 +8,18 @@
 
 namespace deltarelay::cuda::sm90 {
 
-// Items of a single CTA. No more, so that where a multiprocessor is busy with other work, not all that would have been walked on it comes late.
+// Most items of one CTA. With more, a multiprocessor that is busy with other work would delay too many items.
 constexpr int kMostItems = 8;
-// Parts of a share (kernels/relay.h): one a lane of who finds them. KDA has no shared memory for more than the above.
+// Most pieces of a share (kernels/relay.h): one per lane of the warp that finds them. KDA has shared memory for
+// kMostItems only.
 constexpr int kMostItemsGdn = 32;
 
-// Rows of this phase, for every strip: of which some may not be in use.
+// Rows of this phase times strips; some rows may be unused.
 inline unsigned items_of(const WalkArgs& args) {
   return static_cast<unsigned>(args.row_bound) * static_cast<unsigned>(args.strips.all);
 }
 
-// Whether the rows of this phase, which come longest first, are known to be of one length.
+// Are all rows of this phase, which come longest first, known to have one length?
 inline bool rows_alike(const WalkArgs& args) {
   const Tables& tables = args.tables;
   if (tables.memory != nullptr) return false;  // only the device can read them
@@ -27,12 +29,13 @@ inline bool rows_alike(const WalkArgs& args) {
   return count > 0 && rows[0].chunks == rows[count - 1].chunks;
 }
 
-// Items a multiprocessor from which on what one CTA has more to do than another is little of the whole.
+// From this many items per multiprocessor on, the difference in work between two CTAs is small against the whole.
 constexpr unsigned kManyRounds = 4;
 
-// No more than the GPU has room for, where each can take `most` items. Who has which item is settled then; so one CTA for each, of which the next
-// starts where a multiprocessor is free first, if rows differ in length and there are but a few rounds of them. CTAs come in clusters of
-// `together`, which divides the number of strips. Where rows are handed on, one CTA for each share.
+// Grid of CTAs that can take `most` items each: at most one wave. The launch then fixes which CTA has which item. So if
+// rows differ in length and there are few waves of items, there is one CTA per item instead: the next CTA starts on the
+// first free multiprocessor. CTAs come in clusters of `together`, which divides the number of strips. If rows are
+// handed on, there is one CTA per share.
 inline unsigned single_ctas(const WalkArgs& args, unsigned most, int32_t units, unsigned together = 1) {
   const RelayLine& line = args.relay.line;
   if (line.shares > 0) return static_cast<unsigned>(line.places());

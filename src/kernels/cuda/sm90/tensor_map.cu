@@ -11,7 +11,7 @@
 namespace deltarelay::cuda::sm90 {
 namespace {
 
-// The driver's function, fetched at run time: the library loads where there is no driver.
+// The driver's function, looked up at run time: the library also loads without a driver.
 PFN_cuTensorMapEncodeTiled_v12000 find_encoder() {
   void* entry = nullptr;
   cudaDriverEntryPointQueryResult found;
@@ -23,12 +23,12 @@ PFN_cuTensorMapEncodeTiled_v12000 find_encoder() {
 
 constexpr int64_t kLeastStride = 16;  // bytes
 
-// In bytes. An axis of one element needs no stride, but the map wants a legal one.
+// In bytes. An axis of one element needs no stride, but the map requires a legal one.
 cuuint64_t stride_of(int64_t elements, int64_t element_bytes) {
   return static_cast<cuuint64_t>(std::max(elements * element_bytes, kLeastStride));
 }
 
-// Five axes, of which the first has neighbouring elements.
+// Five axes. Elements of the first are neighbours.
 struct Axes {
   cuuint64_t sizes[5], strides[4];
   cuuint32_t box[5];

@@ -1,4 +1,4 @@
-// Tensor maps: what TMA is told about a tensor of the call.
+// Tensor maps: descriptions of a tensor of the call for TMA.
 #pragma once
 #include <cuda.h>
 
@@ -6,9 +6,9 @@
 
 namespace deltarelay::cuda::sm90 {
 
-// [sequences, tokens, heads, 128] with 16-bit elements, as {64 channels, tokens, 2 halves, heads, sequences} in boxes of
-// {64, box_tokens, box_halves, 1, 1}: a box arrives as swizzled half tiles, one behind the other. Strides and address are multiples of
-// 16 bytes. Throws Error(DR_DEVICE_ERROR).
+// Maps [sequences, tokens, heads, 128] of 16-bit elements as {64 channels, tokens, 2 halves, heads, sequences}, in
+// boxes of {64, box_tokens, box_halves, 1, 1}. A box arrives as swizzled half tiles, one behind the other. Strides and
+// address are multiples of 16 bytes. Throws Error(DR_DEVICE_ERROR).
 struct MapRequest {
   TensorView tensor;
   int64_t sequences, tokens, heads;
@@ -16,8 +16,9 @@ struct MapRequest {
 };
 CUtensorMap make_map(const MapRequest& request);
 
-// [sequences, tokens, heads] in fp32 with neighbouring heads, as {heads, tokens, 1, 1, sequences} in boxes of {kNumbersInRow, box_tokens, 1, 1, 1}: rows of 16
-// bytes, the least that can be copied. Strides and address are multiples of 16 bytes, which can_copy_numbers tells.
+// Maps [sequences, tokens, heads] in fp32 with neighbouring heads as {heads, tokens, 1, 1, sequences}, in boxes of
+// {kNumbersInRow, box_tokens, 1, 1, 1}: rows of 16 bytes, the least that TMA copies. can_copy_numbers tests that
+// strides and address are multiples of 16 bytes.
 constexpr int kNumbersInRow = 4;
 bool can_copy_numbers(const TensorView& tensor);
 CUtensorMap make_number_map(const MapRequest& request);

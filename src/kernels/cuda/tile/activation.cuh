@@ -1,4 +1,4 @@
-// Gate and write strength from what the caller passes: kernels/reference/activation.h in fp32, log-decays in base 2.
+// Gate and write strength from the caller's numbers: kernels/reference/activation.h in fp32, log-decays in base 2.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -10,9 +10,9 @@
 
 namespace deltarelay::cuda {
 
-// Element `index` of a gate or beta tensor (fp32, bf16 or fp16) as it lies in memory, and what it means. Apart, so
-// that several loads can be under way before the first is waited for. Plain loads: a kernel that was launched early
-// may find data of the kernel before it here, which the read-only path does not promise to see.
+// Element `index` of a gate or beta tensor (fp32, bf16 or fp16): its bits (load_bits) and its value (number_of). They
+// are two functions so that several loads can be in flight before the first value is needed. Plain loads: a kernel that
+// was launched early may read data of the previous kernel, which the read-only path does not promise to see.
 __device__ __forceinline__ uint32_t load_bits(const void* data, DType dtype, int64_t index) {
   if (dtype == DType::kFp32) return static_cast<const uint32_t*>(data)[index];
   return static_cast<const uint16_t*>(data)[index];
@@ -26,11 +26,11 @@ __device__ __forceinline__ float load_number(const void* data, DType dtype, int6
   return number_of(load_bits(data, dtype, index), dtype);
 }
 
-// Log-decays below this are raised to it. 2^-128 is 0 here (exp2_approx flushes), so -inf, -1000 and a linear gate of 0
-// forget exactly, while a sum over a chunk of 64 stays within 8192 and no inf - inf can appear.
+// Log-decays below this bound are raised to it. exp2_approx flushes 2^-128 to 0, so -inf, -1000 and a linear gate of 0
+// forget exactly. A sum over a chunk of 64 tokens stays within 8192, so inf - inf cannot appear.
 constexpr float kLeastLog2Decay = -128.0f;
 
-// What is constant over the tokens of one head (KDA: of one channel).
+// Gate constants of one head (KDA: of one channel).
 struct GateParams {
   GateForm form;
   float slope;   // raw forms: -exp(a_log) log2(e)
@@ -48,7 +48,7 @@ __device__ __forceinline__ float gate_slope(const Activation& activation, int he
   return -kLog2e * (given ? expf(load_number(activation.a_log, activation.dtype_a_log, head)) : 1.0f);
 }
 
-// `width`: numbers of dt_bias a head; GDN has one.
+// `width`: numbers of dt_bias per head. GDN has one.
 __device__ __forceinline__ float gate_bias(const Activation& activation, int head, int channel = 0, int width = 1) {
   const bool given = is_raw(activation.gate_form) && activation.dt_bias != nullptr;
   const int64_t index = static_cast<int64_t>(head) * width + channel;
@@ -65,18 +65,18 @@ __device__ __forceinline__ GateParams gate_params(const Activation& activation, 
   return gate_params(activation, gate_slope(activation, head), gate_bias(activation, head, channel, width));
 }
 
-// log(1 + e^x) with a relative error under 1e-5 at both ends: a decay of 1e-4 a token comes from an e^x that small, of
-// which the sum 1 + e^x would keep three digits. With e = e^-|x| and s = e / (2 + e) <= 1/3,
+// log(1 + e^x) with a relative error below 1e-5 at both ends. A decay of 1e-4 a token comes from an e^x that small; the
+// sum 1 + e^x would keep three of its digits. With e = e^-|x| and s = e / (2 + e) <= 1/3,
 //     log(1 + e) = 2 atanh(s) = 2 s (1 + s^2 / 3 + s^4 / 5 + ...)
-// and the first term left out, s^10 / 11, is under 2e-6.
+// The first omitted term, s^10 / 11, is below 2e-6.
 __device__ __forceinline__ float softplus(float x) {
-  const float e = exp2_approx(-kLog2e * fabsf(x));  // NaN stays NaN here, whatever fmaxf makes of it
+  const float e = exp2_approx(-kLog2e * fabsf(x));  // keeps a NaN, which fmaxf below may drop
   const float s = e * reciprocal_approx(2.0f + e), s2 = s * s;
   const float series = fmaf(s2, fmaf(s2, fmaf(s2, fmaf(s2, 1.0f / 9, 1.0f / 7), 1.0f / 5), 1.0f / 3), 1.0f);
   return fmaf(2.0f * s, series, fmaxf(x, 0.0f));
 }
 
-// 1 / (1 + 2^-x): both ends keep their relative accuracy; 2^-x = inf gives 0.
+// 1 / (1 + 2^-x). Both ends keep their relative accuracy; 2^-x = inf gives 0.
 __device__ __forceinline__ float sigmoid_base2(float x) { return reciprocal_approx(1.0f + exp2_approx(-x)); }
 
 // Log-decay in base 2, not yet clamped.
@@ -93,7 +93,7 @@ __device__ __forceinline__ float log2_decay(float raw, const GateParams& gate) {
   }
 }
 
-// Selects, so that a NaN passes.
+// A select instead of fmaxf, so that a NaN passes.
 __device__ __forceinline__ float clamp_decay(float decay, const GateParams& gate) {
   return decay < gate.lowest ? gate.lowest : decay;
 }

@@ -1,4 +1,5 @@
-// T = (I - N)^-1 - I of a strictly lower triangular 32 x 32 matrix N by one warp, in few instructions: for 16-bit data.
+// inverse - I = (I - N)^-1 - I with N = -Akk, strictly lower triangular, 32 x 32, by one warp in few instructions. For
+// 16-bit data.
 #pragma once
 #include <cuda_fp16.h>
 
@@ -11,22 +12,26 @@
 
 namespace deltarelay::cuda {
 
-// By halves: inverses of the 8 x 8 blocks on the diagonal by substitution in fp32, a row a lane; from them those of
-// 16 x 16 blocks, and T, by products of fp16. With Y0 and Y1 inverses (less I) and E what is below them, the block below is M + Y1 M, where
-// M = E + E Y0: what is added to E is not rounded. fp16 has the 11 bits of tf32, against the 8 of T in bf16, but not its range: false, and nothing
-// that counts, where a number above kLargest has come up. Numbers are within 2 where keys are normed, strengths are within 2 and norms of
-// raw keys in one chunk alike; N has the ratio of two norms in it. Below 6e-5 fp16 loses bits: so do rows of keys that are a thousand times their
-// neighbours, whose columns are above kLargest.
-// Of fp16 data T itself keeps 11 bits, and products of operands with 11 bits would cost as much as storing it: there operands have a lower half
-// too, and a product is three.
+// Works by halves. Substitution in fp32, one row per lane, inverts the 8 x 8 diagonal blocks. Products in fp16 then
+// give the 16 x 16 diagonal blocks and the whole matrix. Let Y0 and Y1 be two neighbouring diagonal blocks of the
+// result and N_10 the block of N below Y0. The block of the result in that place is F + Y1 F, where F = N_10 + N_10 Y0.
+// N_10 itself is added without rounding.
 //
-// `at`, by 8 x 8 parts (i, j) of rows 8 i and columns 8 j on:
-//     four(i, j)              numbers j to j + 3 of row i of N's part (lane / 8, lane / 8)
-//     pair(i, j)              the lane's two numbers of part (i, j) of N, as sums hold them (ptx/matrix.cuh)
-//     passage(half)           16 bytes of the lane in shared memory; half 1 of fp16 data only
-//     put_rows(y)             row lane % 8 of part (lane / 8, lane / 8) of T; ahead of a barrier of the warp
-//     put_below(x)            parts (1, 0) and (3, 2), as sums hold them
-//     put_corner(x)           parts (2, 0) and (3, 0), then (2, 1) and (3, 1); last
+// fp16 has 11 significant bits, as tf32, against 8 of a result in bf16, but a smaller range. Returns false, with
+// unspecified output, if a number exceeds kLargest. Numbers stay within 2 if keys are normalised, beta is at most 2 and
+// the raw keys of a chunk have similar norms: N contains the ratio of two norms. fp16 loses bits below 6e-5. That
+// happens in rows of keys a thousand times larger than their neighbours, and the columns of such keys exceed kLargest.
+//
+// fp16 data: the result keeps 11 bits, and operands of 11 bits would add as much error as storing it. There each
+// operand has an upper and a lower half, and a product is three.
+//
+// `at` gives access to 8 x 8 blocks (i, j): rows from 8 i on, columns from 8 j on.
+//     four(i, j)              numbers j to j + 3 of row i of N's block (lane / 8, lane / 8)
+//     pair(i, j)              this lane's two numbers of block (i, j) of N, in accumulator layout (ptx/matrix.cuh)
+//     passage(half)           16 bytes of this lane in shared memory; half 1 for fp16 data only
+//     put_rows(y)             stores row lane % 8 of block (lane / 8, lane / 8); a warp barrier follows
+//     put_below(x)            stores blocks (1, 0) and (3, 2), in accumulator layout
+//     put_corner(x)           stores blocks (2, 0) and (3, 0), then (2, 1) and (3, 1); comes last
 template <class Element, class Squares>
 __device__ __forceinline__ bool invert_by_halves(Squares at, int lane) {
   using Half = Pair<__half>;
@@ -76,7 +81,7 @@ __device__ __forceinline__ bool invert_by_halves(Squares at, int lane) {
   if constexpr (kSplit)
     at.passage(1) = {own_inverse[0].lower, own_inverse[1].lower, own_inverse[2].lower, own_inverse[3].lower};
   __syncwarp();
-  Split left[4], right[4];  // the inverses as A, as B operands
+  Split left[4], right[4];  // diagonal blocks of inverse - I as A and as B operands
 #pragma unroll
   for (int half = 0; half < (kSplit ? 2 : 1); ++half) {
     const uint32_t inverses = shared_address(&at.passage(half));
@@ -88,16 +93,16 @@ __device__ __forceinline__ bool invert_by_halves(Squares at, int lane) {
     }
   }
 
-  // 16 x 16: both blocks in one product, of a matrix that has them on its diagonal.
-  const float2 e0 = at.pair(1, 0), e1 = at.pair(3, 2);
-  float below[4] = {e0.x, e0.y, e1.x, e1.y};
-  multiply(below, {split(e0.x, e0.y), kZero, kZero, split(e1.x, e1.y)}, right[0], right[2]);
-  const Split m0 = split(below[0], below[1]), m1 = split(below[2], below[3]);
-  multiply(below, {left[1], kZero, kZero, left[3]}, transposed(m0), transposed(m1));
+  // 16 x 16: one product of a block-diagonal matrix gives both blocks.
+  const float2 n10 = at.pair(1, 0), n32 = at.pair(3, 2);
+  float below[4] = {n10.x, n10.y, n32.x, n32.y};
+  multiply(below, {split(n10.x, n10.y), kZero, kZero, split(n32.x, n32.y)}, right[0], right[2]);
+  const Split f0 = split(below[0], below[1]), f1 = split(below[2], below[3]);
+  multiply(below, {left[1], kZero, kZero, left[3]}, transposed(f0), transposed(f1));
   const Split b0 = split(below[0], below[1]), b1 = split(below[2], below[3]);
   at.put_below(below);
 
-  // 32 x 32
+  // 32 x 32.
   float corner[2][4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -105,13 +110,13 @@ __device__ __forceinline__ bool invert_by_halves(Squares at, int lane) {
     corner[i / 2][2 * (i % 2)] = two.x, corner[i / 2][2 * (i % 2) + 1] = two.y;
   }
   auto packed = [&](int i) { return split(corner[i / 2][2 * (i % 2)], corner[i / 2][2 * (i % 2) + 1]); };
-  const Split n10[4] = {packed(0), packed(1), packed(2), packed(3)};
-  multiply(corner[0], n10, right[0], transposed(b0));
-  multiply(corner[1], n10, kZero, right[1]);
-  const Split m[4] = {packed(0), packed(1), packed(2), packed(3)};
+  const Split n_corner[4] = {packed(0), packed(1), packed(2), packed(3)};
+  multiply(corner[0], n_corner, right[0], transposed(b0));
+  multiply(corner[1], n_corner, kZero, right[1]);
+  const Split f[4] = {packed(0), packed(1), packed(2), packed(3)};
 #pragma unroll
   for (int n = 0; n < 2; ++n)
-    multiply(corner[n], {left[2], b1, kZero, left[3]}, transposed(m[2 * n]), transposed(m[2 * n + 1]));
+    multiply(corner[n], {left[2], b1, kZero, left[3]}, transposed(f[2 * n]), transposed(f[2 * n + 1]));
   at.put_corner(corner);
 
   auto larger = [](uint32_t a, uint32_t b) {
@@ -121,7 +126,7 @@ __device__ __forceinline__ bool invert_by_halves(Squares at, int lane) {
   };
   const uint32_t most = larger(
       larger(larger(halves.x, halves.y), larger(halves.z, halves.w)),
-      larger(larger(larger(b0.upper, b1.upper), larger(m[0].upper, m[1].upper)), larger(m[2].upper, m[3].upper)));
+      larger(larger(larger(b0.upper, b1.upper), larger(f[0].upper, f[1].upper)), larger(f[2].upper, f[3].upper)));
   const __half2 limit = __float2half2_rn(kLargest);
   return __all_sync(~0u, __hbgt2(limit, reinterpret_cast<const __half2&>(most)));
 }

@@ -7,8 +7,8 @@
 
 namespace deltarelay::cuda {
 
-// [q; k] (64 rows, as `rows` describes them) times the 32 rows of `columns`, over 128 channels in tiles of 64, `half_bytes` apart: warps 0, 1 get rows of q,
-// warps 2, 3 rows of k. Not waited for.
+// Multiplies [q; k] (64 rows, described by `rows`) by the 32 rows of `columns`, over 128 channels in tiles of 64,
+// `half_bytes` apart. Warps 0 and 1 get the rows of q, warps 2 and 3 the rows of k. Does not wait for the product.
 template <class Element>
 __device__ __forceinline__ void multiply_scores(float (&scores)[16], uint64_t rows, uint64_t columns, int half_bytes) {
   wgmma_fence();

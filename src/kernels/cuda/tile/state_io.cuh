@@ -1,12 +1,12 @@
-// States between registers and memory: the caller's pools in any layout and type, and slots of the workspace.
+// Moves states between registers and memory: the caller's pools in any layout and type, and slots of the workspace.
 //
-// One warpgroup holds 64 value rows of the transposed state in fp32, as an accumulator of wgmma: lane number 4 b + 2 r
-// + c is value row value_row0 + lane_row + 8 r, key channel 8 b + lane_column + c, with lane_row = 16 * warp + lane / 4
-// and lane_column = 2 * (lane % 4). Pairs of channels are neighbours in a value-major matrix.
+// One warpgroup holds 64 value rows of S^T in fp32, as an accumulator of wgmma. Number 4 b + 2 r + c of a lane is value
+// row value_row0 + lane_row + 8 r, key channel 8 b + lane_column + c, with lane_row = 16 * warp + lane / 4 and
+// lane_column = 2 * (lane % 4). Pairs of channels are neighbours in a value-major matrix.
 //
-// What may be read as a vector: the contract promises the pool pointer alone (alignment_bytes, at least one element)
-// and leaves the strides free, so whether vectors are aligned is asked of the address of each matrix. The answer is the
-// same for all lanes.
+// Vector accesses: the contract promises the alignment of the pool pointer alone (alignment_bytes, at least one
+// element) and leaves the strides free. So the code tests the address of each matrix. The answer is the same for all
+// lanes.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -21,8 +21,8 @@ namespace deltarelay::cuda {
 constexpr int kStateWidth = 128;  // DK, and the values of a strip (args.h)
 constexpr int kStateFloats = kStateWidth * kStateWidth;
 
-// Slot of `row` (a sequence, or a checkpoint); -1 when nothing is to be read or written. An index beyond the pool
-// counts as null and is noted in `report`.
+// Slot of `row` (a sequence or a checkpoint). Returns -1 if there is nothing to read or write. An index outside the
+// pool counts as null and is reported.
 __device__ __forceinline__ int64_t slot_of(const StateView& pool, int64_t row, uint32_t* report = nullptr) {
   if (pool.data == nullptr) return -1;
   int64_t slot = row;
@@ -44,7 +44,7 @@ __device__ __forceinline__ int64_t initial_slot(const StateView& pool, const uin
 }
 
 // The matrix of one slot and head. Element (value row v, key channel k) lies v * value_step + k * key_step elements
-// from `data`.
+// behind `data`.
 struct StateMatrix {
   uint8_t* data;
   int value_step, key_step;
@@ -61,7 +61,7 @@ __device__ __forceinline__ StateMatrix state_matrix(const StateView& pool, int64
   return {state_data(pool, slot, head), value_major ? kStateWidth : 1, value_major ? 1 : pool.columns, pool.dtype};
 }
 
-// Are `count` channels, from a multiple of it on, neighbours that one access may take?
+// Can one access take `count` neighbouring channels that start at a multiple of `count`?
 __device__ __forceinline__ bool has_aligned(const StateMatrix& matrix, unsigned count) {
   const unsigned bytes = count * static_cast<unsigned>(float_bytes(matrix.dtype));
   return matrix.key_step == 1 && reinterpret_cast<uintptr_t>(matrix.data) % bytes == 0;
@@ -77,7 +77,7 @@ __device__ __forceinline__ uint32_t pack_pair(float low, float high, DType dtype
   return dtype == DType::kBf16 ? Pair<__nv_bfloat16>::pack(low, high) : Pair<__half>::pack(low, high);
 }
 
-// One number of a state of any width.
+// Stores one number of a state of any width.
 __device__ __forceinline__ void store_number(uint8_t* data, DType dtype, int element, float value) {
   if (dtype == DType::kFp32)
     reinterpret_cast<float*>(data)[element] = value;
@@ -95,8 +95,9 @@ __device__ __forceinline__ void for_each_pair(int first_row, int first_key, Body
   }
 }
 
-// Of two blocks of 8 channels a lane and its neighbour have two neighbouring numbers each (or a packed pair): `first` and
-// `second`. Behind it the even lane has four of the first block, the odd one four of the second, in order. Twice, it is as before.
+// Exchanges between an even lane and the odd lane after it. Each has two neighbouring numbers (or packed pairs) of two
+// blocks of 8 channels: `first` and `second`. Afterwards the even lane has four numbers of the first block, the odd
+// lane four of the second, in order. A second call undoes it.
 template <class Number>
 __device__ __forceinline__ void exchange(Number& first, Number& second, bool odd) {
   const Number taken = __shfl_xor_sync(~0u, odd ? first : second, 1);
@@ -104,8 +105,8 @@ __device__ __forceinline__ void exchange(Number& first, Number& second, bool odd
   second = odd ? second : taken;
 }
 
-// Calls body(i, j, element) for the 16 fours of a lane behind the exchange, from pairs i and j of its state (for_each_pair): where
-// they lie in a value-major matrix. By whole warps.
+// Calls body(i, j, element) for the 16 groups of four numbers that a lane has after `exchange`, made from pairs i and j
+// of its state (for_each_pair). `element` is their place in a value-major matrix. Needs whole warps.
 template <class Body>
 __device__ __forceinline__ void for_each_four(int first_row, int lane_column, Body body) {
   const int first_key = 8 * (lane_column / 2 % 2) + 4 * (lane_column / 4);
@@ -116,9 +117,10 @@ __device__ __forceinline__ void for_each_four(int first_row, int lane_column, Bo
   }
 }
 
-// From value row `value_row0` of the head on; slot < 0 reads zero. Key-major lanes l / 4 take 8 neighbouring value rows: whole 32-byte sectors in fp32. kFours: value-major fp32 by fours, so
-// that a warp has 64 bytes of each of its eight rows in an access; what it reads is bound by the number of rows. It takes a few registers more
-// than pairs.
+// Loads from value row `value_row0` of the head on; slot < 0 gives zeros. Key-major: the lanes l / 4 take 8
+// neighbouring value rows, which are whole 32-byte sectors in fp32. kFours: value-major fp32 by float4, so that one
+// access of a warp covers 64 bytes of each of its eight rows; the number of rows limits the rate. Costs a few registers
+// more than pairs.
 template <bool kFours = false>
 __device__ __forceinline__ void load_state(float (&state)[64], const StateView& pool, int64_t slot, int head,
                                            int value_row0, int lane_row, int lane_column) {
@@ -138,7 +140,7 @@ __device__ __forceinline__ void load_state(float (&state)[64], const StateView& 
         const float4 four = *reinterpret_cast<const float4*>(data + element);
         state[2 * i] = four.x, state[2 * i + 1] = four.y, state[2 * j] = four.z, state[2 * j + 1] = four.w;
       });
-      // Behind all loads: each would else be waited for by itself.
+      // After all loads. Otherwise each exchange waits for its own load.
       for_each_four(row, lane_column, [&](int i, int j, int) {
         exchange(state[2 * i], state[2 * j], odd);
         exchange(state[2 * i + 1], state[2 * j + 1], odd);
@@ -175,7 +177,7 @@ __device__ __forceinline__ void load_state(float (&state)[64], const StateView& 
   }
 }
 
-// slot < 0 writes nothing. kFours: value-major by fours, in any type.
+// slot < 0 writes nothing. kFours: value-major by four numbers at a time, in any type.
 template <bool kFours = false>
 __device__ __forceinline__ void store_state(const float (&state)[64], const StateView& pool, int64_t slot, int head,
                                             int value_row0, int lane_row, int lane_column) {
@@ -226,7 +228,7 @@ __device__ __forceinline__ void store_state(const float (&state)[64], const Stat
   }
 }
 
-// A slot of the workspace at one strip: [128 value rows][128 key channels] fp32, 256-byte aligned.
+// A slot of the workspace for one strip: [128 value rows][128 key channels] in fp32, 256-byte aligned.
 __device__ __forceinline__ void load_slot(float (&state)[64], const float* base, int value_row0, int lane_row,
                                           int lane_column) {
   for_each_pair(value_row0 + lane_row, lane_column, [&](int i, int v, int k) {

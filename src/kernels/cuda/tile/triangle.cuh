@@ -1,16 +1,16 @@
-// A unit lower triangular 32 x 32 matrix, and how one warp inverts its diagonal blocks.
+// The strictly lower triangle Akk of a chunk of 32 tokens, and how one warp inverts the diagonal blocks of I + Akk.
 #pragma once
 
 namespace deltarelay::cuda {
 
-// Strictly lower triangular L in fp32. Rows padded to 36: float4 stays aligned and rows fall into different banks.
+// Akk in fp32. Rows are padded to 36 floats: float4 stays aligned, and rows fall into different banks.
 struct Triangle {
   float row[32][36];
   // Four numbers of the block that begins at (base, base).
   __device__ __forceinline__ float4 four_of_block(int base, int r, int c) const {
     return *reinterpret_cast<const float4*>(&row[base + r][base + c]);
   }
-  // A row of a block to row r, from column `base` on.
+  // Stores a row of a block to row r, from column `base` on.
   __device__ __forceinline__ void put_row(int r, int base, const float (&x)[16]) {
 #pragma unroll
     for (int j = 0; j < 16; j += 4)
@@ -18,12 +18,14 @@ struct Triangle {
   }
 };
 
-// The 16 x 16 diagonal blocks of L become those of (I + L)^-1. By substitution in fp32, so repeated keys (L near 1 everywhere), which make
-// powers of L grow while the inverse stays bounded, and keys that are not normalised do no harm: no series would do.
+// Replaces the 16 x 16 diagonal blocks of Akk by those of inverse = (I + Akk)^-1. Uses substitution in fp32. Repeated
+// keys make Akk close to 1 everywhere: powers of Akk then grow while the inverse stays bounded, so no series would
+// converge. Substitution also takes keys that are not normalised.
 //
-// Lanes 0-15 and 16-31 each solve one row of a block, x (I + L_bb) = e_row, from the last column back, and keep it in `x`.
+// Each lane solves one row of a block, x (I + Akk_bb) = e_row, from the last column back, and keeps it in `x`. Lanes
+// 0-15 have the first block, lanes 16-31 the second.
 //
-// `Lower`: Triangle, or what places the numbers otherwise.
+// `Lower`: Triangle, or a type with the same functions and another layout.
 template <class Lower>
 __device__ __forceinline__ void invert_diagonal_blocks(Lower& lower, float (&x)[16], int lane) {
   const int row = lane % 16, base = lane / 16 * 16;

@@ -1,11 +1,12 @@
-// A transition that has vanished.
+// Transitions that have vanished.
 //
-// Gates that forget a segment's beginning altogether make M all 0 within a few chunks (an e^-80 a chunk is below fp32's range after two). Then
-// it stays 0, for every later chunk only multiplies it: who walks it stops, and the carry, which would add 0 to B, leaves B alone.
+// If the gates forget the beginning of a segment, M becomes all 0 within a few chunks: a decay of e^-80 a chunk leaves
+// the range of fp32 after two. Every later chunk only multiplies M, so it stays 0. The walk of M then stops, and the
+// carry leaves B as it is.
 //
-// A truncated carry lets M vanish earlier, once no number of it is above a bound: e^carry_log_decay over the number of channels, so that the root
-// of the sum of all squares, and with it the norm, is at most e^carry_log_decay. Such plans are made only where a token can but shrink a state
-// (docs/numerics.md), so it stays there. What is stored of it is 0.
+// With a truncated carry M vanishes earlier: once no number of it exceeds e^carry_log_decay / DK. The Frobenius norm of
+// M, and with it the spectral norm, is then at most e^carry_log_decay. Such plans exist only where a token cannot grow
+// the state (docs/numerics.md), so M stays below the bound. It is stored as 0.
 #pragma once
 #include <cstdint>
 
@@ -14,21 +15,23 @@
 
 namespace deltarelay::cuda {
 
-// log2 of a decay after which no number of M is left: 2^-149 is the least of fp32, and M begins with 1. The rest is for rounding.
+// log2 of a decay that leaves no number of M: M begins with 1 and fp32 ends at 2^-149; the other 7 bits cover
+// round-off.
 constexpr float kVanishedLog2 = -156.0f;
-// A summary by its suffix (suffix.cuh of either backend): that may be this part of a row.
+// Largest suffix, as a fraction of a row: 1 / kSuffixShare (suffix.cuh of either backend).
 constexpr int kSuffixShare = 4;
 
-// Chunks that a row has to end with so that M vanishes, by a guess: some of the last ones decay by log2 `decay` each, and others may decay less,
-// so it is `slack` times as many. 0: more than `most`.
+// Estimates how many last chunks of a row make M vanish. The last chunk decays by log2 `decay`. Others may decay less,
+// so the estimate is `slack` times what this decay needs. Returns 0 if the estimate exceeds `most`.
 __device__ __forceinline__ int suffix_chunks(float decay, float slack, int most) {
   const float enough = kVanishedLog2 * slack;
-  if (!(decay * static_cast<float>(most) <= enough)) return 0;  // also NaN
+  if (!(decay * static_cast<float>(most) <= enough)) return 0;  // also for NaN
   const int needed = static_cast<int>(enough / decay) + 2;
   return needed <= most ? needed : 0;
 }
 
-// Do these numbers of M keep it alive? NaN does. `bound` is 0 for an exact carry, the same in all threads: the second pass then costs a branch.
+// Do these numbers keep M alive? A NaN does. `bound` is 0 for an exact carry and the same in all threads: the second
+// pass then costs one branch.
 template <int kCount>
 __device__ __forceinline__ bool keeps_alive(const float (&m)[kCount], float bound) {
   uint32_t bits = 0;
@@ -44,7 +47,7 @@ __device__ __forceinline__ bool keeps_alive(const float (&m)[kCount], float boun
   return alive;
 }
 
-// M has vanished under the bound of a truncated carry: its numbers are dropped, and where some were not 0 the report says so.
+// Sets a vanished M to 0 under a truncated carry. Reports DR_REPORT_DROPPED if a number was not 0.
 template <int kCount>
 __device__ __forceinline__ void drop(float (&m)[kCount], uint32_t* report) {
   if (report != nullptr && keeps_alive(m, 0.0f)) atomicOr(report, static_cast<uint32_t>(DR_REPORT_DROPPED));

@@ -3,8 +3,9 @@
 
 namespace deltarelay::cuda {
 
-// Sums kCount values (a power of two) over the warp, or over each kLanes lanes of it: lane l gets the sum of value l % kCount. Each step
-// keeps half of the values, so 16 values take 16 exchanges and not 16 * 5. `kStep`: kCount of the first call.
+// Sums kCount values (a power of two) over the warp, or over each group of kLanes lanes. Lane l gets the sum of value
+// l % kCount. Each step keeps half of the values: 16 values take 16 exchanges instead of 16 * 5. `kStep` is kCount of
+// the outermost call.
 template <int kStep, int kLanes = 32, int kCount>
 __device__ __forceinline__ float sum_over_lanes(const float (&values)[kCount], int lane) {
   if constexpr (kCount == 1) {

@@ -1,7 +1,8 @@
-// carry by single blocks, each with all channels of its rows: they read the transitions least often.
+// carry by single CTAs, each with all channels of its rows. This kernel reads the transitions least often.
 //
-// A block owns 32 value rows and all key columns; each of its eight warps 16 columns. Mt passes through a ring of tiles that
-// belongs to the warp, one for each span of channels (step.cuh). Lane l has g = l / 4, q = l % 4.
+// A CTA owns 32 value rows and all key columns; each of its eight warps has 16 columns. M^T passes through a ring of
+// tiles that belongs to the warp, one tile for each span of channels (step.cuh). Lane l has quad = l / 4, member = l %
+// 4.
 #pragma once
 #include <cuda_pipeline_primitives.h>
 
@@ -13,34 +14,35 @@
 namespace deltarelay::cuda {
 
 constexpr int kAloneRows = 32;
-constexpr int kAloneValueTiles = kAloneRows / 8;  // columns of B, 8 a product
+constexpr int kAloneValueTiles = kAloneRows / 8;  // an mma takes 8 value rows
 constexpr int kAloneWarps = kStateWidth / kColumns;
 constexpr int kAloneThreads = 32 * kAloneWarps;
-constexpr int kTileChannels = 32;  // what a warp copies and waits for at a time: a span
+constexpr int kTileChannels = 32;  // a span: what a warp copies and waits for at a time
 constexpr int kTilesPerStep = kStateWidth / kTileChannels;
 constexpr int kTileFloats = kTileChannels * kColumns;
 
 using WholeSlice = StateSlice<kAloneRows, kStateWidth, kAloneThreads>;
 
 struct AloneMemory {
-  // Tile: row r is channel 16 (r / 8) + r % 8 of the span; 16 lines of 128 bytes, each of two rows of 64 bytes; 16-byte piece p lies at
-  // p ^ (2 (r / 8)), so that a half warp's reads (of all q, with r / 8 = q) touch every bank once.
+  // Row r of a tile is channel 16 (r / 8) + r % 8 of the span. A tile has 16 lines of 128 bytes, each of two rows of 64
+  // bytes. The 16-byte piece p lies at p ^ (2 (r / 8)): the reads of a half warp (all members, with r / 8 = member) are
+  // free of bank conflicts.
   alignas(128) float transition[kAloneWarps][kTilesPerStep][kTileFloats];
   alignas(128) float state[2][WholeSlice::kFloats];  // S of even and odd steps
 };
 
-// A warp's ring of tiles of Mt: one step, refilled tile by tile. Copied, waited for and read by this warp alone.
+// A warp's ring of tiles of M^T: one step, refilled tile by tile. Only this warp copies, waits for and reads it.
 struct TransitionRing {
-  const float* next;  // this lane's part of the next Mt to copy
+  const float* next;  // this lane's place in the next M^T to copy
   float* tiles;
-  int put, get0, get1;  // this lane's places in a tile: of its copies, of even and of odd rows
+  int put, get0, get1;  // this lane's places in a tile: for copies, for reads of even and of odd rows
 
   __device__ __forceinline__ TransitionRing(const float* transition, int column0, float* ring, int lane) : tiles(ring) {
     const int row = lane / 4;  // 8 rows at a time, 4 pieces of 16 bytes
     next = transition + row * kStateWidth + column0 + lane % 4 * 4;
     put = row / 2 * 32 + (row % 2 * 4 + lane % 4) * 4;
-    const int g = lane / 4, q = lane % 4;
-    get0 = q * 128 + ((g / 2) ^ (2 * q)) * 4 + g % 2 * 2;
+    const int quad = lane / 4, member = lane % 4;
+    get0 = member * 128 + ((quad / 2) ^ (2 * member)) * 4 + quad % 2 * 2;
     get1 = get0 ^ 16;
   }
 
@@ -52,7 +54,7 @@ struct TransitionRing {
       __pipeline_memcpy_async(to + i * 128 + (put ^ (i * 8)), from + i * 16 * kStateWidth, 16);
   }
 
-  // Channels 16 q + 4 block + {0..3} of a tile, columns 2 g and 2 g + 1.
+  // Channels 16 member + 4 block + {0..3} of a tile, columns 2 quad and 2 quad + 1.
   __device__ __forceinline__ void read(float2 (&m)[4], int x, int block) const {
     const float* tile = tiles + x * kTileFloats + block * 64;
 #pragma unroll
@@ -64,7 +66,7 @@ __device__ __forceinline__ void run_alone_fold(const CarryArgs& args, const Fold
   extern __shared__ __align__(128) uint8_t memory[];
   auto& shared = *reinterpret_cast<AloneMemory*>(memory);
   const int thread = static_cast<int>(threadIdx.x);
-  const int warp = thread / 32, lane = thread % 32, g = lane / 4, q = lane % 4;
+  const int warp = thread / 32, lane = thread % 32, quad = lane / 4, member = lane % 4;
   const int column0 = warp * kColumns;
   const int count = fold.count;
 
@@ -78,8 +80,8 @@ __device__ __forceinline__ void run_alone_fold(const CarryArgs& args, const Fold
   }
   ring.next += step_floats;
 
-  float* const rows = args.slot_state + first + value_row0 * kStateWidth;  // of the slot before step 0
-  float* results = rows + step_floats + 2 * q * kStateWidth + column0 + 2 * g;
+  float* const rows = args.slot_state + first + value_row0 * kStateWidth;  // in the slot before step 0
+  float* results = rows + step_floats + 2 * member * kStateWidth + column0 + 2 * quad;
   if (fold.from_initial) {
     const int64_t slot = initial_slot(args.initial, args.has_initial, fold.sequence);
     fill_from_initial<WholeSlice>(shared.state[0], args.initial, slot, args.strips, strip, value_row0, 0, thread);
@@ -89,10 +91,10 @@ __device__ __forceinline__ void run_alone_fold(const CarryArgs& args, const Fold
   __syncthreads();
   if (fold.from_initial) copy_to_slot<WholeSlice>(rows, shared.state[0], thread);  // emit reads it there
 
-  // This lane's places in a slice: what it reads as B operand for even blocks (^ 16 for odd ones), and where its results go (one row
-  // on, ^ 16 for the second of two rows).
-  const int take = WholeSlice::place(g, 16 * q);
-  const int give = WholeSlice::place(2 * q, column0 + 2 * g);
+  // This lane's places in a slice. `take`: its B operand for even blocks (^ 16 for odd ones). `give`: its results (the
+  // second of two rows is one row further, ^ 16).
+  const int take = WholeSlice::place(quad, 16 * member);
+  const int give = WholeSlice::place(2 * member, column0 + 2 * quad);
   const auto read_state = [&](float4(&s)[1][kAloneValueTiles], int parity, int block) {
     const float* from = shared.state[parity] + block / 2 * 32;
 #pragma unroll
@@ -100,7 +102,8 @@ __device__ __forceinline__ void run_alone_fold(const CarryArgs& args, const Fold
       s[0][n] = *reinterpret_cast<const float4*>(from + n * 8 * kStateWidth + (take ^ (block % 2 * 16)));
   };
 
-  // Mt is split as soon as it is here, not when it is needed: at the end of a step that fills the wait for the last products.
+  // M^T is split into high and low as soon as it arrives. At the end of a step this fills the wait for the last
+  // products.
   __pipeline_wait_prior(kTilesPerStep - 1);
   __syncwarp();
   float2 m_next[4];
@@ -123,7 +126,7 @@ __device__ __forceinline__ void run_alone_fold(const CarryArgs& args, const Fold
       if (block % 2 == 0) {
         sums[0].clear();
         ring.read(m_next, x, 1);
-      } else {  // tile x is in registers: wait for the next one, fill its place
+      } else {  // tile x is in registers: wait for the next one, refill this one
         __pipeline_wait_prior(kTilesPerStep - 2);
         __syncwarp();
         if (!last) ring.copy(x);

@@ -1,9 +1,9 @@
 // One step of a fold, for some value rows v of the transposed state:
 //
-//     S'[v][k] = B[v][k] + sum over c of S[v][c] Mt[c][k]           Mt: row c holds M e_c
+//     S_next^T[v][k] = B^T[v][k] + sum over c of S^T[v][c] M^T[c][k]           row c of M^T is M e_c
 //
-// The chain over steps is serial, so what counts is the time of one. Rows of the state fold independently: a block, or a pair of
-// blocks that share the channels c, owns some of them and all steps.
+// Steps depend on each other, so the latency of one step counts. Value rows fold independently: a CTA, or a pair of
+// CTAs that share the channels c, owns some rows and walks all steps.
 //
 // Products are 3xTF32: x = high + low, both of 11 bits, x y ~ high high + low high + high low, exact to 2^-21 |x y|
 // (docs/kernels/cuda-carry.md).
@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kAloneThreads, 1) carry_alone_kernel(const __g
   const uint32_t item = blockIdx.x / kSlices;
   const uint32_t index = item / static_cast<uint32_t>(args.strips.all);
   const int strip = static_cast<int>(item % static_cast<uint32_t>(args.strips.all));
-  Fold fold = args.tables.folds()[index];  // in bounds, though perhaps not in use
+  Fold fold = args.tables.folds()[index];  // in bounds, but maybe unused
   if (static_cast<int>(index) >= args.tables.counts()[1]) return;
   fold.count = live_steps(args, fold, strip);
   if (fold.count == 0 && !fold.from_initial) return;
@@ -40,7 +40,7 @@ struct Kernel {
   void (*function)(CarryArgs);
   unsigned threads;
   size_t shared_bytes;
-  unsigned blocks_per_item, cluster;  // item: a fold of one strip
+  unsigned ctas_per_item, cluster;  // item: a fold of one strip
 };
 
 template <int kRows>
@@ -50,11 +50,11 @@ constexpr Kernel pairs() {
 constexpr Kernel kPairs[] = {pairs<8>(), pairs<16>(), pairs<32>()};
 constexpr Kernel kAlone = {carry_alone_kernel, kAloneThreads, sizeof(AloneMemory), kStateWidth / kAloneRows, 1};
 
-// The smallest slices whose pairs run all at once; beyond that, blocks alone, which read the transitions least often. Measured on an
-// H200 (docs/kernels/cuda-carry.md). Any choice gives the same bits (step.cuh).
+// The smallest slices whose pairs fit into one wave. Beyond that single CTAs, which read the transitions least often.
+// Measured on an H200 (docs/kernels/cuda-carry.md). Every choice gives the same bits (step.cuh).
 const Kernel& kernel_for(int64_t items, int32_t multiprocessors) {
   for (const Kernel& kernel : kPairs)
-    if (items * kernel.blocks_per_item <= multiprocessors) return kernel;
+    if (items * kernel.ctas_per_item <= multiprocessors) return kernel;
   return kAlone;
 }
 
@@ -63,7 +63,7 @@ const Kernel& kernel_for(int64_t items, int32_t multiprocessors) {
 cudaError_t launch_carry(const CarryArgs& args, int32_t multiprocessors, cudaStream_t stream) {
   const int64_t items = static_cast<int64_t>(args.fold_bound) * args.strips.all;
   const Kernel& kernel = kernel_for(items, multiprocessors);
-  const LaunchShape shape{.grid = dim3(static_cast<unsigned>(items * kernel.blocks_per_item)),
+  const LaunchShape shape{.grid = dim3(static_cast<unsigned>(items * kernel.ctas_per_item)),
                           .block = kernel.threads,
                           .shared_bytes = kernel.shared_bytes,
                           .cluster = kernel.cluster};

@@ -1,4 +1,4 @@
-// carry: the state that enters every later segment, by folding transitions in order.
+// carry: computes the state that enters every later segment, by folding transitions in order.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -8,11 +8,11 @@
 
 namespace deltarelay::cuda {
 
-// How a fold of a head is spread over thread blocks follows from args and the number of multiprocessors; its bits depend on neither:
-// they are those of the fold alone.
+// args and the number of multiprocessors decide how the fold of a head is spread over CTAs. The bits of the result
+// depend on the fold alone.
 cudaError_t launch_carry(const CarryArgs& args, int32_t multiprocessors, cudaStream_t stream);
 
-// Brings the kernels to the device and claims their shared memory. Once per device, before any launch.
+// Loads the kernels onto the device and sets their shared memory limit. Call once per device, before any launch.
 cudaError_t load_carry();
 
 }  // namespace deltarelay::cuda

@@ -1,13 +1,14 @@
-// carry by pairs of blocks, from sm_90 on.
+// carry by pairs of CTAs, from sm_90 on.
 //
-// Two blocks own some value rows of a strip. Block r of a pair holds channels 64 r .. 64 r + 63 of these rows: it multiplies
-// them with its 64 rows of every Mt (one flat half, 32 KB), sends the sums for the columns of the other half, and adds what it
-// is sent to the sums for its own: that is its part of the next state. The four `sender` warps work first; while their message
-// travels, the tensor cores belong to the four `owner` warps.
+// Two CTAs own some value rows of a strip. CTA r of a pair holds channels 64 r .. 64 r + 63 of these rows. It
+// multiplies them with its 64 rows of every M^T (one flat half, 32 KB). It sends the sums for the columns of the other
+// half to the other CTA. To the sums for its own columns it adds what it receives: its half of the next state. The four
+// `sender` warps work first. While their message is in flight, the four `owner` warps have the tensor cores.
 //
-// Work of a warp: 16 key columns (the rows of A = M) times the value rows of the block (columns of B = S), over 64 channels.
-// Lane l has g = l / 4, q = l % 4. The channels of one q (step.cuh) are neighbours: a quarter of the half, 8 KB, one bulk copy,
-// 32 bytes of shared memory away from a multiple of 128 per q. That makes fragments free of bank conflicts.
+// A warp multiplies 16 key columns (rows of the A operand, M) with the value rows of the CTA (columns of the B operand,
+// S), over 64 channels. Lane l has quad = l / 4, member = l % 4. The channels of one member (step.cuh) are neighbours:
+// a quarter of the half, 8 KB, one bulk copy. Each quarter starts 32 bytes further from a multiple of 128 bytes than
+// the one before. So fragment loads are free of bank conflicts.
 #pragma once
 #include <cooperative_groups.h>
 
@@ -23,17 +24,17 @@ namespace deltarelay::cuda {
 constexpr int kQuarterRows = 16;
 constexpr int kQuarterFloats = kQuarterRows * kStateWidth;
 constexpr uint32_t kQuarterBytes = kQuarterFloats * sizeof(float);
-constexpr int kSideWarps = kHalfWidth / kColumns;  // senders, and owners
+constexpr int kSideWarps = kHalfWidth / kColumns;  // senders; there are as many owners
 constexpr int kWorkerThreads = 2 * kSideWarps * 32;
 constexpr int kWorkersBarrier = 1;
 
-constexpr int kPairThreads = kWorkerThreads + 32;  // after the workers, one warp copies
+constexpr int kPairThreads = kWorkerThreads + 32;  // one more warp copies
 
 template <int kRows>
 struct PairShape {
-  static constexpr int kValueTiles = kRows / 8;  // columns of B, 8 a product
+  static constexpr int kValueTiles = kRows / 8;  // an mma takes 8 value rows
   static constexpr int kSlices = kStateWidth / kRows;
-  static constexpr int kStages = kRows == 32 ? 5 : 6;  // steps whose Mt is here or under way
+  static constexpr int kStages = kRows == 32 ? 5 : 6;  // steps whose M^T is loaded or in flight
   static constexpr int kSpans = kRows == 8 ? 2 : 1;  // at a time: one value tile alone leaves the tensor cores waiting
   using Slice = StateSlice<kRows, kHalfWidth, kWorkerThreads>;
 };
@@ -44,19 +45,19 @@ struct PairMemory {
   alignas(128) float transition[Of::kStages][4][kQuarterFloats + 8];
   alignas(128) float state[2][Of::Slice::kFloats];  // of even and odd steps
   alignas(128) float message[2][kSideWarps][Of::kValueTiles][32][4];
-  uint64_t full[Of::kStages];      // Mt is there: its bytes
-  uint64_t consumed[Of::kStages];  // the warps of this block have it in registers
+  uint64_t full[Of::kStages];      // M^T has arrived: counts its bytes
+  uint64_t consumed[Of::kStages];  // the warps of this CTA have M^T in registers
   uint64_t received[2][kSideWarps];
 };
 static_assert(sizeof(PairMemory<16>) <= 227 * 1024 && sizeof(PairMemory<32>) <= 227 * 1024);
 
-// The same place in the shared memory of the other block.
+// The same address in the shared memory of CTA `rank` of the pair.
 template <class T>
 __device__ __forceinline__ T* in_block(T* place, int rank) {
   return cooperative_groups::this_cluster().map_shared_rank(place, rank);
 }
 
-// One of the eight working warps.
+// One of the eight sender and owner warps.
 template <int kRows>
 struct PairWarp {
   using Of = PairShape<kRows>;
@@ -64,16 +65,16 @@ struct PairWarp {
 
   PairMemory<kRows>& shared;
   RingPosition<Of::kStages> ring;
-  int take_m, take_s;  // this lane's places: in a stage; in a half state, of even blocks (^ 16 for odd ones)
-  Transition m[2][2];  // [block][span]: the warp's part of Mt is split and kept before it is needed
+  int take_m, take_s;  // this lane's places: in a stage; in a half state, for even blocks (^ 16 for odd ones)
+  Transition m[2][2];  // [block][span]: the warp's columns of M^T, split and kept before they are needed
 
   __device__ __forceinline__ PairWarp(PairMemory<kRows>& memory, int column0, int lane) : shared(memory) {
-    const int g = lane / 4, q = lane % 4;
-    take_m = q * (kQuarterFloats + 8) + column0 + 2 * g;
-    take_s = Of::Slice::place(g, 16 * q);
+    const int quad = lane / 4, member = lane % 4;
+    take_m = member * (kQuarterFloats + 8) + column0 + 2 * quad;
+    take_s = Of::Slice::place(quad, 16 * member);
   }
 
-  // Waits for the next Mt.
+  // Waits for the next M^T and loads this warp's columns of it.
   __device__ __forceinline__ void fetch() {
     wait_parity(&shared.full[ring.stage], ring.parity);
     float2 raw[4][4];
@@ -93,7 +94,7 @@ struct PairWarp {
     for (int b = 0; b < 4; ++b) m[b % 2][b / 2].set(raw[b]);
   }
 
-  // Of block `block` of kSpans spans from `span` on.
+  // Reads block `block` of kSpans spans from `span` on.
   __device__ __forceinline__ void read_state(float4 (&s)[kSpans][kValueTiles], const float* state, int span,
                                              int block) const {
 #pragma unroll
@@ -102,9 +103,9 @@ struct PairWarp {
           state + i % kValueTiles * 8 * kHalfWidth + (span + i / kValueTiles) * 32 + (take_s ^ (block * 16)));
   }
 
-  // half = S Mt over the channels of this thread block.
+  // half = S^T M^T over the channels of this CTA.
   __device__ __forceinline__ void multiply(float (&half)[kValueTiles][4], const float* state) const {
-    constexpr int kUnits = 4 / kSpans;  // unit: one block of kSpans spans
+    constexpr int kUnits = 4 / kSpans;  // a unit is one block of kSpans spans
     float4 s[kSpans][kValueTiles], next[kSpans][kValueTiles];
     read_state(s, state, 0, 0);
     SpanSums<kValueTiles> sums[kSpans];
@@ -130,10 +131,10 @@ struct PairWarp {
 
 struct PairPlace {
   int strip, value_row0;
-  int rank;  // in the pair: the half of the channels that is this block's
+  int rank;  // in the pair: selects this CTA's half of the channels
 };
 
-// Copies this block's half of every Mt. One thread.
+// Copies this CTA's half of every M^T. Called by one thread.
 template <int kRows>
 __device__ __forceinline__ void run_copies(PairMemory<kRows>& shared, const float* half_transition, int64_t step_floats,
                                            int count) {
@@ -152,8 +153,9 @@ __device__ __forceinline__ void run_copies(PairMemory<kRows>& shared, const floa
   }
 }
 
-// Sums for the columns of the other block. The message of step i goes where that of step i - 2 was: it has been read, since all
-// of this block's warps have since waited for messages of step i - 1, which the other block sent after it had finished step i - 2.
+// Sums for the columns of the other CTA. The message of step i overwrites that of step i - 2, which has been read: all
+// warps of this CTA have since waited for messages of step i - 1, which the other CTA sent after it had finished step i
+// - 2.
 template <int kRows>
 __device__ __forceinline__ void run_sender(PairMemory<kRows>& shared, const PairPlace& place, int count, int tile,
                                            int lane) {
@@ -164,7 +166,7 @@ __device__ __forceinline__ void run_sender(PairMemory<kRows>& shared, const Pair
   warp.fetch();
   for (int step = 0; step < count; ++step) {
     const int parity = step % 2;
-    split_barrier(kWorkersBarrier, kWorkerThreads);  // the state that enters this step is there
+    split_barrier(kWorkersBarrier, kWorkerThreads);  // the state that enters this step is complete
     float half[Of::kValueTiles][4];
     warp.multiply(half, shared.state[parity]);
 #pragma unroll
@@ -175,18 +177,19 @@ __device__ __forceinline__ void run_sender(PairMemory<kRows>& shared, const Pair
   }
 }
 
-// Sums for the columns of this block, and the new state.
+// Sums for the columns of this CTA, and the new state.
 template <int kRows>
 __device__ __forceinline__ void run_owner(PairMemory<kRows>& shared, const PairPlace& place, float* results,
                                           int64_t step_floats, int count, int tile, int lane) {
   using Of = PairShape<kRows>;
   constexpr bool kAhead = kRows <= 16;  // B of the next step is loaded during this one
   constexpr uint32_t kMessageBytes = Of::kValueTiles * 512;
-  const int g = lane / 4, q = lane % 4;
+  const int quad = lane / 4, member = lane % 4;
   const int column0 = place.rank * kHalfWidth + tile * kColumns;
   PairWarp<kRows> warp(shared, column0, lane);
-  const int give = Of::Slice::place(2 * q, tile * kColumns + 2 * g);  // one row on, ^ 16 for the second of two rows
-  results += 2 * q * kStateWidth + column0 + 2 * g;
+  const int give =
+      Of::Slice::place(2 * member, tile * kColumns + 2 * quad);  // the second of two rows: one row further, ^ 16
+  results += 2 * member * kStateWidth + column0 + 2 * quad;
   float entering[Of::kValueTiles][4];
   if (kAhead && count > 0) load_pairs(entering, results);
   split_barrier(kWorkersBarrier, kWorkerThreads);
@@ -248,7 +251,7 @@ __device__ __forceinline__ void run_pair_fold(PairMemory<kRows>& shared, const C
     return;
   }
   using Slice = typename PairShape<kRows>::Slice;
-  float* const rows = args.slot_state + first + place.value_row0 * kStateWidth;  // of the slot before step 0
+  float* const rows = args.slot_state + first + place.value_row0 * kStateWidth;  // in the slot before step 0
   float* const own = rows + half * kHalfWidth;
   if (fold.from_initial) {
     const int64_t slot = initial_slot(args.initial, args.has_initial, fold.sequence);
@@ -289,9 +292,9 @@ __device__ __forceinline__ void run_pair(const CarryArgs& args) {
   const bool found =
       find_fold(args.tables, item / static_cast<uint32_t>(args.strips.all), fold, [] { wait_for_previous_grid(); });
   ptx::barrier_cluster_wait(ptx::sem_acquire);
-  if (!found) return;  // both blocks
+  if (!found) return;  // the same for both CTAs
   const PairPlace place{static_cast<int>(item % static_cast<uint32_t>(args.strips.all)), block / 2 * kRows, block % 2};
-  fold.count = live_steps(args, fold, place.strip);  // the same for both blocks
+  fold.count = live_steps(args, fold, place.strip);  // the same for both CTAs
   if (fold.count == 0 && !fold.from_initial) return;
   run_pair_fold<kRows>(shared, args, fold, place);
 }

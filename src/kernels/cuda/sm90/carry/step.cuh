@@ -1,14 +1,16 @@
-// What both kernels of carry share: the order of additions, numbers split for tensor cores, and the state that enters a fold.
+// Shared by both kernels of carry: the order of additions, numbers split for tensor cores, and the state that enters a
+// fold.
 //
-// Which kernel folds a sequence, and with how many value rows a block, follows from how much there is to fold. So that it never shows,
-// every number of S' is summed in one order, and its products stand in the same places of the same mma.sync:
+// The amount of work decides which kernel folds a sequence, and with how many value rows per CTA. The bits must not
+// depend on this choice. So every number of S_next is summed in one order, and its products stand in the same places of
+// the same mma.sync:
 //
-//     block(h, b)   channels 64 h + 16 q + 4 b + {0..3}, q = 0..3: two products, summed by the tensor cores       b = 0..3
-//     span(h, p)    (block(h, 2 p) + block(h, 2 p + 1)) + (low high + high low of both blocks, each summed by the tensor cores)
+//     block(h, b)   channels 64 h + 16 m + 4 b + {0..3}, member m = 0..3: two products, added by tensor cores, b = 0..3
+//     span(h, p)    (block(h, 2 p) + block(h, 2 p + 1)) + (low high + high low of both blocks, each by tensor cores)
 //     half(h)       span(h, 0) + span(h, 1)
-//     S'            (half(0) + half(1)) + B
+//     S_next        (half(0) + half(1)) + B
 //
-// Column q and q + 4 of A, in product j of a block, are channels 2 j and 2 j + 1 of the four with this q.
+// In product j of a block, columns m and m + 4 of A are channels 2 j and 2 j + 1 of the four channels of member m.
 #pragma once
 #include <cstdint>
 
@@ -21,8 +23,8 @@ namespace deltarelay::cuda {
 constexpr int kColumns = 16;  // key columns of a warp
 constexpr int kHalfWidth = kStateWidth / 2;
 
-// Steps of a fold, or 0 when none of its transitions has a number but 0: gates that forget a whole segment leave nothing to carry over
-// it, and B in its slot is the state already. By all threads of the block.
+// Steps of a fold, or 0 if all its transitions are 0. Gates that forget a whole segment leave nothing to carry across
+// it, and B in its slot already is the state. Called by all threads of the CTA.
 __device__ __forceinline__ int live_steps(const CarryArgs& args, const Fold& fold, int strip) {
   bool lives = false;
   for (int step = static_cast<int>(threadIdx.x); step < fold.count; step += static_cast<int>(blockDim.x)) {
@@ -33,15 +35,16 @@ __device__ __forceinline__ int live_steps(const CarryArgs& args, const Fold& fol
   return __syncthreads_or(static_cast<int>(lives)) != 0 ? fold.count : 0;
 }
 
-// x = high + low + at most 2^-23 |x|. `high` is rounded to 11 bits (half away from zero); of `low`, which is exact and
-// has 12, the product drops the last one. A NaN ends up in `low`. (as_tf32 keeps infinities, which costs two instructions more.)
+// x = high + low + at most 2^-23 |x|. `high` is rounded to 11 bits (half away from zero). `low` is exact and has 12
+// bits, of which the product drops the last. A NaN ends up in `low`. as_tf32 would keep infinities, for two more
+// instructions.
 __device__ __forceinline__ void split(float x, uint32_t& high, uint32_t& low) {
   high = (__float_as_uint(x) + 0x1000u) & 0xffffe000u;
   low = __float_as_uint(x - __uint_as_float(high));
 }
 
-// A block of Mt as A operands of two products j: rows g and g + 8 are columns 2 g and 2 g + 1 of the warp (lane = 4 g + q),
-// m[2 j + e] holds them at the channels of column q + 4 e.
+// A block of M^T as A operands of two products j. Rows quad and quad + 8 are columns 2 quad and 2 quad + 1 of the warp.
+// m[2 j + e] holds them at the channels of column member + 4 e.
 struct Transition {
   uint32_t high[2][4], low[2][4];
 
@@ -54,11 +57,11 @@ struct Transition {
   }
 };
 
-// Sums of one span. Tensor cores truncate when they add: no more than two products of the upper parts meet there. The cross products
-// are 2^-11 of these, so that what truncation takes from them does not count.
+// Sums of one span. Tensor cores truncate when they add, so at most two products of the high parts are added there. The
+// cross products are 2^-11 of these: their truncation error is negligible.
 template <int kValueTiles>
 struct SpanSums {
-  float upper[2][kValueTiles][4];  // of each block
+  float upper[2][kValueTiles][4];  // high high, of each block
   float low_high[kValueTiles][4];
   float high_low[kValueTiles][4];
 
@@ -74,8 +77,9 @@ struct SpanSums {
   }
 };
 
-// Block `block`, 0 or 1, of kSpans spans: m[i] and s[i] are of span i. A product waits about 33 cycles for the one before it in its
-// sum, so the products of kSpans * kValueTiles * 3 sums take turns: at least four should, better six.
+// Adds block `block`, 0 or 1, of kSpans spans; m[i] and s[i] belong to span i. A product waits about 33 cycles for the
+// previous one of its sum, so the products of kSpans * kValueTiles * 3 sums interleave: at least four sums are needed,
+// six are better.
 template <int kSpans, int kValueTiles>
 __device__ __forceinline__ void add_block(SpanSums<kValueTiles> (&sums)[kSpans], const Transition* m,
                                           const float4 (&s)[kSpans][kValueTiles], int block) {
@@ -106,7 +110,7 @@ __device__ __forceinline__ void add_block(SpanSums<kValueTiles> (&sums)[kSpans],
   }
 }
 
-// half = the first span of a half, or half + the second.
+// half = the first span of a half, or half + the second span.
 template <int kValueTiles>
 __device__ __forceinline__ void add_span(float (&half)[kValueTiles][4], const SpanSums<kValueTiles>& sums, int span) {
 #pragma unroll
@@ -116,7 +120,8 @@ __device__ __forceinline__ void add_span(float (&half)[kValueTiles][4], const Sp
   }
 }
 
-// Results of a lane: 0 and 2 of value tile n are row 8 n + 2 q, columns k0 + 2 g and + 1; 1 and 3 are row 8 n + 2 q + 1.
+// Results of a lane: 0 and 2 of value tile n are row 8 n + 2 member, columns k0 + 2 quad and + 1; 1 and 3 are the next
+// row.
 template <int kValueTiles>
 __device__ __forceinline__ void load_pairs(float (&to)[kValueTiles][4], const float* lane_first) {
 #pragma unroll
@@ -139,10 +144,10 @@ __device__ __forceinline__ void store_pairs(const float (&from)[kValueTiles][4],
   }
 }
 
-// kSliceRows value rows times kSliceChannels channels (all, or a half) of a state in shared memory, moved by kSliceThreads threads.
-// Pieces of four channels are spread so that both the reads of B operands (16 bytes: channels 16 q + 4 b .. of row g) and the writes
-// of results (8 bytes: columns 2 g .. of a warp, rows 2 q or 2 q + 1) touch every bank once. An odd row, and an odd b, turn the
-// same bit of a place: 16 floats.
+// kSliceRows value rows times kSliceChannels channels (all, or a half) of a state in shared memory, moved by
+// kSliceThreads threads. Pieces of four channels are permuted so that two accesses are free of bank conflicts: reads of
+// B operands (16 bytes: channels 16 member + 4 b .. of row quad), and writes of results (8 bytes: columns 2 quad .. of
+// a warp, rows 2 member or 2 member + 1). An odd row and an odd b flip the same bit of a place: 16 floats.
 template <int kSliceRows, int kSliceChannels, int kSliceThreads>
 struct StateSlice {
   static constexpr int kRows = kSliceRows, kChannels = kSliceChannels, kThreads = kSliceThreads;
@@ -179,7 +184,7 @@ __device__ __forceinline__ void copy_to_slot(float* rows, const float* state, in
   });
 }
 
-// The slice begins at value_row0 of a strip and at channel0 of the caller's state; slot < 0: zero.
+// The slice begins at value_row0 of a strip and at channel0 of the caller's state. slot < 0 gives zeros.
 template <class Slice>
 __device__ __forceinline__ void fill_from_initial(float* state, const StateView& pool, int64_t slot,
                                                   const Strips& strips, int strip, int value_row0, int channel0,
@@ -187,7 +192,7 @@ __device__ __forceinline__ void fill_from_initial(float* state, const StateView&
   constexpr int kEach = Slice::kRows * Slice::kChannels / Slice::kThreads;
   const int head = strips.head_of(strip);
   const StateMatrix matrix = slot < 0 ? StateMatrix{} : state_matrix(pool, slot, head);
-  // Neighbouring threads take neighbouring numbers; how far a thread's numbers are apart follows.
+  // Neighbouring threads take neighbouring numbers. The distance between the numbers of a thread follows from that.
   const bool value_major = matrix.key_step == 1;
   const int row = value_major ? thread / Slice::kChannels : thread % Slice::kRows;
   const int row_step = value_major ? Slice::kThreads / Slice::kChannels : 0;
@@ -196,7 +201,7 @@ __device__ __forceinline__ void fill_from_initial(float* state, const StateView&
   const int first_value = (strip - head * strips.a_head) * kStateWidth + value_row0;
   const int first = (first_value + row) * matrix.value_step + (channel0 + channel) * matrix.key_step;
   const int step = row_step * matrix.value_step + channel_step * matrix.key_step;
-  float numbers[kEach];  // all loads leave before the first is waited for
+  float numbers[kEach];  // all loads are in flight before the first is used
   if (slot < 0) {
 #pragma unroll
     for (int i = 0; i < kEach; ++i) numbers[i] = 0.0f;

@@ -1,8 +1,9 @@
-// Several items of a CTA of the fused walks that has a whole head (a single one, or one of twins: kCtas == kHeads), one after the other. Every
-// role goes through them by itself, along one ring: chunks of the next are loaded and made while the last ones before it are walked and their
-// state is stored.
+// The items of a CTA of the fused walks. A CTA with a whole strip (single or twins) may have several. Every role walks
+// them on its own, along one ring: chunks of the next item are loaded and made while the last chunks of the current one
+// are walked and its state is stored.
 //
-// A CTA's shared memory has `item`, the first one and of a pair the only one, `later`, and how many `items` there are.
+// Shared memory holds the first item (the only one of a pair) in `item`, the others in `later`, and their number in
+// `items`.
 #pragma once
 #include <cstdint>
 
@@ -19,7 +20,8 @@ __device__ __forceinline__ Item& item_at(Shared& shared, int index) {
   return index == 0 ? shared.item : shared.later[index - 1];
 }
 
-// Chunks [part.from, part.to) of an item, from and to one of these places.
+// Restricts an item to chunks [part.from, part.to). `before` and `behind` are the relay places its state comes from and
+// goes to.
 __device__ __forceinline__ void take_part(Item& item, const RelayPart& part, int before, int behind) {
   const bool hands_on = part.to < item.row.chunks;
   item.takes_over = static_cast<int16_t>(part.from > 0 ? before : -1);
@@ -32,14 +34,15 @@ __device__ __forceinline__ void take_part(Item& item, const RelayPart& part, int
   item.row.chunks = part.to - part.from;
 }
 
-// Which items are this CTA's, by one warp; `number` is that of the first, and of a pair both have the same. Items come longest first: the order
-// of CTAs turns from one round of items to the next, so that all have about as much to do. Or all have a share (relay.h).
-template <int kCtas, int kHeads = 1, class Shared>
+// Finds the items of this CTA, by one warp. `number` is that of the first item, and the same for both CTAs of a pair.
+// Items come longest first. The order of CTAs is reversed from one wave of items to the next, so that all CTAs have
+// similar work. Or every CTA has one share (relay.h).
+template <Form kForm, class Shared>
 __device__ __forceinline__ void find_items(const WalkArgs& args, Shared& shared, uint32_t number) {
-  constexpr bool kWhole = kCtas == kHeads;
+  constexpr bool kWhole = has_whole_strip(kForm);
   const uint32_t round = threadIdx.x % 32;
   const uint32_t items =
-      static_cast<uint32_t>(args.row_bound) * static_cast<uint32_t>(args.strips.all) * (kCtas / kHeads);
+      static_cast<uint32_t>(args.row_bound) * static_cast<uint32_t>(args.strips.all) * ctas_a_strip(kForm);
   const RelayLine& line = args.relay.line;
   const bool shares = kWhole && line.shares > 0;
   int beside = 0, share = 0;
@@ -51,25 +54,27 @@ __device__ __forceinline__ void find_items(const WalkArgs& args, Shared& shared,
     part = relay_share(line, args.row_bound, chunks_of, share).part(line, chunks_of, static_cast<int32_t>(round));
     number = part.row < 0 ? items : static_cast<uint32_t>(part.row * args.strips.all + part.head * line.side + beside);
   } else if (kWhole && round > 0) {
-    // Strips of twins are neighbours, and the first CTA has the first of them.
-    number = round * gridDim.x + (round % 2 == 0 ? number : (gridDim.x - 1 - number) ^ (kCtas - 1));
+    // Strips of twins are neighbours; the first CTA has the first of them.
+    number = round * gridDim.x + (round % 2 == 0 ? number : (gridDim.x - 1 - number) ^ (ctas(kForm) - 1));
   }
   Item& item = item_at(shared, static_cast<int>(round));
   const bool found = round < (kWhole ? Shared::kItems : 1) && number < items &&
-                     find_item<2 * kHeads / kCtas>(args, kFusedChunk, item, number);
+                     find_item<halves_a_cta(kForm)>(args, kFusedChunk, item, number);
   if (found && shares) take_part(item, part, (share + 1) * line.side + beside, share * line.side + beside);
   const uint32_t all = __ballot_sync(~0u, found);
-  // Of twins the next item begins with a chunk of the first CTA: so there is one more here perhaps, without a token.
-  if (kHeads > 1 && found && (all >> round) > 1) item.row.chunks += item.row.chunks % 2;
+  // With twins every item begins with a chunk of the first CTA. So an item that is followed by another one gets an even
+  // number of chunks; the added chunk has no tokens.
+  if (kForm == Form::kTwins && found && (all >> round) > 1) item.row.chunks += item.row.chunks % 2;
   if (round == 0) shared.items = __popc(all);
 }
 
-// How a CTA begins, behind the grid before: its items, `number` as above, and the barriers of its ring. False: it has none.
-template <int kCtas, int kHeads = 1, class Shared>
+// Start of a CTA: finds its items (`number` as above) and initialises the barriers of its ring. Returns false if it has
+// no item.
+template <Form kForm, class Shared>
 __device__ __forceinline__ bool begin_items(const WalkArgs& args, Shared& shared, uint32_t number, int rank) {
   wait_to_find(args);
   if (threadIdx.x < 32) {
-    find_items<kCtas, kHeads>(args, shared, number);
+    find_items<kForm>(args, shared, number);
     __syncwarp();
     if (threadIdx.x == 0) {
       shared.suffix.skipped = 0;
@@ -81,10 +86,11 @@ __device__ __forceinline__ bool begin_items(const WalkArgs& args, Shared& shared
   return shared.items > 0;
 }
 
-// All items of this CTA by a role that makes their chunks: make(item, begin), with so many chunks in the items before it.
-template <int kCtas, int kHeads = 1, class Shared, class Make>
+// Calls make(item, begin) for all items of this CTA, by a role that makes chunks. `begin` counts the chunks of the
+// items before.
+template <Form kForm, class Shared, class Make>
 __device__ __forceinline__ void make_items(Shared& shared, Make&& make) {
-  if constexpr (kCtas > kHeads) {
+  if constexpr (!has_whole_strip(kForm)) {
     make(shared.item, 0);
   } else {
     const int items = uniform(shared.items);
@@ -98,8 +104,8 @@ __device__ __forceinline__ void make_items(Shared& shared, Make&& make) {
   }
 }
 
-// The state of a row between two CTAs, by the state group that has half `half` of the values. A barrier of the group and the release or acquire
-// of one thread order what all of it store and load.
+// Hands the state of a row to another CTA, or takes it over, by the state group with half `half` of the values. A
+// barrier of the group plus the release or acquire of one thread orders the stores and loads of the whole group.
 __device__ __forceinline__ RelayMark& mark_of(const WalkArgs& args, int place, int half) {
   return args.relay.marks[2 * place + half];
 }
@@ -124,12 +130,13 @@ __device__ __forceinline__ void take_over(float (&state)[64], const WalkArgs& ar
   load_slot(state, relay_state(args, item.takes_over), at.value_row, at.lane_row, at.lane_column);
 }
 
-// All items of this CTA by one of its state groups: emit(item, position, state) walks the chunks, of which the first lies at `position` of the
-// ring, leaves it behind the last, and does not release that one's stage. kLoadFours: initial states by fours (load_state).
-template <int kCtas, int kHeads, int kStages, bool kLoadFours, class Shared, class Emit>
+// Walks all items of this CTA by one of its state groups. emit(item, position, state) walks the chunks: the first lies
+// at `position` of the ring. It leaves `position` after the last chunk and does not release the last stage. kLoadFours:
+// loads initial states by fours (load_state).
+template <Form kForm, int kStages, bool kLoadFours, class Shared, class Emit>
 __device__ __forceinline__ void emit_items(const WalkArgs& args, Shared& shared, int group, int rank, Emit&& emit) {
   const auto first_thread = [] { return threadIdx.x % kWarpgroup == 0; };
-  constexpr bool kWhole = kCtas == kHeads;
+  constexpr bool kWhole = has_whole_strip(kForm);
   const int items = kWhole ? uniform(shared.items) : 1, half = kWhole ? group : rank;
   RingPosition<kStages> position;
 #pragma unroll 1
@@ -145,13 +152,14 @@ __device__ __forceinline__ void emit_items(const WalkArgs& args, Shared& shared,
       hand_on(state, args, item, half);
     else
       store_exit<kWhole>(state, args, item, half);
-    // The item's last output has been read: by its copy, or by the threads of this group themselves, if the chunk was not whole.
+    // The item's last output has been read from shared memory: by its bulk copy, or by this group's threads if the
+    // chunk was not whole.
     if (first_thread()) ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>{});
     if (kWhole && index + 1 < items && item.row.chunks > 0) {
       named_barrier(kStateBarrier + group, kWarpgroup);
       if (first_thread()) {
         ptx::fence_proxy_async(ptx::space_shared);
-        release_stage<kCtas>(shared, (position.stage + kStages - 1) % kStages, rank);
+        release_stage<kForm>(shared, (position.stage + kStages - 1) % kStages, rank);
       }
     }
   }

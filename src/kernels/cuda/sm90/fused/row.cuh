@@ -1,11 +1,12 @@
-// What the state groups of the fused walks of KDA and GDN share: where a row's state comes from and goes to, outputs, and what does not
-// depend on the gates.
+// Shared by the state groups of the fused walks of KDA and GDN: loads and stores of a row's state, outputs, and
+// arithmetic that does not depend on the gates.
 #pragma once
 #include "kernels/cuda/ptx/barrier.cuh"
 #include "kernels/cuda/ptx/bulk.cuh"
 #include "kernels/cuda/ptx/matrix.cuh"
 #include "kernels/cuda/ptx/number.cuh"
 #include "kernels/cuda/ptx/wgmma.cuh"
+#include "kernels/cuda/sm90/form.h"
 #include "kernels/cuda/sm90/record.h"
 #include "kernels/cuda/sm90/rows/stage.cuh"
 #include "kernels/cuda/sm90/rows/transition.cuh"
@@ -18,45 +19,47 @@ namespace deltarelay::cuda::sm90 {
 
 constexpr int kFusedChunk = 32;
 constexpr int kFusedThreads = 4 * kWarpgroup;
-// Shared memory of a multiprocessor comes in steps, and L1 has the rest of 256 KB: 60 KB beside a CTA of at most so many bytes (the system takes one KB more),
-// else 28. Short rows, whose states come and go, take a tenth longer with these.
+// Largest CTA that still leaves 60 KB of L1. Shared memory is carved out of 256 KB in steps, and the system takes one
+// KB more. Above this size L1 has 28 KB, and short rows, which load and store many states, take 10 % longer.
 constexpr int kRoomForL1 = 195 * 1024;
-// Of a thread of two state groups and of two others: together the whole register file. How few a state group can do with differs from kernel to kernel.
+// Registers per thread of the two state groups and of the two other groups: together the whole register file. The least
+// that a state group needs differs from kernel to kernel.
 template <int kState>
 struct FusedRegisters {
   static constexpr int kStates = kState, kOthers = 65536 / (2 * kWarpgroup) - kState;
 };
 
-// Half of the channels of a state.
+// One half of a state's channels.
 __device__ __forceinline__ float (&half_of(float (&state)[64], int half))[32] {
   return reinterpret_cast<float(&)[32]>(state[32 * half]);
 }
 
-// This lane's place in an 8-column block of an accumulator. Opaque, or the compiler reads the thread's number again in every chunk, and
-// waits for it.
+// This lane's column in an 8-column block of an accumulator. Opaque: the compiler would otherwise read the thread
+// number again in every chunk, and wait for it.
 __device__ __forceinline__ int lane_column_of(int lane) {
   return static_cast<int>(opaque(static_cast<uint32_t>(2 * (lane % 4))));
 }
 
-// This lane's values of a chunk, from its row at `at` on.
+// Loads this lane's values of a chunk, from its row at `at` on.
 __device__ __forceinline__ void load_values(Fragment (&value)[2], uint32_t at) {
 #pragma unroll
   for (int b = 0; b < 2; ++b) value[b] = load_matrix_transposed(at + b * 16 * kRowBytes);
 }
 
-// d += a P^T or a T^T; a has 32 columns.
+// d += a Aqk^T or a (inverse - I)^T; a has 32 columns.
 template <class Element>
 __device__ __forceinline__ void add_triangle(float (&d)[16], const Fragment (&a)[2], uint64_t triangle) {
 #pragma unroll
   for (int k = 0; k < 2; ++k) Wgmma<Element>::times(d, a[k], triangle + operand_step(k * 1024), true);
 }
-// P or T as that operand, at an address, or so many bytes behind a place (operand_place).
+// Aqk or inverse - I as that operand: at an address, or `bytes` behind a place (operand_place).
 __device__ __forceinline__ uint64_t triangle_operand(uint32_t address) { return plain_operand(address, 512, 128); }
 __device__ __forceinline__ uint64_t triangle_operand_at(uint32_t place, int bytes) {
   return plain_operand_at(place, bytes, 512, 128);
 }
 
-// R = strength.xy V - strength.zw K S over K S, where there are values; rows past the end, whose values may be anything, are 0.
+// Overwrites K S by R = strength.xy V - strength.zw K S; without values V is 0. Rows past the end become 0: their
+// values may be NaN.
 template <class Element>
 __device__ __forceinline__ void subtract_prediction(float (&product)[16], const Fragment (&value)[2],
                                                     const float4 (&strength)[4], bool values, int column, int valid) {
@@ -75,7 +78,7 @@ __device__ __forceinline__ void subtract_prediction(float (&product)[16], const 
   if (valid < kFusedChunk) select_tokens(product, column, valid);
 }
 
-// R = weighed - strength.zw K S over K S.
+// Overwrites K S by R = weighed - strength.zw K S.
 __device__ __forceinline__ void subtract_prediction(float (&product)[16], const float (&weighed)[16],
                                                     const float4 (&strength)[4]) {
 #pragma unroll
@@ -83,33 +86,36 @@ __device__ __forceinline__ void subtract_prediction(float (&product)[16], const 
     product[i] = fmaf(i % 2 == 0 ? -strength[i / 4].z : -strength[i / 4].w, product[i], weighed[i]);
 }
 
-// Stage `stage` has been read: one arrival here, and one at its maker.
-template <int kCtas, class Shared>
+// Releases stage `stage`, which has been read: one arrival here, and one at the CTA that makes its chunks.
+template <Form kForm, class Shared>
 __device__ __forceinline__ void release_stage(Shared& shared, int stage, int rank) {
   ptx::mbarrier_arrive(&shared.free[stage]);
-  if (kCtas > 1 && stage % 2 != rank) arrive_in_block(&shared.free[stage], 1 - rank);
+  if (ctas(kForm) > 1 && stage % 2 != rank) arrive_in_block(&shared.free[stage], 1 - rank);
 }
 
-// By one thread of a group that has nothing left to do in this row: the stages of the last `chunks` chunks as they are filled.
-template <int kCtas, class Shared, class Position>
+// Called by one thread of a group that has finished this row. Releases the stages of the last `chunks` chunks as they
+// are filled.
+template <Form kForm, class Shared, class Position>
 __device__ __forceinline__ void release_rest(Shared& shared, uint64_t* filled, Position position, int chunks,
                                              int rank) {
 #pragma unroll 1
   for (int i = 0; i < chunks; ++i) {
     wait_parity(&filled[position.stage], position.parity);
-    release_stage<kCtas>(shared, position.stage, rank);
+    release_stage<kForm>(shared, position.stage, rank);
     position.advance();
   }
 }
 
-// Where the outputs of an item go. In registers: the thread that sends would wait for shared memory, and its group for that thread.
+// Destination of an item's outputs. Kept in registers: the storing thread would wait for shared memory, and its group
+// for that thread.
 struct OutputPlace {
   int token, strip, sequence;
   __device__ __forceinline__ explicit OutputPlace(const Item& item)
       : token(uniform(static_cast<int>(item.token))), strip(uniform(item.strip)), sequence(uniform(item.sequence_at)) {}
 };
 
-// Sends off the output of a chunk from its v tile, by `threads` threads, ahead of which all of it lies there. kWholeChunk: no token is past the end.
+// Stores the output of a chunk from its v tile, by `threads` threads. The whole output must lie there. kWholeChunk: no
+// token is past the end.
 template <class Element, bool kWholeChunk = false>
 __device__ __forceinline__ void send_tile(const FusedMaps& maps, const WalkArgs& args, const OutputPlace& place,
                                           const uint8_t* tile, int chunk, int tokens, int half, int thread,
@@ -122,7 +128,7 @@ __device__ __forceinline__ void send_tile(const FusedMaps& maps, const WalkArgs&
       ptx::cp_async_bulk_tensor(ptx::space_global, ptx::space_shared, &maps.o, at, tile);
       ptx::cp_async_bulk_commit_group();
     }
-  } else {  // a box would run into the next sequence
+  } else {  // a box would overwrite the next sequence
     Element* out = static_cast<Element*>(args.o.data) + place.sequence * args.o.sequence + token * args.o.token +
                    place.strip * args.o.head + half * kHalfWidth;
 #pragma unroll 1
@@ -134,7 +140,7 @@ __device__ __forceinline__ void send_tile(const FusedMaps& maps, const WalkArgs&
   }
 }
 
-// The same by the state group that has left it there.
+// The same, by the state group that wrote the output to shared memory.
 template <class Element, bool kWholeChunk = false>
 __device__ __forceinline__ void send_output(const FusedMaps& maps, const WalkArgs& args, const OutputPlace& place,
                                             const uint8_t* tile, int chunk, int tokens, int half, int group,
@@ -143,8 +149,9 @@ __device__ __forceinline__ void send_output(const FusedMaps& maps, const WalkArg
   send_tile<Element, kWholeChunk>(maps, args, place, tile, chunk, tokens, half, thread, kWarpgroup);
 }
 
-// All outputs of a CTA of a pair, by one warp of its second state group, which has no rows to walk: the state, which says in `done` that an output lies
-// in its v tile, at byte `tile` of a stage, has neither a barrier nor a fence for it in its chain.
+// Stores all outputs of a CTA of a pair, by one warp of its second state group, which has no rows to walk. The first
+// group signals in `done` that an output lies in its v tile, at byte `tile` of a stage. So the chain of the state
+// contains neither a barrier nor a fence for outputs.
 template <class Element, int kStages, class Shared>
 __device__ __forceinline__ void send_outputs(const FusedMaps& maps, const WalkArgs& args, const Item& item,
                                              Shared& shared, int tile, int rank) {
@@ -156,7 +163,7 @@ __device__ __forceinline__ void send_outputs(const FusedMaps& maps, const WalkAr
     const int stage = position.stage;
     wait_parity(&shared.done[stage], position.parity);
     __syncwarp();
-    // The maker in the other CTA writes into this stage, but not over its output.
+    // The other CTA, which makes this stage's chunks, may write into the stage now: it does not write over the output.
     if (lane == 0 && stage % 2 != rank) arrive_in_block(&shared.free[stage], 1 - rank);
     send_tile<Element>(maps, args, place, shared.ring[stage] + tile, chunk, item.tokens, rank, lane, 32);
     __syncwarp();
@@ -168,37 +175,38 @@ __device__ __forceinline__ void send_outputs(const FusedMaps& maps, const WalkAr
   }
 }
 
-// Of a summary, behind K S of a chunk: all warps of the group are done with the chunk before, whose stage is released.
-template <int kCtas, class Shared>
+// In a summary, after K S of a chunk: waits until all warps of the group are done with the previous chunk, and releases
+// its stage.
+template <Form kForm, class Shared>
 __device__ __forceinline__ void release_summarized(Shared& shared, int previous, int rank, int thread, bool values) {
   named_barrier(kStateBarrier + !values, kWarpgroup);
-  if (thread == 0) release_stage<kCtas>(shared, previous, rank);
+  if (thread == 0) release_stage<kForm>(shared, previous, rank);
 }
-// Between chunks of M: true when it has vanished. Then the stage of the chunk before and, as they are filled, those of the other `chunks`
-// are released.
-template <int kCtas, class Shared, class Position>
+// Between chunks of M: returns true if M has vanished. Then releases the stage of the previous chunk and, as they are
+// filled, those of the last `chunks` chunks.
+template <Form kForm, class Shared, class Position>
 __device__ __forceinline__ bool release_vanished(Shared& shared, uint64_t* filled, Position position, int previous,
                                                  int chunks, int rank, int thread, const float (&state)[64],
                                                  float vanish_bound) {
   if (transition_lives(state, vanish_bound)) return false;
   if (thread == 0) {
-    release_stage<kCtas>(shared, previous, rank);
-    release_rest<kCtas>(shared, filled, position, chunks, rank);
+    release_stage<kForm>(shared, previous, rank);
+    release_rest<kForm>(shared, filled, position, chunks, rank);
   }
   return true;
 }
 
-// A slot of the workspace that has the state of a row of this strip.
+// The workspace slot with the state of a row of this strip.
 __device__ __forceinline__ float* slot_at(const WalkArgs& args, const Item& item, int slot) {
   return args.slot_state + (static_cast<int64_t>(slot) * args.strips.all + item.strip) * (kWidth * kWidth);
 }
 
-// A state between two CTAs (relay.h).
+// A state that is handed from one CTA to another (relay.h).
 __device__ __forceinline__ float* relay_state(const WalkArgs& args, int place) {
   return args.relay.states + place * (kWidth * kWidth);
 }
 
-// The state that a row is emitted from, by the state group that has half `half` of the values; kFours as in load_state.
+// Loads the state that enters a row, by the state group with half `half` of the values; kFours as in load_state.
 template <bool kFours>
 __device__ __forceinline__ void load_entry(float (&state)[64], const WalkArgs& args, const Item& item, int half) {
   const StatePlace at(half);
@@ -212,7 +220,7 @@ __device__ __forceinline__ void load_entry(float (&state)[64], const WalkArgs& a
   }
 }
 
-// Brings that state into the L2, by one thread.
+// Prefetches that state into the L2, by one thread.
 __device__ __forceinline__ void prefetch_entry(const WalkArgs& args, const Item& item) {
   const Row& row = item.row;
   const uint8_t* data = nullptr;
@@ -233,7 +241,7 @@ __device__ __forceinline__ void prefetch_entry(const WalkArgs& args, const Item&
   if (reinterpret_cast<uintptr_t>(data) % 16 == 0) prefetch_bytes(data, bytes);
 }
 
-// Where the state goes that a row has been walked to; kFours as in store_state.
+// Stores the state that leaves a row; kFours as in store_state.
 template <bool kFours>
 __device__ __forceinline__ void store_exit(float (&state)[64], const WalkArgs& args, const Item& item, int half) {
   const StatePlace at(half);

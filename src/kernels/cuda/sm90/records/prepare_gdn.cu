@@ -21,8 +21,8 @@ cudaError_t launch_prepare_gdn(const GdnTiles& tiles, const PrepareArgs& args, D
                                cudaStream_t stream) {
   Kernel* const kernel = kernel_of(dtype);
   if (kernel == nullptr) return cudaErrorInvalidValue;
-  // A block per (chunk, q/k head) shares the products among all value heads; a call too small for that gives up the
-  // sharing until every multiprocessor has its resident blocks.
+  // A CTA per (chunk, q/k head) shares the products among all value heads of that head. A small call gives up some of
+  // this sharing until every multiprocessor has its resident CTAs.
   const int64_t pairs = static_cast<int64_t>(args.chunks) * args.heads_qk;
   const int64_t wanted = static_cast<int64_t>(prepare_gdn::kResident) * multiprocessors;
   const int64_t group = args.heads_v / args.heads_qk;
@@ -39,7 +39,7 @@ cudaError_t launch_prepare_gdn(const GdnTiles& tiles, const PrepareArgs& args, D
 cudaError_t load_prepare_gdn(DType dtype) {
   Kernel* const kernel = kernel_of(dtype);
   if (kernel == nullptr) return cudaErrorInvalidValue;
-  // Global memory is read once here, so the first-level cache may shrink until all resident blocks have their memory.
+  // Global memory is read once, so L1 may shrink until all resident CTAs have their shared memory.
   const cudaError_t status =
       cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
   return status != cudaSuccess ? status : load_kernel(kernel, sizeof(prepare_gdn::Shared));

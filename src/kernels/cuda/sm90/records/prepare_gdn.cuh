@@ -1,23 +1,23 @@
-// GDN `prepare`: one thread block per (chunk of 64 tokens, q/k head, some of its value heads) turns raw q, k, g, beta
-// into GdnRecords.
+// GDN `prepare`: one CTA per (chunk of 64 tokens, q/k head, some of its value heads) turns raw q, k, g, beta into
+// GdnRecords.
 //
-// K K^T and Q K^T are formed once and stay in registers, scaled by the norms; what remains for a value head is (kk,
-// qk are those products)
-//     E_ij = e^{Gi-Gj}     P = lower(qk E)     A = strictly_lower(kk E)     X = (I + diag(beta) A)^-1, T = X diag(beta)
-// The 64 x 64 triangle is cut into 16 x 16 blocks and the warp with role r owns the rows of block row r, of the
-// products as of T. With X = T diag(beta)^-1 (unit diagonal), row r of T follows from A and the diagonal blocks of X
-// alone:
-//     X_rb = -(sum over b < m <= r of T_rm A_mb) X_bb      for b = r - 1 .. 0
-// so the warps meet once a head: after each has written its row of A and its own diagonal block.
+// K K^T and Q K^T are formed once, scaled by the norms, and stay in registers as kk and qk. For each value head remains
+//     E_ij = e^{G_i-G_j}     Aqk = lower(qk E)     A = strictly_lower(kk E)     Akk = diag(beta) A
+//     inverse = (I + Akk)^-1
+// A is Akk without beta. The 64 x 64 triangle is cut into 16 x 16 blocks. The warp with role r owns block row r of the
+// products and of the inverse. Row r of the inverse follows from A and the diagonal blocks of the inverse:
+//     inverse_rb = -(sum over b < m <= r of inverse_rm diag(beta_m) A_mb) inverse_bb      for b = r - 1 .. 0
+// So the warps synchronise once per head: after each has written its row of A and its own diagonal block.
 //
-// Matrix operands of that recursion are fp16 (11 bits; bf16 would cost a factor 8 in T). They are bounded: with mu =
-// beta |k|^2 in [0, 2 1/8] and gates <= 0, each token maps the state by (decay <= 1) (I - beta k k^T), of norm <=
-// 1.125, so that
-//     |A_ij| <= max |k|^2,   |X_ij|, |sum T A| <= c beta_i |k_i| |k_j|,   |T_ij| <= c beta_i beta_j |k_i| |k_j|
-// with c = 1.125^62 < 1500. Heads whose numbers could leave fp16 by these bounds (keys that were never normalised, beta
-// far above 2 or negative, NaN) take `solve_wide`, which is fp32 throughout, and slow. So do heads of fp16 data with mu
-// above 1.5: there X no longer decays away from its diagonal, and what the operands round adds up to three times what T
-// itself is rounded by (gates 0, correlated keys, beta near 2: error 5.4e-3, in fp32 1.8e-3).
+// Matrix operands of this recursion are fp16 (11 bits; with bf16 the error of the inverse would be 8 times larger).
+// They are bounded. With mu = beta |k|^2 in [0, 2 1/8] and gates <= 0, a token maps the state by (decay <= 1) (I - beta
+// k k^T), of norm <= 1.125. Hence, with c = 1.125^62 < 1500,
+//     |A_ij| <= max |k|^2,   |inverse_ij|, |sum inverse diag(beta) A| <= c beta_i |k_i| |k_j|,
+//     |inverse_ij beta_j| <= c beta_i beta_j |k_i| |k_j|
+// A head whose numbers could leave fp16 by these bounds (keys that were never normalised, beta far above 2 or negative,
+// NaN) takes `solve_wide`, which is slow and fp32 throughout. So does a head of fp16 data with mu above 1.5: there the
+// inverse no longer decays away from its diagonal, and the round-off of the operands adds up to three times that of
+// storing the inverse (gates 0, correlated keys, beta near 2: error 5.4e-3, in fp32 1.8e-3).
 #pragma once
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -43,23 +43,23 @@ struct GdnTiles {
   CUtensorMap q, k;
 };
 
-// Records of all chunks and value heads. `multiprocessors`: of the device, to spread a small call over it.
+// Writes the records of all chunks and value heads. `multiprocessors` of the device: a small call is spread over them.
 cudaError_t launch_prepare_gdn(const GdnTiles& tiles, const PrepareArgs& args, DType dtype, int32_t multiprocessors,
                                cudaStream_t stream);
 cudaError_t load_prepare_gdn(DType dtype);
 
 namespace prepare_gdn {
 
-// --- Products ------------------------------------------------------------------------------------
+// --- Products --------------------------------------------------------------------------------------------------------
 
-// What the value heads share: this warp's rows of -rk_i rk_j k_i.k_j and scale rq_i rk_j q_i.k_j. The minus is the
-// one of the recursion, where it would cost an instruction per element. Blocks right of the diagonal are not kept.
+// What the value heads share: this warp's rows of -rk_i rk_j k_i.k_j and scale rq_i rk_j q_i.k_j. The minus sign of the
+// recursion is applied here; there it would cost an instruction per element. Blocks right of the diagonal are dropped.
 struct Products {
-  Block kk[kBlocks - 1], qk[kBlocks - 1];  // left of the diagonal; [b] has meaning for b < role
+  Block kk[kBlocks - 1], qk[kBlocks - 1];  // left of the diagonal; [b] is used for b < role
   Block kk_diagonal, qk_diagonal;
 };
 
-// The warp's 16 rows of a tile as A operands. Rows by role, not by warp: see `rotation`.
+// Loads the warp's 16 rows of a tile as A operands. The role, not the warp number, selects the rows: see `rotation`.
 __device__ __forceinline__ void load_operands(Fragment (&operand)[8], uint32_t tile, const Lane& at) {
   const uint32_t base = tile + at.role * kSlab + at.block;
 #pragma unroll
@@ -75,7 +75,7 @@ __device__ __forceinline__ void multiply(float (&product)[32], const Fragment (&
   wgmma_commit();
 }
 
-// Splits the rows of a product at the diagonal block of this warp.
+// Keeps the diagonal block of this warp's rows and the blocks left of it.
 __device__ __forceinline__ void keep_lower(Block (&left)[kBlocks - 1], Block& diagonal, const float (&product)[32],
                                            int role) {
 #pragma unroll
@@ -100,8 +100,8 @@ __device__ __forceinline__ void form_products(Products& products, Shared& shared
   load_operands(k_rows, k_tile, at);
   multiply<Element>(kk, k_rows, keys);
   load_operands(q_rows, shared_address(shared.tiles.q), at);
-  // |q|^2 is the diagonal of Q Q^T. Rows of Q are their own B operand: registers 0, 2 hold rows 0 .. 7, registers 1,
-  // 3 the others.
+  // |q|^2 is the diagonal of Q Q^T. Rows of Q are their own B operand: registers 0 and 2 hold rows 0 .. 7, registers 1
+  // and 3 the others.
   float squares[2][4] = {};
   if (activation.l2norm) {
 #pragma unroll
@@ -150,7 +150,7 @@ __device__ __forceinline__ void form_products(Products& products, Shared& shared
         qk_block.value[4 * n + e] *= (e / 2 ? row_q.y : row_q.x) * column_norm;
       }
     }
-    if (valid < kChunk) {  // the product of a foreign NaN and 0 is no 0
+    if (valid < kChunk) {  // a NaN of another sequence times 0 is NaN: select
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         const bool exists = at.row + 8 * (i / 2 % 2) < valid;
@@ -166,10 +166,10 @@ __device__ __forceinline__ void form_products(Products& products, Shared& shared
   scale(products.kk_diagonal, products.qk_diagonal, at.role);
 }
 
-// --- Gates ---------------------------------------------------------------------------------------
+// --- Gates -----------------------------------------------------------------------------------------------------------
 
-// One warp, tokens 2 lane and 2 lane + 1 of the chunk: sums of gates and what follows from them alone, before the
-// tiles are there.
+// One warp; lane l has tokens 2 l and 2 l + 1 of the chunk. Sums the gates and computes what follows from them alone,
+// before the tiles arrive.
 __device__ __forceinline__ void make_factors(Factors& factors, const Activation& activation, const ChunkPlace& place,
                                              int head, int lane) {
   const TensorView &g = activation.g, &beta = activation.beta;
@@ -186,7 +186,7 @@ __device__ __forceinline__ void make_factors(Factors& factors, const Activation&
   const GateParams gate = gate_params(activation, head, 0, 1);
   float decay[2], strength[2];
 #pragma unroll
-  for (int e = 0; e < 2; ++e) {  // tokens past the end: no decay, no update
+  for (int e = 0; e < 2; ++e) {  // tokens past the end neither decay nor write
     decay[e] = exists[e] ? log2_decay(number_of(raw_g[e], g.dtype), gate) : 0.0f;
     strength[e] = exists[e] ? write_strength(number_of(raw_beta[e], beta.dtype), activation.beta_form) : 0.0f;
   }
@@ -212,13 +212,13 @@ __device__ __forceinline__ void make_factors(Factors& factors, const Activation&
   if (lane == 0) factors.bounded = contracts;
 }
 
-// The same warp, once the norms are known: the record's vectors, and whether fp16 holds this head.
+// The same warp, once the norms are known: writes the record's vectors and tests whether fp16 is enough for this head.
 template <class Element>
 __device__ __forceinline__ void emit_vectors(Factors& factors, const Shared& shared, int lane, int valid,
                                              uint8_t* record) {
   const float2 sum = pair_at(factors.sum, 2 * lane), beta = pair_at(factors.beta, 2 * lane);
   const float2 norm_k = pair_at(shared.norm_k, 2 * lane), norm_q = pair_at(shared.norm_q, 2 * lane);
-  const float last = factors.sum[kChunk - 1];  // that of the last token which exists: those behind it decay nothing
+  const float last = factors.sum[kChunk - 1];  // G_last: tokens past the end do not decay
   const float2 decay = {exp2_approx(sum.x), exp2_approx(sum.y)};
   auto emit = [&](int vector, float x, float y) {
     reinterpret_cast<float2*>(record + vector)[lane] = {2 * lane < valid ? x : 0.0f, 2 * lane + 1 < valid ? y : 0.0f};
@@ -228,12 +228,12 @@ __device__ __forceinline__ void emit_vectors(Factors& factors, const Shared& sha
   emit(GdnRecord::kDiagonal, shared.diagonal[2 * lane], shared.diagonal[2 * lane + 1]);
   emit(GdnRecord::kUpdate, exp2_approx(last - sum.x) * norm_k.x, exp2_approx(last - sum.y) * norm_k.y);
   emit(GdnRecord::kQueryFactor, decay.x * norm_q.x, decay.y * norm_q.y);
-  // With zeros up to the next vector, so that a copy of the record reads nothing unwritten.
+  // Zeros up to the next vector, so that a copy of the record reads no unwritten bytes.
   if (lane == 0) *reinterpret_cast<float4*>(record + GdnRecord::kDecay) = {exp2_approx(last), 0.0f, 0.0f, 0.0f};
 
   // The bounds at the head of this file, with k2 = |k|^2: 1500 beta_i |k_i| |k_j| and 1500 beta_i beta_j |k_i| |k_j|
-  // under 65504, and keys small enough that a beta with which mu is about 1 keeps its digits in fp16. Non-negative
-  // floats compare as integers; a NaN is above all of them and fails.
+  // stay below 65504, and keys are small enough that a beta for which mu is about 1 keeps its digits in fp16.
+  // Non-negative floats compare as integers; a NaN is above all of them and fails.
   const float2 k2 = pair_at(shared.square_k, 2 * lane), mu = {beta.x * k2.x, beta.y * k2.y};
   constexpr float kMostMu = std::is_same_v<Element, __half> ? 1.5f : 2.125f;
   const bool sound = beta.x >= 0.0f && beta.y >= 0.0f && mu.x <= kMostMu && mu.y <= kMostMu;
@@ -246,9 +246,9 @@ __device__ __forceinline__ void emit_vectors(Factors& factors, const Shared& sha
   if (!__all_sync(~0u, sound && fits) && lane == 0) factors.bounded = false;
 }
 
-// --- One value head ------------------------------------------------------------------------------
+// --- One value head --------------------------------------------------------------------------------------------------
 
-// A warp's 16 finished rows, from the stage to the record.
+// Copies a warp's 16 finished rows from shared memory to the record.
 __device__ __forceinline__ void copy_rows(uint8_t* rows, const Scratch& scratch, const Lane& at) {
   __syncwarp();
   const uint4* from = reinterpret_cast<const uint4*>(scratch.stage + at.role * kSlab) + at.lane;
@@ -261,12 +261,13 @@ __device__ __forceinline__ void copy_rows(uint8_t* rows, const Scratch& scratch,
   __syncwarp();
 }
 
-// X of this warp's diagonal block from L = -diag(beta) A. Its 8 x 8 diagonal blocks D1, D2 by forward substitution in
-// fp32, one column per lane: no Neumann product, because powers of L grow (repeated keys) while the inverse stays
-// bounded. Right-looking: a known x[j] goes to all rows below at once, independent FMAs instead of a chain. With E the
-// block of L between them, X = [D1 0; D2 E D1 D2]. `e` is E as an accumulator holds it, which is the B operand E^T; and
-// likewise the accumulator of W = D1^T E^T is the B operand E D1.
-__device__ __forceinline__ Fragment invert_diagonal(Scratch& scratch, const Lane& at, uint32_t e) {
+// The inverse of this warp's diagonal block of I - N, N = -Akk. Forward substitution in fp32, one column per lane,
+// gives its 8 x 8 diagonal blocks inverse_00 and inverse_11. A Neumann series is no option: powers of N grow with
+// repeated keys while the inverse stays bounded. The substitution is right-looking: a known x[j] updates all rows below
+// at once, as independent FMAs instead of a chain. The block below is inverse_10 = inverse_11 N_10 inverse_00. `n10`
+// holds N_10 in accumulator layout, which is the B operand N_10^T. Likewise the accumulator of inverse_00^T N_10^T is
+// the B operand N_10 inverse_00.
+__device__ __forceinline__ Fragment invert_diagonal(Scratch& scratch, const Lane& at, uint32_t n10) {
   const auto& columns = scratch.lower[at.role][at.lane / 8 % 2];
   float x[8];
 #pragma unroll
@@ -282,7 +283,7 @@ __device__ __forceinline__ Fragment invert_diagonal(Scratch& scratch, const Lane
       x[i + 3] = fmaf(l.w, x[j], x[i + 3]);
     }
   }
-  // A lane's column is a row of the transposed block. Lanes 16 .. 31 repeat what lanes 0 .. 15 do.
+  // A lane's column is a row of the transposed block. Lanes 16 .. 31 repeat the work of lanes 0 .. 15.
   uint8_t* row = scratch.corner[at.role][0] + at.lane % 16 * 16;
   if (at.lane < 16) {
     *reinterpret_cast<uint4*>(row) = {Pair<__half>::pack(x[0], x[1]), Pair<__half>::pack(x[2], x[3]),
@@ -290,21 +291,21 @@ __device__ __forceinline__ Fragment invert_diagonal(Scratch& scratch, const Lane
   }
   __syncwarp();
   const Fragment transposed = load_matrix(shared_address(row)), d = load_matrix_transposed(shared_address(row));
-  float w[4] = {}, corner[4] = {};
-  mma<__half>(w, Fragment{transposed.reg[0], 0, 0, 0}, e, 0);
-  mma<__half>(corner, Fragment{0, d.reg[1], 0, 0}, Pair<__half>::pack(w[0], w[1]), 0);
+  float middle[4] = {}, corner[4] = {};  // (N_10 inverse_00)^T, then inverse_10
+  mma<__half>(middle, Fragment{transposed.reg[0], 0, 0, 0}, n10, 0);
+  mma<__half>(corner, Fragment{0, d.reg[1], 0, 0}, Pair<__half>::pack(middle[0], middle[1]), 0);
   return {d.reg[0], Pair<__half>::pack(corner[2], corner[3]), 0, d.reg[1]};
 }
 
-// fp32 in place of the squares: -A below the diagonal, row by row, and column t of T as row t on and above it.
-// Columns are spread so that neither rows nor columns meet in a bank.
+// An fp32 matrix in place of the squares: -A below the diagonal, row by row; on and above it, column t of the inverse
+// as row t. Columns are permuted so that accesses by rows and by columns are free of bank conflicts.
 __device__ __forceinline__ float& wide_at(Scratch& scratch, int row, int column) {
   return reinterpret_cast<float*>(scratch.square)[row * kChunk + (column ^ (row % 32))];
 }
 
 template <bool kDiagonal>
 __device__ __forceinline__ void store_wide(Scratch& scratch, const Block& a, const Lane& at, int column_block) {
-  // This path is rare: none of its addresses is worth a register in the loop of heads.
+  // This path is rare: its addresses should not occupy registers in the loop over heads.
   const int first_row = static_cast<int>(opaque(at.row));
   const int first_column = static_cast<int>(opaque(kBlock * column_block + at.column));
 #pragma unroll
@@ -315,8 +316,8 @@ __device__ __forceinline__ void store_wide(Scratch& scratch, const Block& a, con
   }
 }
 
-// X by plain substitution: X_ij = (i == j) + beta_i sum over j <= m < i of (-A_im) X_mj; one thread a column. Then the
-// warp's rows of X to the stage.
+// Plain substitution, one thread per column: inverse_ij = (i == j) + beta_i sum over j <= m < i of (-A_im) inverse_mj.
+// Then writes the warp's rows of inverse - I to the stage.
 template <class Element>
 __device__ __forceinline__ void solve_wide(Scratch& scratch, const Factors& factors, const Lane& at, int valid) {
   __syncthreads();
@@ -330,7 +331,7 @@ __device__ __forceinline__ void solve_wide(Scratch& scratch, const Factors& fact
         if (m >= t) sum = fmaf(wide_at(scratch, i, m), wide_at(scratch, t, m), sum);
       }
       const float value = i == t ? 1.0f : factors.beta[i] * sum;
-      if (i >= t) wide_at(scratch, t, i) = i < valid ? value : 0.0f;  // 0 times an overflow is no 0
+      if (i >= t) wide_at(scratch, t, i) = i < valid ? value : 0.0f;  // 0 times an overflow is NaN: select
     }
   }
   __syncthreads();
@@ -346,24 +347,33 @@ __device__ __forceinline__ void solve_wide(Scratch& scratch, const Factors& fact
   __syncthreads();
 }
 
-// P and T of one value head. `parity` and `square` alternate from one bounded head to the next.
-template <class Element>
-__device__ __forceinline__ void prepare_head(Shared& shared, const Products& products, const Factors& factors,
-                                             const Lane& at, int valid, uint32_t& parity, uint8_t* record) {
-  Scratch& scratch = shared.scratch;
-  const bool bounded = factors.bounded;
-  // Left to itself the compiler keeps one address per block alive over the loop of heads.
-  const uint32_t lane_block = opaque(at.block);
-  const uint32_t square = shared_address(scratch.square[parity]), stage = shared_address(scratch.stage);
-  if (!bounded) __syncthreads();  // nobody reads the squares any more
+// Shared-memory addresses of a head: its square and the stage, with this lane's offset in a block.
+struct HeadPlace {
+  uint32_t lane_block, square, stage;
+  __device__ __forceinline__ HeadPlace(const Scratch& scratch, const Lane& at, uint32_t parity)
+      // Opaque. The compiler would otherwise keep one address per block alive over the loop of heads.
+      : lane_block(opaque(at.block)),
+        square(shared_address(scratch.square[parity])),
+        stage(shared_address(scratch.stage)) {}
+  __device__ __forceinline__ uint32_t in_square(int row, int column) const {
+    return block_address(square, lane_block, row, column);
+  }
+  __device__ __forceinline__ uint32_t in_stage(int row, int column) const {
+    return block_address(stage, lane_block, row, column);
+  }
+};
 
-  // Left of the diagonal E splits at the start of the row block, e^{Gi-Gstart} e^{Gstart-Gj}: both exponents are <= 0.
-  const float2 row_factor = pair_of_rows(factors.row, at), sum_row = pair_of_rows(factors.sum, at);
+// Aqk and -A left of the diagonal of this warp's block row. There E is split at the start of the block row,
+// e^{G_i-G_start} e^{G_start-G_j}: both exponents are <= 0.
+template <class Element>
+__device__ __forceinline__ void store_left_blocks(Scratch& scratch, const Products& products, const Factors& factors,
+                                                  float2 row_factor, const Lane& at, const HeadPlace& place,
+                                                  bool bounded) {
   const float* columns = factors.column + 8 * at.role * (at.role - 1) + at.column;
 #pragma unroll
   for (int b = 0; b < kBlocks - 1; ++b) {
     if (b >= at.role) continue;
-    Block a, p;
+    Block a, aqk;  // -A and Aqk
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
       const float2 column = pair_at(columns, kBlock * b + 8 * n);
@@ -371,52 +381,43 @@ __device__ __forceinline__ void prepare_head(Shared& shared, const Products& pro
       for (int e = 0; e < 4; ++e) {
         const float ratio = (e / 2 ? row_factor.y : row_factor.x) * (e % 2 ? column.y : column.x);
         a.value[4 * n + e] = products.kk[b].value[4 * n + e] * ratio;
-        p.value[4 * n + e] = products.qk[b].value[4 * n + e] * ratio;
+        aqk.value[4 * n + e] = products.qk[b].value[4 * n + e] * ratio;
       }
     }
-    store_matrix(block_address(stage, lane_block, at.role, b), p.pack<Element>());
+    store_matrix(place.in_stage(at.role, b), aqk.pack<Element>());
     if (bounded)
-      store_matrix(block_address(square, lane_block, at.role, b), a.pack<__half>());
+      store_matrix(place.in_square(at.role, b), a.pack<__half>());
     else
       store_wide<false>(scratch, a, at, b);
   }
+}
 
-  // Diagonal block, element by element. Registers 4, 5 of it lie above the diagonal.
-  Block a, p;
+// Stores the diagonal block of Aqk and returns that of -A, element by element. Its registers 4 and 5 lie above the
+// diagonal.
+template <class Element>
+__device__ __forceinline__ Block store_diagonal_block(const Products& products, const Factors& factors, float2 sum_row,
+                                                      const Lane& at, const HeadPlace& place) {
+  Block a, aqk;  // -A and Aqk
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     const float2 column = pair_at(factors.sum, kBlock * at.role + 8 * (i / 4) + at.column);
-    // Above the diagonal the exponent may be anything: select.
+    // Above the diagonal the exponent is unbounded: select.
     const float ratio = exp2_approx((i / 2 % 2 ? sum_row.y : sum_row.x) - (i % 2 ? column.y : column.x));
     const bool lower = i / 4 < i / 2 % 2, upper = i / 4 > i / 2 % 2;
     const bool keep = lower || (!upper && at.column + i % 2 < at.lane / 4);
     a.value[i] = products.kk_diagonal.value[i] * ratio;
-    p.value[i] = keep ? products.qk_diagonal.value[i] * ratio : 0.0f;
+    aqk.value[i] = keep ? products.qk_diagonal.value[i] * ratio : 0.0f;
   }
-  store_matrix(block_address(stage, lane_block, at.role, at.role), p.pack<Element>());
+  store_matrix(place.in_stage(at.role, at.role), aqk.pack<Element>());
+  return a;
+}
 
-  if (!bounded) {
-    store_wide<true>(scratch, a, at, at.role);
-    copy_rows(record + GdnRecord::kP, scratch, at);
-    solve_wide<Element>(scratch, factors, at, valid);
-    copy_rows(record + GdnRecord::kT, scratch, at);
-    return;
-  }
-
-  const float2 beta_row = pair_of_rows(factors.beta, at);
-#pragma unroll
-  for (int e = 0; e < 2; ++e) {
-    scratch.lower[at.role][0][at.column + e][at.lane / 4] = a.value[e] * beta_row.x;
-    scratch.lower[at.role][1][at.column + e][at.lane / 4] = a.value[6 + e] * beta_row.y;
-  }
-  __syncwarp();
-  const Fragment x_diagonal =
-      invert_diagonal(scratch, at, Pair<__half>::pack(a.value[2] * beta_row.y, a.value[3] * beta_row.y));
-  store_matrix(block_address(square, lane_block, at.role, at.role), x_diagonal);
-  warp_arrive(&shared.rows_ready);
-
-  copy_rows(record + GdnRecord::kP, scratch, at);
-  // X - I to the stage (the record's T), and X diag(beta) as the left operand of what follows.
+// The recursion at the head of this file for this warp's block row, from the diagonal block to the left. Writes
+// inverse - I to the stage.
+template <class Element>
+__device__ __forceinline__ void solve_row(Shared& shared, const Factors& factors, const Lane& at,
+                                          const HeadPlace& place, const Fragment& inverse_diagonal, uint32_t parity) {
+  // Writes inverse - I to the stage and returns inverse diag(beta), the left operand of the recursion.
   auto finish = [&](Block& x, int column_block) {
     Block stored = x;
     if (column_block == at.role) {
@@ -426,7 +427,7 @@ __device__ __forceinline__ void prepare_head(Shared& shared, const Products& pro
         stored.value[i] = diagonal ? 0.0f : stored.value[i];
       }
     }
-    store_matrix(block_address(stage, lane_block, at.role, column_block), stored.pack<Element>());
+    store_matrix(place.in_stage(at.role, column_block), stored.pack<Element>());
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
       const float2 beta = pair_at(factors.beta, kBlock * column_block + 8 * n + at.column);
@@ -436,14 +437,14 @@ __device__ __forceinline__ void prepare_head(Shared& shared, const Products& pro
     return x.pack<__half>();
   };
   auto right = [&](int row_block, int column_block) {
-    return load_matrix_transposed(block_address(square, lane_block, row_block, column_block));
+    return load_matrix_transposed(place.in_square(row_block, column_block));
   };
-  Fragment left[kBlocks];  // T of this row; [kBlocks - 1] is the diagonal block, whatever the role
+  Fragment left[kBlocks];  // inverse diag(beta) of this block row; [kBlocks - 1] is always the diagonal block
   Block x;
 #pragma unroll
   for (int r = 0; r < 4; ++r) {
-    x.value[2 * r] = Pair<__half>::low(x_diagonal.reg[r]);
-    x.value[2 * r + 1] = Pair<__half>::high(x_diagonal.reg[r]);
+    x.value[2 * r] = Pair<__half>::low(inverse_diagonal.reg[r]);
+    x.value[2 * r + 1] = Pair<__half>::high(inverse_diagonal.reg[r]);
   }
   left[kBlocks - 1] = finish(x, at.role);
   wait_parity(&shared.rows_ready, parity);
@@ -460,14 +461,49 @@ __device__ __forceinline__ void prepare_head(Shared& shared, const Products& pro
     add_product(x, y.pack<__half>(), right(b, b));
     left[b] = finish(x, b);
   }
-  copy_rows(record + GdnRecord::kT, scratch, at);
+}
+
+// Aqk and inverse - I of one value head. `parity` and the square alternate from one bounded head to the next.
+template <class Element>
+__device__ __forceinline__ void prepare_head(Shared& shared, const Products& products, const Factors& factors,
+                                             const Lane& at, int valid, uint32_t& parity, uint8_t* record) {
+  Scratch& scratch = shared.scratch;
+  const bool bounded = factors.bounded;
+  const HeadPlace place(scratch, at, parity);
+  if (!bounded) __syncthreads();  // no warp reads the squares any more
+  const float2 row_factor = pair_of_rows(factors.row, at), sum_row = pair_of_rows(factors.sum, at);
+  store_left_blocks<Element>(scratch, products, factors, row_factor, at, place, bounded);
+  const Block a = store_diagonal_block<Element>(products, factors, sum_row, at, place);
+  if (!bounded) {
+    store_wide<true>(scratch, a, at, at.role);
+    copy_rows(record + GdnRecord::kAqk, scratch, at);
+    solve_wide<Element>(scratch, factors, at, valid);
+    copy_rows(record + GdnRecord::kInverse, scratch, at);
+    return;
+  }
+
+  const float2 beta_row = pair_of_rows(factors.beta, at);
+#pragma unroll
+  for (int e = 0; e < 2; ++e) {
+    scratch.lower[at.role][0][at.column + e][at.lane / 4] = a.value[e] * beta_row.x;
+    scratch.lower[at.role][1][at.column + e][at.lane / 4] = a.value[6 + e] * beta_row.y;
+  }
+  __syncwarp();
+  const Fragment inverse_diagonal =
+      invert_diagonal(scratch, at, Pair<__half>::pack(a.value[2] * beta_row.y, a.value[3] * beta_row.y));
+  store_matrix(place.in_square(at.role, at.role), inverse_diagonal);
+  warp_arrive(&shared.rows_ready);
+
+  copy_rows(record + GdnRecord::kAqk, scratch, at);
+  solve_row<Element>(shared, factors, at, place, inverse_diagonal, parity);
+  copy_rows(record + GdnRecord::kInverse, scratch, at);
   parity ^= 1;
 }
 
-// --- Kernel --------------------------------------------------------------------------------------
+// --- Kernel ----------------------------------------------------------------------------------------------------------
 
-// Block numbers: (chunk, q/k head, share of its value heads), the last fastest, so that neighbours read the same rows
-// of q and k.
+// Grid: (chunk, q/k head, share of its value heads), the last fastest, so that neighbours read the same rows of q and
+// k.
 template <class Element>
 __global__ void __launch_bounds__(kThreads, kResident)
     prepare_gdn_kernel(const __grid_constant__ GdnTiles maps, const __grid_constant__ PrepareArgs args,
@@ -481,9 +517,9 @@ __global__ void __launch_bounds__(kThreads, kResident)
     ptx::mbarrier_init(&shared.tiles_ready, 1);
     ptx::mbarrier_init(&shared.rows_ready, kWarps);
     ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster);
-    // The rows of the last block cost four times those of the first, and a warp's number decides on which scheduler
-    // it runs. Resident thread blocks, told apart by their warp slot, therefore turn their roles against each other.
-    // Speed only: a role's arithmetic is the same on any warp.
+    // Rows of the last block row cost four times those of the first, and the warp number decides on which scheduler a
+    // warp runs. So resident CTAs, told apart by their warp slot, rotate their roles against each other. This changes
+    // speed only: a role computes the same on any warp.
     shared.rotation = warp_slot() / kWarps;
   }
   __syncthreads();
@@ -507,7 +543,7 @@ __global__ void __launch_bounds__(kThreads, kResident)
   uint8_t* const records =
       args.prepared + (static_cast<int64_t>(chunk) * args.heads_v + first_head) * GdnRecord::kBytes;
 
-  // While the tiles are on their way, each warp makes the factors of one head.
+  // While the tiles are in flight, each warp makes the factors of one head.
   if (at.role < heads) make_factors(shared.factors[at.role], args.activation, place, first_head + at.role, at.lane);
   wait_parity(&shared.tiles_ready, 0);
   Products products;

@@ -33,7 +33,8 @@ Variant variant_of(const PrepareArgs& args, bool mid_frame) {
 }  // namespace
 
 cudaError_t launch_prepare_kda(const PrepareArgs& args, DType dtype, bool mid_frame, cudaStream_t stream) {
-  // Heads run fastest: neighbours in the grid are neighbours in memory. Several chunks a CTA while that leaves enough CTAs.
+  // The head index runs fastest: neighbours in the grid are neighbours in memory. A CTA takes several chunks if enough
+  // CTAs remain.
   constexpr int kMostPerCta = 8, kMostY = 65535, kEnough = 8 * 1024;
   int per_cta = 1;
   while (per_cta < kMostPerCta && int64_t{args.chunks} * args.heads_v / (2 * per_cta) >= kEnough) per_cta *= 2;

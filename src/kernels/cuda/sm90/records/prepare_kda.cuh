@@ -1,14 +1,17 @@
 // KDA `prepare`: one CTA per (chunk of 32 tokens, value head) turns raw q, k, g, beta into a KdaRecord.
 //
-// A warp owns 8 tokens (a quarter of the chunk), a lane 4 channels of them, so sums of gates and of squares stay inside a warp; only the
-// quarters' totals cross warps. With c the inclusive sum of log2 decays inside a half of the chunk and C the whole half's:
-//     late half:   G - Gmid = c        early half:  Gmid - G = C - c
-// Both are <= 0, so the block of scores between late rows and early columns needs no exponent above 0, whatever the gates are. Scores
-// inside a half come in one of two ways:
-//   mid frame    one product in the frame of the chunk's middle. Exponents reach 16 times the largest decay: gates >= -5 (natural log)
-//                give e^{+-80}, finite in bf16 and fp32. Above the diagonal there may be inf or NaN, which is selected away.
-//   levels       the half is halved again (8, then 4): at each level, later tokens are rows and earlier ones columns, referenced to the
-//                boundary between them, so again no exponent is above 0. The last 4 x 4 blocks are summed pair by pair in fp32.
+// A warp owns 8 tokens (a quarter of the chunk), a lane 4 channels of them. So sums of gates and of squares stay inside
+// a warp; only the totals of the quarters cross warps. Let c be the inclusive sum of log2 decays inside a half of the
+// chunk and c_last the sum over that half:
+//     late half:   G - G_mid = c        early half:  G_mid - G = c_last - c
+// Both are <= 0. So the block of scores between late rows and early columns needs no exponent above 0, whatever the
+// gates are. Scores inside a half come in one of two ways:
+//   mid frame    one product in the frame of the chunk's middle. Exponents reach 16 times the largest decay:
+//                gates >= -5 (natural log) give e^{+-80}, finite in bf16 and fp32. Above the diagonal there may be inf
+//                or NaN; a select removes them.
+//   levels       the half is halved again (8, then 4). At each level later tokens are rows and earlier ones columns, in
+//                the frame of the boundary between them, so no exponent exceeds 0. The last 4 x 4 blocks are summed
+//                pair by pair in fp32.
 #pragma once
 #include "kernels/cuda/args.h"
 #include "kernels/cuda/ptx/barrier.cuh"
@@ -25,35 +28,35 @@ namespace deltarelay::cuda::sm90 {
 
 constexpr int kPrepareThreads = 128;
 constexpr int kQuarter = 8;   // tokens of a warp
-constexpr int kChannels = 4;  // of a lane
+constexpr int kChannels = 4;  // channels of a lane
 
 struct KdaPrepareShared {
   static constexpr int kTile = 32 * kRowBytes;  // one half of the channels
   // Score operands, for each half of the channels: rows of q, rows of k, columns of k.
   static constexpr int kHalf = 3 * kTile;
   uint8_t tiles[2 * kHalf];
-  Triangle lower;                  // L
+  Triangle akk;                    // Akk~
   float quarter_total[4][kWidth];  // sums of log2 decays
-  float norm[2][32];               // scale / |q|, 1 / |k|: their powers of two,
-  float rest[2][32];               // and the rest (record.h)
+  float norm[2][32];               // powers of two of scale rq and of rk,
+  float rest[2][32];               // and their rests sq and sk (record.h)
   float beta[32];
   float gate_bias[kWidth];            // of the head's gate
   float pair_q[8][10], pair_k[8][6];  // levels: [block of 4 tokens][pair]
 };
 
-// Index of (row, column) of a 4 x 4 block among its pairs: with the diagonal (q) and without (k).
+// Index of (row, column) of a 4 x 4 block in the list of its pairs: with the diagonal (q) and without it (k).
 __device__ __forceinline__ constexpr int pair_with_diagonal(int i, int j) { return i * (i + 1) / 2 + j; }
 __device__ __forceinline__ constexpr int pair_below_diagonal(int i, int j) { return i * (i - 1) / 2 + j; }
 
-// Rows of a warp that exist. Rows past the end are read at the last one that exists and selected away afterwards, so that no load waits
-// behind a branch.
+// Which rows of a warp exist. For a row past the end the last existing row is loaded, and a select drops it afterwards:
+// no load waits behind a branch.
 struct Rows {
   int valid;  // may be <= 0
-  int last;   // last row that may be read, relative to the warp's first: may be < 0
-  bool all;   // the warp's tokens all exist
+  int last;   // last row that may be read, relative to the warp's first; may be < 0
+  bool all;   // all tokens of the warp exist
 };
 
-// Calls load(t, row) for this lane's piece of each row. `stride` in bytes.
+// Calls load(t, row) for this lane's piece of each row. `stride` is in bytes.
 template <class Load>
 __device__ __forceinline__ void for_each_row(const void* first, int64_t stride, const Rows& rows, Load load) {
   const uint8_t* row = static_cast<const uint8_t*>(first);
@@ -77,13 +80,14 @@ __device__ __forceinline__ void load_rows(uint2 (&words)[kQuarter], const void* 
   }
 }
 
-// Common gates are raw bounded ones in bf16, rows aligned to 8 bytes: a kernel of their own, free of the others' branches and registers.
+// A common gate is raw bounded, in bf16, with rows aligned to 8 bytes. It has a kernel of its own, without the branches
+// and registers of the other gates.
 template <bool kCommonGate>
 __device__ __forceinline__ bool is_bf16(DType dtype) {
   return kCommonGate || dtype == DType::kBf16;
 }
 
-// Gates as they are stored: fp32, or two 16-bit numbers in the bits of x and of y. Nothing waits for them here.
+// Loads gates as they are stored: fp32, or two 16-bit numbers in the bits of x and of y. Does not wait for the loads.
 template <bool kCommonGate>
 __device__ __forceinline__ void load_gates(float4 (&raw)[kQuarter], const void* first, int64_t stride, DType dtype,
                                            const Rows& rows) {
@@ -144,7 +148,7 @@ __device__ __forceinline__ void activate_as(float (&decay)[kQuarter][kChannels],
   }
 }
 
-// log2 decays; tokens past the end decay nothing.
+// log2 decays. Tokens past the end do not decay.
 template <bool kCommonGate>
 __device__ __forceinline__ void activate_gates(float (&decay)[kQuarter][kChannels], const float4 (&raw)[kQuarter],
                                                const Activation& activation, GateParams common, const float* biases,
@@ -185,20 +189,20 @@ __device__ __forceinline__ uint2 pack(const float (&numbers)[kChannels]) {
   return make_uint2(Pair<Element>::pack(numbers[0], numbers[1]), Pair<Element>::pack(numbers[2], numbers[3]));
 }
 
-// Where this lane's channels of row `row` lie in a tile of two halves that are `half_bytes` apart.
+// Byte offset of this lane's channels of row `row` in a tile of two halves, `half_bytes` apart.
 __device__ __forceinline__ uint32_t lane_offset(int row, int lane, int half_bytes) {
   return (lane / 16) * half_bytes + swizzled_offset(row, lane % 16 / 2) + lane % 2 * 8;
 }
 
-// Operands of this warp's tokens: those of the walk go straight to memory, those of the scores to shared memory.
-// sum: inclusive sums inside the half; total: of the half; other: of the other half.
+// Writes the operands of this warp's tokens: those of the walk to the record, those of the scores to shared memory.
+// `sum`: inclusive sums inside the half; `total`: sum of the half; `other`: sum of the other half.
 template <class Element, bool kMidFrame, bool kLate>
 __device__ __forceinline__ void write_operands(const uint2 (&q)[kQuarter], const uint2 (&k)[kQuarter],
                                                const float (&sum)[kQuarter][kChannels], const float (&total)[kChannels],
                                                const float (&other)[kChannels], float norm_q, float norm_k,
                                                uint8_t* tiles, uint8_t* record, int token, int lane) {
   constexpr int kRowsQ = 0, kRowsK = KdaPrepareShared::kTile, kColumns = 2 * KdaPrepareShared::kTile;
-  float far[kChannels];  // the other half's whole decay, which separates this half from the chunk's far end
+  float far[kChannels];  // decay over the other half, which lies between this half and the far end of the chunk
 #pragma unroll
   for (int c = 0; c < kChannels; ++c) far[c] = exp2_approx(other[c]);
 #pragma unroll
@@ -244,7 +248,7 @@ __device__ __forceinline__ void write_operands(const uint2 (&q)[kQuarter], const
   }
 }
 
-// Score operands of one finer level: 8 (inside a half, between quarters) or 4 (inside a quarter).
+// Writes the score operands of one finer level: 8 (inside a half, between quarters) or 4 (inside a quarter).
 template <class Element, int kLevel>
 __device__ __forceinline__ void write_level(const uint2 (&q)[kQuarter], const uint2 (&k)[kQuarter],
                                             const float (&sum)[kQuarter][kChannels],
@@ -272,7 +276,7 @@ __device__ __forceinline__ void write_level(const uint2 (&q)[kQuarter], const ui
   }
 }
 
-// Scores of the 4 x 4 diagonal blocks of this warp's tokens, pair by pair, before norms.
+// Sums the scores of the 4 x 4 diagonal blocks of this warp's tokens, pair by pair, without norms.
 template <class Element>
 __device__ __forceinline__ void sum_pairs(KdaPrepareShared& shared, const uint2 (&q)[kQuarter],
                                           const uint2 (&k)[kQuarter], const float (&decay)[kQuarter][kChannels],
@@ -312,7 +316,7 @@ __device__ __forceinline__ void sum_pairs(KdaPrepareShared& shared, const uint2 
   }
 }
 
-// Scores of what lies in the score tiles.
+// Multiplies the score tiles.
 template <class Element>
 __device__ __forceinline__ void score_tiles(float (&scores)[16], const KdaPrepareShared& shared) {
   const uint64_t rows = swizzled_operand(shared_address(shared.tiles));
@@ -321,11 +325,112 @@ __device__ __forceinline__ void score_tiles(float (&scores)[16], const KdaPrepar
   pin(scores);
 }
 
+// Inclusive sums over the warp's tokens, in place.
+__device__ __forceinline__ void sum_up(float (&sum)[kQuarter][kChannels]) {
+#pragma unroll
+  for (int t = 1; t < kQuarter; ++t) {
+#pragma unroll
+    for (int c = 0; c < kChannels; ++c) sum[t][c] += sum[t - 1][c];
+  }
+}
+__device__ __forceinline__ void add_to_all(float (&sum)[kQuarter][kChannels], const float (&first)[kChannels]) {
+#pragma unroll
+  for (int t = 0; t < kQuarter; ++t) {
+#pragma unroll
+    for (int c = 0; c < kChannels; ++c) sum[t][c] += first[c];
+  }
+}
+
+// Sums of log2 decays for this lane's channels: of both halves, and of the first quarter of this warp's half.
+struct HalfTotals {
+  float early[kChannels], later[kChannels], first[kChannels];
+  __device__ __forceinline__ HalfTotals(const KdaPrepareShared& shared, int warp, int channel) {
+    float totals[4][kChannels];
+#pragma unroll
+    for (int quarter = 0; quarter < 4; ++quarter) {
+      const float4 four = *reinterpret_cast<const float4*>(&shared.quarter_total[quarter][channel]);
+      totals[quarter][0] = four.x, totals[quarter][1] = four.y;
+      totals[quarter][2] = four.z, totals[quarter][3] = four.w;
+    }
+#pragma unroll
+    for (int c = 0; c < kChannels; ++c) {
+      early[c] = totals[0][c] + totals[1][c];
+      later[c] = totals[2][c] + totals[3][c];
+      first[c] = warp < 2 ? totals[0][c] : totals[2][c];
+    }
+  }
+};
+
+// Rows and columns of this lane's scores. Warps 0 and 1 have the rows of q, warps 2 and 3 those of k.
+struct ScorePlace {
+  int row_block, row, column;
+  __device__ __forceinline__ ScorePlace(int warp, int lane)
+      : row_block(warp & 1), row(row_block * 16 + lane / 4), column(2 * (lane % 4)) {}
+  __device__ __forceinline__ int row_of(int i) const { return row + 4 * (i & 2); }
+  __device__ __forceinline__ int column_of(int i) const { return 8 * (i / 4) + column + (i & 1); }
+};
+
+// Replaces the scores of token pairs that differ at level kLevel by those of the finer tiles, which lie in shared
+// memory.
+template <class Element, int kLevel>
+__device__ __forceinline__ void refine_scores(float (&scores)[16], const KdaPrepareShared& shared,
+                                              const ScorePlace& at) {
+  float finer[16];
+  score_tiles<Element>(finer, shared);
+#pragma unroll
+  for (int i = 0; i < 16; ++i) {
+    const int differ = at.row_of(i) ^ at.column_of(i);
+    scores[i] = differ >= kLevel && differ < 2 * kLevel ? finer[i] : scores[i];
+  }
+}
+
+// Replaces the scores of the 4 x 4 diagonal blocks by those of sum_pairs, with norms.
+__device__ __forceinline__ void take_pairs(float (&scores)[16], const KdaPrepareShared& shared, const ScorePlace& at,
+                                           int warp) {
+#pragma unroll
+  for (int i = 0; i < 16; ++i) {
+    const int r = at.row_of(i), c = at.column_of(i);
+    if ((r ^ c) >= 4 || c > r) continue;
+    if (warp < 2)
+      scores[i] = shared.pair_q[r / 4][pair_with_diagonal(r % 4, c % 4)] * shared.norm[0][r] * shared.norm[1][c];
+    else if (c < r)
+      scores[i] = shared.pair_k[r / 4][pair_below_diagonal(r % 4, c % 4)] * shared.norm[1][r] * shared.norm[1][c];
+  }
+}
+
+// Aqk~ below the diagonal to the record, Akk~ to shared memory. Scores above the diagonal may be inf or NaN: select.
+template <class Element>
+__device__ __forceinline__ void write_scores(const float (&scores)[16], KdaPrepareShared& shared, uint8_t* record,
+                                             const ScorePlace& at, int warp, int lane) {
+  if (warp < 2) {
+#pragma unroll
+    for (int block = 0; block < 4; ++block) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int i = 4 * block + 2 * r;
+        const float factor = shared.rest[0][at.row_of(i)];
+        const float low = at.column_of(i) < at.row_of(i) ? scores[i] * factor : 0.0f,
+                    high = at.column_of(i + 1) < at.row_of(i + 1) ? scores[i + 1] * factor : 0.0f;
+        *reinterpret_cast<uint32_t*>(record + KdaRecord::kAqk + block * 512 + (at.row_block * 2 + r) * 128 +
+                                     (lane / 4) * 16 + at.column * 2) = Pair<Element>::pack(low, high);
+      }
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < 16; i += 2) {
+      const int r = at.row_of(i), c = at.column_of(i);
+      const float strength = shared.beta[r] * shared.rest[1][r] * shared.rest[1][r];
+      *reinterpret_cast<float2*>(&shared.akk.row[r][c]) = {c < r ? scores[i] * strength : 0.0f,
+                                                           c + 1 < r ? scores[i + 1] * strength : 0.0f};
+    }
+  }
+}
+
 // One chunk of one head by all threads of the CTA.
 template <class Element, bool kMidFrame, bool kCommonGate>
 __device__ __forceinline__ void prepare_chunk(const PrepareArgs& args, KdaPrepareShared& shared,
                                               const ChunkPlace& place, int chunk, int head, const GateParams& gate) {
-  // Opaque, or the compiler keeps every address of a chunk in registers from one chunk to the next.
+  // Opaque. The compiler would otherwise keep every address of a chunk in registers from one chunk to the next.
   const int thread = static_cast<int>(opaque(threadIdx.x)), warp = thread / 32, lane = thread % 32;
   const int token = warp * kQuarter, channel = lane * kChannels;
   const Rows rows = {place.valid - token, place.valid - 1 - token, place.valid - token >= kQuarter};
@@ -351,11 +456,7 @@ __device__ __forceinline__ void prepare_chunk(const PrepareArgs& args, KdaPrepar
   float sum[kQuarter][kChannels];  // log2 decays, then their inclusive sums
   activate_gates<kCommonGate>(sum, raw, args.activation, gate, shared.gate_bias + channel, rows);
   if constexpr (!kMidFrame) sum_pairs<Element>(shared, q, k, sum, token, lane);
-#pragma unroll
-  for (int t = 1; t < kQuarter; ++t) {
-#pragma unroll
-    for (int c = 0; c < kChannels; ++c) sum[t][c] += sum[t - 1][c];
-  }
+  sum_up(sum);
   *reinterpret_cast<float4*>(&shared.quarter_total[warp][channel]) = {sum[7][0], sum[7][1], sum[7][2], sum[7][3]};
 
   float squares[2 * kQuarter], dots[kQuarter];
@@ -368,7 +469,7 @@ __device__ __forceinline__ void prepare_chunk(const PrepareArgs& args, KdaPrepar
     squares[kQuarter + t] = fmaf(ks[0], ks[0], fmaf(ks[1], ks[1], fmaf(ks[2], ks[2], ks[3] * ks[3])));
     dots[t] = fmaf(qs[0], ks[0], fmaf(qs[1], ks[1], fmaf(qs[2], ks[2], qs[3] * ks[3])));
   }
-  float norm = 1.0f;  // lanes 0-7: of q, 8-15: of k
+  float norm = 1.0f;  // lanes 0-7: of q; lanes 8-15: of k
   if (args.activation.l2norm) norm = rsqrtf(sum_over_lanes<16>(squares, lane) + kL2NormEpsilon);
   if (lane < 8) norm *= args.activation.scale;
   const auto [power, rest] = power_and_rest(norm);
@@ -388,99 +489,45 @@ __device__ __forceinline__ void prepare_chunk(const PrepareArgs& args, KdaPrepar
     put(KdaRecord::kQueryFactor, shared.rest[0][lane]);
   }
   if (lane < kQuarter) *reinterpret_cast<float*>(record + KdaRecord::kDiagonal + (token + lane) * 4) = diagonal;
-  float totals[4][kChannels];
-#pragma unroll
-  for (int quarter = 0; quarter < 4; ++quarter) {
-    const float4 four = *reinterpret_cast<const float4*>(&shared.quarter_total[quarter][channel]);
-    totals[quarter][0] = four.x, totals[quarter][1] = four.y, totals[quarter][2] = four.z, totals[quarter][3] = four.w;
-  }
-  float early[kChannels], later[kChannels], first_total[kChannels];
-#pragma unroll
-  for (int c = 0; c < kChannels; ++c) {
-    early[c] = totals[0][c] + totals[1][c];
-    later[c] = totals[2][c] + totals[3][c];
-    first_total[c] = warp < 2 ? totals[0][c] : totals[2][c];  // of this half's first quarter
-  }
-  if (warp % 2 == 1) {
-#pragma unroll
-    for (int t = 0; t < kQuarter; ++t) {
-#pragma unroll
-      for (int c = 0; c < kChannels; ++c) sum[t][c] += first_total[c];
-    }
-  }
+  const HalfTotals total(shared, warp, channel);
+  if (warp % 2 == 1) add_to_all(sum, total.first);
   if (warp >= 2) {
-    write_operands<Element, kMidFrame, true>(q, k, sum, later, early, norm, norm, shared.tiles, record, token, lane);
+    write_operands<Element, kMidFrame, true>(q, k, sum, total.later, total.early, norm, norm, shared.tiles, record,
+                                             token, lane);
   } else {
     if (warp == 0) {
       *reinterpret_cast<float4*>(record + KdaRecord::kDecay + channel * 4) = {
-          exp2_approx(early[0] + later[0]), exp2_approx(early[1] + later[1]), exp2_approx(early[2] + later[2]),
-          exp2_approx(early[3] + later[3])};
+          exp2_approx(total.early[0] + total.later[0]), exp2_approx(total.early[1] + total.later[1]),
+          exp2_approx(total.early[2] + total.later[2]), exp2_approx(total.early[3] + total.later[3])};
     }
-    write_operands<Element, kMidFrame, false>(q, k, sum, early, later, norm, norm, shared.tiles, record, token, lane);
+    write_operands<Element, kMidFrame, false>(q, k, sum, total.early, total.later, norm, norm, shared.tiles, record,
+                                              token, lane);
   }
   ptx::fence_proxy_async(ptx::space_shared);
   __syncthreads();
   float scores[16];
   score_tiles<Element>(scores, shared);
-
-  const int row_block = warp & 1, row = row_block * 16 + lane / 4, column = 2 * (lane % 4);
-  auto row_of = [&](int i) { return row + 4 * (i & 2); };
-  auto column_of = [&](int i) { return 8 * (i / 4) + column + (i & 1); };
+  const ScorePlace at(warp, lane);
   if constexpr (!kMidFrame) {
     auto refine = [&](auto level) {
       constexpr int kLevel = decltype(level)::value;
       __syncthreads();
-      write_level<Element, kLevel>(q, k, sum, first_total, norm, norm, shared.tiles, token, lane);
+      write_level<Element, kLevel>(q, k, sum, total.first, norm, norm, shared.tiles, token, lane);
       ptx::fence_proxy_async(ptx::space_shared);
       __syncthreads();
-      float finer[16];
-      score_tiles<Element>(finer, shared);
-#pragma unroll
-      for (int i = 0; i < 16; ++i) {
-        const int differ = row_of(i) ^ column_of(i);
-        scores[i] = differ >= kLevel && differ < 2 * kLevel ? finer[i] : scores[i];
-      }
+      refine_scores<Element, kLevel>(scores, shared, at);
     };
     refine(std::integral_constant<int, 8>{});
     refine(std::integral_constant<int, 4>{});
-#pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      const int r = row_of(i), c = column_of(i);
-      if ((r ^ c) >= 4 || c > r) continue;
-      if (warp < 2)
-        scores[i] = shared.pair_q[r / 4][pair_with_diagonal(r % 4, c % 4)] * shared.norm[0][r] * shared.norm[1][c];
-      else if (c < r)
-        scores[i] = shared.pair_k[r / 4][pair_below_diagonal(r % 4, c % 4)] * shared.norm[1][r] * shared.norm[1][c];
-    }
+    take_pairs(scores, shared, at, warp);
   }
-
-  if (warp < 2) {  // P below the diagonal; above it anything may stand: select
-#pragma unroll
-    for (int block = 0; block < 4; ++block) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const int i = 4 * block + 2 * r;
-        const float factor = shared.rest[0][row_of(i)];
-        const float low = column_of(i) < row_of(i) ? scores[i] * factor : 0.0f,
-                    high = column_of(i + 1) < row_of(i + 1) ? scores[i + 1] * factor : 0.0f;
-        *reinterpret_cast<uint32_t*>(record + KdaRecord::kP + block * 512 + (row_block * 2 + r) * 128 +
-                                     (lane / 4) * 16 + column * 2) = Pair<Element>::pack(low, high);
-      }
-    }
-  } else {
-#pragma unroll
-    for (int i = 0; i < 16; i += 2) {
-      const int r = row_of(i), c = column_of(i);
-      const float strength = shared.beta[r] * shared.rest[1][r] * shared.rest[1][r];
-      *reinterpret_cast<float2*>(&shared.lower.row[r][c]) = {c < r ? scores[i] * strength : 0.0f,
-                                                             c + 1 < r ? scores[i + 1] * strength : 0.0f};
-    }
-  }
+  write_scores<Element>(scores, shared, record, at, warp, lane);
   __syncthreads();
-  if (warp == 0) write_inverse<Element>(shared.lower, record + KdaRecord::kT, lane);
+  if (warp == 0) write_inverse<Element>(shared.akk, record + KdaRecord::kInverse, lane);
 }
 
-// CTA (head, block of `per_cta` chunks). A CTA that walks several chunks of one head looks up its gate's constants once.
+// Grid: (head, group of `per_cta` chunks). A CTA that takes several chunks of one head looks up its gate constants
+// once.
 template <class Element, bool kMidFrame, bool kCommonGate>
 __global__ void __launch_bounds__(kPrepareThreads, kCommonGate ? 4 : 3)
     prepare_kda_kernel(const __grid_constant__ PrepareArgs args, int per_cta) {
@@ -497,7 +544,7 @@ __global__ void __launch_bounds__(kPrepareThreads, kCommonGate ? 4 : 3)
   for (int chunk = first; chunk < first + per_cta; ++chunk) {
     ChunkPlace place;
     if (!find_chunk(args.tables, chunk, KdaRecord::kChunk, place)) return;
-    if (chunk > first) __syncthreads();  // the inverse of the chunk before reads shared memory
+    if (chunk > first) __syncthreads();  // the inverse of the previous chunk reads shared memory
     prepare_chunk<Element, kMidFrame, kCommonGate>(args, shared, place, chunk, head, gate);
   }
 }

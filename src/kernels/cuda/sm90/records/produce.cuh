@@ -1,42 +1,41 @@
-// The producer warp of the walk: bulk copies in, outputs out.
+// The producer warp of the walk: loads stages and stores outputs.
 //
-// CTAs of a cluster need some operands in common: the two CTAs of one strip everything but the values, neighbouring strips of one key head q and
-// k. Each brings in its share of those and sends it to all, so that they leave the L2 once. A stage may then be filled again only when all
-// CTAs are done with theirs: their producers tell each other.
+// CTAs of a cluster share operands: the two CTAs of one strip all but the values, neighbouring strips of one key head q
+// and k. Each CTA loads its share of them and multicasts it to all, so that the L2 is read once. A stage may be loaded
+// again only when all CTAs are done with it: their producers signal each other.
 #pragma once
 #include <type_traits>
 
 #include "kernels/cuda/ptx/barrier.cuh"
 #include "kernels/cuda/ptx/bulk.cuh"
+#include "kernels/cuda/sm90/form.h"
 #include "kernels/cuda/sm90/rows/stage.cuh"
 #include "kernels/cuda/sm90/rows/walk_maps.h"
 
 namespace deltarelay::cuda::sm90 {
 
-// Place of a CTA among those that share operands: 1, 2 or 4.
+// Place of a CTA in its cluster of 1, 2 or 4.
 struct Cluster {
   int size, rank;
   __device__ __forceinline__ uint16_t all() const { return static_cast<uint16_t>((1 << size) - 1); }
 };
 
-// One warp: fills stages, and sends outputs off. In order: the stage of chunk c is free when its output has left.
-// `kTiles`: CTAs over the values of one strip.
-template <class Stage, class Element, int kTiles, bool kEmit>
+// One warp loads stages and stores outputs, in order: the stage of chunk c is free when its output has been read.
+template <class Stage, class Element, Form kForm, bool kEmit>
 __device__ __forceinline__ void produce(const WalkMaps& maps, const WalkArgs& args, WalkShared<Stage>& shared,
                                         const Cluster& cluster) {
   using Record = typename Stage::Record;
-  using Place = std::conditional_t<kEmit, Stage, typename Stage::Summary>;  // of a chunk in the ring
-  constexpr int kChunk = Record::kChunk, kHalfBytes = kChunk * kRowBytes, kHalves = 2 / kTiles;
+  using Place = std::conditional_t<kEmit, Stage, typename Stage::Summary>;  // layout of a stage
+  constexpr int kChunk = Record::kChunk, kHalfBytes = kChunk * kRowBytes, kHalves = halves_a_cta(kForm);
   const Item& item = shared.item;
   const int lane = threadIdx.x % 32, chunks = item.row.chunks;
   const int key_head = item.key_head;
-  // The part of the record that this CTA brings in: of two one half each.
+  // The bytes of the record that this CTA loads: a CTA of a pair loads one half.
   constexpr int kFrom = kEmit ? 0 : Record::kSummary, kMiddle = kFrom + (Record::kBytes - kFrom) / 32 * 16;
-  const int part = kTiles == 2 && cluster.rank == 1 ? kMiddle : kFrom;
-  const int part_bytes = (kTiles == 2 && cluster.rank == 0 ? kMiddle : Record::kBytes) - part;
+  const int part = kForm == Form::kPair && cluster.rank == 1 ? kMiddle : kFrom;
+  const int part_bytes = (kForm == Form::kPair && cluster.rank == 0 ? kMiddle : Record::kBytes) - part;
   const uint8_t* record = args.prepared + (item.chunk * args.heads_v + item.head) * Record::kBytes + part;
   const int64_t record_step = static_cast<int64_t>(args.heads_v) * Record::kBytes;
-
   auto load = [&](int chunk, int stage_index) {
     uint8_t* stage = shared.ring + stage_index * Place::kBytes;
     uint64_t* full = &shared.full[stage_index];
@@ -44,7 +43,7 @@ __device__ __forceinline__ void produce(const WalkMaps& maps, const WalkArgs& ar
     constexpr int kRawHalves = Stage::kRawTiles ? (kEmit ? 4 : 2) : 0;
     constexpr uint32_t kBytes = (Record::kBytes - kFrom) + (kHalves + kRawHalves) * kHalfBytes;
     ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, full, kBytes);
-    // Halves of a tile of q or k, dealt out to the CTAs of the cluster from CTA `first` on.
+    // Halves of a tile of q or k, distributed over the CTAs of the cluster from CTA `first` on.
     auto load_shared = [&](uint8_t* tile, const CUtensorMap& map, int first) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -63,7 +62,7 @@ __device__ __forceinline__ void produce(const WalkMaps& maps, const WalkArgs& ar
     }
     uint8_t* to = stage + Place::kRecord + part;
     const uint8_t* from = record + chunk * record_step;
-    if constexpr (kTiles == 1)
+    if constexpr (kForm == Form::kSingle)
       ptx::cp_async_bulk(ptx::space_cluster, ptx::space_global, to, from, part_bytes, full);
     else
       ptx::cp_async_bulk(ptx::space_cluster, ptx::space_global, to, from, part_bytes, full, cluster.all());
@@ -78,7 +77,7 @@ __device__ __forceinline__ void produce(const WalkMaps& maps, const WalkArgs& ar
     const int token = static_cast<int>(item.token) + chunk * kChunk, valid = item.tokens - chunk * kChunk;
     if (valid >= kChunk) {
       if (lane == 0) {
-        // The proxy fence of the writers' stores: behind the barrier, it orders them as well and costs the chain nothing.
+        // One proxy fence for the stores of all writers. Behind the barrier it orders them too, outside of their chain.
         ptx::fence_proxy_async(ptx::space_shared);
 #pragma unroll
         for (int half = 0; half < kHalves; ++half) {
@@ -88,7 +87,7 @@ __device__ __forceinline__ void produce(const WalkMaps& maps, const WalkArgs& ar
         ptx::cp_async_bulk_commit_group();
         ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>{});
       }
-    } else {  // a box would run into the next sequence
+    } else {  // a box would overwrite the next sequence
       Element* out = static_cast<Element*>(args.o.data) + item.sequence_at * args.o.sequence + token * args.o.token +
                      item.strip * args.o.head;
 #pragma unroll 1
@@ -100,17 +99,16 @@ __device__ __forceinline__ void produce(const WalkMaps& maps, const WalkArgs& ar
     }
     __syncwarp();
   };
-
   RingPosition<Place::kStages> position;
   for (int chunk = 0; chunk < chunks + Place::kStages; ++chunk) {
     const int leaving = chunk - Place::kStages, stage = position.stage;
-    const uint32_t parity = position.parity ^ 1;  // of the use before
+    const uint32_t parity = position.parity ^ 1;  // of the previous use
     const bool waits = leaving >= 0 && chunk < chunks && cluster.size > 1;
     if (leaving >= chunks) break;
     if (leaving >= 0) {
       wait_parity(&shared.done[stage], parity);
-      __syncwarp();  // no lane may still look for a phase that the load of another brings to its end
-      // Only where someone waits for it: what is on its way to a CTA that ends would find another one in its place.
+      __syncwarp();  // no lane may still test a phase that the load by another lane completes
+      // Only if some CTA waits: an arrival in flight to a CTA that has ended could reach another one in its place.
       if (waits && lane < cluster.size) arrive_in_block(&shared.free[stage], lane);
       if constexpr (kEmit) store(leaving, shared.ring + stage * Place::kBytes + Place::kV);
     }

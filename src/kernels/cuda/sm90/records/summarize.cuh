@@ -1,7 +1,8 @@
 // `summarize`: a segment as an affine map of the state, S_out = M S_in + B.
 //
-// B walks from zero with the values, M from the identity without them; both read the same operands. A pair of CTAs has them: in each, one
-// state group walks 64 rows of B^T, the other the same rows of M^T. No queries, no outputs.
+// B starts from zero and takes the values; M starts from the identity and takes none. Both read the same operands. In
+// each CTA of a pair, one state group walks 64 rows of B^T and the other the same rows of M^T. There are no queries and
+// no outputs.
 #pragma once
 #include "kernels/cuda/ptx/barrier.cuh"
 #include "kernels/cuda/ptx/wgmma.cuh"
@@ -10,7 +11,7 @@
 
 namespace deltarelay::cuda::sm90 {
 
-// The last `chunks` chunks of M's group once M has vanished.
+// Releases the last `chunks` chunks of M's group once M has vanished.
 template <class Stage, class Position>
 __device__ __forceinline__ void finish_vanished(WalkShared<Stage>& shared, Position position, int chunks) {
 #pragma unroll 1
@@ -31,9 +32,9 @@ __device__ __forceinline__ void summarize_chunks(const WalkArgs& args, WalkShare
   using Product = Wgmma<Element>;
   constexpr bool kScalarGate = View::kScalarGate;
   constexpr int kChunk = View::kChunk, kBlocks = View::kBlocks;
-  // Opaque, or the compiler reads the number from its special register in every chunk.
+  // Opaque. The compiler would otherwise read the thread number from its special register in every chunk.
   const int thread = static_cast<int>(opaque(threadIdx.x) % kWarpgroup), lane = thread % 32, warp = thread / 32;
-  const int column = 2 * (lane % 4);  // place in an 8-column block of an accumulator
+  const int column = 2 * (lane % 4);  // this lane's column in an 8-column block of an accumulator
   const int chunks = shared.item.row.chunks, tokens = shared.item.tokens;
   const uint32_t v_offset = Summary::kV + swizzled_offset(8 * (lane / 16) + lane % 8, 2 * warp + lane / 8 % 2);
   const uint32_t ring_address = shared_address(shared.ring);
@@ -43,7 +44,7 @@ __device__ __forceinline__ void summarize_chunks(const WalkArgs& args, WalkShare
     const View view = {opaque(ring_address + position.stage * Summary::kBytes)};
     const int valid = tokens - chunk * kChunk;
     Fragment operand[8], update[kBlocks], value[kBlocks];
-    float product[kChunk / 2];  // K S, then R, then U = R + T R
+    float product[kChunk / 2];  // K S, then R, then V_new
 #pragma unroll
     for (int k = 0; k < 8; ++k) operand[k] = pack_block<Element>(state, k);
     wait_parity(&shared.full[position.stage], position.parity);
@@ -53,8 +54,8 @@ __device__ __forceinline__ void summarize_chunks(const WalkArgs& args, WalkShare
     for (int k = 0; k < 8; ++k) Product::times(product, operand[k], view.read() + View::channels(k), k > 0);
     wgmma_commit();
 
-    __syncwarp();  // or the compiler puts what follows between the products
-    // Behind K S: what R needs, and its share of the values, so that one FFMA a number is left when K S is there.
+    __syncwarp();  // keeps the compiler from moving what follows between the products
+    // Behind K S: the operands of R. The values are multiplied here, so that one FFMA per number is left after K S.
     float2 read[kChunk / 8], beta[kChunk / 8];
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) value[b] = load_matrix_transposed(view.address + v_offset + b * 16 * kRowBytes);
@@ -76,7 +77,7 @@ __device__ __forceinline__ void summarize_chunks(const WalkArgs& args, WalkShare
       for (int i = 0; i < kChunk / 2; ++i) product[i] *= i % 2 == 0 ? factor[i / 4].x : factor[i / 4].y;
     }
 #pragma unroll
-    for (int b = 0; b < kBlocks; ++b) update[b] = pack_block<Element>(product, b);  // (update U)^T
+    for (int b = 0; b < kBlocks; ++b) update[b] = pack_block<Element>(product, b);  // (update factor V_new)^T
 
     wgmma_fence();
 #pragma unroll

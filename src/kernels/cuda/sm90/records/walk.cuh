@@ -1,25 +1,31 @@
-// The walk of one segment (or whole sequence) of one head by a CTA or a pair of CTAs: `summarize` and `emit` from the records that `prepare`
-// left.
+// The walk of one segment (or whole sequence) of one strip by a CTA or a pair of CTAs: `summarize` and `emit` from the
+// records of `prepare`.
 //
-// Per chunk, with S the state that enters it, in the terms of record.h (K: k+ or k, Q: q+ or q, K^: k^ or k):
-//     R = beta V - read K S      U = R + T R      O = query Q S + P U + diagonal U      S <- decay S + K^^T (update U)
-// Three products depend on each other (K S, T R, K^T U); Q S and P U fill the gaps. A summary has no Q S, P U and O: it walks B from
-// zero with the values, and M from the identity without them.
+// Per chunk, with S the state that enters it. K and Q are the tiles of the stage: k_from_start and q_from_start (KDA)
+// or raw k and q (GDN). K_end is k_to_end (KDA) or raw k (GDN). The factors read, query, diagonal and update are
+// vectors of the record (record.h).
+//     R = beta V - read K S                V_new = R + (inverse - I) R
+//     O = query Q S + Aqk V_new + diagonal V_new        S <- decay_chunk S + K_end^T (update V_new)
+// K S, (inverse - I) R and the update depend on each other; Q S and Aqk V_new fill the gaps. A summary has no Q S, Aqk
+// V_new and O: it walks B from zero with the values, and M from the identity without them.
 //
-// The state is held transposed, S^T [values x keys], in fp32 accumulators, 64 value rows a warpgroup. An accumulator has the register
-// layout of an A operand, so S^T, R^T and U^T become operands by a conversion alone and nothing on the chain passes through shared
-// memory. All B operands lie in shared memory, in a ring of stages that one producer warp fills by bulk copies.
+// The state is held transposed, S^T [values x keys], in fp32 accumulators, 64 value rows per warpgroup. An accumulator
+// has the register layout of an A operand. So S^T, R^T and V_new^T become operands by a conversion, and nothing on the
+// chain passes through shared memory. All B operands lie in shared memory, in a ring of stages that one producer warp
+// loads by bulk copies.
 //
-// Two state groups a CTA. Of an emit they have one half of the values each; in a pair each CTA has one half, and one group is idle. Of a
-// summary, which always takes a pair, a CTA has one half of the rows: group 0 of B, group 1 of M.
+// A CTA has two state groups. In an emit each has one half of the values; in a pair each CTA has one half, and its
+// second group is idle. A summary always takes a pair: each CTA has one half of the rows, of B in group 0 and of M in
+// group 1.
 //
-// The output of a chunk is written over its V tile: each warp overwrites exactly what it has read.
+// The output of a chunk overwrites its V tile: each warp overwrites exactly what it has read.
 #pragma once
 #include <cuda.h>
 
 #include "kernels/cuda/args.h"
 #include "kernels/cuda/launch/checkpoint.cuh"
 #include "kernels/cuda/ptx/barrier.cuh"
+#include "kernels/cuda/sm90/form.h"
 #include "kernels/cuda/sm90/records/emit.cuh"
 #include "kernels/cuda/sm90/records/produce.cuh"
 #include "kernels/cuda/sm90/records/summarize.cuh"
@@ -31,8 +37,8 @@
 
 namespace deltarelay::cuda::sm90 {
 
-// An emit. `kCheckpoints`: states inside the row are stored on the way.
-template <class Stage, class Element, int kTiles, bool kCheckpoints>
+// An emit. `kCheckpoints`: also stores checkpoints inside the row.
+template <class Stage, class Element, Form kForm, bool kCheckpoints>
 __device__ __forceinline__ void emit_state(const WalkArgs& args, WalkShared<Stage>& shared, int group) {
   const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, warp = thread / 32;
   const int lane_row = 16 * warp + lane / 4, lane_column = 2 * (lane % 4);
@@ -44,7 +50,7 @@ __device__ __forceinline__ void emit_state(const WalkArgs& args, WalkShared<Stag
   };
 
   float state[64];
-  const int value_row = (item.value_half + group) * kGroupRows;  // of the strip
+  const int value_row = (item.value_half + group) * kGroupRows;  // in the strip
   if (row.slot_in >= 0) {
     load_slot(state, slot_at(args.slot_state, row.slot_in), value_row, lane_row, lane_column);
   } else {
@@ -62,11 +68,11 @@ __device__ __forceinline__ void emit_state(const WalkArgs& args, WalkShared<Stag
   };
   RingPosition<Stage::kStages> position;
   if constexpr (!kCheckpoints) {
-    emit_chunks<Stage, Element, 2 / kTiles>(shared, group, state, position, 0, row.chunks);
-  } else {  // pausing wherever checkpoints are due
+    emit_chunks<Stage, Element>(shared, group, state, position, 0, row.chunks);
+  } else {  // pauses at every checkpoint
     for (int done = 0;;) {
       const int next = min(due.chunk(), row.chunks);
-      if (next > done) emit_chunks<Stage, Element, 2 / kTiles>(shared, group, state, position, done, next);
+      if (next > done) emit_chunks<Stage, Element>(shared, group, state, position, done, next);
       done = next;
       if (done == row.chunks) break;
       store_due(done);
@@ -82,11 +88,12 @@ __device__ __forceinline__ void emit_state(const WalkArgs& args, WalkShared<Stag
   }
 }
 
-// log2 of the decay of the weakest gate over the last chunk of a row, as `prepare` left it; for thread 0. GDN: by it alone, KDA: a channel a thread.
+// log2 of the weakest decay over the last chunk of a row, from the record; valid in thread 0. GDN: computed by thread
+// 0; KDA: one thread per channel.
 template <class Stage>
 __device__ __forceinline__ float weakest_decay(const WalkArgs& args, const Item& item, float (&of_warps)[4]) {
   using Record = typename Stage::Record;
-  if (Stage::kRawTiles && threadIdx.x > 0) return 0.0f;  // the item will change: nobody else may look at it
+  if (Stage::kRawTiles && threadIdx.x > 0) return 0.0f;  // thread 0 changes the item: no other thread may read it
   const auto* decay = reinterpret_cast<const float*>(
       args.prepared + ((item.chunk + item.row.chunks - 1) * args.heads_v + item.head) * Record::kBytes +
       Record::kDecay);
@@ -101,9 +108,9 @@ __device__ __forceinline__ float weakest_decay(const WalkArgs& args, const Item&
   return fmaxf(fmaxf(of_warps[0], of_warps[1]), fmaxf(of_warps[2], of_warps[3]));
 }
 
-template <class Stage, int kTiles>
+template <class Stage, Form kForm>
 __device__ __forceinline__ void init_done(WalkShared<Stage>& shared) {
-  const int groups = kTiles == 1 || shared.item.row.work == Work::kSummarize ? 2 : 1;
+  const int groups = kForm == Form::kSingle || shared.item.row.work == Work::kSummarize ? 2 : 1;
   for (uint64_t& done : shared.done) ptx::mbarrier_init(&done, groups * 4);  // their warps
 }
 template <class Stage>
@@ -115,15 +122,16 @@ __device__ __forceinline__ void init_shared(WalkShared<Stage>& shared) {
   ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster);
 }
 
-// Registers a thread. Two state groups and the producer share what the CTA was launched with, 3 x 168 (a raise beyond it waits for ever).
+// Registers per thread. Two state groups and the producer share the 3 x 168 registers of the launch; raising beyond
+// this sum would wait for ever.
 constexpr int kWalkThreads = 3 * kWarpgroup;
 constexpr int kStateRegisters = 232;
 constexpr int kProducerRegisters = 40;
 static_assert(2 * kStateRegisters + kProducerRegisters <= 3 * 168);
 
-// `kTiles`: CTAs over the values of one strip. With two they are the cluster; with one the cluster, if any, has neighbouring strips of the same
-// key head. `kSuffix`: with two, summaries by their suffix, where that is enough.
-template <class Stage, class Element, int kTiles, bool kCheckpoints, bool kSuffix>
+// `kForm`: single or pair. A pair is its cluster; single CTAs of neighbouring strips of one key head may form a
+// cluster, which shares q and k. `kSuffix`: with a pair, summaries walk their suffix first.
+template <class Stage, class Element, Form kForm, bool kCheckpoints, bool kSuffix>
 __global__ void __launch_bounds__(kWalkThreads, 1)
     walk_kernel(const __grid_constant__ WalkMaps maps, const __grid_constant__ WalkArgs args) {
   auto& shared = *reinterpret_cast<WalkShared<Stage>*>(dynamic_shared_memory());
@@ -131,9 +139,9 @@ __global__ void __launch_bounds__(kWalkThreads, 1)
   if (cluster_size() > 1) cluster_begin();  // others copy into this CTA and arrive at its barriers
   wait_to_find(args);
   if (threadIdx.x == 0) {
-    shared.found = find_item<2 / kTiles>(args, Stage::Record::kChunk, shared.item);
+    shared.found = find_item<halves_a_cta(kForm)>(args, Stage::Record::kChunk, shared.item);
     shared.suffix.skipped = 0;
-    if (shared.found) init_done<Stage, kTiles>(shared);
+    if (shared.found) init_done<Stage, kForm>(shared);
   }
   __syncthreads();
   wait_when_found(args, shared.found);
@@ -145,7 +153,7 @@ __global__ void __launch_bounds__(kWalkThreads, 1)
     __syncthreads();
   }
   const int group = uniform(static_cast<int>(threadIdx.x) / kWarpgroup);
-  const bool emits = kTiles == 1 || shared.item.row.work == Work::kEmit;
+  const bool emits = kForm == Form::kSingle || shared.item.row.work == Work::kEmit;
   if (kSuffix && !emits) {
     const float decay = weakest_decay<Stage>(args, shared.item, shared.weakest);
     if (threadIdx.x == 0)
@@ -157,7 +165,7 @@ __global__ void __launch_bounds__(kWalkThreads, 1)
       for (uint64_t* barriers : {here.full, here.done, here.free}) {
         for (int i = 0; i < WalkShared<Stage>::kStages; ++i) invalidate_barrier(&barriers[i]);
       }
-      init_done<Stage, kTiles>(here);
+      init_done<Stage, kForm>(here);
       init_shared(here);
     };
     walk_by_suffix<kSuffix, Stage::Record::kChunk>(shared, init, walk);
@@ -166,8 +174,8 @@ __global__ void __launch_bounds__(kWalkThreads, 1)
     raise_registers<kStateRegisters>();
     wait_for_state(args);
     if (emits) {
-      if (kTiles == 1 || group == 0) emit_state<Stage, Element, kTiles, kCheckpoints>(args, shared, group);
-    } else if constexpr (kTiles == 2) {
+      if (kForm == Form::kSingle || group == 0) emit_state<Stage, Element, kForm, kCheckpoints>(args, shared, group);
+    } else if constexpr (kForm == Form::kPair) {
       auto walk = [&](auto& here, int, auto&& stands) {
         return summarize_row(
             args, here.item, here.item.value_half, group == 0,
@@ -178,12 +186,12 @@ __global__ void __launch_bounds__(kWalkThreads, 1)
   } else {
     lower_registers<kProducerRegisters>();
     const bool active = threadIdx.x / 32 % 4 == 0;
-    const Cluster cluster{kTiles == 2 ? 2 : cluster_size(), cluster_rank()};
+    const Cluster cluster{kForm == Form::kPair ? 2 : cluster_size(), cluster_rank()};
     if (emits) {
-      if (active) produce<Stage, Element, kTiles, true>(maps, args, shared, cluster);
-    } else if constexpr (kTiles == 2) {
+      if (active) produce<Stage, Element, kForm, true>(maps, args, shared, cluster);
+    } else if constexpr (kForm == Form::kPair) {
       auto walk = [&](auto& here, int, auto&& stands) {
-        if (active) produce<Stage, Element, kTiles, false>(maps, args, here, cluster);
+        if (active) produce<Stage, Element, kForm, false>(maps, args, here, cluster);
         return stands([] { return false; });
       };
       summarize(walk);

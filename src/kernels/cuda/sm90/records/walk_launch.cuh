@@ -12,24 +12,25 @@ namespace deltarelay::cuda::sm90 {
 // even number of multiprocessors, so that pairs leave none of them without work; clusters of 4 do (docs/kernels/sm90-walk.md).
 constexpr int kMostTogether = 2;
 
-template <class Stage, class Element, int kTiles, bool kCheckpoints, bool kSuffix>
+template <class Stage, class Element, Form kForm, bool kCheckpoints, bool kSuffix>
 cudaError_t launch_tiles(const WalkMaps& maps, const WalkArgs& args, cudaStream_t stream) {
-  const unsigned grid = static_cast<unsigned>(args.row_bound) * static_cast<unsigned>(args.strips.all) * kTiles;
+  const unsigned grid = static_cast<unsigned>(args.row_bound) * static_cast<unsigned>(args.strips.all) * ctas(kForm);
   const int together = Stage::kRawTiles ? std::gcd(args.strips.all / args.heads_qk, kMostTogether) : 1;
   const LaunchShape shape{.grid = dim3(grid),
                           .block = kWalkThreads,
                           .shared_bytes = sizeof(WalkShared<Stage>),
-                          .cluster = static_cast<unsigned>(kTiles == 2 ? 2 : together)};
-  return launch_dependent(walk_kernel<Stage, Element, kTiles, kCheckpoints, kSuffix>, shape, stream, maps, args);
+                          .cluster = static_cast<unsigned>(kForm == Form::kPair ? 2 : together)};
+  return launch_dependent(walk_kernel<Stage, Element, kForm, kCheckpoints, kSuffix>, shape, stream, maps, args);
 }
 
 template <class Stage, class Element, bool kCheckpoints>
 cudaError_t launch_rows(const WalkMaps& maps, const WalkArgs& args, const WalkShape& shape, cudaStream_t stream) {
-  if (shape.value_tiles == 1) return launch_tiles<Stage, Element, 1, kCheckpoints, false>(maps, args, stream);
+  if (shape.value_tiles == 1)
+    return launch_tiles<Stage, Element, Form::kSingle, kCheckpoints, false>(maps, args, stream);
   if constexpr (!kCheckpoints) {
-    if (shape.suffix) return launch_tiles<Stage, Element, 2, false, true>(maps, args, stream);
+    if (shape.suffix) return launch_tiles<Stage, Element, Form::kPair, false, true>(maps, args, stream);
   }
-  return launch_tiles<Stage, Element, 2, kCheckpoints, false>(maps, args, stream);
+  return launch_tiles<Stage, Element, Form::kPair, kCheckpoints, false>(maps, args, stream);
 }
 
 template <class Stage, class Element>
@@ -41,9 +42,11 @@ cudaError_t launch_walk(const WalkMaps& maps, const WalkArgs& args, const WalkSh
 template <class Stage, class Element>
 cudaError_t load_walk() {
   cudaError_t status = cudaSuccess;
-  for (const auto kernel : {walk_kernel<Stage, Element, 1, false, false>, walk_kernel<Stage, Element, 2, false, false>,
-                            walk_kernel<Stage, Element, 2, false, true>, walk_kernel<Stage, Element, 1, true, false>,
-                            walk_kernel<Stage, Element, 2, true, false>}) {
+  for (const auto kernel :
+       {walk_kernel<Stage, Element, Form::kSingle, false, false>,
+        walk_kernel<Stage, Element, Form::kPair, false, false>, walk_kernel<Stage, Element, Form::kPair, false, true>,
+        walk_kernel<Stage, Element, Form::kSingle, true, false>,
+        walk_kernel<Stage, Element, Form::kPair, true, false>}) {
     if (status == cudaSuccess) status = load_kernel(kernel, sizeof(WalkShared<Stage>));
   }
   return status;

@@ -1,4 +1,4 @@
-// What one CTA of the walk works on: its item, and the stages of its ring in shared memory.
+// The item of one CTA of a walk, and the stages of its ring in shared memory.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -18,15 +18,15 @@ namespace deltarelay::cuda::sm90 {
 constexpr int kWarpgroup = 128;
 constexpr int kGroupRows = 64;  // value rows of one state warpgroup
 
-// Shared-memory offsets inside a stage, and how the operands lie there. A stage of a summary has no q and no P, and one half of the values;
-// its record begins outside of it, for that part is not brought in.
+// Byte offsets inside a stage. A summary needs no q and no Aqk, and one half of the values. The first bytes of its
+// record are not loaded, so kRecord lies before the stage.
 struct GdnSummaryStage {
   using Record = GdnRecord;
   static constexpr int kStages = 6;
   static constexpr bool kRawTiles = true;  // q and k come from the caller's tensors
   static constexpr int kRead = 0, kUpdate = 0;
   static constexpr int kRecord = 16384 - Record::kSummary;
-  static constexpr int kV = 16384 + 10 * 1024;  // the next multiple of 1024 behind the record
+  static constexpr int kV = 16384 + 10 * 1024;  // the next multiple of 1024 after the record
   static constexpr int kBytes = kV + 8192;
 };
 struct GdnStage {
@@ -64,44 +64,44 @@ constexpr bool fits() {
 }
 static_assert(fits<GdnStage>() && fits<GdnSummaryStage>() && fits<KdaStage>() && fits<KdaSummaryStage>());
 
-// What one CTA does.
+// Work of one CTA.
 struct Item {
   Row row;
   int head, key_head;
-  int value_half;   // first 64-row block of this CTA in its strip: 0 or 1 (CTAs with one state group)
-  int sequence_at;  // batched: the sequence, else 0: TMA coordinate
-  int strip;        // numbered through all heads (args.h): TMA coordinate of v and o, place in the slots
+  int value_half;   // first half of the strip's values in this CTA: 0 or 1 (CTAs with one state group)
+  int sequence_at;  // TMA coordinate: the sequence if batched, else 0
+  int strip;        // numbered through all heads (args.h): TMA coordinate of v and o, index in the slots
   int64_t token;    // first token of the row: TMA coordinate, or row in the sequence
   int tokens;       // of the row
   int first_value;  // first value column of the strip in its head
   int64_t chunk;    // first chunk of the row, numbered through the call
   bool ends_sequence;
-  int16_t takes_over, hands_on;  // the state, from and to so manieth place of RelayView; -1: no
-  int16_t to_twin;               // head of strip ^ 1, less `head`
+  int16_t takes_over, hands_on;  // place in RelayView the state is read from / written to; -1: none
+  int16_t to_twin;               // head of strip ^ 1 minus `head`
 };
 static_assert(sizeof(Item) == 80, "a larger Item changes the shared memory that is left to L1 (kRoomForL1)");
 
-// Shared memory that a CTA can have.
+// Most shared memory of a CTA, in bytes.
 constexpr int kMostShared = 227 * 1024;
 
-// The part of a summary's row that is walked first (suffix.cuh).
+// The suffix of a summary's row, which is walked first (suffix.cuh).
 struct Suffix {
-  int skipped;     // chunks of the row ahead of it; 0: the row is walked whole
-  uint32_t lives;  // M, after the suffix
+  int skipped;     // chunks of the row before the suffix; 0: the whole row is walked
+  uint32_t lives;  // M is alive after the suffix
 };
 
-// Items are numbered (row, strip, value half), the last innermost: rows come longest first, and so do the CTAs.
+// Items are numbered (row, strip, value half), the last innermost. Rows come longest first, and so do CTAs.
 template <int kGroups>
 __device__ __forceinline__ bool find_item(const WalkArgs& args, const uint8_t* table, int chunk_tokens, Item& item,
                                           uint32_t number) {
   const Tables& at = args.tables;
   const bool third = args.phase == 3;
   const int count = reinterpret_cast<const int32_t*>(table + at.at_counts)[third ? 2 : 0];
-  constexpr int kHalves = 2 / kGroups;  // CTAs over the value rows of one strip
+  constexpr int kHalves = 2 / kGroups;  // CTAs that share the value rows of one strip
   const int line = static_cast<int>(number) / kHalves;
   const int index = line / args.strips.all;
-  const Row row = reinterpret_cast<const Row*>(
-      table + (third ? at.at_rows3 : at.at_rows1))[index];  // in bounds, though perhaps not in use
+  const Row row =
+      reinterpret_cast<const Row*>(table + (third ? at.at_rows3 : at.at_rows1))[index];  // in bounds, but maybe unused
   if (index >= count) return false;
   item.row = row;
   item.strip = line % args.strips.all;
@@ -129,15 +129,16 @@ __device__ __forceinline__ bool find_item(const WalkArgs& args, const uint8_t* t
 template <int kGroups>
 __device__ __forceinline__ bool find_item(const WalkArgs& args, int chunk_tokens, Item& item,
                                           uint32_t number = blockIdx.x) {
-  // Apart, so that the image is read as what it is: constants.
+  // Two calls, so that the compiler reads the image as constants.
   if (table_came(args)) return find_item<kGroups>(args, args.tables.image, chunk_tokens, item, number);
   return find_item<kGroups>(args, args.tables.memory, chunk_tokens, item, number);
 }
 
-// Waiting for the grid before. A table that came with the launch is read ahead of that. In phase 3 only those wait who need a state: inputs
-// and records are complete before it can start. For it starts behind phase 1 (or behind carry, which starts behind that) when all CTAs there
-// have let it, and those of phase 1 do so when they have waited themselves; where there are rows of phase 3, there are rows of phase 1. CTAs
-// without an item wait too: who waits for the end of this grid relies on the end of those before it.
+// When a CTA waits for the previous grid. A table in the kernel parameters is read before the wait. In phase 3 only the
+// groups that load a state wait: inputs and records are complete before phase 3 can start. Phase 3 starts when all CTAs
+// of phase 1 (or of carry, which itself starts after phase 1) have allowed it, and CTAs of phase 1 allow it after their
+// own wait. A call with rows in phase 3 has rows in phase 1. CTAs without an item wait too: a grid that waits for the
+// end of this one relies on the end of all grids before it.
 __device__ __forceinline__ void wait_to_find(const WalkArgs& args) {
   if (table_came(args)) return;
   wait_for_previous_grid();
@@ -148,25 +149,25 @@ __device__ __forceinline__ void wait_when_found(const WalkArgs& args, bool found
   if (args.phase == 1 || !found) wait_for_previous_grid();
   allow_next_grid();
 }
-// Shared memory of a CTA of the walk: a ring of stages, and the barriers of each.
+// Shared memory of a CTA of the walk through records: a ring of stages and the barriers of each stage.
 template <class Stage>
 struct WalkShared {
   using Summary = typename Stage::Summary;
   static constexpr int kStages = std::max(Stage::kStages, Summary::kStages);
   uint8_t ring[std::max(Stage::kStages * Stage::kBytes, Summary::kStages* Summary::kBytes)];
-  uint64_t full[kStages];  // everything of a chunk has arrived
-  uint64_t done[kStages];  // the state groups of this CTA have read it, and its output lies over V
-  uint64_t free[kStages];  // all CTAs of the cluster are done with theirs: what they share may be copied again
-  Item item;               // here, for it would cost the state groups a dozen registers
+  uint64_t full[kStages];  // all data of a chunk has arrived
+  uint64_t done[kStages];  // the state groups of this CTA have read the stage, and its output lies over V
+  uint64_t free[kStages];  // all CTAs of the cluster are done with the stage: it may be loaded again
+  Item item;               // in shared memory: it would cost the state groups a dozen registers
   Suffix suffix;
-  float weakest[4];  // of KDA: log2 of the decay of each warp's channels over the last chunk
+  float weakest[4];  // KDA: per warp, log2 of the weakest decay of its channels over the last chunk
   bool found;
-  SequenceCheckpoints checkpoints;  // of the item's sequence, where states inside it are wanted
+  SequenceCheckpoints checkpoints;  // of the item's sequence, if there are checkpoints
   unsigned long long checkpoint_rows;
 };
 static_assert(sizeof(WalkShared<GdnStage>) <= kMostShared && sizeof(WalkShared<KdaStage>) <= kMostShared);
 
-// B operands of one chunk in its stage at `address`, and this lane's share of what is not an operand.
+// B operands of one chunk in its stage at `address`, and this lane's factors.
 template <class Stage>
 struct ChunkView {
   using Record = typename Stage::Record;
@@ -177,21 +178,21 @@ struct ChunkView {
 
   uint32_t address;
 
-  // The 16 channels of product step `step` of K S and Q S.
+  // The 16 channels of step `step` of K S and Q S.
   __device__ __forceinline__ uint64_t read() const { return swizzled_operand(address + Stage::kRead); }
   __device__ __forceinline__ uint64_t query() const { return swizzled_operand(address + Stage::kQuery); }
   static __device__ __forceinline__ constexpr uint64_t channels(int step) { return channel_step(step, kHalfBytes); }
-  // The 16 tokens of step `step` of the update K^T U.
+  // The 16 tokens of step `step` of the update, k_to_end^T V_new.
   __device__ __forceinline__ uint64_t update() const { return swizzled_operand(address + Stage::kUpdate, kHalfBytes); }
   static __device__ __forceinline__ constexpr uint64_t tokens(int step) { return operand_step(step * 16 * kRowBytes); }
-  // The 16 columns of step `step` of T R and P U.
-  __device__ __forceinline__ uint64_t t() const { return square(Record::kT); }
-  __device__ __forceinline__ uint64_t p() const { return square(Record::kP); }
+  // The 16 columns of step `step` of (inverse - I) R and Aqk V_new.
+  __device__ __forceinline__ uint64_t inverse() const { return square(Record::kInverse); }
+  __device__ __forceinline__ uint64_t aqk() const { return square(Record::kAqk); }
   static __device__ __forceinline__ constexpr uint64_t columns(int step) {
     return operand_step(kScalarGate ? step * 32 : step * 1024);
   }
 
-  // Two factors of each 8-column block of an accumulator, from a vector over the tokens.
+  // Two factors for each 8-column block of an accumulator, from a vector over the tokens.
   __device__ __forceinline__ void load_factors(float2 (&factor)[kChunk / 8], int offset, int column) const {
 #pragma unroll
     for (int n = 0; n < kChunk / 8; ++n) factor[n] = load_pair(offset + (8 * n + column) * 4);
@@ -200,7 +201,7 @@ struct ChunkView {
     return load_pair_unordered(address + (Stage::kRecord + offset));
   }
 
-  // S <- decay S
+  // S <- decay_chunk S
   __device__ __forceinline__ void decay(float (&state)[64], int column) const {
     if constexpr (kScalarGate) {
       const float factor = load_pair(Record::kDecay).x;
@@ -216,17 +217,18 @@ struct ChunkView {
     }
   }
 
-  // U = R + T R over R. Not waited for: behind it the factors of the update, where tokens have some, and the decay of the state.
+  // Overwrites R by V_new = R + (inverse - I) R. Does not wait for the product. Meanwhile loads the factors of the
+  // update, if tokens have some, and decays the state.
   static constexpr int kFactors = kScalarGate ? kChunk / 8 : 1;
   template <class Element>
   __device__ __forceinline__ void solve(float (&product)[kChunk / 2], float (&state)[64], float2 (&factor)[kFactors],
                                         int column) const {
-    Fragment error[kBlocks];
+    Fragment residual[kBlocks];
 #pragma unroll
-    for (int b = 0; b < kBlocks; ++b) error[b] = pack_block<Element>(product, b);
+    for (int b = 0; b < kBlocks; ++b) residual[b] = pack_block<Element>(product, b);
     wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < kBlocks; ++k) Wgmma<Element>::times(product, error[k], t() + columns(k), true);
+    for (int k = 0; k < kBlocks; ++k) Wgmma<Element>::times(product, residual[k], inverse() + columns(k), true);
     wgmma_commit();
     if constexpr (kScalarGate) load_factors(factor, Record::kUpdate, column);
     decay(state, column);
@@ -239,15 +241,16 @@ struct ChunkView {
   }
 };
 
-// Columns of an accumulator are tokens: those past the end become 0. Selected, for values there may be anything.
+// Columns of an accumulator are tokens. Those past the end become 0, by a select: values there may be NaN.
 template <int kCount>
 __device__ __forceinline__ void select_tokens(float (&product)[kCount], int column, int valid) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) product[i] = 8 * (i / 4) + column + i % 2 < valid ? product[i] : 0.0f;
 }
 
-// factor.xy V where there are values, for use while K S is still at work; 0 past the end, where k is 0 too. The branch to that also keeps the
-// compiler from moving these products behind the wait for K S. `Factor` is float2 or float4, of the tokens 8 n + column and the next.
+// weighed = factor.xy V, computed while K S is in flight; 0 without values and past the end, where k is 0 too. The
+// branch for the end also keeps the compiler from moving these products behind the wait for K S. `Factor` is float2 or
+// float4: factors of tokens 8 n + column and the next.
 template <class Element, int kBlocks, class Factor>
 __device__ __forceinline__ void weigh_values(float (&weighed)[8 * kBlocks], const Fragment (&value)[kBlocks],
                                              const Factor (&factor)[2 * kBlocks], bool values, int column, int valid) {
@@ -264,11 +267,12 @@ __device__ __forceinline__ void weigh_values(float (&weighed)[8 * kBlocks], cons
   if (valid < 16 * kBlocks) select_tokens(weighed, column, valid);
 }
 
-// Named barriers of the two state groups: this and the next. 0 is __syncthreads.
+// Named barriers of the two state groups: this one and the next. Barrier 0 is __syncthreads.
 constexpr int kStateBarrier = 1;
 
-// Rows of k past the end of a sequence belong to another one and may hold NaN, which a zero of U does not silence. By every state group for
-// itself: two write the same zeros. Records of KDA hold zeros there already.
+// Clears rows of k past the end of a sequence. They belong to another sequence and may hold NaN, and NaN times a zero
+// of V_new is NaN. Every state group does it for itself: two write the same zeros. Records of KDA already hold zeros
+// there.
 template <class Stage>
 __device__ __forceinline__ void clear_keys(uint8_t* stage, int valid) {
   using View = ChunkView<Stage>;

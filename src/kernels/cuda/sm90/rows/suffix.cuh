@@ -1,9 +1,11 @@
-// A summary by its suffix. Where gates forget, the transition M of a segment's last few chunks is all 0; then so is that of the whole segment, and B of
-// those chunks is its B: no number of what came before has a part in either. So a pair walks only the last chunks first, as many as the gates
-// of the very last one promise to be enough, and the whole row when M has not vanished by then. What is promised decides the time alone.
+// A summary by its suffix. If gates forget, the transition M of a segment's last few chunks is all 0. Then M of the
+// whole segment is 0 and B of those chunks is its B, exactly: nothing before them contributes. So a pair first walks
+// the last chunks only, as many as the gates of the very last chunk suggest. If M has not vanished by then, it walks
+// the whole row. The estimate changes the time, never the result.
 //
-// Kernels that try it have the code of a summary twice, and loops so far apart that the instruction cache holds them less well: a pair's emit beside it
-// takes 1.5 % longer. So there are kernels that do not, for calls that have nothing to gain (enqueue.cu).
+// A kernel that tries a suffix contains the code of a summary twice, in loops so far apart that the instruction cache
+// holds them less well: the emit of a pair takes 1.5 % longer in it. So calls with nothing to gain use kernels without
+// it (enqueue.cu).
 #pragma once
 #include <cstdint>
 
@@ -15,19 +17,20 @@
 
 namespace deltarelay::cuda::sm90 {
 
-// A suffix is so many times what the last chunk says: a row whose suffix is not enough is walked whole behind it,
-// and phase 1 waits for it (docs/kernels/sm90-walk.md).
+// A suffix has this many times the chunks that the decay of the last chunk suggests. If it is too short, the whole row
+// is walked after it, and phase 1 waits (docs/kernels/sm90-walk.md).
 constexpr float kSuffixSlack = 2.0f;
 __device__ __forceinline__ int suffix_of(const Item& item, float decay) {
   return suffix_chunks(decay, kSuffixSlack, item.row.chunks / kSuffixShare);
 }
-// Suffixes of so few chunks, or of such a part of the row, hold what they promise. The longer they are, the more what came of one chunk is off.
+// A suffix this short, in chunks or as a fraction of the row, is sure to be enough. The longer a suffix, the larger the
+// error of an estimate from one chunk.
 constexpr int kSureChunks = 8, kSureShare = 16;
 __device__ __forceinline__ bool is_sure(int chunks, int of_row) {
   return chunks > 0 && chunks <= max(kSureChunks, of_row / kSureShare);
 }
 
-// By one thread, ahead of all others: makes the item that of its last `chunks`; 0: leaves it whole.
+// Called by one thread before all others use the item. Reduces the item to its last `chunks` chunks; 0 leaves it whole.
 template <int kChunk>
 __device__ __forceinline__ void begin_suffix(Suffix& suffix, Item& item, int chunks) {
   if (chunks == 0) return;
@@ -46,8 +49,8 @@ __device__ __forceinline__ void end_suffix(Suffix& suffix, Item& item) {
   suffix.skipped = 0;
 }
 
-// By all threads of both CTAs, when the item has been walked; `lives` asks the group of M. False: the row has to be walked whole; then barriers
-// have been made anew by `init`.
+// Called by all threads of both CTAs when the item has been walked. `lives` asks the group of M. Returns false if the
+// whole row must be walked; then `init` has initialised the barriers again.
 template <int kChunk, class Shared, class Lives, class Init>
 __device__ __forceinline__ bool summary_stands(Shared& shared, int rank, Lives&& lives, Init&& init) {
   if (uniform(shared.suffix.skipped) == 0) return true;
@@ -65,10 +68,11 @@ __device__ __forceinline__ bool summary_stands(Shared& shared, int rank, Lives&&
   return false;
 }
 
-// A role's part in a summary: walk(shared, rank, stands) walks the item, and hands on what stands(lives) says. With `kSuffix` its suffix, and the
-// whole row where that does not stand. Twice the code and not a loop, whose count the compiler would take to differ between lanes: no
-// operand would stay in uniform registers. Shared memory and rank are found anew, or they and what follows from them would be kept from one
-// walk to the next. `init(shared, rank)` makes barriers anew.
+// One role of a summary. walk(shared, rank, stands) walks the item and returns what stands(lives) returns. With
+// `kSuffix` this walks the suffix, then the whole row if the suffix was not enough. The code appears twice instead of
+// in a loop: the compiler would assume that the trip count differs between lanes, and keep no operand in uniform
+// registers. Each walk reads the shared address and the rank again; otherwise they and all that follows from them stay
+// in registers from one walk to the next. `init(shared, rank)` initialises the barriers again.
 template <bool kSuffix, int kChunk, class Shared, class Init, class Walk>
 __device__ __forceinline__ void walk_by_suffix(Shared& shared, Init&& init, Walk&& walk) {
   if constexpr (!kSuffix) {

@@ -1,4 +1,5 @@
-// A summary of either walk around its chunks, and a transition that has vanished (vanished.cuh).
+// The frame of a summary, for both walks: its start, its loop over chunks, its result, and the test for a vanished
+// transition (vanished.cuh).
 #pragma once
 #include <cstdint>
 
@@ -11,16 +12,17 @@
 
 namespace deltarelay::cuda::sm90 {
 
-// Chunks between looks at all numbers of M: 32 instructions and a vote each, 96 with a truncated carry.
+// Chunks between two tests of M: a test takes 32 instructions and a vote, with a truncated carry 96.
 constexpr int kLookEvery = 4;
 
-// A barrier of the state group of M, which is group 1; false when it has vanished.
+// Barrier of the state group of M, which is group 1. Returns false if M has vanished.
 __device__ __forceinline__ bool transition_lives(const float (&state)[64], float vanish_bound) {
   return named_barrier_any(kStateBarrier + 1, kWarpgroup, keeps_alive(state, vanish_bound));
 }
 
-// Calls walk(chunk) for the chunks of a summary; between chunks of M vanished(chunk) looks, from `first_look` on, and may end it. Looks are not
-// in the loop over chunks: a way out of its middle has the compiler move the state from registers to registers in every chunk.
+// Calls walk(chunk) for the chunks of a summary. In the group of M, vanished(chunk) tests between chunks, from
+// `first_look` on, and may end the walk. The test is outside the loop over chunks: with an exit from its middle the
+// compiler would copy the state between registers in every chunk.
 template <class Walk, class Vanished>
 __device__ __forceinline__ void for_each_chunk(int chunks, int first_look, bool values, Walk walk, Vanished vanished) {
   int chunk = 0, until = values || first_look > chunks ? chunks : first_look;
@@ -33,7 +35,7 @@ __device__ __forceinline__ void for_each_chunk(int chunks, int first_look, bool 
   }
 }
 
-// Leaves 64 rows of B^T or M^T in a slot. B holds no -0: the carry may leave it alone or add 0 to it, with the same bits.
+// Stores 64 rows of B^T or M^T in a slot. B holds no -0: the carry may skip it or add 0 to it, with the same bits.
 __device__ __forceinline__ void store_summary(const WalkArgs& args, int slot, int strip, int half, bool is_b,
                                               float (&state)[64], int value_row, int lane_row, int lane_column) {
   const int64_t at = static_cast<int64_t>(slot) * args.strips.all + strip;
@@ -49,7 +51,8 @@ __device__ __forceinline__ void store_summary(const WalkArgs& args, int slot, in
              lane_column);
 }
 
-// What a thread of a state group knows of its place: the 64 rows of S^T, B^T or M^T that its group holds, and its share of them.
+// A thread's place in a state group: the 64 rows of S^T, B^T or M^T that its group holds, and its rows and columns of
+// them.
 struct StatePlace {
   int value_row, lane_row, lane_column;
   __device__ __forceinline__ explicit StatePlace(int half) {
@@ -58,8 +61,9 @@ struct StatePlace {
   }
 };
 
-// A summary by a state group of CTA `rank`: B from zero (`values`), or M from the identity. `summarize` walks the chunks; `stands` says whether
-// what they gave counts, and may ask whether M lives. If it does not, nothing is stored and the result is false.
+// A summary by a state group of CTA `rank`: B from zero (`values`), or M from the identity. `summarize` walks the
+// chunks. `stands` decides whether the result counts, and may ask whether M lives. If it does not count, nothing is
+// stored and the function returns false.
 template <class Summarize, class Stands>
 __device__ __forceinline__ bool summarize_row(const WalkArgs& args, const Item& item, int rank, bool values,
                                               Summarize&& summarize, Stands&& stands) {

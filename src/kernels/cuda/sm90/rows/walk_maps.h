@@ -5,17 +5,17 @@
 namespace deltarelay::cuda::sm90 {
 
 struct WalkMaps {
-  CUtensorMap q, k;  // GDN only; box: one half of a chunk, for `prepare` both
-  CUtensorMap v, o;  // box: one half of a chunk
+  CUtensorMap q, k;  // GDN only; box: one half of a chunk's channels, for `prepare` both
+  CUtensorMap v, o;  // box: one half of a chunk's values
 };
 
-// Of the fused walk; box: one half of a chunk each, of v both where a CTA has both.
+// Maps of the fused walk. Box: one half of a chunk's channels; for v both halves if a CTA has both.
 struct FusedMaps {
   CUtensorMap q, k, v, o;
-  CUtensorMap g;     // KDA as the others; GDN a map of numbers (make_number_map)
+  CUtensorMap g;     // KDA: as the others; GDN: a map of single numbers (make_number_map)
   CUtensorMap beta;  // GDN
-  bool
-      copies_gates;  // whether g and beta of GDN can be copied: log-decays and strengths in fp32 at multiples of 16 bytes
+  // GDN: TMA can copy g and beta, since both are fp32 at multiples of 16 bytes, log-decays and plain strengths.
+  bool copies_gates;
 };
 
 }  // namespace deltarelay::cuda::sm90

@@ -1,5 +1,6 @@
-// The making groups of the fused walk of GDN: loads, norms, gates, both score matrices in one product, P, L, and the inverse. Two groups
-// take the chunks of their CTA in turns, so that each has two chunks' time for one; of a pair or of twins four.
+// The make groups of the fused walk of GDN. They load a chunk and compute what depends on the chunk alone: norms,
+// gates, both score matrices in one product, Aqk~, Akk~ and the inverse. Two groups alternate, so each has the time of
+// two chunks for one; in a cluster, the time of four.
 #pragma once
 #include "kernels/cuda/ptx/matrix.cuh"
 #include "kernels/cuda/ptx/shuffle.cuh"
@@ -13,14 +14,15 @@
 
 namespace deltarelay::cuda::sm90::fused_gdn {
 
-// Brings in chunks as stages come free: by warp 0 of each making group the rounds that it makes. A round is one chunk for each CTA of the
-// cluster; q, k and this CTA's halves of v are loaded of all of them. Of twins who makes a chunk loads its q and k, for both.
-template <int kCtas, int kHeads, bool kQueries>
+// Loads chunks as stages become free. Warp 0 of each make group loads the rounds that its group makes. A round is one
+// chunk for each CTA of the cluster: q, k and this CTA's halves of v of all of them. With twins the CTA that makes a
+// chunk loads its q and k for both.
+template <Form kForm, bool kQueries>
 class Loader {
  public:
-  // From chunk `first` of the item on, whose place in the ring is `position`; in the items before it are `begin` chunks.
-  __device__ __forceinline__ Loader(const FusedMaps& maps, Shared<kCtas, kHeads>& shared, const Item& item, int first,
-                                    int begin, int rank, MakePosition<kCtas, kHeads>& position)
+  // Starts at chunk `first` of the item, at `position` of the ring; the items before have `begin` chunks.
+  __device__ __forceinline__ Loader(const FusedMaps& maps, Shared<kForm>& shared, const Item& item, int first,
+                                    int begin, int rank, MakePosition<kForm>& position)
       : maps_(maps),
         shared_(shared),
         item_(item),
@@ -30,11 +32,12 @@ class Loader {
         chunk_(first),
         position_(position) {}
 
-  // Everything up to chunk `needed`, waiting for stages; and what can be loaded now. When CTAs with a whole head, which run on every multiprocessor, fill
-  // their rings for the first time, two chunks more at most: a lane waits to issue a copy while those before it crowd the memory, and would
-  // be late for the first chunk.
+  // Loads all chunks up to `needed`, waiting for stages, and further chunks whose stages are free. Exception: while
+  // CTAs with a whole strip fill their rings for the first time, at most two chunks more. Such CTAs run on every
+  // multiprocessor. A lane waits to issue a copy while earlier copies saturate the memory, and would be late for the
+  // first chunk.
   __device__ __forceinline__ void load(int needed) {
-    const int limit = kCtas == kHeads && begin_ + chunk_ < kStages ? chunk_ + 2 : chunks_;
+    const int limit = has_whole_strip(kForm) && begin_ + chunk_ < kStages ? chunk_ + 2 : chunks_;
 #pragma unroll 1
     while (chunk_ <= needed || chunk_ < limit) {
       if (!load_next(chunk_ <= needed)) break;
@@ -42,9 +45,11 @@ class Loader {
   }
 
  private:
-  static constexpr int kStages = Ring<kCtas, kHeads>::kStages, kHalves = Ring<kCtas, kHeads>::kHalves;
-  // Chunks; of twins, whose ring is short, each as its stage comes free.
-  static constexpr int kAtOnce = kHeads > 1 ? 1 : kCtas;
+  static constexpr int kStages = Ring<kForm>::kStages, kHalves = Ring<kForm>::kHalves;
+  // Chunks loaded together. The ring of twins is short: each chunk is loaded as its stage becomes free.
+  static constexpr int kCtas = ctas(kForm);
+  static constexpr bool kTwins = kForm == Form::kTwins;
+  static constexpr int kAtOnce = kTwins ? 1 : kCtas;
 
   __device__ __forceinline__ bool load_next(bool wait) {
     if (chunk_ >= chunks_) return false;
@@ -53,8 +58,8 @@ class Loader {
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         if (chunk_ + i >= chunks_) break;
-        // Where the other group had the use before, it is waited for from its load on.
-        if (MakePosition<kCtas, kHeads>::kSkips && !reached(&shared_.loaded[stage + i], wait)) return false;
+        // If the other group had the previous use, its load must have begun before `free` can be tested.
+        if (MakePosition<kForm>::kSkips && !reached(&shared_.loaded[stage + i], wait)) return false;
         if (!reached(&shared_.free[stage + i], wait)) return false;
       }
     }
@@ -66,14 +71,14 @@ class Loader {
     }
     __syncwarp();
     chunk_ += kAtOnce;
-    if (kAtOnce == kCtas || chunk_ % kCtas == 0) {  // the next round is the other group's
+    if (kAtOnce == kCtas || chunk_ % kCtas == 0) {  // the next round belongs to the other group
       chunk_ += kCtas;
       position_.advance();
     }
     return true;
   }
 
-  // Whether the use before is at this barrier.
+  // Has the previous use passed this barrier?
   __device__ __forceinline__ bool reached(uint64_t* barrier, bool wait) const {
     if (!wait) return ptx::mbarrier_test_wait_parity(barrier, position_.parity ^ 1);
     wait_parity(barrier, position_.parity ^ 1);
@@ -83,7 +88,7 @@ class Loader {
   __device__ __forceinline__ void load(int chunk, int stage_index) {
     uint8_t* stage = shared_.ring[stage_index];
     uint64_t* loaded = &shared_.loaded[stage_index];
-    const Item& item = item_;  // read again for every chunk: registers are short here
+    const Item& item = item_;  // read again for every chunk: registers are short
     const int token = static_cast<int>(item.token) + chunk * kFusedChunk;
     auto expect = [](uint64_t* barrier, uint32_t bytes) {
       ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, barrier, bytes);
@@ -94,7 +99,7 @@ class Loader {
     };
     auto copy_keys = [&](const CUtensorMap& map, int half, uint8_t* to) {
       const int32_t at[5] = {0, token, half, item.key_head, item.sequence_at};
-      if constexpr (kHeads > 1)
+      if constexpr (kTwins)
         ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, to, &map, at, loaded,
                                   uint16_t{(1 << kCtas) - 1});
       else
@@ -104,7 +109,7 @@ class Loader {
     const bool gates = own && maps_.copies_gates;
     expect(loaded, ((kQueries ? 4 : 2) + kHalves) * Stage::kTileBytes + (gates ? sizeof(RawGates) : 0));
     if (!own) expect(&shared_.made[stage_index], Stage::kMadeBytes);
-    if (kHeads == 1 || own) {
+    if (!kTwins || own) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         copy_keys(maps_.k, half, stage + half * Stage::kHalfBytes + Stage::kK);
@@ -121,26 +126,27 @@ class Loader {
   }
 
   const FusedMaps& maps_;
-  Shared<kCtas, kHeads>& shared_;
+  Shared<kForm>& shared_;
   const Item& item_;
   int rank_, chunks_, begin_;
   int chunk_;
-  // Both chunks of a round lie in neighbouring stages, for their number is even.
-  MakePosition<kCtas, kHeads>& position_;
+  // Both chunks of a round lie in neighbouring stages, because the number of stages is even.
+  MakePosition<kForm>& position_;
 };
 
-// Gate and write strength of the token of this lane, as they lie in memory; 0 past the end.
+// Raw gate and write strength of this lane's token; 0 past the end.
 struct RawToken {
   uint32_t gate, beta;
 };
-// Those that came with the tiles of a chunk (FusedMaps::copies_gates).
+// Those that TMA copied with the tiles of a chunk (FusedMaps::copies_gates).
 __device__ __forceinline__ RawToken copied_token(const RawGates& copied, int head, int valid, int lane) {
   if (lane >= valid) return {};
   return {__float_as_uint(copied.number[0][lane][head % kNumbersInRow]),
           __float_as_uint(copied.number[1][lane][head % kNumbersInRow])};
 }
-// Others are fetched by the warp itself: 32 tokens are 32 sectors, which take as long in the pipe of shared memory as 32 stores. Fetches them a chunk before their use, so that nothing waits for them: of one chunk in `kEvery`, from `chunk` on. Counted on by bytes: where a token
-// lies is 64-bit arithmetic.
+// Otherwise the warp loads them itself: 32 tokens are 32 sectors, which occupy the shared-memory pipe as long as 32
+// stores. Loads one chunk of every `kEvery`, from `chunk` on, one chunk before its use, so that nothing waits for it.
+// Advances pointers by bytes: computing the address of a token takes 64-bit arithmetic.
 template <int kEvery>
 class TokenCursor {
  public:
@@ -169,20 +175,21 @@ class TokenCursor {
   }
 
   const uint8_t *gate_, *beta_;
-  int left_;  // tokens from this lane's on
+  int left_;  // tokens from this lane's token on
 };
 
-// Gates and write strengths of a chunk, by one warp, a token a lane. Tokens past the end, whose rows may hold anything, decay nothing and write
-// nothing.
+// Gates and write strengths of a chunk, by one warp, one token per lane. Tokens past the end, whose rows may hold
+// anything, neither decay nor write.
 struct ChunkGates {
   float sum;   // G, base 2
   float beta;  // 0 past the end
 };
-// `copied`: log-decays and strengths in fp32, which have code of their own: the forms and types of all others are 25 instructions of choosing.
+// `copied`: log-decays and strengths in fp32. They have code of their own: selecting among all forms and types costs 25
+// instructions.
 __device__ __forceinline__ ChunkGates sum_gates(const Activation& activation, bool copied, const GateParams& gate,
                                                 RawToken raw, int valid, int lane) {
   float sum = 0.0f, beta = 0.0f;
-  if (copied) {  // a raw 0 is what belongs past the end
+  if (copied) {  // past the end a raw 0 is right
     sum = clamp_decay(log2_decay<GateForm::kLog>(__uint_as_float(raw.gate), gate), gate);
     beta = __uint_as_float(raw.beta);
   } else if (lane < valid) {
@@ -194,26 +201,28 @@ __device__ __forceinline__ ChunkGates sum_gates(const Activation& activation, bo
   return {sum, beta};
 }
 
-// This lane's token, whose row of q and row of k it has scores of, so that P and L share their decays; and where what belongs to it lies. A warp has 8
-// tokens, one of the four groups of a chunk. Found once for all chunks; opaque, or the compiler finds them again in each.
+// This lane's token, and where its data lies. The lane has the scores of the token's q row and of its k row, so Aqk~
+// and Akk~ share their decays. A warp has 8 tokens, one of the four groups of a chunk. Computed once for all chunks and
+// opaque: the compiler would otherwise recompute them in each chunk.
 struct TokenPlace {
   int group, token;
-  int as_rows;     // for load_matrix: 8 rows of q and the same of k as an operand of 16 rows and channels
-  int in_p, in_l;  // of the lane's first two numbers in P, in FusedLower
+  int as_rows;         // for load_matrix: 8 rows of q and the same rows of k as an operand of 16 rows
+  int in_aqk, in_akk;  // byte offsets of the lane's first two numbers in Aqk~ and in NegatedAkk
   __device__ __forceinline__ TokenPlace(int warp, int lane, bool queries) : group(tokens_of(warp)) {
     const int row = 8 * group + lane % 8;
     token = keep(8 * group + lane / 4);
     as_rows = keep((!queries || lane / 8 % 2 ? Stage::kK : Stage::kQ) + swizzled_offset(row, lane / 16));
-    in_p = keep(core_offset(group, 0) + lane / 4 * 16 + lane % 4 * 4);
-    in_l = keep(FusedLower::offset(group, 0) + FusedLower::in_block(lane / 4, lane % 4 * 2));
+    in_aqk = keep(core_offset(group, 0) + lane / 4 * 16 + lane % 4 * 4);
+    in_akk = keep(NegatedAkk::offset(group, 0) + NegatedAkk::in_block(lane / 4, lane % 4 * 2));
   }
-  // Warp 0 loads, and warps 2 and 3 make T: those of warp 1 are the last, which have the most columns.
+  // Warp 0 loads, and warps 2 and 3 compute the inverse. So warp 1 has the last tokens, which have the most columns.
   static __device__ __forceinline__ int tokens_of(int warp) { return warp == 0 ? 0 : warp == 1 ? 3 : warp - 1; }
   static __device__ __forceinline__ int keep(int number) { return static_cast<int>(opaque(number)); }
 };
 
-// Scores of this lane's token with all 32: of column block n, 8 columns, numbers 4 n and 4 n + 1 are those of q, the next two those of k. Not waited for. Returns
-// the square of q where it is asked for, in fp32: by mma.sync it takes longer (docs/kernels/sm90-fused.md).
+// Scores of this lane's token with all 32 tokens. In column block n (8 columns) numbers 4 n and 4 n + 1 belong to q,
+// the next two to k. Does not wait for the product. With `square`, returns |q|^2 in fp32; mma.sync would take longer
+// (docs/kernels/sm90-fused.md).
 template <class Element>
 __device__ __forceinline__ float multiply_rows(float (&scores)[16], const uint8_t* stage, bool square,
                                                const TokenPlace& at) {
@@ -221,7 +230,7 @@ __device__ __forceinline__ float multiply_rows(float (&scores)[16], const uint8_
   const uint64_t keys = swizzled_operand_at(operand_place(address), Stage::kK);
   Fragment rows[8];
 #pragma unroll
-  for (int k = 0; k < 8; ++k)  // pieces of a row are swizzled: by exclusive or
+  for (int k = 0; k < 8; ++k)  // the swizzle of a piece is an exclusive or
     rows[k] = load_matrix((as_rows ^ (k % 4 * 32)) + k / 4 * Stage::kHalfBytes);
   wgmma_fence();
 #pragma unroll
@@ -243,12 +252,12 @@ __device__ __forceinline__ float multiply_rows(float (&scores)[16], const uint8_
   return sum + __shfl_xor_sync(~0u, sum, 2);
 }
 
-// Of an 8 x 8 block on a diagonal the number (i, i) of this lane's row i, which one of the four lanes of that row has in its accumulators.
+// Number (i, i) of an 8 x 8 diagonal block, for this lane's row i. One of the four lanes of that row holds it.
 __device__ __forceinline__ float diagonal_of(float even, float odd, int lane) {
   return __shfl_sync(~0u, lane / 4 % 2 != 0 ? odd : even, lane / 4 * 4 + lane / 8);
 }
 
-// Scores of the column block on the diagonal of a group's rows.
+// Selects the scores of the diagonal column block of a group's rows.
 __device__ __forceinline__ void pick_diagonal(float (&own)[4], const float (&scores)[16], int group) {
 #pragma unroll
   for (int e = 0; e < 4; ++e) {
@@ -257,7 +266,7 @@ __device__ __forceinline__ void pick_diagonal(float (&own)[4], const float (&sco
     own[e] = group < 2 ? upper : below;
   }
 }
-// `square`: of q.
+// `square`: |q|^2.
 template <bool kQueries>
 __device__ __forceinline__ TokenNorms norms_of(const float (&own)[4], float square, const Activation& activation,
                                                int lane) {
@@ -269,88 +278,113 @@ __device__ __forceinline__ TokenNorms norms_of(const float (&own)[4], float squa
   return norm;
 }
 
-// The vectors for the state, by one warp, a token a lane. Rows past the end, whose norms may be anything, are 0; their factors of outputs, which nobody
-// stores, may be anything.
+// Writes the vectors for the state, by one warp, one token per lane. Rows past the end become 0: their norms may be
+// NaN. Their query factors may be anything: nobody stores those outputs.
 __device__ __forceinline__ void write_vectors(uint8_t* stage, TokenGates& gates, const TokenNorms& norms, int valid,
                                               int lane) {
-  const float w = gates.w(lane), sum = gates.sum(lane), last = gates.sum(kFusedChunk - 1), decay = exp2_approx(sum);
+  const float weight = gates.weight(lane), sum = gates.sum(lane), last = gates.sum(kFusedChunk - 1),
+              decay = exp2_approx(sum);
   auto at = [&](int vector) -> float& { return reinterpret_cast<float*>(stage + vector)[lane]; };
   at(Stage::kPrediction) = (lane < valid ? norms.key : 0.0f) * decay;
-  at(Stage::kUpdate) = w * exp2_approx(last - sum);
+  at(Stage::kUpdate) = weight * exp2_approx(last - sum);
   at(Stage::kQuery) = norms.query * decay;
   const float kept = last < kForgotten ? 0.0f : exp2_approx(last);
   if (lane == 0) *reinterpret_cast<float4*>(stage + Stage::kDecay) = {kept, 0.0f, 0.0f, 0.0f};
 }
 
-// Scores of tokens past the end, which may be anything, become 0.
+// Sets scores of tokens past the end to 0: they may be NaN.
 __device__ __forceinline__ void select_scores(float (&scores)[16], int token, int valid, int lane) {
 #pragma unroll
   for (int i = 0; i < 16; ++i) scores[i] = token < valid && i / 4 * 8 + lane % 4 * 2 + i % 2 < valid ? scores[i] : 0.0f;
 }
 
-// This lane's two numbers of P and of -L in 8 columns, from scores that are scaled. `decay` is w_j e^{Gi-Gj}.
+// Writes this lane's two numbers of Aqk~ and of -Akk~ in 8 columns, from scaled scores. `decay` is weight_j
+// e^{G_i-G_j}.
 template <class Element, bool kQueries>
-__device__ __forceinline__ void write_columns(uint8_t* p, uint8_t* lower, const float (&scores)[4], float2 decay) {
-  if constexpr (kQueries) word_at(p) = Pair<Element>::pack(scores[0] * decay.x, scores[1] * decay.y);
-  *reinterpret_cast<float2*>(lower) = {scores[2] * decay.x, scores[3] * decay.y};
+__device__ __forceinline__ void write_columns(uint8_t* aqk, uint8_t* negated, const float (&scores)[4], float2 decay) {
+  if constexpr (kQueries) word_at(aqk) = Pair<Element>::pack(scores[0] * decay.x, scores[1] * decay.y);
+  *reinterpret_cast<float2*>(negated) = {scores[2] * decay.x, scores[3] * decay.y};
 }
 
-// Where a making group stands in the ring, with what it loads and with what it makes, and whose turn it is to make T.
-template <int kCtas, int kHeads>
+// Start of a virtual stage whose Aqk~, inverse - I and vectors are those of this CTA's strip (0) or of the other's.
+template <Form kForm>
+__device__ __forceinline__ uint8_t* made_of(uint8_t* stage, int of) {
+  return stage + of * (Ring<kForm>::kOther - Stage::kAqk);
+}
+
+// Clears the blocks above the diagonals in the stages that this group makes, from `position` on.
+template <Form kForm>
+__device__ __forceinline__ void clear_stages(Shared<kForm>& shared, MakePosition<kForm> position) {
+  for (; position.parity == 0; position.advance()) {
+    const int thread = threadIdx.x % kWarpgroup;
+#pragma unroll
+    for (int of = 0; of < strips(kForm); ++of) {
+      uint8_t* made = made_of<kForm>(shared.ring[position.stage], of);
+      if (thread < kClearThreads) clear_above(made + Stage::kAqk, made + Stage::kInverse, thread);
+    }
+  }
+}
+
+// The inverse of strip `of` (0: this CTA's), by one warp, which completes the chunk. Strip 0 is signalled to the state
+// groups of this CTA. In a cluster the last strip is copied to the other CTA.
+template <class Element, Form kForm>
+__device__ __forceinline__ void make_inverse(Shared<kForm>& shared, NegatedAkk (&negated)[strips(kForm)],
+                                             int stage_index, int of, int rank, int lane) {
+  constexpr int kStrips = strips(kForm);
+  uint8_t* stage = shared.ring[stage_index];
+  write_inverse<Element>(negated[of], made_of<kForm>(stage, of) + Stage::kInverse, lane);
+  ptx::fence_proxy_async(ptx::space_shared);
+  __syncwarp();
+  if (elect_lane()) {
+    if (ctas(kForm) > 1 && of == kStrips - 1)
+      copy_to_block(stage + Stage::kAqk, made_of<kForm>(stage, kStrips - 1) + Stage::kAqk, Stage::kMadeBytes,
+                    &shared.made[stage_index], 1 - rank);
+    if (of == 0) ptx::mbarrier_arrive(&shared.made[stage_index]);
+  }
+}
+
+// Positions of a make group in the ring, for loading and for making, and whose turn it is to compute the inverse.
+template <Form kForm>
 struct MakeState {
-  MakePosition<kCtas, kHeads> loading, making;
+  MakePosition<kForm> loading, making;
   int turn = 0;
 };
 
-// The chunks of one item that are this group's: every second, or where two CTAs share every fourth; which are, the `begin` chunks before it tell.
-template <class Element, int kCtas, int kHeads, bool kQueries>
+// Makes this group's chunks of one item: every second chunk, in a cluster every fourth. The number of chunks before the
+// item, `begin`, decides which ones.
+template <class Element, Form kForm, bool kQueries>
 __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activation& activation, const Item& item,
-                                            int begin, Shared<kCtas, kHeads>& shared, int group, int rank,
-                                            MakeState<kCtas, kHeads>& at) {
-  using Position = MakePosition<kCtas, kHeads>;
-  // Its role. Of the second group they are exchanged, so that no scheduler has all who make T; but of twins, where it takes 1 % more cycles.
-  const int warp = uniform(static_cast<int>(threadIdx.x) % kWarpgroup / 32) ^ (kHeads == 1 ? 2 * group : 0);
+                                            int begin, Shared<kForm>& shared, int group, int rank,
+                                            MakeState<kForm>& at) {
+  constexpr bool kTwins = kForm == Form::kTwins;
+  constexpr int kCtas = ctas(kForm), kStrips = strips(kForm);
+  // The role. The second group swaps roles: no scheduler has both inverting warps. With twins that costs 1 % of cycles.
+  const int warp = uniform(static_cast<int>(threadIdx.x) % kWarpgroup / 32) ^ (kTwins ? 0 : 2 * group);
   const int chunks = uniform(item.row.chunks), first = (group + begin / kCtas) % 2 * kCtas;
-  auto& lower = shared.lower[group];
+  auto& negated = shared.negated[group];
   auto& gates = shared.gates[group];
   auto& norms = shared.norms[group];
-  // Where a stage would begin whose P, T and vectors are those of this CTA's head (0), or of the other's.
-  auto made_of = [](uint8_t* stage, int of) { return stage + of * (Ring<kCtas, kHeads>::kOther - Stage::kP); };
-  Loader<kCtas, kHeads, kQueries> loader(maps, shared, item, first, begin, rank, at.loading);
-  if (warp == 0) loader.load(first + (kHeads > 1 ? rank : 0));
-
-  // Gates by one warp a head: of four that all sum for themselves the other three would take issue slots from the state.
-  const int gates_of = kHeads > 1 ? warp % 2 : 0, head = item.head + (gates_of != 0 ? item.to_twin : 0);
+  Loader<kForm, kQueries> loader(maps, shared, item, first, begin, rank, at.loading);
+  if (warp == 0) loader.load(first + (kTwins ? rank : 0));
+  // One warp per strip sums the gates. If all four did, the other three would take issue slots from the state groups.
+  const int gates_of = kTwins ? warp % 2 : 0, head = item.head + (gates_of != 0 ? item.to_twin : 0);
   const GateParams gate = gate_params(activation, head, 0, 1);
-  Position& position = at.making;
-  int& turn = at.turn;
-  const bool sums_gates = kHeads > 1 ? warp >= 2 : warp == 3;
+  const bool sums_gates = kTwins ? warp >= 2 : warp == 3;
   const int own_lane = static_cast<int>(threadIdx.x % 32);
   TokenCursor<2 * kCtas> cursor(activation, item, head, first + rank, own_lane);
   RawToken raw{};
   if (sums_gates && !maps.copies_gates) raw = cursor.fetch(activation);
-  if (begin == 0) {  // the stages that this group makes, once, while the first copies are on their way
-    for (Position own = position; own.parity == 0; own.advance()) {
-      const int thread = threadIdx.x % kWarpgroup;
-#pragma unroll
-      for (int of = 0; of < kHeads; ++of) {
-        uint8_t* made = made_of(shared.ring[own.stage], of);
-        if (thread < kClearThreads) clear_above(made + Stage::kP, made + Stage::kT, thread);
-      }
-    }
-  }
+  if (begin == 0) clear_stages(shared, at.making);  // once, while the first copies are in flight
   const TokenPlace place(warp, own_lane, kQueries);
 #pragma unroll 1
   for (int chunk = first + rank; chunk < chunks; chunk += 2 * kCtas) {
-    // Opaque, or the compiler keeps every address that follows from it in registers from chunk to chunk.
-    const int lane = static_cast<int>(opaque(threadIdx.x % 32)), stage_index = position.stage;
+    // Opaque. Otherwise every address that follows from the lane stays in a register between chunks.
+    const int lane = static_cast<int>(opaque(threadIdx.x % 32)), stage_index = at.making.stage;
     uint8_t* stage = shared.ring[stage_index];
     const int valid = min(item.tokens - chunk * kFusedChunk, kFusedChunk);
-    // Those who make T are done with the chunk before. And warp 0 has asked for this one: until then the barrier of its stage may still be that of the
-    // other group's use (kSkips).
+    // The inverting warps are done with the previous chunk, and warp 0 has issued the load of this one (kSkips).
     named_barrier(kMakeBarrier + group, kWarpgroup);
-    wait_parity(&shared.loaded[stage_index], position.parity);
-
+    wait_parity(&shared.loaded[stage_index], at.making.parity);
     float scores[16];
     const float square = multiply_rows<Element>(scores, stage, kQueries && activation.l2norm, place);
     if (sums_gates) {
@@ -362,34 +396,34 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activat
     named_barrier(kMakeBarrier + group, kWarpgroup);  // gates
     wgmma_wait<0>();
     pin(scores);
-    float sum[kHeads];
+    float sum[kStrips];
 #pragma unroll
-    for (int of = 0; of < kHeads; ++of) sum[of] = gates[of].sum(place.token);
-    const float beta = gates[kHeads > 1 ? lane % 2 : 0].beta[place.token];
+    for (int of = 0; of < kStrips; ++of) sum[of] = gates[of].sum(place.token);
+    const float beta = gates[kTwins ? lane % 2 : 0].beta[place.token];
     if (valid < kFusedChunk) select_scores(scores, place.token, valid, lane);
-    float own[4];  // of the columns on the diagonal
+    float own[4];  // scores of the diagonal column block
     pick_diagonal(own, scores, place.group);
     const TokenNorms norm = norms_of<kQueries>(own, square, activation, lane);
-    // By two of the four lanes of a token: its norms, and w of each head.
-    const int part = lane % 4;
-    if (part < 2) norms.of(part, place.token) = part == 0 ? norm.key : norm.query;
-    if (part < kHeads) gates[part].w(place.token) = place.token < valid ? norm.key * beta : 0.0f;
-    named_barrier(kMakeBarrier + group, kWarpgroup);  // w of all
-    if (sums_gates) write_vectors(made_of(stage, gates_of), gates[gates_of], norms.of(lane), valid, lane);
-    // This lane's numbers of P and -L in 8 columns: those left of the diagonal, then those on it.
+    // Two of the four lanes of a token write its norms, and its weight for each strip.
+    const int member = lane % 4;
+    if (member < 2) norms.of(member, place.token) = member == 0 ? norm.key : norm.query;
+    if (member < kStrips) gates[member].weight(place.token) = place.token < valid ? norm.key * beta : 0.0f;
+    named_barrier(kMakeBarrier + group, kWarpgroup);  // all weights are written
+    if (sums_gates) write_vectors(made_of<kForm>(stage, gates_of), gates[gates_of], norms.of(lane), valid, lane);
+    // This lane's numbers of Aqk~ and -Akk~ in 8 columns: first those left of the diagonal, then those on it.
     auto write = [&](int n, const float* numbers, auto&& select) {
       const float scaled[4] = {numbers[0] * norm.query, numbers[1] * norm.query, numbers[2] * -norm.key,
                                numbers[3] * -norm.key};
-      float2 decay[kHeads];  // w_j e^{Gi-Gj}
+      float2 decay[kStrips];  // weight_j e^{G_i-G_j}
 #pragma unroll
-      for (int of = 0; of < kHeads; ++of) {
+      for (int of = 0; of < kStrips; ++of) {
         const float4 column = *reinterpret_cast<const float4*>(gates[of].number[4 * n + lane % 4]);
         decay[of] = select({exp2_approx(sum[of] - column.x) * column.z, exp2_approx(sum[of] - column.y) * column.w});
       }
 #pragma unroll
-      for (int of = 0; of < kHeads; ++of)
-        write_columns<Element, kQueries>(made_of(stage, of) + Stage::kP + core_offset(0, n) + place.in_p,
-                                         lower[of].blocks + n * FusedLower::kBlockBytes + place.in_l, scaled,
+      for (int of = 0; of < kStrips; ++of)
+        write_columns<Element, kQueries>(made_of<kForm>(stage, of) + Stage::kAqk + core_offset(0, n) + place.in_aqk,
+                                         negated[of].blocks + n * NegatedAkk::kBlockBytes + place.in_akk, scaled,
                                          decay[of]);
     };
 #pragma unroll
@@ -397,46 +431,38 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activat
       if (n >= place.group) break;
       write(n, scores + 4 * n, [](const float2& all) { return all; });
     }
-    // Above the diagonal decays may be anything; on it P has the token's own score, and L nothing.
+    // Above the diagonal decays are unbounded. On the diagonal Aqk~ has the token's own score, and Akk~ is 0.
     const int row = lane / 4, column = lane % 4 * 2;
     own[2] = column < row ? own[2] : 0.0f, own[3] = column + 1 < row ? own[3] : 0.0f;
     write(place.group, own, [&](const float2& all) {
       return float2{column <= row ? all.x : 0.0f, column + 1 <= row ? all.y : 0.0f};
     });
     ptx::fence_proxy_async(ptx::space_shared);
-    // Of twins T of each head by a warp, else by the two in turns.
-    if (kHeads > 1 ? warp >= 2 : warp == 2 + turn) {
-      split_barrier(kLowerBarrier + group, kWarpgroup);
-      const int of = kHeads > 1 ? warp - 2 : 0;
-      write_t<Element>(lower[of], made_of(stage, of) + Stage::kT, lane);
-      ptx::fence_proxy_async(ptx::space_shared);
-      __syncwarp();
-      if (elect_lane()) {
-        if (kCtas > 1 && of == kHeads - 1)
-          copy_to_block(stage + Stage::kP, made_of(stage, kHeads - 1) + Stage::kP, Stage::kMadeBytes,
-                        &shared.made[stage_index], 1 - rank);
-        if (of == 0) ptx::mbarrier_arrive(&shared.made[stage_index]);
-      }
+    // With twins one warp per strip computes the inverse; otherwise two warps take turns.
+    if (kTwins ? warp >= 2 : warp == 2 + at.turn) {
+      split_barrier(kAkkBarrier + group, kWarpgroup);
+      make_inverse<Element>(shared, negated, stage_index, kTwins ? warp - 2 : 0, rank, lane);
     } else {
-      split_arrive(kLowerBarrier + group, kWarpgroup);
-      // What the next chunk of this group needs, while the others make T: of twins its stage is left about now by the state, which may wait for this chunk.
+      split_arrive(kAkkBarrier + group, kWarpgroup);
+      // Meanwhile loads the next chunk. With twins the state leaves its stage about now, and may wait for this chunk.
       if (warp == 0) loader.load(chunk + 2 * kCtas);
     }
-    turn ^= 1;
-    position.advance();
+    at.turn ^= 1;
+    at.making.advance();
   }
   if (warp == 0) loader.load(chunks - 1);
 }
 
-// `kQueries`: q too, and P; a summary has neither.
-template <class Element, int kCtas, int kHeads, bool kQueries>
+// `kQueries`: also q and Aqk~; a summary has neither.
+template <class Element, Form kForm, bool kQueries>
 __device__ __forceinline__ void make_all(const FusedMaps& maps, const WalkArgs& args, const Activation& activation,
-                                         Shared<kCtas, kHeads>& shared, int group, int rank) {
-  MakeState<kCtas, kHeads> at{.loading = {group * kCtas}, .making = {group * kCtas + rank}};
-  make_items<kCtas, kHeads>(shared, [&](const Item& item, int begin) {
-    // The state is some chunks behind: by the time it comes here, the one it starts from is there.
-    if (kCtas == kHeads && group == 0 && begin > 0 && threadIdx.x % kWarpgroup == 0) prefetch_entry(args, item);
-    make_chunks<Element, kCtas, kHeads, kQueries>(maps, activation, item, begin, shared, group, rank, at);
+                                         Shared<kForm>& shared, int group, int rank) {
+  constexpr int kCtas = ctas(kForm);
+  MakeState<kForm> at{.loading = {group * kCtas}, .making = {group * kCtas + rank}};
+  make_items<kForm>(shared, [&](const Item& item, int begin) {
+    // The state is some chunks behind: when it reaches this item, its first state is in the L2.
+    if (has_whole_strip(kForm) && group == 0 && begin > 0 && threadIdx.x % kWarpgroup == 0) prefetch_entry(args, item);
+    make_chunks<Element, kForm, kQueries>(maps, activation, item, begin, shared, group, rank, at);
   });
 }
 

@@ -1,5 +1,5 @@
-// The state groups of the fused walk of GDN: 64 rows of S^T (or of B^T, or of M^T) each, in fp32 accumulators; every product has A in
-// registers.
+// The state groups of the fused walk of GDN: 64 rows of S^T (or of B^T, or of M^T) each, in fp32 accumulators. Every
+// product has its A operand in registers.
 #pragma once
 #include <type_traits>
 
@@ -11,8 +11,9 @@
 
 namespace deltarelay::cuda::sm90::fused_gdn {
 
-// Rows of k past the end belong to another sequence and may hold NaN, which a zero of U does not silence. By every state group for itself:
-// two write the same zeros. The makers of this CTA read these rows too, for numbers that they select away: they come first.
+// Clears rows of k past the end. They belong to another sequence and may hold NaN, and NaN times a zero of V_new is
+// NaN. Every state group does it for itself: two write the same zeros. Waits for `made` first: the make groups of this
+// CTA also read these rows, for numbers that a select drops.
 __device__ __forceinline__ void clear_keys(uint8_t* stage, uint64_t* made, uint32_t parity, int valid, int group,
                                            int thread) {
   wait_parity(made, parity);
@@ -24,7 +25,7 @@ __device__ __forceinline__ void clear_keys(uint8_t* stage, uint64_t* made, uint3
   named_barrier(kStateBarrier + group, kWarpgroup);
 }
 
-// This lane's share of a vector over the tokens.
+// This lane's factors from a vector over the tokens.
 struct TokenFactors {
   float2 of[4];
   __device__ __forceinline__ TokenFactors(const uint8_t* vector, int column) {
@@ -33,18 +34,18 @@ struct TokenFactors {
   }
 };
 
-// What one state group does with a chunk, but for outputs.
+// The work of a state group on a chunk, except outputs.
 template <class Element>
 struct ChunkStep {
   using Product = Wgmma<Element>;
   uint8_t* stage;
-  uint32_t address, place;  // of the stage; the latter as operand_place
-  int column;               // place of this lane in an 8-column block of an accumulator
+  uint32_t address, place;  // of the stage; `place` as in operand_place
+  int column;               // this lane's column in an 8-column block of an accumulator
 
   __device__ __forceinline__ ChunkStep(uint8_t* at, int lane_column)
       : stage(at), address(shared_address(at)), place(operand_place(address)), column(lane_column) {}
 
-  // K S, or with 32 numbers Q S and behind it K S: q and k are neighbours.
+  // K S; with 32 numbers Q S, then K S: q and k are neighbours.
   template <int kNumbers>
   __device__ __forceinline__ void read_state(float (&product)[kNumbers], const Fragment (&state)[8]) const {
     const uint64_t tokens = swizzled_operand_at(place, kNumbers == 32 ? Stage::kQ : Stage::kK);
@@ -53,8 +54,8 @@ struct ChunkStep {
     wgmma_commit();
   }
   __device__ __forceinline__ float decay() const { return *reinterpret_cast<const float*>(stage + Stage::kDecay); }
-  // R = V - (rk e^G) K S, where there are values; rows past the end, whose values may be anything, are 0.
-  __device__ __forceinline__ void subtract_prediction(float (&error)[16], const float* predicted,
+  // R~ = V - (rk e^G) K S; without values V is 0. Rows past the end become 0: their values may be NaN.
+  __device__ __forceinline__ void subtract_prediction(float (&residual)[16], const float* predicted,
                                                       const Fragment (&value)[2], const TokenFactors& factor,
                                                       bool values, int valid) const {
     using Two = Pair<Element>;
@@ -65,38 +66,39 @@ struct ChunkStep {
       for (int r = 0; r < 2; ++r) {
         const uint32_t pair = value[n / 2].reg[2 * (n % 2) + r];
         const int low = 4 * n + 2 * r, high = low + 1;
-        error[low] = fmaf(-f.x, predicted[low], values ? Two::low(pair) : 0.0f);
-        error[high] = fmaf(-f.y, predicted[high], values ? Two::high(pair) : 0.0f);
+        residual[low] = fmaf(-f.x, predicted[low], values ? Two::low(pair) : 0.0f);
+        residual[high] = fmaf(-f.y, predicted[high], values ? Two::high(pair) : 0.0f);
       }
     }
-    if (valid < kFusedChunk) select_tokens(error, column, valid);
+    if (valid < kFusedChunk) select_tokens(residual, column, valid);
   }
-  // U = R + T R, when what read_state reads is there. Not waited for: behind it the decay of the state.
+  // V_new~ = R~ + (inverse - I) R~, after the product of read_state. Does not wait: the state decays meanwhile.
   template <int kNumbers>
-  __device__ __forceinline__ void solve(float (&u)[16], float (&read)[kNumbers], const Fragment (&value)[2],
+  __device__ __forceinline__ void solve(float (&v_new)[16], float (&read)[kNumbers], const Fragment (&value)[2],
                                         bool values, int valid) const {
     const TokenFactors prediction(stage + Stage::kPrediction, column);
     wgmma_wait<0>();
     pin(read);
-    subtract_prediction(u, read + (kNumbers - 16), value, prediction, values, valid);
-    const Fragment error[2] = {pack_block<Element>(u, 0), pack_block<Element>(u, 1)};
+    subtract_prediction(v_new, read + (kNumbers - 16), value, prediction, values, valid);
+    const Fragment residual[2] = {pack_block<Element>(v_new, 0), pack_block<Element>(v_new, 1)};
     wgmma_fence();
-    add_triangle<Element>(u, error, triangle_operand_at(place, Stage::kT));
+    add_triangle<Element>(v_new, residual, triangle_operand_at(place, Stage::kInverse));
     wgmma_commit();
   }
-  // (w e^{Glast-G} U)^T
-  static __device__ __forceinline__ void pack_update(Fragment (&update)[2], const float (&u)[16],
+  // (weight e^{G_last-G} V_new~)^T
+  static __device__ __forceinline__ void pack_update(Fragment (&update)[2], const float (&v_new)[16],
                                                      const TokenFactors& factor) {
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
       const float2 f = factor.of[n];
 #pragma unroll
       for (int r = 0; r < 2; ++r)
-        update[n / 2].reg[2 * (n % 2) + r] = Pair<Element>::pack(u[4 * n + 2 * r] * f.x, u[4 * n + 2 * r + 1] * f.y);
+        update[n / 2].reg[2 * (n % 2) + r] =
+            Pair<Element>::pack(v_new[4 * n + 2 * r] * f.x, v_new[4 * n + 2 * r + 1] * f.y);
     }
   }
-  // S <- S + k^T (w e^{Glast-G} U) of one half of the channels, or without S where nothing of it is kept. Not waited for, and a group of
-  // products by itself: the first is packed while the second is at work.
+  // S <- S + k^T (weight e^{G_last-G} V_new~) for one half of the channels; without `keeps` the old S is dropped. Does
+  // not wait, and is a commit group of its own: the first half is packed while the second is in flight.
   __device__ __forceinline__ void update_half(float (&state)[64], const Fragment (&update)[2], int half,
                                               bool keeps) const {
     const uint64_t keys = swizzled_operand_at(place, Stage::kK, Stage::kHalfBytes);
@@ -119,7 +121,8 @@ __device__ __forceinline__ void pack_state(Fragment (&operand)[8], const float (
 #pragma unroll
   for (int k = first; k < last; ++k) operand[k] = pack_block<Element>(state, k);
 }
-// The same of all of it, when the update is done; `kLater` groups of products were issued behind it and are not waited for.
+// Packs the whole state when its update is complete. `kLater` commit groups were issued after the update and may still
+// be in flight.
 template <class Element, int kLater>
 __device__ __forceinline__ void pack_updated(Fragment (&operand)[8], float (&state)[64]) {
   wgmma_wait<kLater + 1>();
@@ -130,22 +133,22 @@ __device__ __forceinline__ void pack_updated(Fragment (&operand)[8], float (&sta
   pack_state<Element>(operand, state, 4, 8);
 }
 
-// Outputs of one half of the values (emit_items).
-template <class Element, int kCtas, int kHeads>
+// Emits the chunks of an item for one half of the values (emit_items).
+template <class Element, Form kForm>
 __device__ __forceinline__ void emit_chunks(const FusedMaps& maps, const WalkArgs& args, const Item& item,
-                                            Shared<kCtas, kHeads>& shared, int group, int rank,
-                                            RingPosition<Ring<kCtas, kHeads>::kStages>& position, float (&state)[64]) {
+                                            Shared<kForm>& shared, int group, int rank,
+                                            RingPosition<Ring<kForm>::kStages>& position, float (&state)[64]) {
   const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, warp = thread / 32;
   const int column = lane_column_of(lane), chunks = item.row.chunks, tokens = item.tokens;
-  constexpr bool kSends = kCtas == kHeads;  // the outputs: a CTA with a whole head has no warp to spare for that
+  constexpr bool kSends = has_whole_strip(kForm);  // stores its outputs itself: no warp of the CTA is idle
   const int half = kSends ? group : rank;
-  // Of this lane's row of its warp's 16 value columns in a stage, 16 tokens at a time, for transposing ldmatrix and stmatrix. Opaque as the column is.
+  // This lane's row of its warp's 16 value columns in a stage, for transposing ldmatrix and stmatrix. Opaque too.
   const uint32_t values_at = opaque(Stage::kV + group * Stage::kTileBytes +
                                     swizzled_offset(8 * (lane / 16) + lane % 8, 2 * warp + lane / 8 % 2));
-  Fragment output[2];  // of the chunk before
+  Fragment output[2];  // of the previous chunk
   int previous = 0;    // its stage
 
-  // The output goes into the v tile of its stage. A warp overwrites only what it has read.
+  // The output overwrites the v tile of its stage. A warp overwrites only what it has read.
   auto output_tile = [&] { return shared.ring[previous] + Stage::kV + group * Stage::kTileBytes; };
   auto write_output = [&] {
     const uint32_t at = shared_address(shared.ring[previous]) + values_at;
@@ -166,34 +169,34 @@ __device__ __forceinline__ void emit_chunks(const FusedMaps& maps, const WalkArg
       clear_keys(shared.ring[stage_index], &shared.made[stage_index], position.parity, valid, group, thread);
     Fragment value[2];
     load_values(value, step.address + values_at);
-    // Numbers of a chunk live in it alone: an accumulator that is carried from chunk to chunk has to be in one place.
-    float read[32], u[16], out[16];
+    // Local to a chunk: an accumulator that is carried from chunk to chunk must stay in the same registers.
+    float read[32], v_new[16], out[16];
     wgmma_fence();
     step.read_state(read, operand);
     if constexpr (!kFirst) write_output();
 
     wait_parity(&shared.made[stage_index], position.parity);
     const float decay = step.decay();
-    step.solve(u, read, value, true, valid);
-    // Meanwhile the output of the chunk before goes to memory.
+    step.solve(v_new, read, value, true, valid);
+    // Meanwhile the previous output is stored.
     if constexpr (kSends && !kFirst)
       send_output<Element, kWholeChunk>(maps, args, place, output_tile(), chunk - 1, tokens, half, group, thread);
-    // Where gates forget within a chunk nobody multiplies, and the update takes the place of what was there: 4 to 5 % of the time. Behind the sending
-    // of outputs: ahead of it the branch costs gates that keep the state 1 %.
+    // If the gates forget the state within a chunk, the update overwrites it without a multiplication: 4 to 5 % faster.
+    // The branch comes after the store of outputs: before it, it costs gates that keep the state 1 %.
     const bool keeps = uniform(decay != 0.0f);
     if (keeps) decay_state(state, decay);
     const TokenFactors writing(step.stage + Stage::kUpdate, column);
     wgmma_wait<0>();
-    pin(u);
+    pin(v_new);
     Fragment update[2];
-    step.pack_update(update, u, writing);
-    // The factors of Q S: ahead of the update, whose operands would come first through the same pipe.
+    step.pack_update(update, v_new, writing);
+    // The factors of Q S are loaded before the update: its operands would come first through the same pipe.
     const TokenFactors query(step.stage + Stage::kQuery, column);
     wgmma_fence();
 #pragma unroll
     for (int half_index = 0; half_index < 2; ++half_index) step.update_half(state, update, half_index, keeps);
-    // While the state is updated, the output: Q S, then P U.
-    const Fragment solved[2] = {pack_block<Element>(u, 0), pack_block<Element>(u, 1)};
+    // While the state is updated, the output: Q S, then Aqk~ V_new~.
+    const Fragment v_new_operand[2] = {pack_block<Element>(v_new, 0), pack_block<Element>(v_new, 1)};
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
 #pragma unroll
@@ -203,12 +206,12 @@ __device__ __forceinline__ void emit_chunks(const FusedMaps& maps, const WalkArg
       }
     }
     wgmma_fence();
-    add_triangle<Element>(out, solved, triangle_operand_at(step.place, Stage::kP));
+    add_triangle<Element>(out, v_new_operand, triangle_operand_at(step.place, Stage::kAqk));
     wgmma_commit();
-    // By now the output of the chunk before has been read: its stage is free.
+    // By now the previous output has been read: its stage is free.
     if (kSends && !kFirst && thread == 0) {
       ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>{});
-      release_stage<kCtas>(shared, previous, rank);
+      release_stage<kForm>(shared, previous, rank);
     }
     pack_updated<Element, 1>(operand, state);
     wgmma_wait<0>();
@@ -218,8 +221,9 @@ __device__ __forceinline__ void emit_chunks(const FusedMaps& maps, const WalkArg
     position.advance();
   };
   if (chunks == 0) return;
-  // The first chunk, whole chunks, and the others in code of their own: without the branches for what is past the end a chunk takes 5 % fewer cycles,
-  // and without those for an output before it a pair has 40 instructions less. The others are the last one, and of twins perhaps one without tokens.
+  // The first chunk, whole chunks and the rest have code of their own. Without the branches for the end of a sequence a
+  // chunk takes 5 % fewer cycles; without those for a previous output a pair has 40 instructions less. The rest is the
+  // last chunk, and with twins perhaps a chunk without tokens.
   walk(0, std::true_type{}, std::false_type{});
   const int whole = uniform(min(tokens / kFusedChunk, chunks));
   int chunk = 1;
@@ -231,15 +235,15 @@ __device__ __forceinline__ void emit_chunks(const FusedMaps& maps, const WalkArg
   if constexpr (kSends) send_output<Element>(maps, args, place, output_tile(), chunks - 1, tokens, half, group, thread);
 }
 
-// B^T (with values, from zero) or M^T (without, from the identity) of a segment.
+// Walks B^T (with values, from zero) or M^T (without values, from the identity) of a segment.
 template <class Element>
-__device__ __forceinline__ void summarize_chunks(const WalkArgs& args, const Item& item, Shared<2, 1>& shared, int rank,
-                                                 bool values, float (&state)[64]) {
+__device__ __forceinline__ void summarize_chunks(const WalkArgs& args, const Item& item, Shared<Form::kPair>& shared,
+                                                 int rank, bool values, float (&state)[64]) {
   const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, warp = thread / 32;
   const int column = lane_column_of(lane), group = values ? 0 : 1, chunks = item.row.chunks, tokens = item.tokens;
   const uint32_t v_offset = opaque(Stage::kV + swizzled_offset(8 * (lane / 16) + lane % 8, 2 * warp + lane / 8 % 2));
-  RingPosition<Ring<2, 1>::kStages> position;
-  int previous = 0;  // stage of the chunk before
+  RingPosition<Ring<Form::kPair>::kStages> position;
+  int previous = 0;  // stage of the previous chunk
   Fragment operand[8];
   pack_state<Element>(operand, state, 0, 8);
   auto walk = [&](int chunk) {
@@ -250,19 +254,19 @@ __device__ __forceinline__ void summarize_chunks(const WalkArgs& args, const Ite
       clear_keys(shared.ring[stage_index], &shared.made[stage_index], position.parity, valid, group, thread);
     Fragment value[2];
     load_values(value, step.address + v_offset);
-    float read[16], u[16];
+    float read[16], v_new[16];
     wgmma_fence();
     step.read_state(read, operand);
-    if (chunk > 0) release_summarized<2>(shared, previous, rank, thread, values);
+    if (chunk > 0) release_summarized<Form::kPair>(shared, previous, rank, thread, values);
     wait_parity(&shared.made[stage_index], position.parity);
     const float decay = step.decay();
-    step.solve(u, read, value, values, valid);
-    decay_state(state, decay);  // also by 0: with a choice ptxas moves 80 registers a chunk here
+    step.solve(v_new, read, value, values, valid);
+    decay_state(state, decay);  // also by 0: with a branch ptxas moves 80 registers per chunk here
     const TokenFactors writing(step.stage + Stage::kUpdate, column);
     wgmma_wait<0>();
-    pin(u);
+    pin(v_new);
     Fragment update[2];
-    step.pack_update(update, u, writing);
+    step.pack_update(update, v_new, writing);
     wgmma_fence();
 #pragma unroll
     for (int half = 0; half < 2; ++half) step.update_half(state, update, half, true);
@@ -271,8 +275,8 @@ __device__ __forceinline__ void summarize_chunks(const WalkArgs& args, const Ite
     position.advance();
   };
   for_each_chunk(chunks, kLookEvery, values, walk, [&](int chunk) {
-    return release_vanished<2>(shared, shared.made, position, previous, chunks - chunk, rank, thread, state,
-                               args.vanish_bound);
+    return release_vanished<Form::kPair>(shared, shared.made, position, previous, chunks - chunk, rank, thread, state,
+                                         args.vanish_bound);
   });
 }
 

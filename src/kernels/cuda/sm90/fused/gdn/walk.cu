@@ -7,34 +7,37 @@
 namespace deltarelay::cuda::sm90 {
 namespace {
 
-template <class Element, int kCtas, int kHeads, bool kSuffix>
+template <class Element, Form kForm, bool kSuffix>
 cudaError_t launch(const FusedMaps& maps, const WalkArgs& args, const Activation& activation, int32_t units,
                    cudaStream_t stream) {
-  const unsigned grid = kCtas == kHeads ? single_ctas(args, kMostItems, units, kCtas) : items_of(args) * kCtas;
+  const unsigned grid =
+      has_whole_strip(kForm) ? single_ctas(args, kMostItems, units, ctas(kForm)) : items_of(args) * ctas(kForm);
   const LaunchShape shape{.grid = dim3(grid),
                           .block = kFusedThreads,
-                          .shared_bytes = sizeof(fused_gdn::Shared<kCtas, kHeads>),
-                          .cluster = kCtas};
-  return launch_dependent(fused_gdn_kernel<Element, kCtas, kHeads, kSuffix>, shape, stream, maps, args, activation);
+                          .shared_bytes = sizeof(fused_gdn::Shared<kForm>),
+                          .cluster = ctas(kForm)};
+  return launch_dependent(fused_gdn_kernel<Element, kForm, kSuffix>, shape, stream, maps, args, activation);
 }
 
 template <class Element>
 cudaError_t launch_tiles(const FusedMaps& maps, const WalkArgs& args, const Activation& activation,
                          const WalkShape& shape, cudaStream_t stream) {
   if (shape.value_tiles == 1)
-    return shape.twins ? launch<Element, 2, 2, false>(maps, args, activation, shape.units, stream)
-                       : launch<Element, 1, 1, false>(maps, args, activation, shape.units, stream);
-  return shape.suffix ? launch<Element, 2, 1, true>(maps, args, activation, shape.units, stream)
-                      : launch<Element, 2, 1, false>(maps, args, activation, shape.units, stream);
+    return shape.twins ? launch<Element, Form::kTwins, false>(maps, args, activation, shape.units, stream)
+                       : launch<Element, Form::kSingle, false>(maps, args, activation, shape.units, stream);
+  return shape.suffix ? launch<Element, Form::kPair, true>(maps, args, activation, shape.units, stream)
+                      : launch<Element, Form::kPair, false>(maps, args, activation, shape.units, stream);
 }
 
 template <class Element>
 cudaError_t load_tiles() {
-  cudaError_t status = load_kernel(fused_gdn_kernel<Element, 1, 1, false>, sizeof(fused_gdn::Shared<1, 1>));
+  cudaError_t status =
+      load_kernel(fused_gdn_kernel<Element, Form::kSingle, false>, sizeof(fused_gdn::Shared<Form::kSingle>));
   if (status == cudaSuccess)
-    status = load_kernel(fused_gdn_kernel<Element, 2, 2, false>, sizeof(fused_gdn::Shared<2, 2>));
-  for (const auto kernel : {fused_gdn_kernel<Element, 2, 1, false>, fused_gdn_kernel<Element, 2, 1, true>}) {
-    if (status == cudaSuccess) status = load_kernel(kernel, sizeof(fused_gdn::Shared<2, 1>));
+    status = load_kernel(fused_gdn_kernel<Element, Form::kTwins, false>, sizeof(fused_gdn::Shared<Form::kTwins>));
+  for (const auto kernel :
+       {fused_gdn_kernel<Element, Form::kPair, false>, fused_gdn_kernel<Element, Form::kPair, true>}) {
+    if (status == cudaSuccess) status = load_kernel(kernel, sizeof(fused_gdn::Shared<Form::kPair>));
   }
   return status;
 }

@@ -1,17 +1,22 @@
-// The fused walk of GDN, from raw q, k, g, v to o, or to a summary: a CTA, or a pair of CTAs (a cluster), walks one row (a whole sequence, or
-// a segment) of one head. Twins, a cluster too, walk a row of two heads of one key, each CTA one of them: what follows from q and k alone they make
-// once. A CTA with a whole head walks perhaps several rows, one after the other (fused/items.cuh). Chunk: 32 tokens.
+// The fused walk of GDN, from raw q, k, g, v to o, or to a summary. A CTA or a pair of CTAs (a cluster) walks one row
+// (a whole sequence or a segment) of one strip. Twins, also a cluster, walk a row of two strips of one key head, one
+// strip per CTA, and compute what follows from q and k alone once. A CTA with a whole strip may walk several rows, one
+// after the other (fused/items.cuh). Chunk: 32 tokens. For any gate.
 //
-// With G the inclusive sum of log-decays of the chunk, r = 1 / |k| (1 without l2norm), w = beta r:
-//     R_i = v_i - r_i e^{Gi} (k S)_i      U = R + T R
-//     T = (I + L)^-1 - I,  L_ij = r_i e^{Gi-Gj} k_i.k_j w_j for j < i      P_ij = scale / |q_i| e^{Gi-Gj} q_i.k_j w_j for j <= i
-//     O_i = scale / |q_i| e^{Gi} (q S)_i + (P U)_i       S <- e^{Glast} S + k^T (w e^{Glast-G} U)
-// Strengths of writing stand with who reads what was written (w), not in R as in docs/math.md: values need no factor then. Tiles of q and k
-// are operands as they come, all exponents are <= 0, and any gate is exact, but that e^{Glast} S is left out where it is nothing (kForgotten).
+// G is the inclusive sum of log-decays of the chunk, G_last its last value, rk and rq are the inverse norms (1 without
+// l2norm), weight = beta rk. A tilde marks a quantity that lacks beta: R~ = R / beta, V_new~ = V_new / beta.
+//     R~_i = v_i - rk_i e^{G_i} (k S)_i      V_new~ = R~ + (inverse - I) R~,  inverse = (I + Akk~)^-1
+//     Akk~_ij = rk_i e^{G_i-G_j} k_i.k_j weight_j for j < i
+//     Aqk~_ij = scale rq_i e^{G_i-G_j} q_i.k_j weight_j for j <= i
+//     O_i = scale rq_i e^{G_i} (q S)_i + (Aqk~ V_new~)_i       S <- e^{G_last} S + k^T (weight e^{G_last-G} V_new~)
+// beta is applied where V_new~ is read (in `weight`), not in R as in docs/math.md, so v needs no scaling. Tiles of q
+// and k are operands as they are loaded, and all exponents are <= 0. Any gate is exact, except that e^{G_last} S is
+// dropped where it is negligible (kForgotten).
 //
-// Groups of 128 threads: 0 and 1 the state (state.cuh): halves of the values, or with two CTAs one half in each, or B and M of a
-// summary. 2 and 3 make what belongs to a chunk alone (make.cuh), in turns; of a cluster CTA c % 2 makes chunk c and sends it to the
-// other, of twins what is the other's. The code of all groups together has to stay within the 32 KB of the instruction cache (docs/kernels/sm90-fused.md).
+// Groups of 128 threads: 0 and 1 hold the state (state.cuh): the halves of the values, in a pair one half per CTA, or B
+// and M of a summary. 2 and 3 make what depends on the chunk alone (make.cuh), alternating. In a cluster CTA c % 2
+// makes chunk c and copies it to the other CTA; with twins it makes what the other strip needs as well. The code of all
+// groups together must stay within the 32 KB of the instruction cache (docs/kernels/sm90-fused.md).
 #pragma once
 #include "kernels/cuda/sm90/fused/gdn/make.cuh"
 #include "kernels/cuda/sm90/fused/gdn/state.cuh"
@@ -20,26 +25,25 @@
 namespace deltarelay::cuda::sm90 {
 namespace fused_gdn {
 
-// `again`: in place of others.
-template <int kCtas, int kHeads>
-__device__ __forceinline__ void init_barriers(Shared<kCtas, kHeads>& shared, int rank, bool again) {
-  const uint32_t readers =
-      shared.item.row.work == Work::kEmit ? Ring<kCtas, kHeads>::kHalves : 2;  // state groups of a CTA
-  for (int i = 0; i < Ring<kCtas, kHeads>::kStages; ++i) {
-    const bool own = i % kCtas == rank;
+// `again`: replaces barriers that were in use.
+template <Form kForm>
+__device__ __forceinline__ void init_barriers(Shared<kForm>& shared, int rank, bool again) {
+  const uint32_t readers = shared.item.row.work == Work::kEmit ? Ring<kForm>::kHalves : 2;  // state groups of a CTA
+  for (int i = 0; i < Ring<kForm>::kStages; ++i) {
+    const bool own = i % ctas(kForm) == rank;
     if (again) {
       for (uint64_t* barriers : {shared.loaded, shared.made, shared.done, shared.free})
         invalidate_barrier(&barriers[i]);
     }
     ptx::mbarrier_init(&shared.loaded[i], 1);              // the lane that loads
-    ptx::mbarrier_init(&shared.made[i], 1);                // a thread of the making group, or the lane that loads
-    ptx::mbarrier_init(&shared.done[i], kWarpgroup / 32);  // the warps of the state
-    ptx::mbarrier_init(&shared.free[i], own ? kCtas * readers : readers);
+    ptx::mbarrier_init(&shared.made[i], 1);                // a thread of the make group, or the lane that loads
+    ptx::mbarrier_init(&shared.done[i], kWarpgroup / 32);  // the warps of the state group
+    ptx::mbarrier_init(&shared.free[i], own ? ctas(kForm) * readers : readers);
   }
   ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster);
 }
 
-// log2 of the decay over the last chunk of a row, by one warp, a lane a token.
+// log2 of the decay over the last chunk of a row, by one warp, one token per lane.
 __device__ __forceinline__ float last_decay(const Activation& activation, const Item& item) {
   const TensorView& g = activation.g;
   const int64_t token = item.token + item.tokens - kFusedChunk + static_cast<int>(threadIdx.x % 32);
@@ -52,30 +56,30 @@ __device__ __forceinline__ float last_decay(const Activation& activation, const 
 
 }  // namespace fused_gdn
 
-// `kSuffix`: summaries by their suffix, where that is enough; of pairs.
-template <class Element, int kCtas, int kHeads, bool kSuffix>
+// `kSuffix`: summaries of pairs walk their suffix first (suffix.cuh).
+template <class Element, Form kForm, bool kSuffix>
 __global__ void __launch_bounds__(kFusedThreads, 1)
     fused_gdn_kernel(const __grid_constant__ FusedMaps maps, const __grid_constant__ WalkArgs args,
                      const __grid_constant__ Activation activation) {
   using namespace fused_gdn;
-  auto& shared = *reinterpret_cast<Shared<kCtas, kHeads>*>(dynamic_shared_memory());
-  const int rank = kCtas == 1 ? 0 : cluster_rank();
+  auto& shared = *reinterpret_cast<Shared<kForm>*>(dynamic_shared_memory());
+  const int rank = kForm == Form::kSingle ? 0 : cluster_rank();
   if (threadIdx.x == 0) {
     for (const CUtensorMap* map : {&maps.q, &maps.k, &maps.v, &maps.o}) prefetch_tensor_map(map);
   }
-  if (!begin_items<kCtas, kHeads>(args, shared, blockIdx.x, rank)) return;
+  if (!begin_items<kForm>(args, shared, blockIdx.x, rank)) return;
   const Item& item = shared.item;
   if constexpr (kSuffix) {
     if (item.row.work == Work::kSummarize && threadIdx.x < 32) {
       const float decay = last_decay(activation, item);
-      __syncwarp();  // all have read the item
+      __syncwarp();  // all lanes have read the item
       if (threadIdx.x == 0) begin_suffix<kFusedChunk>(shared.suffix, shared.item, suffix_of(item, decay));
     }
-    __syncthreads();  // cluster_begin hands on no data
+    __syncthreads();  // cluster_begin passes no data
   }
-  if constexpr (kCtas > 1) cluster_begin();
+  if constexpr (ctas(kForm) > 1) cluster_begin();
   const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
-  constexpr bool kWhole = kCtas == kHeads;  // a whole head in every CTA
+  constexpr bool kWhole = has_whole_strip(kForm);
   const bool emits = kWhole || item.row.work == Work::kEmit;
   auto summarize = [&](auto&& walk) {
     walk_by_suffix<kSuffix, kFusedChunk>(
@@ -86,12 +90,12 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
     wait_for_state(args);
     if (emits) {
       if (kWhole || group == 0)
-        emit_items<kCtas, kHeads, Ring<kCtas, kHeads>::kStages, kWhole>(
+        emit_items<kForm, Ring<kForm>::kStages, kWhole>(
             args, shared, group, rank, [&](const Item& own, auto& position, float(&state)[64]) {
               emit_chunks<Element>(maps, args, own, shared, group, rank, position, state);
             });
       else if (threadIdx.x % kWarpgroup < 32)
-        send_outputs<Element, Ring<kCtas, kHeads>::kStages>(maps, args, item, shared, Stage::kV, rank);
+        send_outputs<Element, Ring<kForm>::kStages>(maps, args, item, shared, Stage::kV, rank);
     } else if constexpr (!kWhole) {
       auto walk = [&](auto& here, int own_rank, auto&& stands) {
         return summarize_row(
@@ -104,16 +108,17 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   } else {
     lower_registers<Registers::kOthers>();
     if (emits) {
-      make_all<Element, kCtas, kHeads, true>(maps, args, activation, shared, group - 2, rank);
+      make_all<Element, kForm, true>(maps, args, activation, shared, group - 2, rank);
     } else if constexpr (!kWhole) {
       auto walk = [&](auto& here, int own_rank, auto&& stands) {
-        make_all<Element, kCtas, kHeads, false>(maps, args, activation, here, group - 2, own_rank);
+        make_all<Element, kForm, false>(maps, args, activation, here, group - 2, own_rank);
         return stands([] { return false; });
       };
       summarize(walk);
     }
   }
-  if constexpr (kCtas > 1) cluster_end();  // the other CTA copies into this one's memory and arrives at its barriers
+  if constexpr (ctas(kForm) > 1)
+    cluster_end();  // the other CTA copies into this one's memory and arrives at its barriers
 }
 
 }  // namespace deltarelay::cuda::sm90

@@ -1,18 +1,20 @@
-// The scale group of the fused walk: gates, then q+, k+, k- in place of q, k, g, and the state's factors. Elementwise work only.
+// The scale group of the fused walk of KDA: gates, then q_from_mid, k_from_mid and k_to_mid in place of q, k and g, and
+// the state's factors. Elementwise work only.
 //
-// A thread owns two channels of one side of the chunk's middle (16 tokens) and walks outwards from it. So sums of log-decays need no scan
-// across threads: the later side sums inclusively, the earlier one exclusively with the sign turned.
+// A thread owns two channels of one side of the chunk's middle (16 tokens) and walks outwards from the middle. So sums
+// of log-decays need no scan across threads: the later side sums inclusively, the earlier side exclusively and with the
+// opposite sign.
 #pragma once
 #include "kernels/cuda/sm90/fused/kda/memory.cuh"
 #include "kernels/cuda/tile/activation.cuh"
 
 namespace deltarelay::cuda::sm90 {
 
-// Rows past the end of a sequence (they belong to the next one, or are anything at all) become q = k = 0 and a gate that decays
-// nothing; then no code behind needs a mask.
-template <GateForm kForm>
+// Rows past the end of a sequence hold anything. They become q = k = 0 with a gate that does not decay, so that no
+// later code needs a mask.
+template <GateForm kGate>
 __device__ __forceinline__ void clear_tail(uint8_t* stage, int valid, int thread) {
-  constexpr uint32_t kNoDecay = kForm == GateForm::kLog ? 0u : 0xff80ff80u;  // raw: -inf twice
+  constexpr uint32_t kNoDecay = kGate == GateForm::kLog ? 0u : 0xff80ff80u;  // raw: -inf twice
   constexpr int kWords = kRowBytes / 4;
   for (int i = valid * kWords + thread; i < kFusedChunk * kWords; i += kWarpgroup) {
 #pragma unroll
@@ -25,32 +27,32 @@ __device__ __forceinline__ void clear_tail(uint8_t* stage, int valid, int thread
   }
 }
 
-// What a thread knows of its two channels' gate.
+// Gate constants of a thread's two channels.
 struct PairGate {
   float slope, offset[2];  // raw: 2^(slope x + offset) = e^-x'
   float bound;             // raw: lower_bound; log: the floor; base 2
 };
 
-template <GateForm kForm>
+template <GateForm kGate>
 __device__ __forceinline__ PairGate pair_gate(const Activation& activation, int head, int channel) {
   const GateParams first = gate_params(activation, head, channel, kWidth);
-  if constexpr (kForm == GateForm::kLog) return {kLog2e, {0.0f, 0.0f}, first.lowest};
-  // A slope of 0 would make NaN of the -inf in rows past the end.
+  if constexpr (kGate == GateForm::kLog) return {kLog2e, {0.0f, 0.0f}, first.lowest};
+  // A slope of 0 would turn the -inf in rows past the end into NaN.
   const float slope = first.slope > -1e-37f ? -1e-37f : first.slope;
   return {slope, {slope * first.bias, slope * gate_bias(activation, head, channel + 1, kWidth)}, first.bound};
 }
 
-// A loop over runs of so many rows: unrolled further, the code of all roles no longer fits the instruction cache.
+// Rows per loop iteration. Unrolled further, the code of all roles no longer fits the instruction cache.
 constexpr int kFusedRun = 4;
 
-// Gates of this thread's channels on its side of the middle, outwards from it; q+, k+ and k- over q, k and g. `column` is the byte of
-// channel pair and stage. Returns log2 of the decay over this side.
-template <GateForm kForm, bool kQueries, bool kLater>
+// Applies the gates of this thread's channels on its side of the middle, outwards: overwrites q, k and g by q_from_mid,
+// k_from_mid and k_to_mid. `column` is the byte of channel pair and stage. Returns log2 of the decay over this side.
+template <GateForm kGate, bool kQueries, bool kLater>
 __device__ __forceinline__ float2 scale_rows(uint8_t* ring, uint32_t column, const PairGate& gate) {
   using Two = Pair<__nv_bfloat16>;
   float sum[2] = {0.0f, 0.0f};
-  // Rows of a run differ in the low bits of their number alone, which the swizzle takes; the next run is the same in the other half of
-  // the swizzle's eight rows.
+  // Rows of a run differ only in the low bits of their number, which the swizzle uses. The next run is the same in the
+  // other half of the swizzle's eight rows.
   constexpr int kFirst = kLater ? kFusedSide : kFusedSide - kFusedRun;
   uint32_t run_at = (column ^ ((kFirst & 7) << 4)) + kFirst * kRowBytes;
 #pragma unroll 1
@@ -75,7 +77,7 @@ __device__ __forceinline__ float2 scale_rows(uint8_t* ring, uint32_t column, con
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
         if constexpr (!kLater) factor[i][c] = sum[c];
-        if constexpr (kForm == GateForm::kLog) {
+        if constexpr (kGate == GateForm::kLog) {
           const float decay = x[c] * gate.slope, clamped = decay < gate.bound ? gate.bound : decay;
           sum[c] = kLater ? sum[c] + clamped : sum[c] - clamped;
         } else {
@@ -101,30 +103,30 @@ __device__ __forceinline__ float2 scale_rows(uint8_t* ring, uint32_t column, con
   return kLater ? make_float2(sum[0], sum[1]) : make_float2(-sum[0], -sum[1]);
 }
 
-// All chunks of this CTA, by the two warps of one side.
-template <int kCtas, GateForm kForm, bool kQueries, bool kLater>
-__device__ __forceinline__ void scale_side(const Activation& activation, FusedShared<kCtas>& shared, int rank) {
+// Scales all chunks of this CTA, by the two warps of one side.
+template <Form kForm, GateForm kGate, bool kQueries, bool kLater>
+__device__ __forceinline__ void scale_side(const Activation& activation, FusedShared<kForm>& shared, int rank) {
   const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, half = thread / 32 % 2;
   const int pair = half * 32 + lane;
   const int vector_at = (kLater ? FusedStage::kLate : FusedStage::kEarly) + pairs_at(pair) * 4;
   uint8_t* ring = shared.ring[0];
 
-  OwnPosition<kCtas> position{rank};
-  make_items<kCtas>(shared, [&](const Item& item, int) {
-    const PairGate gate = pair_gate<kForm>(activation, item.head, 2 * pair);
+  OwnPosition<kForm> position{rank};
+  make_items<kForm>(shared, [&](const Item& item, int) {
+    const PairGate gate = pair_gate<kGate>(activation, item.head, 2 * pair);
     const int tokens = uniform(item.tokens), chunks = uniform(item.row.chunks);
 #pragma unroll 1
-    for (int chunk = rank; chunk < chunks; chunk += kCtas) {
+    for (int chunk = rank; chunk < chunks; chunk += ctas(kForm)) {
       const int stage = position.stage;
       wait_parity(&shared.loaded[stage], position.parity);
       wait_parity(&shared.summed[stage], position.parity);
       const int valid = tokens - chunk * kFusedChunk;
       if (valid < kFusedChunk) {
-        clear_tail<kForm>(shared.ring[stage], valid, thread);
+        clear_tail<kGate>(shared.ring[stage], valid, thread);
         split_barrier(kScaleBarrier, kWarpgroup);
       }
-      const uint32_t column = opaque(stage * FusedRing<kCtas>::kBytes + half * FusedStage::kHalfBytes + lane * 4);
-      const float2 side = scale_rows<kForm, kQueries, kLater>(ring, column, gate);
+      const uint32_t column = opaque(stage * FusedRing<kForm>::kBytes + half * FusedStage::kHalfBytes + lane * 4);
+      const float2 side = scale_rows<kGate, kQueries, kLater>(ring, column, gate);
       *reinterpret_cast<float2*>(shared.ring[stage] + vector_at) = {exp2_approx(side.x), exp2_approx(side.y)};
       ptx::fence_proxy_async(ptx::space_shared);
       warp_arrive(&shared.scaled[stage]);
@@ -133,13 +135,13 @@ __device__ __forceinline__ void scale_side(const Activation& activation, FusedSh
   });
 }
 
-// `kQueries`: q too; a summary has none.
-template <int kCtas, GateForm kForm, bool kQueries>
-__device__ __forceinline__ void scale_chunks(const Activation& activation, FusedShared<kCtas>& shared, int rank) {
+// `kQueries`: also q; a summary has none.
+template <Form kForm, GateForm kGate, bool kQueries>
+__device__ __forceinline__ void scale_chunks(const Activation& activation, FusedShared<kForm>& shared, int rank) {
   if (uniform(static_cast<int>(threadIdx.x) % kWarpgroup / 64) == 0)
-    scale_side<kCtas, kForm, kQueries, false>(activation, shared, rank);
+    scale_side<kForm, kGate, kQueries, false>(activation, shared, rank);
   else
-    scale_side<kCtas, kForm, kQueries, true>(activation, shared, rank);
+    scale_side<kForm, kGate, kQueries, true>(activation, shared, rank);
 }
 
 }  // namespace deltarelay::cuda::sm90

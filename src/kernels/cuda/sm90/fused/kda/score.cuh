@@ -1,8 +1,9 @@
-// The score group of the fused walk: loads, norms (a chunk ahead of the scaling), both score matrices in one product, P and T; and what
-// the other CTA gets of it.
+// The score group of the fused walk of KDA: loads, norms (one chunk before the scaling), both score matrices in one
+// product, Aqk~ and the inverse; and the copies to the other CTA.
 //
-// Tiles hold k without its norm. With r = 1 / |k| the state works on U~ = r U instead, and the norm enters at two places only:
-//     L~_ij = beta_i r_i^2 k+_i.k-_j    R~_i = beta_i r_i v_i - beta_i r_i^2 (K+ S)_i    U~ = (I + L~)^-1 R~
+// Tiles hold k without its norm. So the state works on V_new~ = rk V_new, and the norm enters at two places only:
+//     Akk~_ij = beta_i rk_i^2 k_from_mid_i.k_to_mid_j for j < i
+//     R~_i = beta_i rk_i v_i - beta_i rk_i^2 (k_from_mid S_mid)_i      V_new~ = (I + Akk~)^-1 R~
 #pragma once
 #include <cstddef>
 
@@ -16,7 +17,8 @@
 
 namespace deltarelay::cuda::sm90 {
 
-// Sums of products of channels: k k, q q, q k; of even and of odd channels apart, so that no addition waits for the one before it.
+// Sums of products of channels: k k, q q, q k. Even and odd channels are summed apart, so that no addition waits for
+// the previous one.
 struct TokenSums {
   float even[3] = {}, odd[3] = {};
   template <bool kQueries>
@@ -36,20 +38,21 @@ struct TokenSums {
   }
 };
 
-// For the factors over the tokens a thread of the score group sums a quarter of a token's channels, and writes one of its four factors.
+// For the factors of the tokens, a thread of the score group sums a quarter of a token's channels and writes one of its
+// four factors.
 struct TokenShare {
-  uint32_t
-      first_piece;  // byte in a stage of the first 16 bytes of q that it sums; the others are this ^ 16, 32, 48, k is a tile further
+  // Byte offset in a stage of the first 16 bytes of q to sum. The others lie at this ^ 16, 32, 48; k is a tile further.
+  uint32_t first_piece;
 };
 
-// The order of the pieces keeps the four threads of a token off each other's banks.
+// The order of the pieces keeps the four threads of a token free of bank conflicts.
 __device__ __forceinline__ TokenShare token_share(uint32_t thread) {
   const uint32_t token = thread / 4, quarter = thread % 4, half = quarter / 2;
   const uint32_t first = (quarter % 2 * 4 + half * 2) ^ (token % 8);
   return {half * FusedStage::kHalfBytes + token * kRowBytes + first * 16};
 }
 
-// Byte in TokenFactors of the factor that thread writes.
+// Byte offset in TokenFactors of the factor that a thread writes.
 __device__ __forceinline__ uint32_t factor_at(uint32_t thread) {
   const uint32_t token = thread / 4, quarter = thread % 4;
   const uint32_t pair = token / 2 * 16 + token % 2 * 4 + quarter * 8;
@@ -57,8 +60,8 @@ __device__ __forceinline__ uint32_t factor_at(uint32_t thread) {
   return quarter < 2 ? pair : single;
 }
 
-// The factors over the tokens; 0 for tokens past the end, whose rows may hold anything. Plain arithmetic: mma.sync waits behind the
-// state's wgmma.
+// Writes the factors of the tokens; 0 for tokens past the end, whose rows may hold anything. Uses plain arithmetic:
+// mma.sync would wait behind the state's wgmma.
 template <bool kQueries>
 __device__ __forceinline__ void write_factors(const Activation& activation, const TokenShare& share, uint8_t* stage,
                                               TokenFactors& factors, float strength, bool exists, uint32_t thread) {
@@ -95,8 +98,8 @@ __device__ __forceinline__ void write_factors(const Activation& activation, cons
   *reinterpret_cast<float*>(reinterpret_cast<uint8_t*>(&factors) + factor_at(thread)) = exists ? number : 0.0f;
 }
 
-// P below its diagonal from rows of q+ k-^T. Above it there may be inf or NaN: select.
-__device__ __forceinline__ void write_p(uint8_t* p, const float (&scores)[16], int warp, int lane) {
+// Writes Aqk~ below its diagonal from rows of q_from_mid k_to_mid^T. Scores above it may be inf or NaN: select.
+__device__ __forceinline__ void write_aqk(uint8_t* aqk, const float (&scores)[16], int warp, int lane) {
   const int row = lane / 4, column = 2 * (lane % 4);
   auto mask = [&](float(&block)[8], int first) {  // a 16 x 16 block on the diagonal
     const bool low = column < row, high = column + 1 < row;
@@ -108,21 +111,22 @@ __device__ __forceinline__ void write_p(uint8_t* p, const float (&scores)[16], i
   float block[8];
   if (warp == 0) {
     mask(block, 0);
-    store_block<__nv_bfloat16>(p, 0, 0, block, lane);
+    store_block<__nv_bfloat16>(aqk, 0, 0, block, lane);
   } else {
-    store_block<__nv_bfloat16>(p, 2, 0, scores, lane);
+    store_block<__nv_bfloat16>(aqk, 2, 0, scores, lane);
     mask(block, 8);
-    store_block<__nv_bfloat16>(p, 2, 2, block, lane);
+    store_block<__nv_bfloat16>(aqk, 2, 2, block, lane);
   }
 }
 
-// N = -L by warps 2 (rows 0-15) and 3 (16-31). On and above the diagonal it is 0; the scores there may be inf or NaN: select.
-__device__ __forceinline__ void write_lower(FusedLower& lower, const float (&scores)[16], const TokenFactors& factors,
-                                            int warp, int lane) {
+// Writes N = -Akk~ by warps 2 (rows 0-15) and 3 (rows 16-31). N is 0 on and above the diagonal; the scores there may be
+// inf or NaN: select.
+__device__ __forceinline__ void write_negated_akk(NegatedAkk& negated, const float (&scores)[16],
+                                                  const TokenFactors& factors, int warp, int lane) {
   const int row = lane / 4, column = 2 * (lane % 4), pair = (warp - 2) * 8 + row / 2;
   const float strength[2] = {-factors.strength[pair][2 + row % 2], -factors.strength[pair + 4][2 + row % 2]};
   const bool low = column < row, high = column + 1 < row;
-  // A block of 16 from block (i, j) of 8 on: rows 0-7 of both column halves, rows 8-15, as they lie in an accumulator.
+  // A 16 x 16 block from block (i, j) of 8 on: rows 0-7 of both column halves, then rows 8-15, in accumulator layout.
   auto store = [&](int i, int j) {
 #pragma unroll
     for (int part = 0; part < 4; ++part) {
@@ -131,7 +135,7 @@ __device__ __forceinline__ void write_lower(FusedLower& lower, const float (&sco
       float2 two = {own[0] * strength[r], own[1] * strength[r]};
       if (i + r < j + half) continue;
       if (i + r == j + half) two = {low ? two.x : 0.0f, high ? two.y : 0.0f};
-      lower.at<float2>(i + r, j + half, row, column) = two;
+      negated.at<float2>(i + r, j + half, row, column) = two;
     }
   };
   if (warp == 2) {
@@ -142,19 +146,20 @@ __device__ __forceinline__ void write_lower(FusedLower& lower, const float (&sco
   }
 }
 
-// Place in the ring of what a warp loads.
+// Position in the ring of what a warp loads.
 struct LoadPosition {
   int stage;
   uint32_t parity = 0;
 };
 
-// Brings in chunks as stages come free, by warps 0 and 1 of the score group; the inverse keeps the other two busy. Warp 0 loads q and k of
-// the chunks of this CTA; warp 1 their gates, and this CTA's halves of v of all chunks, and says what will come from the other CTA.
-template <int kCtas, bool kQueries>
+// Loads chunks as stages become free, by warps 0 and 1 of the score group; the other two compute the inverse. Warp 0
+// loads q and k of the chunks that this CTA makes. Warp 1 loads their gates and this CTA's halves of v of all chunks,
+// and announces the bytes that come from the other CTA.
+template <Form kForm, bool kQueries>
 class Loader {
  public:
-  // From `position` on; in the items before this one are `begin` chunks.
-  __device__ __forceinline__ Loader(const FusedMaps& maps, const Item& item, FusedShared<kCtas>& shared, int begin,
+  // Starts at `position`; the items before this one have `begin` chunks.
+  __device__ __forceinline__ Loader(const FusedMaps& maps, const Item& item, FusedShared<kForm>& shared, int begin,
                                     int warp, int rank, LoadPosition& position)
       : maps_(maps),
         shared_(shared),
@@ -169,11 +174,12 @@ class Loader {
         chunk_(warp == 0 ? rank : 0),
         position_(position) {}
 
-  // Everything up to chunk `needed`, waiting for stages, of which none is more than a ring behind; and what can be loaded now. When single CTAs, which
-  // run on every multiprocessor, fill their rings for the first time, two chunks more at most: a lane waits to issue a copy while those
-  // before it crowd the memory, and would be late for the first chunk.
+  // Loads all chunks up to `needed`, waiting for stages, of which none is more than a ring behind, and further chunks
+  // whose stages are free. Exception: while single CTAs fill their rings for the first time, at most two chunks more.
+  // Single CTAs run on every multiprocessor. A lane waits to issue a copy while earlier copies saturate the memory, and
+  // would be late for the first chunk.
   __device__ __forceinline__ void load(int needed) {
-    const int limit = kCtas == 1 && begin_ + chunk_ < kStages ? chunk_ + 2 : chunks_;
+    const int limit = kForm == Form::kSingle && begin_ + chunk_ < kStages ? chunk_ + 2 : chunks_;
 #pragma unroll 1
     while (chunk_ <= needed || chunk_ < limit) {
       if (!load_next(chunk_ <= needed)) break;
@@ -181,7 +187,8 @@ class Loader {
   }
 
  private:
-  static constexpr int kStages = FusedRing<kCtas>::kStages, kHalves = FusedRing<kCtas>::kHalves;
+  static constexpr int kStages = FusedRing<kForm>::kStages, kHalves = FusedRing<kForm>::kHalves;
+  static constexpr int kCtas = ctas(kForm);
 
   __device__ __forceinline__ bool load_next(bool wait) {
     if (warp_ > 1 || chunk_ >= chunks_) return false;
@@ -246,31 +253,101 @@ class Loader {
   }
 
   const FusedMaps& maps_;
-  FusedShared<kCtas>& shared_;
+  FusedShared<kForm>& shared_;
   int warp_, rank_, chunks_, token_;
-  int head_;  // of what this warp loads: the key head, or that of the gates
+  int head_;  // of what this warp loads: the key head, or the head of the gates
   int strip_, sequence_, begin_;
   int chunk_;
   LoadPosition& position_;
 };
 
-// Where the score group stands in the ring: with what this warp loads, with what it takes sums of, and with what it makes P and T of.
-template <int kCtas>
+// Positions of the score group in the ring: for loading, for the sums of norms, and for Aqk~ and the inverse.
+template <Form kForm>
 struct ScoreState {
   LoadPosition loading;
-  OwnPosition<kCtas> summing, making;
+  OwnPosition<kForm> summing, making;
 };
 
-// The chunks of one item, with `begin` chunks in those before it.
-template <int kCtas, bool kQueries>
+// Clears the blocks above the diagonals in the stages whose chunks this CTA makes; copies from the other CTA bring
+// their own zeros.
+template <Form kForm>
+__device__ __forceinline__ void clear_stages(FusedShared<kForm>& shared, int rank) {
+  // Unrolled: the compiler would assume that a loop count differs between lanes, and give up uniform registers after
+  // it.
+#pragma unroll
+  for (int i = 0; i < FusedRing<kForm>::kStages; ++i) {
+    const int thread = threadIdx.x % kWarpgroup;
+    uint8_t* stage = shared.ring[i];
+    if (thread < kClearThreads && i % ctas(kForm) == rank)
+      clear_above(stage + FusedStage::kAqk, stage + FusedStage::kInverse, thread);
+  }
+}
+
+// Copies the scaled tiles and the factors of a stage to CTA `other`, by one thread.
+template <bool kQueries, class Shared>
+__device__ __forceinline__ void copy_tiles(Shared& shared, int stage_index, int other) {
+  uint8_t* stage = shared.ring[stage_index];
+  if constexpr (kQueries) {
+    copy_to_block(stage, stage, FusedStage::kTilesEnd, &shared.scaled[stage_index], other);
+  } else {  // without q
+    uint8_t *first = stage + FusedStage::kK, *second = first + FusedStage::kHalfBytes;
+    copy_to_block(first, first, 2 * FusedStage::kTileBytes, &shared.scaled[stage_index], other);
+    copy_to_block(second, second, static_cast<uint32_t>(stage + FusedStage::kTilesEnd - second),
+                  &shared.scaled[stage_index], other);
+  }
+}
+
+// Aqk~ and the inverse of a scaled chunk, and their copies to CTA `other`. Warps 0 and 1 write Aqk~; warps 2 and 3
+// write Akk~ and alternate in computing the inverse.
+template <Form kForm, bool kQueries>
+__device__ __forceinline__ void score_chunk(FusedShared<kForm>& shared, int stage_index, int chunk, int warp,
+                                            uint32_t thread, int lane, int other) {
+  constexpr int kCtas = ctas(kForm);
+  uint8_t* stage = shared.ring[stage_index];
+  // Rows 0-31 are q_from_mid k_to_mid^T, rows 32-63 k_from_mid k_to_mid^T.
+  float scores[16];
+  multiply_scores<__nv_bfloat16>(scores, swizzled_operand(shared_address(stage + FusedStage::kQ)),
+                                 swizzled_operand(shared_address(stage + FusedStage::kGate)), FusedStage::kHalfBytes);
+  wgmma_wait<0>();
+  pin(scores);
+  if (warp < 2) {
+    if constexpr (kQueries) {
+      write_aqk(stage + FusedStage::kAqk, scores, warp, lane);
+      ptx::fence_proxy_async(ptx::space_shared);
+      if constexpr (kCtas > 1) {
+        named_barrier(kScoreBarrier, 64);
+        if (thread == 0)
+          copy_to_block(stage + FusedStage::kAqk, stage + FusedStage::kAqk, FusedStage::kTriangleBytes,
+                        &shared.solved[stage_index], other);
+      }
+    }
+  } else {
+    named_barrier(kTriangleBarrier, 64);  // the inverse of the previous chunk is done with Akk~
+    write_negated_akk(shared.negated, scores, tokens_of(stage), warp, lane);
+    named_barrier(kTriangleBarrier, 64);
+    if (warp == 2 + chunk / kCtas % 2) {
+      write_inverse<__nv_bfloat16>(shared.negated, stage + FusedStage::kInverse, lane);
+      ptx::fence_proxy_async(ptx::space_shared);
+      __syncwarp();
+      if (kCtas > 1 && lane == 0)
+        copy_to_block(stage + FusedStage::kInverse, stage + FusedStage::kInverse, FusedStage::kTriangleBytes,
+                      &shared.solved[stage_index], other);
+    }
+  }
+  warp_arrive(&shared.solved[stage_index]);
+}
+
+// Scores the chunks of one item; the items before have `begin` chunks.
+template <Form kForm, bool kQueries>
 __device__ __forceinline__ void score_item(const FusedMaps& maps, const Activation& activation, const Item& item,
-                                           int begin, FusedShared<kCtas>& shared, int warp, int rank,
-                                           ScoreState<kCtas>& at) {
+                                           int begin, FusedShared<kForm>& shared, int warp, int rank,
+                                           ScoreState<kForm>& at) {
+  constexpr int kCtas = ctas(kForm);
   const int chunks = uniform(item.row.chunks);
   const int other = 1 - rank;
   if (chunks == 0) return;
 
-  // The write strength of this thread's token, fetched a chunk before its use and left as it is, so that nothing waits for it.
+  // The raw write strength of this thread's token, loaded one chunk before its use, so that nothing waits for it.
   const TokenShare share = token_share(threadIdx.x % kWarpgroup);
   const TensorView& beta = activation.beta;
   const int beta_bytes = float_bytes(beta.dtype);
@@ -279,37 +356,32 @@ __device__ __forceinline__ void score_item(const FusedMaps& maps, const Activati
                            (item.sequence_at * beta.sequence +
                             (item.token + min(first_token, item.tokens - 1)) * beta.token + item.head * beta.head) *
                                beta_bytes;
-  auto fetch_beta = [&](int chunk, int token) {  // of tokens past the end: that of one which exists
+  auto fetch_beta = [&](int chunk, int token) {  // for a token past the end: that of an existing one
     const bool exists = chunk * kFusedChunk + token < item.tokens;
-    const uint32_t step = opaque(kCtas * kFusedChunk * beta_bytes);  // or its product would be kept
+    const uint32_t step = opaque(kCtas * kFusedChunk * beta_bytes);  // otherwise its product stays in a register
     beta_at += exists && chunk >= kCtas ? step * beta.token : 0;
     return load_bits(beta_at, beta.dtype, 0);
   };
   uint32_t next_beta = fetch_beta(0, 0);
 
-  Loader<kCtas, kQueries> loader(maps, item, shared, begin, warp, rank, at.loading);
+  Loader<kForm, kQueries> loader(maps, item, shared, begin, warp, rank, at.loading);
   loader.load(-1);
-  if (begin == 0) {  // once, while the first copies are on their way
-#pragma unroll  // a loop whose count the compiler takes to differ between lanes would cost all code behind it its uniform registers
-    for (int i = 0; i < FusedRing<kCtas>::kStages; ++i) {
-      const int thread = threadIdx.x % kWarpgroup;
-      uint8_t* stage = shared.ring[i];
-      if (thread < kClearThreads && i % kCtas == rank)  // what arrives brings its own zeros
-        clear_above(stage + FusedStage::kP, stage + FusedStage::kT, thread);
-    }
+  if (begin == 0) {  // once, while the first copies are in flight
+    clear_stages(shared, rank);
     named_barrier(kScoreBarrier, kWarpgroup);
   }
-  OwnPosition<kCtas>& position = at.making;
-  OwnPosition<kCtas>& ahead = at.summing;
+  OwnPosition<kForm>& position = at.making;
+  OwnPosition<kForm>& ahead = at.summing;
 #pragma unroll 1
   for (int chunk = rank - kCtas; chunk < chunks; chunk += kCtas) {
-    // Opaque, or the compiler keeps every address that follows from it in registers from chunk to chunk.
+    // Opaque. The compiler would otherwise keep every address that follows from the thread in registers between chunks.
     const uint32_t thread = opaque(threadIdx.x) % kWarpgroup;
     const int lane = static_cast<int>(thread % 32);
     loader.load(chunk + kCtas);
-    // Sums of the next chunk's raw rows, so that its scaling need not wait for them.
+    // Sums over the raw rows of the next chunk, so that its scaling need not wait for them.
     if (chunk + kCtas < chunks) {
-      // The write strength ahead of the wait: from a chunk's load to its T every step counts, for the ring is no deeper than that.
+      // The write strength is computed before the wait: the latency from a chunk's load to its inverse must be short,
+      // because the ring covers no more than that.
       const int token = static_cast<int>(thread / 4);
       const float strength = write_strength(number_of(next_beta, beta.dtype), activation.beta_form);
       wait_parity(&shared.loaded[ahead.stage], ahead.parity);
@@ -317,69 +389,28 @@ __device__ __forceinline__ void score_item(const FusedMaps& maps, const Activati
                               strength, (chunk + kCtas) * kFusedChunk + token < item.tokens, thread);
       ptx::fence_proxy_async(ptx::space_shared);
       warp_arrive(&shared.summed[ahead.stage]);
-      next_beta = fetch_beta(chunk + 2 * kCtas, token);  // behind the fence, which may wait for loads
+      next_beta = fetch_beta(chunk + 2 * kCtas, token);  // after the fence, which may wait for loads
       ahead.advance();
     }
     if (chunk >= 0) {
       const int stage_index = position.stage;
-      uint8_t* stage = shared.ring[stage_index];
       wait_parity(&shared.scaled[stage_index], position.parity);
-      if (kCtas > 1 && thread == 0) {
-        if constexpr (kQueries) {
-          copy_to_block(stage, stage, FusedStage::kTilesEnd, &shared.scaled[stage_index], other);
-        } else {  // without q
-          uint8_t *first = stage + FusedStage::kK, *second = first + FusedStage::kHalfBytes;
-          copy_to_block(first, first, 2 * FusedStage::kTileBytes, &shared.scaled[stage_index], other);
-          copy_to_block(second, second, static_cast<uint32_t>(stage + FusedStage::kTilesEnd - second),
-                        &shared.scaled[stage_index], other);
-        }
-      }
-      // Rows 0-31 are q+ k-^T, rows 32-63 k+ k-^T.
-      float scores[16];
-      multiply_scores<__nv_bfloat16>(scores, swizzled_operand(shared_address(stage + FusedStage::kQ)),
-                                     swizzled_operand(shared_address(stage + FusedStage::kGate)),
-                                     FusedStage::kHalfBytes);
-      wgmma_wait<0>();
-      pin(scores);
-      if (warp < 2) {
-        if constexpr (kQueries) {
-          write_p(stage + FusedStage::kP, scores, warp, lane);
-          ptx::fence_proxy_async(ptx::space_shared);
-          if constexpr (kCtas > 1) {
-            named_barrier(kScoreBarrier, 64);
-            if (thread == 0)
-              copy_to_block(stage + FusedStage::kP, stage + FusedStage::kP, FusedStage::kTriangleBytes,
-                            &shared.solved[stage_index], other);
-          }
-        }
-      } else {
-        named_barrier(kTriangleBarrier, 64);  // the inverse of the chunk before is done with L
-        write_lower(shared.lower, scores, tokens_of(stage), warp, lane);
-        named_barrier(kTriangleBarrier, 64);
-        if (warp == 2 + chunk / kCtas % 2) {  // in turns
-          write_t<__nv_bfloat16>(shared.lower, stage + FusedStage::kT, lane);
-          ptx::fence_proxy_async(ptx::space_shared);
-          __syncwarp();
-          if (kCtas > 1 && lane == 0)
-            copy_to_block(stage + FusedStage::kT, stage + FusedStage::kT, FusedStage::kTriangleBytes,
-                          &shared.solved[stage_index], other);
-        }
-      }
-      warp_arrive(&shared.solved[stage_index]);
+      if (kCtas > 1 && thread == 0) copy_tiles<kQueries>(shared, stage_index, other);
+      score_chunk<kForm, kQueries>(shared, stage_index, chunk, warp, thread, lane, other);
       position.advance();
     }
   }
   loader.load(chunks - 1);
 }
 
-// `kQueries`: q too, and P; a summary has neither.
-template <int kCtas, bool kQueries>
+// `kQueries`: also q and Aqk~; a summary has neither.
+template <Form kForm, bool kQueries>
 __device__ __forceinline__ void score_chunks(const FusedMaps& maps, const Activation& activation,
-                                             FusedShared<kCtas>& shared, int rank) {
+                                             FusedShared<kForm>& shared, int rank) {
   const int warp = uniform(static_cast<int>(threadIdx.x) % kWarpgroup / 32);
-  ScoreState<kCtas> at{.loading = {warp == 0 ? rank : 0}, .summing = {rank}, .making = {rank}};
-  make_items<kCtas>(shared, [&](const Item& item, int begin) {
-    score_item<kCtas, kQueries>(maps, activation, item, begin, shared, warp, rank, at);
+  ScoreState<kForm> at{.loading = {warp == 0 ? rank : 0}, .summing = {rank}, .making = {rank}};
+  make_items<kForm>(shared, [&](const Item& item, int begin) {
+    score_item<kForm, kQueries>(maps, activation, item, begin, shared, warp, rank, at);
   });
 }
 

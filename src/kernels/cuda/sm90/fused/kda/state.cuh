@@ -1,6 +1,8 @@
-// The state groups of the fused walk: 64 rows of S^T (or of B^T, or of M^T) each, in fp32 accumulators; every product has A in registers.
+// The state groups of the fused walk of KDA: 64 rows of S^T (or of B^T, or of M^T) each, in fp32 accumulators. Every
+// product has its A operand in registers.
 //
-// Between chunks the state is what it is; inside one it is in the frame of the chunk's middle, S+ = e^{Gmid} S.
+// Between chunks the accumulators hold S; inside a chunk they hold S_mid = e^{G_mid} S, the state in the frame of the
+// chunk's middle.
 #pragma once
 #include "kernels/cuda/ptx/matrix.cuh"
 #include "kernels/cuda/ptx/shared_memory.cuh"
@@ -12,14 +14,14 @@
 
 namespace deltarelay::cuda::sm90 {
 
-// This lane's share of a vector over the channels, which lies in the order of pairs_at.
+// This lane's factors from a vector over the channels, which lies in the order of pairs_at.
 struct ChannelFactors {
   float4 of[8];
   __device__ __forceinline__ ChannelFactors(const uint8_t* vector, int column) {
 #pragma unroll
     for (int b = 0; b < 8; ++b) of[b] = *reinterpret_cast<const float4*>(vector + (16 * b + 2 * column) * 4);
   }
-  // Of blocks `first` to `last` - 1, loaded where this stands: the compiler moves it over no barrier.
+  // Of blocks `first` to `last` - 1. Loaded at this point: the compiler moves these loads over no barrier.
   __device__ __forceinline__ ChannelFactors(uint32_t vector, int column, int first, int last) {
 #pragma unroll
     for (int b = first; b < last; ++b) of[b] = load_quad(vector + (16 * b + 2 * column) * 4);
@@ -39,50 +41,78 @@ __device__ __forceinline__ void load_strength(float4 (&strength)[4], const Token
   for (int n = 0; n < 4; ++n) strength[n] = *reinterpret_cast<const float4*>(factors.strength[4 * n + column / 2]);
 }
 
-// product = K S, or what blocks `first` to `last` - 1 of the channels add to it, which become `operand`; `k_plus` is K as an operand. Neither
-// committed nor waited for.
+// product = K S, or what blocks `first` to `last` - 1 of the channels add to it. Packs these blocks into `operand`.
+// Neither commits nor waits.
 __device__ __forceinline__ void read_keys(float (&product)[16], const float (&state)[64], Fragment (&operand)[8],
-                                          uint64_t k_plus, int first = 0, int last = 8) {
+                                          uint64_t k_from_mid, int first = 0, int last = 8) {
 #pragma unroll
   for (int k = first; k < last; ++k) operand[k] = pack_block<__nv_bfloat16>(state, k);
   wgmma_fence();
 #pragma unroll
   for (int k = first; k < last; ++k)
-    Wgmma<__nv_bfloat16>::times(product, operand[k], k_plus + channel_step(k, FusedStage::kHalfBytes), k > 0);
+    Wgmma<__nv_bfloat16>::times(product, operand[k], k_from_mid + channel_step(k, FusedStage::kHalfBytes), k > 0);
 }
 
-// S+ <- S+ + k-^T U. Not waited for. A group of products for each half of the channels: the first is scaled while the second is at work.
-__device__ __forceinline__ void update_state(float (&state)[64], const Fragment (&update)[2], uint32_t stage) {
+// S_mid <- S_mid + k_to_mid^T V_new~. Does not wait. One commit group for each half of the channels: the first half is
+// scaled while the second is in flight.
+__device__ __forceinline__ void update_state(float (&state)[64], const Fragment (&v_new)[2], uint32_t stage) {
   using Product = Wgmma<__nv_bfloat16>;
-  const uint64_t k_minus = swizzled_operand(stage + FusedStage::kGate, FusedStage::kHalfBytes);
+  const uint64_t k_to_mid = swizzled_operand(stage + FusedStage::kGate, FusedStage::kHalfBytes);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
 #pragma unroll
     for (int k = 0; k < 2; ++k)
-      Product::times_transposed(half_of(state, half), update[k],
-                                k_minus + operand_step(half * FusedStage::kHalfBytes + k * 16 * kRowBytes), true);
+      Product::times_transposed(half_of(state, half), v_new[k],
+                                k_to_mid + operand_step(half * FusedStage::kHalfBytes + k * 16 * kRowBytes), true);
     wgmma_commit();
   }
 }
 
-// S <- late S+, when the update is done; `kLater` groups of products were issued behind it and are not waited for.
+// S <- e^{G_last-G_mid} S_mid, when the update is complete. `kLater` commit groups were issued after the update and may
+// still be in flight.
 template <int kLater>
 __device__ __forceinline__ void finish_update(float (&state)[64], const ChannelFactors& late) {
   wgmma_wait<kLater + 1>();
   pin(half_of(state, 0));
   late.scale(state, 0, 4);
-  pin(half_of(state, 0));  // ahead of the second wait
+  pin(half_of(state, 0));  // before the second wait
   wgmma_wait<kLater>();
   pin(half_of(state, 1));
   late.scale(state, 4, 8);
 }
 
-// Outputs of one half of the values (emit_items).
-template <int kCtas>
+// O^T = query out as operands for stmatrix.
+__device__ __forceinline__ void pack_output(Fragment (&packed)[2], const float (&out)[16], const float* query) {
+#pragma unroll
+  for (int n = 0; n < 4; ++n) {
+    const float2 f = *reinterpret_cast<const float2*>(query + 8 * n);
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+      packed[n / 2].reg[2 * (n % 2) + r] =
+          Pair<__nv_bfloat16>::pack(out[4 * n + 2 * r] * f.x, out[4 * n + 2 * r + 1] * f.y);
+  }
+}
+
+// out += diagonal V_new~, in fp32.
+__device__ __forceinline__ void add_diagonal(float (&out)[16], const float (&v_new)[16], const TokenFactors& factors,
+                                             int column) {
+#pragma unroll
+  for (int n = 0; n < 4; ++n) {
+    const float2 diagonal = *reinterpret_cast<const float2*>(&factors.diagonal[8 * n + column]);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float &low = out[4 * n + 2 * r], &high = out[4 * n + 2 * r + 1];
+      low = fmaf(diagonal.x, v_new[4 * n + 2 * r], low);
+      high = fmaf(diagonal.y, v_new[4 * n + 2 * r + 1], high);
+    }
+  }
+}
+
+// Emits the chunks of an item for one half of the values (emit_items).
+template <Form kForm>
 __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs& args, const Item& item,
-                                           FusedShared<kCtas>& shared, int group, int rank,
-                                           RingPosition<FusedRing<kCtas>::kStages>& position, float (&state)[64]) {
-  using Two = Pair<__nv_bfloat16>;
+                                           FusedShared<kForm>& shared, int group, int rank,
+                                           RingPosition<FusedRing<kForm>::kStages>& position, float (&state)[64]) {
   using Product = Wgmma<__nv_bfloat16>;
   const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, warp = thread / 32;
   const int column = lane_column_of(lane);
@@ -91,24 +121,16 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
   const int half = rank + group;
   const uint32_t v_offset = opaque(FusedStage::kV + group * FusedStage::kTileBytes +  // as the column is
                                    swizzled_offset(8 * (lane / 16) + lane % 8, 2 * warp + lane / 8 % 2));
-
-  constexpr bool kSends = kCtas == 1;  // the outputs: a single CTA has no warp to spare for that
+  constexpr bool kSends = kForm == Form::kSingle;  // stores its outputs itself: no warp of the CTA is idle
   const OutputPlace place(item);
-  float product[16];  // K S, then R, then U
+  float product[16];  // K S, then R~, then V_new~
   float out[16];
-  int previous = 0;  // stage of the chunk before
+  int previous = 0;  // stage of the previous chunk
 
-  // O^T of a chunk into the v tile of its stage. A warp overwrites only what it has read.
+  // O^T of a chunk overwrites the v tile of its stage. A warp overwrites only what it has read.
   auto write_output = [&](int stage_index) {
-    const float* query = tokens_of(shared.ring[stage_index]).query + column;
     Fragment packed[2];
-#pragma unroll
-    for (int n = 0; n < 4; ++n) {
-      const float2 f = *reinterpret_cast<const float2*>(query + 8 * n);
-#pragma unroll
-      for (int r = 0; r < 2; ++r)
-        packed[n / 2].reg[2 * (n % 2) + r] = Two::pack(out[4 * n + 2 * r] * f.x, out[4 * n + 2 * r + 1] * f.y);
-    }
+    pack_output(packed, out, tokens_of(shared.ring[stage_index]).query + column);
     const uint32_t at = shared_address(shared.ring[stage_index]) + v_offset;
 #pragma unroll
     for (int b = 0; b < 2; ++b) store_matrix_transposed(at + b * 16 * kRowBytes, packed[b]);
@@ -118,26 +140,26 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
     return shared.ring[stage_index] + FusedStage::kV + group * FusedStage::kTileBytes;
   };
 
-  // Counted in tokens: a chunk's number and the number of chunks are two registers more, and spill.
+  // Counts in tokens: a chunk number and a number of chunks would need two more registers, and spill.
 #pragma unroll 1
   for (int first = 0; first < tokens; first += kFusedChunk) {
     const int stage_index = position.stage;
     const uint32_t stage = shared_address(shared.ring[stage_index]);
     wait_parity(&shared.scaled[stage_index], position.parity);
-
     Fragment value[2];
     load_values(value, stage + v_offset);
     Fragment state_operand[8];
-    const uint64_t q_plus = swizzled_operand(stage + FusedStage::kQ), k_plus = swizzled_operand(stage + FusedStage::kK);
+    const uint64_t q_from_mid = swizzled_operand(stage + FusedStage::kQ),
+                   k_from_mid = swizzled_operand(stage + FusedStage::kK);
     ChannelFactors(shared.ring[stage_index] + FusedStage::kEarly, column).scale(state);
-    read_keys(product, state, state_operand, k_plus);
+    read_keys(product, state, state_operand, k_from_mid);
     wgmma_commit();
-    // Behind K S: the output of the chunk before goes to shared memory, which frees its registers for Q S.
+    // Behind K S: the previous output goes to shared memory, which frees its registers for Q S.
     if (first > 0) write_output(previous);
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < 8; ++k)
-      Product::times(out, state_operand[k], q_plus + channel_step(k, FusedStage::kHalfBytes), k > 0);
+      Product::times(out, state_operand[k], q_from_mid + channel_step(k, FusedStage::kHalfBytes), k > 0);
     wgmma_commit();
 
     const TokenFactors& factors = tokens_of(shared.ring[stage_index]);
@@ -146,44 +168,35 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
     wgmma_wait<1>();
     pin(product);
     subtract_prediction<__nv_bfloat16>(product, value, strength, true, column, tokens - first);
-    const Fragment error[2] = {pack_block<__nv_bfloat16>(product, 0), pack_block<__nv_bfloat16>(product, 1)};
+    const Fragment residual[2] = {pack_block<__nv_bfloat16>(product, 0), pack_block<__nv_bfloat16>(product, 1)};
 
-    // U = R + T R
+    // V_new~ = R~ + (inverse - I) R~
     wait_parity(&shared.solved[stage_index], position.parity);
     wgmma_fence();
-    add_triangle<__nv_bfloat16>(product, error, triangle_operand(stage + FusedStage::kT));
+    add_triangle<__nv_bfloat16>(product, residual, triangle_operand(stage + FusedStage::kInverse));
     wgmma_commit();
-    // Behind T R: the output of the chunk before to memory.
+    // Meanwhile the previous output is stored.
     if (kSends && first > 0)
       send_output<__nv_bfloat16>(maps, args, place, output_tile(previous), first / kFusedChunk - 1, tokens, half, group,
                                  thread);
     wgmma_wait<0>();
     pin(product);
     pin(out);
-    const Fragment update[2] = {pack_block<__nv_bfloat16>(product, 0), pack_block<__nv_bfloat16>(product, 1)};
+    const Fragment v_new[2] = {pack_block<__nv_bfloat16>(product, 0), pack_block<__nv_bfloat16>(product, 1)};
 
-    // S+ <- S+ + k-^T U; behind it the diagonal of P in fp32, then P U.
+    // S_mid <- S_mid + k_to_mid^T V_new~; behind it the diagonal of Aqk~ in fp32, then Aqk~ V_new~.
     wgmma_fence();
-    update_state(state, update, stage);
-#pragma unroll
-    for (int n = 0; n < 4; ++n) {
-      const float2 diagonal = *reinterpret_cast<const float2*>(&factors.diagonal[8 * n + column]);
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        float &low = out[4 * n + 2 * r], &high = out[4 * n + 2 * r + 1];
-        low = fmaf(diagonal.x, product[4 * n + 2 * r], low);
-        high = fmaf(diagonal.y, product[4 * n + 2 * r + 1], high);
-      }
-    }
+    update_state(state, v_new, stage);
+    add_diagonal(out, product, factors, column);
     wgmma_fence();
-    add_triangle<__nv_bfloat16>(out, update, triangle_operand(stage + FusedStage::kP));
+    add_triangle<__nv_bfloat16>(out, v_new, triangle_operand(stage + FusedStage::kAqk));
     wgmma_commit();
     finish_update<1>(state, {shared.ring[stage_index] + FusedStage::kLate, column});
-    // By now the output of the chunk before has been read: its stage is free. The compiler moves no arithmetic over this branch, so that the
-    // scaling stays ahead of the wait for P U.
+    // By now the previous output has been read: its stage is free. The compiler moves no arithmetic over this branch,
+    // so the scaling stays before the wait for Aqk~ V_new~.
     if (kSends && first > 0 && thread == 0) {
       ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>{});
-      release_stage<kCtas>(shared, previous, rank);
+      release_stage<kForm>(shared, previous, rank);
     }
     previous = stage_index;
     position.advance();
@@ -197,16 +210,17 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
                                group, thread);
 }
 
-// B^T (with values, from zero) or M^T (without, from the identity) of a segment.
-__device__ __forceinline__ void summarize_fused(const WalkArgs& args, const Item& item, FusedShared<2>& shared,
-                                                int rank, bool values, float (&state)[64]) {
-  constexpr int kCtas = 2;
+// Walks B^T (with values, from zero) or M^T (without values, from the identity) of a segment.
+__device__ __forceinline__ void summarize_fused(const WalkArgs& args, const Item& item,
+                                                FusedShared<Form::kPair>& shared, int rank, bool values,
+                                                float (&state)[64]) {
+  constexpr Form kForm = Form::kPair;
   const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, warp = thread / 32;
   const int column = lane_column_of(lane), chunks = item.row.chunks, tokens = item.tokens;
-  const uint32_t v_offset =  // opaque as the column is
+  const uint32_t v_offset =  // opaque, as the column is
       opaque(FusedStage::kV + swizzled_offset(8 * (lane / 16) + lane % 8, 2 * warp + lane / 8 % 2));
-  RingPosition<FusedRing<kCtas>::kStages> position;
-  int previous = 0;  // stage of the chunk before
+  RingPosition<FusedRing<kForm>::kStages> position;
+  int previous = 0;  // stage of the previous chunk
   auto walk = [&](int chunk) {
     const int stage_index = position.stage;
     const uint32_t stage = shared_address(shared.ring[stage_index]);
@@ -215,18 +229,19 @@ __device__ __forceinline__ void summarize_fused(const WalkArgs& args, const Item
     load_values(value, stage + v_offset);
     Fragment operand[8];
     float product[16];
-    const uint64_t k_plus = swizzled_operand(stage + FusedStage::kK);
-    // K S by halves of the channels: that of the first starts before the others are scaled and packed.
+    const uint64_t k_from_mid = swizzled_operand(stage + FusedStage::kK);
+    // K S by halves of the channels: the first product starts before the second half is scaled and packed.
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int from = 4 * half, to = from + 4;
       ChannelFactors(stage + FusedStage::kEarly, column, from, to).scale(state, from, to);
-      read_keys(product, state, operand, k_plus, from, to);
-      // In between, for its branches keep the compiler from moving the arithmetic of the second half up between the products of the first.
-      if (half == 0 && chunk > 0) release_summarized<kCtas>(shared, previous, rank, thread, values);
+      read_keys(product, state, operand, k_from_mid, from, to);
+      // Between the halves: its branches keep the compiler from moving arithmetic of the second half up between the
+      // products of the first.
+      if (half == 0 && chunk > 0) release_summarized<kForm>(shared, previous, rank, thread, values);
     }
     wgmma_commit();
-    __syncwarp();  // or the compiler puts what follows between the products
+    __syncwarp();  // keeps the compiler from moving what follows between the products
     float4 strength[4];
     load_strength(strength, tokens_of(shared.ring[stage_index]), column);
     float weighed[16];
@@ -234,23 +249,23 @@ __device__ __forceinline__ void summarize_fused(const WalkArgs& args, const Item
     wgmma_wait<0>();
     pin(product);
     subtract_prediction(product, weighed, strength);
-    const Fragment error[2] = {pack_block<__nv_bfloat16>(product, 0), pack_block<__nv_bfloat16>(product, 1)};
+    const Fragment residual[2] = {pack_block<__nv_bfloat16>(product, 0), pack_block<__nv_bfloat16>(product, 1)};
     wait_parity(&shared.solved[stage_index], position.parity);
     wgmma_fence();
-    add_triangle<__nv_bfloat16>(product, error, triangle_operand(stage + FusedStage::kT));
+    add_triangle<__nv_bfloat16>(product, residual, triangle_operand(stage + FusedStage::kInverse));
     wgmma_commit();
     wgmma_wait<0>();
     pin(product);
-    const Fragment update[2] = {pack_block<__nv_bfloat16>(product, 0), pack_block<__nv_bfloat16>(product, 1)};
+    const Fragment v_new[2] = {pack_block<__nv_bfloat16>(product, 0), pack_block<__nv_bfloat16>(product, 1)};
     wgmma_fence();
-    update_state(state, update, stage);
+    update_state(state, v_new, stage);
     const ChannelFactors late(shared.ring[stage_index] + FusedStage::kLate, column);
     position.advance();
     finish_update<0>(state, late);
     previous = stage_index;
   };
   for_each_chunk(chunks, kLookEvery, values, walk, [&](int chunk) {
-    return release_vanished<kCtas>(shared, shared.scaled, position, previous, chunks - chunk, rank, thread, state,
+    return release_vanished<kForm>(shared, shared.scaled, position, previous, chunks - chunk, rank, thread, state,
                                    args.vanish_bound);
   });
 }

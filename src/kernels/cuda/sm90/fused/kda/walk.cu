@@ -9,35 +9,38 @@ namespace {
 
 using Kernel = void(FusedMaps, WalkArgs, Activation);
 
-template <int kCtas, bool kSuffix>
+template <Form kForm, bool kSuffix>
 Kernel* kernel_of(GateForm form) {
-  return form == GateForm::kLog ? fused_kda_kernel<kCtas, GateForm::kLog, kSuffix>
-                                : fused_kda_kernel<kCtas, GateForm::kRawBounded, kSuffix>;
+  return form == GateForm::kLog ? fused_kda_kernel<kForm, GateForm::kLog, kSuffix>
+                                : fused_kda_kernel<kForm, GateForm::kRawBounded, kSuffix>;
 }
 
-template <int kCtas, bool kSuffix>
+template <Form kForm, bool kSuffix>
 cudaError_t launch(const FusedMaps& maps, const WalkArgs& args, const Activation& activation, int32_t units,
                    cudaStream_t stream) {
-  const unsigned grid = kCtas == 1 ? single_ctas(args, kMostItems, units) : items_of(args) * kCtas * (kSuffix ? 2 : 1);
+  const unsigned grid =
+      kForm == Form::kSingle ? single_ctas(args, kMostItems, units) : items_of(args) * ctas(kForm) * (kSuffix ? 2 : 1);
   const LaunchShape shape{
-      .grid = dim3(grid), .block = kFusedThreads, .shared_bytes = sizeof(FusedShared<kCtas>), .cluster = kCtas};
-  return launch_dependent(kernel_of<kCtas, kSuffix>(activation.gate_form), shape, stream, maps, args, activation);
+      .grid = dim3(grid), .block = kFusedThreads, .shared_bytes = sizeof(FusedShared<kForm>), .cluster = ctas(kForm)};
+  return launch_dependent(kernel_of<kForm, kSuffix>(activation.gate_form), shape, stream, maps, args, activation);
 }
 
 }  // namespace
 
 cudaError_t launch_fused_kda(const FusedMaps& maps, const WalkArgs& args, const Activation& activation,
                              const WalkShape& shape, cudaStream_t stream) {
-  if (shape.value_tiles == 1) return launch<1, false>(maps, args, activation, shape.units, stream);
-  return shape.suffix ? launch<2, true>(maps, args, activation, shape.units, stream)
-                      : launch<2, false>(maps, args, activation, shape.units, stream);
+  if (shape.value_tiles == 1) return launch<Form::kSingle, false>(maps, args, activation, shape.units, stream);
+  return shape.suffix ? launch<Form::kPair, true>(maps, args, activation, shape.units, stream)
+                      : launch<Form::kPair, false>(maps, args, activation, shape.units, stream);
 }
 
 cudaError_t load_fused_kda() {
   for (const GateForm form : {GateForm::kRawBounded, GateForm::kLog}) {
-    cudaError_t status = load_kernel(kernel_of<1, false>(form), sizeof(FusedShared<1>));
-    if (status == cudaSuccess) status = load_kernel(kernel_of<2, false>(form), sizeof(FusedShared<2>));
-    if (status == cudaSuccess) status = load_kernel(kernel_of<2, true>(form), sizeof(FusedShared<2>));
+    cudaError_t status = load_kernel(kernel_of<Form::kSingle, false>(form), sizeof(FusedShared<Form::kSingle>));
+    if (status == cudaSuccess)
+      status = load_kernel(kernel_of<Form::kPair, false>(form), sizeof(FusedShared<Form::kPair>));
+    if (status == cudaSuccess)
+      status = load_kernel(kernel_of<Form::kPair, true>(form), sizeof(FusedShared<Form::kPair>));
     if (status != cudaSuccess) return status;
   }
   return cudaSuccess;

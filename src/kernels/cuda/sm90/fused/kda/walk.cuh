@@ -1,22 +1,27 @@
-// The fused walk of KDA, from raw q, k, g, v to o, or to a summary: a CTA, or a pair of CTAs (a cluster), walks one row (a whole sequence, or
-// a segment) of one head; a CTA perhaps several, one after the other (fused/items.cuh). For bf16 and gates of at least -5 a token. Chunk: 32
-// tokens.
+// The fused walk of KDA, from raw q, k, g, v to o, or to a summary. A CTA or a pair of CTAs (a cluster) walks one row
+// (a whole sequence or a segment) of one strip; a single CTA may walk several, one after the other (fused/items.cuh).
+// For bf16 and gates of at least -5 per token. Chunk: 32 tokens.
 //
-// With G the inclusive sum of log-decays of the chunk, Gmid the one after its first 16 tokens, r = 1 / |k| (1 without l2norm):
-//     q+ = q e^{G-Gmid}    k+ = k e^{G-Gmid}    k- = k e^{Gmid-G}    S+ = e^{Gmid} S       (q and k as they come, without their norms)
-//     R~_i = beta_i r_i v_i - beta_i r_i^2 (k+ S+)_i      U~ = R~ + T R~ = r U
-//     T = (I + L)^-1 - I,  L_ij = beta_i r_i^2 k+_i.k-_j for j < i      P_ij = q+_i.k-_j for j < i
-//     O_i = scale / |q_i| ((q+ S+)_i + (P U~)_i + q_i.k_i U~_i)       S <- e^{Glast-Gmid} (S+ + k-^T U~)
-// All of it in the frame of the chunk's middle: three tiles serve all products. |G-Gmid| <= 16 x 5 = 80 < 88, so every factor is finite in
-// fp32 and bf16, and so is S+ while |U| < 6000.
+// G is the inclusive sum of log-decays of the chunk, G_mid its value after the first 16 tokens, G_last its last value;
+// rk and rq are the inverse norms (1 without l2norm). A tilde marks a quantity times a factor per token: R~ = rk R,
+// V_new~ = rk V_new.
+//     q_from_mid = q e^{G-G_mid}    k_from_mid = k e^{G-G_mid}    k_to_mid = k e^{G_mid-G}    S_mid = e^{G_mid} S
+//     R~_i = beta_i rk_i v_i - beta_i rk_i^2 (k_from_mid S_mid)_i      V_new~ = R~ + (inverse - I) R~
+//     inverse = (I + Akk~)^-1,  Akk~_ij = beta_i rk_i^2 k_from_mid_i.k_to_mid_j for j < i
+//     Aqk~_ij = q_from_mid_i.k_to_mid_j for j < i
+//     O_i = scale rq_i ((q_from_mid S_mid)_i + (Aqk~ V_new~)_i + q_i.k_i V_new~_i)
+//     S <- e^{G_last-G_mid} (S_mid + k_to_mid^T V_new~)
+// Everything is in the frame of the chunk's middle, so three tiles serve all products. |G-G_mid| <= 16 x 5 = 80 < 88:
+// every factor is finite in fp32 and bf16, and so is S_mid while |V_new| < 6000.
 //
-// A single CTA holds both halves of S^T. CTA r of a pair holds rows 64 r to 64 r + 63 of S^T. What belongs to a chunk alone (gates, norms, tiles, scores, the inverse) is the same
-// for both and most of the work: CTA c % 2 makes chunk c, and sends it to the other through shared memory of the cluster.
+// A single CTA holds both halves of S^T. CTA r of a pair holds rows 64 r to 64 r + 63 of S^T. What depends on the chunk
+// alone (gates, norms, tiles, scores, the inverse) is the same for both and most of the work. So CTA c % 2 makes chunk
+// c and copies it to the other CTA through the shared memory of the cluster.
 //
-// Groups of 128 threads: 0 and 1 the state (state.cuh; one for each half that the CTA emits, of a summary one for B and one for M), 2 scale
-// (scale.cuh), 3 score (score.cuh). They hand chunks on through a ring of stages with mbarriers; no barrier spans the CTA after
-// the start. The code of all groups together has to stay within the 32 KB of the instruction cache (docs/kernels/sm90-fused.md). Hence
-// loops, where unrolling would save a few instructions.
+// Groups of 128 threads: 0 and 1 hold the state (state.cuh): one for each half that the CTA emits, or B and M of a
+// summary. 2 scales (scale.cuh), 3 scores (score.cuh). They hand chunks on through a ring of stages with mbarriers;
+// after the start no barrier spans the CTA. The code of all groups together must stay within the 32 KB of the
+// instruction cache (docs/kernels/sm90-fused.md). Hence there are loops where unrolling would save a few instructions.
 #pragma once
 #include "kernels/cuda/sm90/fused/kda/scale.cuh"
 #include "kernels/cuda/sm90/fused/kda/score.cuh"
@@ -26,13 +31,13 @@
 
 namespace deltarelay::cuda::sm90 {
 
-// `again`: in place of others.
-template <int kCtas>
-__device__ __forceinline__ void init_barriers(FusedShared<kCtas>& shared, int rank, bool again) {
+// `again`: replaces barriers that were in use.
+template <Form kForm>
+__device__ __forceinline__ void init_barriers(FusedShared<kForm>& shared, int rank, bool again) {
   const uint32_t readers =
-      shared.item.row.work == Work::kEmit ? FusedRing<kCtas>::kHalves : 2;  // state groups of a CTA
-  for (int i = 0; i < FusedRing<kCtas>::kStages; ++i) {
-    const bool own = i % kCtas == rank;
+      shared.item.row.work == Work::kEmit ? FusedRing<kForm>::kHalves : 2;  // state groups of a CTA
+  for (int i = 0; i < FusedRing<kForm>::kStages; ++i) {
+    const bool own = i % ctas(kForm) == rank;
     if (again) {
       for (uint64_t* barriers : {shared.loaded, shared.summed, shared.scaled, shared.solved, shared.done, shared.free})
         invalidate_barrier(&barriers[i]);
@@ -42,14 +47,14 @@ __device__ __forceinline__ void init_barriers(FusedShared<kCtas>& shared, int ra
     ptx::mbarrier_init(&shared.scaled[i], own ? 5 : 1);  // warps of the scale group; the lane that loads v
     ptx::mbarrier_init(&shared.solved[i], own ? 4 : 1);  // warps of the score group; the lane that loads v
     ptx::mbarrier_init(&shared.done[i], 4);              // warps of the state
-    ptx::mbarrier_init(&shared.free[i], own ? kCtas * readers : readers);
+    ptx::mbarrier_init(&shared.free[i], own ? ctas(kForm) * readers : readers);
   }
   ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster);
 }
 
-// log2 of the decay of the weakest gate, that of the channel which keeps most, over the last chunk of a row. By all threads; a warp has 8 channels,
-// a lane a token.
-template <GateForm kForm>
+// log2 of the weakest decay over the last chunk of a row: that of the channel which keeps most. Called by all threads;
+// a warp has 8 channels, a lane one token.
+template <GateForm kGate>
 __device__ __forceinline__ float weakest_decay(const Activation& activation, const Item& item,
                                                float (&of_warps)[kFusedThreads / 32]) {
   using Two = Pair<__nv_bfloat16>;
@@ -64,7 +69,7 @@ __device__ __forceinline__ float weakest_decay(const Activation& activation, con
   for (int i = 0; i < 8; ++i) {
     const GateParams gate = gate_params(activation, item.head, 8 * warp + i, kWidth);
     const float number = i % 2 == 0 ? Two::low(words[i / 2]) : Two::high(words[i / 2]);
-    decay[i] = clamp_decay(log2_decay<kForm>(number, gate), gate);
+    decay[i] = clamp_decay(log2_decay<kGate>(number, gate), gate);
   }
   float sum = sum_over_lanes<8>(decay, lane);
 #pragma unroll
@@ -77,33 +82,33 @@ __device__ __forceinline__ float weakest_decay(const Activation& activation, con
   return weakest;
 }
 
-// `kSuffix`: summaries by their suffix, where that is enough; of pairs.
-template <int kCtas, GateForm kForm, bool kSuffix>
+// `kSuffix`: summaries of pairs walk their suffix first (suffix.cuh).
+template <Form kForm, GateForm kGate, bool kSuffix>
 __global__ void __launch_bounds__(kFusedThreads, 1)
     fused_kda_kernel(const __grid_constant__ FusedMaps maps, const __grid_constant__ WalkArgs args,
                      const __grid_constant__ Activation activation) {
-  auto& shared = *reinterpret_cast<FusedShared<kCtas>*>(dynamic_shared_memory());
-  const int rank = kCtas == 1 ? 0 : cluster_rank();
+  auto& shared = *reinterpret_cast<FusedShared<kForm>*>(dynamic_shared_memory());
+  const int rank = kForm == Form::kSingle ? 0 : cluster_rank();
   if (threadIdx.x == 0) {
     for (const CUtensorMap* map : {&maps.q, &maps.k, &maps.g, &maps.v, &maps.o}) prefetch_tensor_map(map);
   }
-  // Two pairs for every row: the later is for rows that are sure to end early, the earlier for all others, so that no row that is walked whole
-  // begins behind a short one. Only the kernel knows which those are.
+  // Two pairs for every row. The later pair walks rows that are sure to end early, the earlier pair all others: no row
+  // that is walked whole starts behind a short one. Only the kernel can tell which rows these are.
   const bool later = kSuffix && blockIdx.x >= gridDim.x / 2;
-  if (!begin_items<kCtas>(args, shared, blockIdx.x - (later ? gridDim.x / 2 : 0), rank)) return;
+  if (!begin_items<kForm>(args, shared, blockIdx.x - (later ? gridDim.x / 2 : 0), rank)) return;
   const Item& item = shared.item;
   if constexpr (kSuffix) {
-    int chunks = 0;  // to try first
+    int chunks = 0;  // of the suffix to try first; 0: none
     if (item.row.work == Work::kSummarize)
-      chunks = suffix_of(item, weakest_decay<kForm>(activation, item, shared.weakest));
-    if (is_sure(chunks, item.row.chunks) != later) return;  // that is for another pair
-    __syncthreads();                                        // all have read how many chunks the row has
+      chunks = suffix_of(item, weakest_decay<kGate>(activation, item, shared.weakest));
+    if (is_sure(chunks, item.row.chunks) != later) return;  // the other pair walks this row
+    __syncthreads();                                        // all threads have read how many chunks the row has
     if (threadIdx.x == 0) begin_suffix<kFusedChunk>(shared.suffix, shared.item, chunks);
-    __syncthreads();  // cluster_begin hands on no data
+    __syncthreads();  // cluster_begin passes no data
   }
-  if constexpr (kCtas > 1) cluster_begin();
+  if constexpr (ctas(kForm) > 1) cluster_begin();
   const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
-  const bool emits = kCtas == 1 || item.row.work == Work::kEmit;
+  const bool emits = kForm == Form::kSingle || item.row.work == Work::kEmit;
   auto summarize = [&](auto&& walk) {
     walk_by_suffix<kSuffix, kFusedChunk>(
         shared, [](auto& here, int own_rank) { init_barriers(here, own_rank, true); }, walk);
@@ -112,14 +117,14 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
     raise_registers<KdaRegisters::kStates>();
     wait_for_state(args);
     if (emits) {
-      if (kCtas == 1 || group == 0)
-        emit_items<kCtas, 1, FusedRing<kCtas>::kStages, kCtas == 1>(
+      if (kForm == Form::kSingle || group == 0)
+        emit_items<kForm, FusedRing<kForm>::kStages, kForm == Form::kSingle>(
             args, shared, group, rank, [&](const Item& own, auto& position, float(&state)[64]) {
               emit_fused(maps, args, own, shared, group, rank, position, state);
             });
       else if (threadIdx.x % kWarpgroup < 32)
-        send_outputs<__nv_bfloat16, FusedRing<kCtas>::kStages>(maps, args, item, shared, FusedStage::kV, rank);
-    } else if constexpr (kCtas > 1) {
+        send_outputs<__nv_bfloat16, FusedRing<kForm>::kStages>(maps, args, item, shared, FusedStage::kV, rank);
+    } else if constexpr (kForm == Form::kPair) {
       auto walk = [&](auto& here, int own_rank, auto&& stands) {
         return summarize_row(
             args, here.item, own_rank, group == 0,
@@ -131,21 +136,22 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
     lower_registers<KdaRegisters::kOthers>();
     if (emits) {
       if (group == 2)
-        scale_chunks<kCtas, kForm, true>(activation, shared, rank);
+        scale_chunks<kForm, kGate, true>(activation, shared, rank);
       else
-        score_chunks<kCtas, true>(maps, activation, shared, rank);
-    } else if constexpr (kCtas > 1) {
+        score_chunks<kForm, true>(maps, activation, shared, rank);
+    } else if constexpr (kForm == Form::kPair) {
       auto walk = [&](auto& here, int own_rank, auto&& stands) {
         if (group == 2)
-          scale_chunks<kCtas, kForm, false>(activation, here, own_rank);
+          scale_chunks<kForm, kGate, false>(activation, here, own_rank);
         else
-          score_chunks<kCtas, false>(maps, activation, here, own_rank);
+          score_chunks<kForm, false>(maps, activation, here, own_rank);
         return stands([] { return false; });
       };
       summarize(walk);
     }
   }
-  if constexpr (kCtas > 1) cluster_end();  // the other CTA copies into this one's memory and arrives at its barriers
+  if constexpr (ctas(kForm) > 1)
+    cluster_end();  // the other CTA copies into this one's memory and arrives at its barriers
 }
 
 }  // namespace deltarelay::cuda::sm90
