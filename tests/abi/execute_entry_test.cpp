@@ -154,7 +154,7 @@ TEST(Execute, SlotsAndMask) {
   expect_failure(execute(call, owner.plan), DR_INVALID, "tensors.final_index[1]", {"below num_slots = 2", "found 2"});
   final_index[1] = 1;
   expect_failure(execute(call, owner.plan), DR_INVALID, "tensors.final_index[1]",
-                 {"no other row writes", "1 once more"});
+                 {"no other row writes", "1 a second time"});
   initial_index[0] = 5;
   final_index[1] = 0;
   expect_failure(execute(call, owner.plan), DR_INVALID, "tensors.initial_index[0]", {"below num_slots = 2", "found 5"});

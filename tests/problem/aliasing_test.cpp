@@ -64,7 +64,7 @@ struct Call {
   }
   void refuse_shared(const std::string& argument, const std::string& other) const {
     for (const bool host_memory : {true, false}) {
-      expect_refusal([&] { run(host_memory); }, argument, "memory of its own", "memory that is also of " + other);
+      expect_refusal([&] { run(host_memory); }, argument, "memory of its own", "memory shared with " + other);
     }
   }
 };
@@ -166,8 +166,7 @@ TEST(Aliasing, EverythingElse) {
     EXPECT_NO_THROW(call.run());
     spoil(call);
     // Indices that lie in the arena are 0, which the rules of slots would refuse; they are not read here.
-    expect_refusal([&] { call.run(false); }, argument, "memory of its own",
-                   std::string("memory that is also of ") + other);
+    expect_refusal([&] { call.run(false); }, argument, "memory of its own", std::string("memory shared with ") + other);
   };
   refuse("tensors.final", "tensors.v", [](Call& c) { c.tensors.v = c.at(65536 + 512 * 9); });
   refuse("tensors.final", "tensors.initial_index", [](Call& c) { c.tensors.initial_index = c.at(65536 + 512 * 9); });
@@ -212,7 +211,7 @@ TEST(Aliasing, PoolsThatStartAtDifferentSlots) {
   EXPECT_NO_THROW(call.run());
   call.initial_index[0] = 2;
   call.refuse("tensors.initial_index[0]", "a slot that no other sequence writes in the same memory",
-              "2, which has memory of tensors.final");
+              "2, which shares memory with tensors.final");
   EXPECT_NO_THROW(call.run(false)) << "indices on a device are not read";
   call.request.initial_mask = 1;
   call.tensors.has_initial = call.has_initial;
@@ -228,7 +227,7 @@ TEST(Aliasing, RowsOfPoolsThatOverlap) {
   call.use_final(DR_STATE_ROWS, 2);
   for (const bool host_memory : {true, false}) {  // no index has to be read
     expect_refusal([&] { call.run(host_memory); }, "tensors.initial[2]", "a slot that no other sequence writes",
-                   "2, which has memory of tensors.final");
+                   "2, which shares memory with tensors.final");
   }
   call.use_final(DR_STATE_ROWS, 3);
   EXPECT_NO_THROW(call.run());
@@ -273,7 +272,7 @@ TEST(Aliasing, OnePoolForFinalStatesAndCheckpoints) {
   call.request.final.num_slots = 8;
   EXPECT_NO_THROW(call.run());
   call.index[2] = 1;
-  call.refuse("tensors.checkpoint_index[2]", "a slot that no final state is written to", "1, which has memory of");
+  call.refuse("tensors.checkpoint_index[2]", "a slot that no final state is written to", "1, which shares memory with");
   EXPECT_NO_THROW(call.run(false));
   call.final_index[1] = -1;
   EXPECT_NO_THROW(call.run());
@@ -283,7 +282,7 @@ TEST(Aliasing, OnePoolForFinalStatesAndCheckpoints) {
   call.index[0] = 6, call.index[1] = 7, call.index[2] = 8;
   EXPECT_NO_THROW(call.run());
   call.index[1] = 5;
-  call.refuse("tensors.checkpoint_index[1]", "a slot that no final state is written to", "5, which has memory of");
+  call.refuse("tensors.checkpoint_index[1]", "a slot that no final state is written to", "5, which shares memory with");
 }
 
 TEST(Aliasing, CheckpointsAndInitialStates) {

@@ -265,7 +265,7 @@ TEST(TensorRules, SlotsAreWrittenOnce) {
   Call call;
   call.use_final(DR_STATE_SLOTS);
   call.final_index[2] = 0;
-  call.refuse("tensors.final_index[2]", "a slot that no other row writes", "0 once more");
+  call.refuse("tensors.final_index[2]", "a slot that no other row writes", "0 a second time");
   call.final_index[0] = call.final_index[2] = -1;  // null slots are not written
   EXPECT_NO_THROW(call.run());
   call.use_initial(DR_STATE_SLOTS);
@@ -291,7 +291,7 @@ TEST(TensorRules, SlotsAreWrittenOnceInLargePools) {
     const int64_t kept = index[row];
     index[row] = index[0];
     call.refuse("tensors.final_index[" + std::to_string(row) + "]", "a slot that no other row writes",
-                std::to_string(index[0]) + " once more");
+                std::to_string(index[0]) + " a second time");
     index[row] = kept;
   }
 }
@@ -476,7 +476,7 @@ TEST(CheckpointLists, Slots) {
   call.request.checkpoint.num_slots = 5;
   EXPECT_NO_THROW(call.run());
   call.index[2] = 4;
-  call.refuse("tensors.checkpoint_index[2]", "a slot that no other row writes", "4 once more");
+  call.refuse("tensors.checkpoint_index[2]", "a slot that no other row writes", "4 a second time");
   call.tensors.checkpoint_index = nullptr;
   call.refuse("tensors.checkpoint_index", "a pointer", "NULL");
 }
