@@ -1,8 +1,10 @@
-// Products of bf16 numbers with AMX: a tile register of 16 x 16 sums gains (16 rows x 32) (32 x 16 columns) in one instruction.
+// Products of bf16 numbers with AMX: a tile register of 16 x 16 sums gains (16 rows x 32) (32 x 16 columns) in one
+// instruction.
 //
-// All eight registers have that one shape; four are sums, so that every operand that is loaded is used twice. A chunk has 16
-// tokens, half the depth of an instruction, so operands that are summed over tokens are padded with zeros: an instruction of half
-// the depth would take as long. A left operand is rows; a right one is [pair of the summed axis][column][2]; the state is rows.
+// All eight registers have that one shape; four are sums, so that every operand that is loaded is used twice. A chunk
+// has 16 tokens, half the depth of an instruction, so operands that are summed over tokens are padded with zeros: an
+// instruction of half the depth would take as long. A left operand is rows; a right one is [pair of the summed
+// axis][column][2]; the state is rows.
 #pragma once
 #include <atomic>
 
@@ -75,8 +77,8 @@ struct AmxPanel {
     store_turned(v, turned + c * kTurnedTokens);
   }
 
-  // Bare rows are left operands as they are; keys turned by pairs of channels are the right operand of the scores and, with the
-  // pairs taken apart, the left operand of the update.
+  // Bare rows are left operands as they are; keys turned by pairs of channels are the right operand of the scores and,
+  // with the pairs taken apart, the left operand of the update.
   static HWY_INLINE void pack_bare(const uint16_t* k, const uint16_t* q, int32_t channels, uint16_t*, uint16_t*,
                                    uint16_t* turned, Scores& scores) {
     const int64_t row_bytes = int64_t{channels} * 2;
@@ -123,8 +125,8 @@ struct AmxPanel {
     std::copy_n(state, channels * kCols, panel);
   }
 
-  // Keys and queries read the state together, a step of 32 channels at a time, so that other work can be done between the
-  // steps: sums stay in four registers. Rows past the end of a sequence are zeros and cost nothing extra.
+  // Keys and queries read the state together, a step of 32 channels at a time, so that other work can be done between
+  // the steps: sums stay in four registers. Rows past the end of a sequence are zeros and cost nothing extra.
   class Reading {
    public:
     HWY_INLINE Reading(const uint16_t* keys, const uint16_t* queries, const uint16_t* rounded, int32_t channels)
@@ -189,9 +191,9 @@ struct AmxPanel {
     }
   }
 
-  // The matrix unit is a step of 16 channels ahead of the vectors that add its products to the decayed state. A load waits for
-  // every earlier store with the same last 12 bits of address, so products lie as the state's channels do, modulo 4 KiB: the
-  // step that is being stored is then half a page away from the one that is being added.
+  // The matrix unit is a step of 16 channels ahead of the vectors that add its products to the decayed state. A load
+  // waits for every earlier store with the same last 12 bits of address, so products lie as the state's channels do,
+  // modulo 4 KiB: the step that is being stored is then half a page away from the one that is being added.
   template <class Meanwhile>
   static HWY_INLINE void update_state(const float* decay, const uint16_t* turned, const uint16_t* values,
                                       int32_t channels, int32_t, float* state, uint16_t* rounded,
@@ -241,8 +243,8 @@ struct AmxPanel {
 
   static HWY_INLINE void store_half(__m256i v, uint16_t* to) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), v); }
 
-  // Places of 16-bit numbers in a vector, counted in bytes for the byte permutation: one instruction on processors with AMX,
-  // where the permutation of words takes two.
+  // Places of 16-bit numbers in a vector, counted in bytes for the byte permutation: one instruction on processors with
+  // AMX, where the permutation of words takes two.
   struct Places {
     alignas(64) uint8_t bytes[64];
     template <class Place>

@@ -1,7 +1,7 @@
 // Products of bf16 numbers with AVX512-BF16: every lane of an fp32 accumulator gains the product of two pairs.
 //
-// A register tile is 8 rows x 32 columns, two vectors a row. A left operand is [step][row][2] (a pair is broadcast), a right
-// one [step][column][2], with 2 numbers of the summed axis a step.
+// A register tile is 8 rows x 32 columns, two vectors a row. A left operand is [step][row][2] (a pair is broadcast), a
+// right one [step][column][2], with 2 numbers of the summed axis a step.
 #pragma once
 #include <immintrin.h>
 
@@ -148,8 +148,8 @@ struct Avx512Tiles {
     }
   }
 
-  // Four rows ("sub-chunk") times factor[column], into a left operand whose summed axis is the columns; `left` is the first
-  // row's place.
+  // Four rows ("sub-chunk") times factor[column], into a left operand whose summed axis is the columns; `left` is the
+  // first row's place.
   static HWY_INLINE void pack_left(const float* HWY_RESTRICT rows, int64_t stride, const float* HWY_RESTRICT factor,
                                    int32_t columns, int32_t, uint16_t* HWY_RESTRICT left) {
     for (int32_t c = 0; c < columns; c += 16) {
@@ -175,8 +175,8 @@ struct Avx512Tiles {
             left + static_cast<int64_t>(c) * kChunk + t / kDepth * kLeftStep, kTileRows * kChunk);
   }
 
-  // Bare rows: left operands of keys and queries, keys turned, and scores. Eight columns of a right operand look like a left
-  // one, so the scores need nothing else packed.
+  // Bare rows: left operands of keys and queries, keys turned, and scores. Eight columns of a right operand look like a
+  // left one, so the scores need nothing else packed.
   static HWY_INLINE void pack_bare(const uint16_t* k, const uint16_t* q, int32_t channels, uint16_t* keys,
                                    uint16_t* queries, uint16_t* turned, Scores& scores) {
     pack_rows(k, channels, keys);

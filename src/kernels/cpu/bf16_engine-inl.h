@@ -1,19 +1,20 @@
-// The bf16 engine: products of q, k, state and corrected values with the processor's bf16 instructions, operands rounded to
-// bf16 and sums kept in fp32; gates and the solve stay fp32. Numbers per token multiply the rows of products, not the operands,
-// so keys and queries that carry no decay of their own (GDN) are multiplied as they were given, without rounding.
+// The bf16 engine: products of q, k, state and corrected values with the processor's bf16 instructions, operands
+// rounded to bf16 and sums kept in fp32; gates and the solve stay fp32. Numbers per token multiply the rows of
+// products, not the operands, so keys and queries that carry no decay of their own (GDN) are multiplied as they were
+// given, without rounding.
 //
 // `Panel` is one family of instructions:
 //   kChannelStep, kTurnedTokens     multiples to which channels and tokens of operands are padded with zeros
 //   kAsks                           the engine asks for the next chunk's rows
 //   kReadsAhead                     Reading reads the state of a panel in parts, between the steps of the panel before
-//   kOnePass                        vectors of rows go to left operands straight from the pass that makes them: needs kLeftIsRows
-//   kLeftIsRows                     a left operand is rows [token][channel], so bare rows are copied straight there
-//   Session                         held while an item is walked
-//   pack_left                       four rows of fp32 numbers times factor[channel] into a left operand
-//   pack_turned                     a chunk of fp32 rows, turned, as the left operand of the update
-//   pack_bare                       left operands and scores of a chunk of bf16 rows, [token][channel] each
-//   enter, leave                    the state of a panel, from and to rows
-//   read_state, round_values, update_state     the products of a chunk; the last calls meanwhile() now and then if it kAsks
+//   kOnePass                        vectors of rows go to left operands straight from the pass that makes them: needs
+//   kLeftIsRows kLeftIsRows                     a left operand is rows [token][channel], so bare rows are copied
+//   straight there Session                         held while an item is walked pack_left                       four
+//   rows of fp32 numbers times factor[channel] into a left operand pack_turned                     a chunk of fp32
+//   rows, turned, as the left operand of the update pack_bare                       left operands and scores of a chunk
+//   of bf16 rows, [token][channel] each enter, leave                    the state of a panel, from and to rows
+//   read_state, round_values, update_state     the products of a chunk; the last calls meanwhile() now and then if it
+//   kAsks
 #pragma once
 #include "kernels/cpu/walk-inl.h"
 

@@ -1,7 +1,7 @@
 // Products of bf16 numbers with BFMMLA: 2 x 2 fp32 accumulators += (2 rows x 4) (2 columns x 4)^T in one instruction.
 //
-// A register tile is 8 rows x 8 columns as 4 x 4 blocks [row pair][column pair], a block {r0c0, r0c1, r1c0, r1c1}. Operands
-// are [step][pair][2][4] with 4 numbers of the summed axis a step; left and right operand look alike.
+// A register tile is 8 rows x 8 columns as 4 x 4 blocks [row pair][column pair], a block {r0c0, r0c1, r1c0, r1c1}.
+// Operands are [step][pair][2][4] with 4 numbers of the summed axis a step; left and right operand look alike.
 #pragma once
 #include <arm_neon.h>
 
@@ -136,8 +136,8 @@ struct NeonTiles {
     }
   }
 
-  // Four rows ("sub-chunk") times factor[column], into a left operand whose summed axis is the columns; `left` is the first
-  // row's place.
+  // Four rows ("sub-chunk") times factor[column], into a left operand whose summed axis is the columns; `left` is the
+  // first row's place.
   static HWY_INLINE void pack_left(const float* HWY_RESTRICT rows, int64_t stride, const float* HWY_RESTRICT factor,
                                    int32_t columns, int32_t, uint16_t* HWY_RESTRICT left) {
     uint16_t* HWY_RESTRICT to = left;
@@ -170,8 +170,8 @@ struct NeonTiles {
     }
   }
 
-  // Bare rows: left operands of keys and queries, keys turned, and scores. A right operand of keys looks like a left one, so
-  // the scores need nothing else packed.
+  // Bare rows: left operands of keys and queries, keys turned, and scores. A right operand of keys looks like a left
+  // one, so the scores need nothing else packed.
   static HWY_INLINE void pack_bare(const uint16_t* k, const uint16_t* q, int32_t channels, uint16_t* keys,
                                    uint16_t* queries, uint16_t* turned, Scores& scores) {
     pack_rows(k, channels, keys);

@@ -1,4 +1,5 @@
-// Products of a panel for families of bf16 instructions whose tiles live in vector registers (`Tiles`: BFMMLA, VDPBF16PS).
+// Products of a panel for families of bf16 instructions whose tiles live in vector registers (`Tiles`: BFMMLA,
+// VDPBF16PS).
 #pragma once
 #include "kernels/cpu/prepare-inl.h"
 

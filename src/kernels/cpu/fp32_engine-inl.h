@@ -1,4 +1,4 @@
-// The fp32 engine: every product by the fp32 micro-kernel. Data of 16 bits is widened when it is read.
+// The fp32 engine: the fp32 micro-kernel computes every product. 16-bit data is widened on load.
 #if defined(DELTARELAY_CPU_FP32_ENGINE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef DELTARELAY_CPU_FP32_ENGINE_INL_H_
 #undef DELTARELAY_CPU_FP32_ENGINE_INL_H_
@@ -10,10 +10,11 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace deltarelay::cpu::HWY_NAMESPACE {
-namespace {  // internal linkage: several translation units compile this text with different instructions
+namespace {  // internal linkage: several translation units compile this file with different instructions
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The four rows of a sub-chunk, [token][channel] -> [channel][kRows], times factor[channel] (nullptr: 1) and scale[token].
+// Transposes the rows of a sub-chunk, [token][channel] -> [channel][kRows], times factor[channel] (nullptr: 1) and
+// scale[token].
 HWY_INLINE void pack_rows(const float* HWY_RESTRICT rows, int64_t stride, const float* HWY_RESTRICT factor,
                           const float* HWY_RESTRICT scale, int32_t width, float* HWY_RESTRICT to) {
 #if HWY_TARGET == HWY_SCALAR
@@ -75,8 +76,8 @@ class Fp32Engine {
     pack_rows(rows, stride, factor, scale + token, width, queries_ + place(token, channel));
   }
 
-  // One chunk of one panel. `values` and `outputs` point at the panel's columns; nullptr: no values (columns of M), no
-  // outputs (summarize).
+  // Advances one panel by one chunk. `values` and `outputs` point at the panel's columns. `values` is nullptr for the
+  // columns of M, `outputs` is nullptr in summarize.
   HWY_INLINE void advance(int32_t p, int32_t tokens, const float* HWY_RESTRICT values, int64_t value_stride,
                           const OutputRows& outputs, const WalkScratch& s, RowsAhead&) {
     const ChunkOperands& in = s.operands;
@@ -116,15 +117,15 @@ class Fp32Engine {
   }
 
  private:
-  // Where a token and channel stand in an operand packed by row tiles.
+  // Index of (token, channel) in an operand packed by row tiles.
   int64_t place(int32_t token, int32_t channel) const {
     return (static_cast<int64_t>(token / kRows) * channels_ + channel) * kRows + token % kRows;
   }
 
   const Problem& problem_;
   int32_t channels_;
-  float* keys_;     // [row tile][channel][kRows]: k from the start, times -beta
-  float* queries_;  // [row tile][channel][kRows]: q from the start
+  float* keys_;     // [row tile][channel][kRows]: -beta k_from_start
+  float* queries_;  // [row tile][channel][kRows]: q_from_start
 };
 
 }  // namespace

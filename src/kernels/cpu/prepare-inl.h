@@ -2,14 +2,15 @@
 //
 //   from_start  k and q (scaled) times the decay from the chunk's start up to and including the token
 //   to_end      k times the decay from after the token to the chunk's end
-//   Akk, Aqk    lower triangles of key-key (times beta of the row) and query-key products with the decay between the tokens
+//   Akk, Aqk    lower triangles of key-key (times beta of the row) and query-key products with the decay between the
+//   tokens
 //
 // No decay is ever divided out: for tokens j < i the product over j+1..i is formed as (product from the start of i's
-// sub-chunk to i) x (product from after j to that start), or pair by pair inside a sub-chunk. All factors are <= 1, so any
-// gate is safe, -infinity included, and tokens past the end of a sequence are rows of zeros with decay 1.
+// sub-chunk to i) x (product from after j to that start), or pair by pair inside a sub-chunk. All factors are <= 1, so
+// any gate is safe, -infinity included, and tokens past the end of a sequence are rows of zeros with decay 1.
 //
-// Norms, scale and beta are numbers per row: they multiply packed operands and 16 x 16 scores, never the rows themselves, so
-// rows of fp32 data are read where the caller keeps them.
+// Norms, scale and beta are numbers per row: they multiply packed operands and 16 x 16 scores, never the rows
+// themselves, so rows of fp32 data are read where the caller keeps them.
 #if defined(DELTARELAY_CPU_PREPARE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef DELTARELAY_CPU_PREPARE_INL_H_
 #undef DELTARELAY_CPU_PREPARE_INL_H_
@@ -47,8 +48,8 @@ struct ChunkOperands {
   float* beta;    // [token]
 };
 
-// Channels are prepared in blocks whose rows stay in L1. Sums over lanes are added up once a block, and the longer the vectors the
-// more that costs beside the products.
+// Channels are prepared in blocks whose rows stay in L1. Sums over lanes are added up once a block, and the longer the
+// vectors the more that costs beside the products.
 inline constexpr int32_t kChannelBlock = kLanes < 16 ? 64 : 128;
 static_assert(kChannelBlock % kChannelPad == 0);
 
@@ -250,8 +251,8 @@ HWY_INLINE void pair_block(const float* HWY_RESTRICT keys, int64_t key_stride, c
   add_sums(zero, zero, zero, qk33, out_qk + 3 * kChunk);
 }
 
-// Scores to packed operands, with the factors of their rows and columns: -beta Akk for the solve, Aqk for the outputs. The
-// upper triangle is selected away, not multiplied: what stands there may be anything.
+// Scores to packed operands, with the factors of their rows and columns: -beta Akk for the solve, Aqk for the outputs.
+// The upper triangle is selected away, not multiplied: what stands there may be anything.
 HWY_INLINE void pack_scores(const Scores& scores, const RowFactors& factors, const ChunkOperands& out) {
   const hn::CappedTag<float, kRows> d;
   constexpr auto kStep = static_cast<int32_t>(hn::MaxLanes(d));
@@ -271,8 +272,8 @@ HWY_INLINE void pack_scores(const Scores& scores, const RowFactors& factors, con
   }
 }
 
-// Rows of a sub-chunk and of a block of KDA channels times their decays from the start of the sub-chunk. `start` is the decay
-// from the start of the chunk to there, and becomes that to the next sub-chunk.
+// Rows of a sub-chunk and of a block of KDA channels times their decays from the start of the sub-chunk. `start` is the
+// decay from the start of the chunk to there, and becomes that to the next sub-chunk.
 HWY_INLINE void decay_rows(const float* HWY_RESTRICT k, int64_t k_stride, const float* HWY_RESTRICT q, int64_t q_stride,
                            const float* HWY_RESTRICT decay, int32_t width, float* HWY_RESTRICT rows_k,
                            float* HWY_RESTRICT rows_q, const float* HWY_RESTRICT start, float* HWY_RESTRICT next) {
@@ -298,8 +299,8 @@ HWY_INLINE void scale_earlier(float* HWY_RESTRICT columns, int64_t stride, int32
   }
 }
 
-// Moves the columns of earlier sub-chunks on from the start of sub-chunk `block` to the start of the next one, and adds its
-// own keys. After the last sub-chunk the columns are what to_end is.
+// Moves the columns of earlier sub-chunks on from the start of sub-chunk `block` to the start of the next one, and adds
+// its own keys. After the last sub-chunk the columns are what to_end is.
 HWY_INLINE void advance_columns(const float* HWY_RESTRICT k, int64_t k_stride, const float* HWY_RESTRICT decay,
                                 int32_t width, int32_t block, float* HWY_RESTRICT columns, int64_t stride) {
   const F32 d;
@@ -326,16 +327,16 @@ HWY_INLINE void decay_columns(const float* HWY_RESTRICT decay, int32_t width, in
 }
 
 // `pack` has keys(rows, stride, factor, scale, token, channel, width) and queries(...), which take the four rows of a
-// sub-chunk, `width` channels from `channel` on, times factor[channel] (nullptr: 1) and scale[token]. With kOnePass it has
-// instead left(token, channel), where bf16 rows of both go, and meanwhile(), called between passes.
+// sub-chunk, `width` channels from `channel` on, times factor[channel] (nullptr: 1) and scale[token]. With kOnePass it
+// has instead left(token, channel), where bf16 rows of both go, and meanwhile(), called between passes.
 struct LeftRows {
   uint16_t* keys;
   uint16_t* queries;
   int64_t stride;
 };
 
-// decay_rows, packing, pair_block and the sub-chunk's own columns of advance_columns in one pass: every number is loaded, and
-// widened, once. For 32 registers: 16 sums and what is at hand.
+// decay_rows, packing, pair_block and the sub-chunk's own columns of advance_columns in one pass: every number is
+// loaded, and widened, once. For 32 registers: 16 sums and what is at hand.
 template <class Number>
 HWY_INLINE void one_pass(const Number* HWY_RESTRICT keys, int64_t key_stride, const Number* HWY_RESTRICT queries,
                          int64_t query_stride, const float* HWY_RESTRICT decay, int32_t width,

@@ -1,4 +1,4 @@
-// States between the caller's pools ([DV, DK] or [DK, DV], fp32 or 16 bits) and panels ([channel][kCols] fp32).
+// Moves states between the caller's pools ([DV, DK] or [DK, DV], fp32 or 16 bits) and panels ([channel][kCols] fp32).
 #if defined(DELTARELAY_CPU_STATE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef DELTARELAY_CPU_STATE_INL_H_
 #undef DELTARELAY_CPU_STATE_INL_H_
@@ -14,10 +14,10 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace deltarelay::cpu::HWY_NAMESPACE {
-namespace {  // internal linkage: several translation units compile this text with different instructions
+namespace {  // internal linkage: several translation units compile this file with different instructions
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Values that are turned together.
+// Value columns that are transposed together.
 inline constexpr int32_t kTurned = 4;
 // Floats of the line buffer below.
 inline constexpr int64_t kLineFloats = static_cast<int64_t>(kTurned) * kMaxKeyWidth;
@@ -41,8 +41,8 @@ HWY_INLINE void turn_block(const float* HWY_RESTRICT from, int64_t from_stride, 
 #endif
 }
 
-// One panel: value columns [column, column + kCols) of the state at `base + offset`; channels and columns past the state's
-// are zero. `lines` holds kLineFloats.
+// Loads one panel: value columns [column, column + kCols) of the state at `base + offset`. Channels and columns outside
+// the state become zero. `lines` is a buffer of kLineFloats floats.
 inline void load_panel(const Problem& problem, const StatePool& pool, const void* base, int64_t offset, int32_t column,
                        int32_t channels, float* HWY_RESTRICT lines, float* HWY_RESTRICT panel) {
   const int32_t columns = std::min(kCols, problem.dv - column);
@@ -64,7 +64,7 @@ inline void load_panel(const Problem& problem, const StatePool& pool, const void
       std::fill(line + given, line + channels, 0.0f);
     }
     for (int32_t c = 0; c < channels; c += kTurned) {
-#if HWY_TARGET == HWY_SCALAR  // a panel is narrower than a block
+#if HWY_TARGET == HWY_SCALAR  // here a panel is narrower than a block
       for (int32_t j = 0; j < kTurned; ++j)
         for (int32_t i = 0; i < kCols; ++i) panel[(c + j) * kCols + i] = lines[i * kMaxKeyWidth + c + j];
 #else
@@ -98,7 +98,7 @@ inline void store_panel(const Problem& problem, const StatePool& pool, void* bas
   }
 }
 
-// Panels of a state, or zeros when there is none.
+// Loads the panels of a state, or zeros if there is no state.
 inline void load_state(const Problem& problem, const StatePool& pool, const void* base, int64_t slot, int32_t head,
                        PanelRange range, int32_t channels, float* lines, float* panels) {
   for (int32_t p = 0; p < range.count; ++p) {

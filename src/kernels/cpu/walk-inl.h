@@ -1,5 +1,5 @@
-// The walk of one work item, whatever arithmetic its engine uses: a segment of one head, chunk by chunk, with some panels of
-// the state at hand.
+// The walk of one work item, whatever arithmetic its engine uses: a segment of one head, chunk by chunk, with some
+// panels of the state at hand.
 //
 //   X = (I + Akk)^-1 beta (V - k_from_start S)      solved forward, no inverse is formed
 //   O = q_from_start S + Aqk X
@@ -80,14 +80,15 @@ inline WalkScratch carve_walk(const Problem& problem, int32_t panels, Carver& ca
 // Asks for rows while other work goes on: rows of one head lie far apart when there are many heads, which hardware
 // prefetchers do not follow. Into L2, not L1: strides of a power of two would crowd the state out of a few sets of L1.
 //
-// A line that is asked for holds one of the core's few miss buffers until it comes from memory, and so does every line that
-// the products want from L2. A burst therefore stops everything for as long as it lasts: rows are asked for one by one.
+// A line that is asked for holds one of the core's few miss buffers until it comes from memory, and so does every line
+// that the products want from L2. A burst therefore stops everything for as long as it lasts: rows are asked for one by
+// one.
 class RowsAhead {
  public:
   explicit RowsAhead(int32_t rows) : rows_(rows) {}
 
-  // `rows` rows of `count` numbers from row `first` on. Without rows there may be no such address either: a stride can be so
-  // large that only the rows of the tensor are in the range of int64_t.
+  // `rows` rows of `count` numbers from row `first` on. Without rows there may be no such address either: a stride can
+  // be so large that only the rows of the tensor are in the range of int64_t.
   void add(const void* base, DType type, int64_t stride, int64_t first, int64_t count) {
     if (rows_ == 0) return;
     const auto size = static_cast<int64_t>(size_of(type));
@@ -216,12 +217,12 @@ struct OutputRows {
 // An engine has
 //   Value                                  numbers of values as it reads them: float, or uint16_t for bf16
 //   Engine(problem, panels, carver)        takes its own scratch
-//   kAsks                                  rows of the next chunk are asked for by prepare and advance; else a few before each panel
-//   kWritesBf16                            advance takes bf16 outputs too: whole rows of a panel are whole cache lines
-//   enter(panels)                          the state is at hand as [panel][channel][kCols]
-//   prepare(in, gate, shape, scratch, ahead)     operands of a chunk
-//   advance(panel, tokens, values, value_stride, outputs, scratch, ahead)
-//   leave(panels)                          the state is wanted as [panel][channel][kCols] again
+//   kAsks                                  rows of the next chunk are asked for by prepare and advance; else a few
+//   before each panel kWritesBf16                            advance takes bf16 outputs too: whole rows of a panel are
+//   whole cache lines enter(panels)                          the state is at hand as [panel][channel][kCols]
+//   prepare(in, gate, shape, scratch, ahead)     operands of a chunk advance(panel, tokens, values, value_stride,
+//   outputs, scratch, ahead) leave(panels)                          the state is wanted as [panel][channel][kCols]
+//   again
 template <class Engine>
 inline void walk_item(const StageArgs& args, const Item& item, std::byte* memory) {
   const Problem& problem = args.problem;
