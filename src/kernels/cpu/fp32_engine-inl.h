@@ -46,7 +46,7 @@ HWY_INLINE void pack_rows(const float* HWY_RESTRICT rows, int64_t stride, const 
 class Fp32Engine {
  public:
   using Value = float;
-  static constexpr bool kAsks = false;
+  static constexpr bool kPrefetches = false;
   static constexpr bool kWritesBf16 = false;
   static constexpr bool kOnePass = false;
 
@@ -62,9 +62,9 @@ class Fp32Engine {
   void prepare(const HeadInputs& in, const GateTerms& gate, const ChunkShape& shape, const WalkScratch& s, RowsAhead&) {
     if (problem_.rule == Rule::kGdn) return prepare_gdn(problem_, in, gate, shape, s.staging, s.operands, *this);
     const RowFactors factors = prepare_kda(problem_, in, gate, shape, s.staging, s.operands, *this);
-    float* to_end = s.operands.to_end;
+    float* k_to_end = s.operands.k_to_end;
     for (int32_t t = 0; t < kChunk && problem_.l2norm; ++t)
-      scale_row(to_end + t * channels_, factors.k[t], channels_, to_end + t * channels_);
+      scale_row(k_to_end + t * channels_, factors.k[t], channels_, k_to_end + t * channels_);
   }
 
   HWY_INLINE void keys(const float* rows, int64_t stride, const float* factor, const float* scale, int32_t token,
@@ -84,7 +84,7 @@ class Fp32Engine {
     const int32_t dk = problem_.dk;
     const int32_t channels = channels_;
     float* HWY_RESTRICT panel = s.panels + static_cast<int64_t>(p) * channels * kCols;
-    alignas(64) float x[kChunk * kCols];
+    alignas(64) float v_new[kChunk * kCols];
     const int32_t row_tiles = (tokens + kRows - 1) / kRows;
     const int64_t tile_floats = static_cast<int64_t>(channels) * kRows;
     Tile tile;
@@ -96,22 +96,22 @@ class Fp32Engine {
         clear(tile);
       }
       multiply(tile, keys_ + t * tile_floats, kRows, panel, dk);
-      multiply(tile, in.solve + t * kChunk * kRows, kRows, x, t * kRows);
-      substitute(tile, in.solve + (t * kChunk + t * kRows) * kRows);
-      store(tile, x + t * kRows * kCols, kCols);
+      multiply(tile, in.minus_akk + t * kChunk * kRows, kRows, v_new, t * kRows);
+      substitute(tile, in.minus_akk + (t * kChunk + t * kRows) * kRows);
+      store(tile, v_new + t * kRows * kCols, kCols);
     }
     if (outputs.full != nullptr) {
       for (int32_t t = 0; t < row_tiles; ++t) {
         clear(tile);
         multiply(tile, queries_ + t * tile_floats, kRows, panel, dk);
-        multiply(tile, in.mix + t * kChunk * kRows, kRows, x, (t + 1) * kRows);
+        multiply(tile, in.aqk + t * kChunk * kRows, kRows, v_new, (t + 1) * kRows);
         store(tile, outputs.full + t * kRows * outputs.stride, outputs.stride);
       }
     }
     for (int32_t c = 0; c < channels; c += kRows) {
       load(tile, panel + c * kCols, kCols);
-      scale_rows(tile, in.decay + c);
-      multiply(tile, in.to_end + c, channels, x, tokens);
+      scale_rows(tile, in.decay_chunk + c);
+      multiply(tile, in.k_to_end + c, channels, v_new, tokens);
       store(tile, panel + c * kCols, kCols);
     }
   }
