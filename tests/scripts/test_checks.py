@@ -87,6 +87,18 @@ class Includes(Tree):
         self.assertEqual(len(problems), 2, problems)
         self.assertEqual(check_includes.check_file(self.write("src/plan/fine.cpp", "//\n" * 600)), [])
 
+    def test_long_lines(self):
+        limit = check_includes.MAX_COLUMNS
+        for name in ("src/plan/a.cpp", "src/plan/a.cuh", "scripts/a.py", "scripts/a.sh", "src/CMakeLists.txt", ".ci/run"):
+            long = self.write(name, "\n" + "x" * (limit + 1) + "\n")
+            self.assertEqual(
+                check_includes.check_file(long),
+                [f"{name}:2: {limit + 1} columns, expected at most {limit}; break the line"],
+            )
+            # Columns count characters, not bytes.
+            self.assertEqual(check_includes.check_file(self.write(name, "\u00e9" * limit + "\n")), [])
+        self.assertEqual(check_includes.check_file(self.write("tests/cases/a.txt", "x" * (limit + 1))), [])
+
 
 class Documents(Tree):
     def test_links(self):
