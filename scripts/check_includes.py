@@ -203,7 +203,11 @@ def main() -> int:
         print("src: expected sources of this repository, found none; run the script from its own checkout")
         return 1
     problems = [p for f in files + scripts for p in check_file(f)] + [p for f in sources for p in check_source(f)]
-    print("\n".join(problems) if problems else f"{len(sources)} sources: includes, names and lengths are as they should be")
+    print(
+        "\n".join(problems)
+        if problems
+        else f"{len(sources)} sources: includes, names and lengths are as they should be"
+    )
     return 1 if problems else 0
 
 

@@ -60,7 +60,9 @@ def check_row(where: str, row: dict) -> list[str]:
     if problems:
         return problems
     if not 0 < row["ms_low"] <= row["ms"] <= row["ms_high"]:
-        problems.append(f"{where}: expected 0 < ms_low <= ms <= ms_high, found {row['ms_low']}, {row['ms']}, {row['ms_high']}")
+        problems.append(
+            f"{where}: expected 0 < ms_low <= ms <= ms_high, found {row['ms_low']}, {row['ms']}, {row['ms_high']}"
+        )
     if not row["line"].startswith(row["rule"] + " "):
         problems.append(f"{where}: line: expected a case of {row['rule']}, found '{row['line']}'")
     for peer, ms in row["peers"].items():
@@ -105,7 +107,9 @@ def report_kernels(name: str, commit: str) -> list[str]:
         reports.append(f"{name}: was measured on a working tree with changes ({commit})")
     changed = git("diff", "--name-only", commit.removesuffix("-dirty"), "--", CUDA_KERNELS)
     if changed is None:
-        reports.append(f"{name}: its commit {commit} is not known here, so whether kernels changed since cannot be said")
+        reports.append(
+            f"{name}: its commit {commit} is not known here, so whether kernels changed since cannot be said"
+        )
     elif changed.strip():
         files = changed.split()
         more = f" and {len(files) - 3} more" if len(files) > 3 else ""
@@ -122,7 +126,9 @@ def report_target(where: str, row: dict, target: dict, rows: dict) -> list[str]:
         return []
     if other is not None:
         ratio = results_table.per_flop(row, rows[other])
-        return [f"{where}: {row['ms']:.4f} ms, {ratio:.2f} times the time per flop of {other}, required {target['at_most']}"]
+        return [
+            f"{where}: {row['ms']:.4f} ms, {ratio:.2f} times the time per flop of {other}, required {target['at_most']}"
+        ]
     return [f"{where}: {row['ms']:.4f} ms, required {required} ms"]
 
 
@@ -134,7 +140,9 @@ def report_targets(name: str, results: dict) -> list[str]:
     reports = []
     missing = [case for case in known["cases"] if case not in rows]
     if missing:
-        reports.append(f"{name}: {len(missing)} of {len(known['cases'])} targets were not measured: {', '.join(missing)}")
+        reports.append(
+            f"{name}: {len(missing)} of {len(known['cases'])} targets were not measured: {', '.join(missing)}"
+        )
     for case, target in known["cases"].items():
         if case in rows:
             reports += report_target(f"{name}: {case}", rows[case], target, rows)

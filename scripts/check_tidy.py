@@ -91,7 +91,11 @@ def main() -> int:
         file = pathlib.Path(entry["file"])
         name = file.relative_to(ROOT).as_posix() if ROOT in file.parents else ""
         # clang 14 does not speak the CUDA of today
-        if name.startswith(JUDGED) and file.suffix != ".cu" and (len(words) == 1 or any(part in name for part in words[1:])):
+        if (
+            name.startswith(JUDGED)
+            and file.suffix != ".cu"
+            and (len(words) == 1 or any(part in name for part in words[1:]))
+        ):
             entries[name] = entry
     if not entries:
         print(f"no source under {' or '.join(JUDGED)} is in {build / 'compile_commands.json'}")

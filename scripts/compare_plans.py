@@ -176,7 +176,10 @@ def plans_of(command: str, lines: list[str], device: str) -> tuple[dict, dict]:
         cases.flush()
         words = ["--with", CPU_WORDS] if device == "cpu" else []
         run = subprocess.run(
-            [command, "plan", cases.name, "--device", device, "--json", *words], capture_output=True, text=True, check=False
+            [command, "plan", cases.name, "--device", device, "--json", *words],
+            capture_output=True,
+            text=True,
+            check=False,
         )
     if run.returncode not in (0, 1) or (run.returncode == 0 and not run.stdout):
         sys.exit(f"{command} plan: exit code {run.returncode}\n{run.stderr}")
@@ -206,7 +209,9 @@ def random_lines(command: str, count: int) -> list[str]:
         return []
     run = subprocess.run(
         [command, "verify", "--random-cases", str(count), "--cost", "20000", "--seed", "1"],
-        capture_output=True, text=True, check=False,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     return [match[1].strip() for match in re.finditer(r"^ok\s+(.*?)  \[", run.stdout, re.M)]
 
@@ -251,7 +256,9 @@ def compare(old_command: str, new_command: str, lines: list[str], devices: list[
         print(f"differs: {line}")
         for text in found[:10]:
             print(f"    {text}")
-    kinds = collections.Counter(re.sub(r"[0-9]+", "N", text.partition(": expected")[0]) for _, found in failures for text in found)
+    kinds = collections.Counter(
+        re.sub(r"[0-9]+", "N", text.partition(": expected")[0]) for _, found in failures for text in found
+    )
     for kind, count in kinds.most_common():
         print(f"  not listed, {count} times: {kind}")
     print(f"{planned} plans compared, {len(failures)} differ; {both_refused} cases refused by both")
@@ -270,7 +277,9 @@ def main() -> int:
     arguments = parser.parse_args()
     rules = json.loads(MAP.read_text(encoding="utf-8"))
     files = arguments.files or sorted((ROOT / "tests" / "cases").glob("*.txt"))
-    lines = read_lines(files) + [translate_line(line, rules) for line in random_lines(arguments.old_command, arguments.random)]
+    lines = read_lines(files) + [
+        translate_line(line, rules) for line in random_lines(arguments.old_command, arguments.random)
+    ]
     lines = list(dict.fromkeys(without_device(line) for line in lines))
     unknown = [line for line in lines if has_new_words(line, rules)]
     print(f"{len(lines)} cases, {len(unknown)} of them with words that 0.1 does not have")

@@ -5,6 +5,7 @@
 
 The machine code must be that of the run; cuobjdump and c++filt are looked for on PATH. Ask racecheck for all of its reports (--print-limit). A kind
 tells which text is meant (cards: docs/kernels/*, "Sanitizers"), not whether it is a race."""
+
 import collections
 import re
 import shutil
@@ -34,7 +35,8 @@ def code_of(text, demangle):
     code = {}
     for part in text.split("Function : ")[1:]:
         code[plain(demangle(part.split("\n", 1)[0].strip()))] = {
-            int(m[1], 16): m[2].strip() for m in INSTRUCTION.finditer(part)}
+            int(m[1], 16): m[2].strip() for m in INSTRUCTION.finditer(part)
+        }
     return code
 
 
@@ -55,8 +57,13 @@ def races_of(log, code):
             if name not in code:
                 raise SystemExit(f"read_races: no machine code of {name} in the files given")
             accesses.append(f"{how.lower()} {kind_of(code[name].get(int(offset, 16), '?'))}")
-        races[(name.rsplit("::", 1)[-1] if "<" not in name else re.sub(r"^.*?(\w+<)", r"\1", name), accesses[0],
-               tuple(sorted(set(accesses[1:]))))] += 1
+        races[
+            (
+                name.rsplit("::", 1)[-1] if "<" not in name else re.sub(r"^.*?(\w+<)", r"\1", name),
+                accesses[0],
+                tuple(sorted(set(accesses[1:]))),
+            )
+        ] += 1
     return races
 
 

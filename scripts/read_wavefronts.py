@@ -6,13 +6,18 @@
     scripts/read_wavefronts.py source.csv [--per N] [--each]
 
 --per N: counts divided by N, say by chunks and CTAs. --each: also every instruction with wavefronts, in the order of the machine code."""
+
 import argparse
 import collections
 import csv
 import sys
 
-COLUMNS = {"executed": "Instructions Executed", "wavefronts": "L1 Wavefronts Shared", "ideal": "L1 Wavefronts Shared Ideal",
-           "samples": "# Samples"}
+COLUMNS = {
+    "executed": "Instructions Executed",
+    "wavefronts": "L1 Wavefronts Shared",
+    "ideal": "L1 Wavefronts Shared Ideal",
+    "samples": "# Samples",
+}
 
 
 def kind(instruction):

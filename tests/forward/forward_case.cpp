@@ -21,6 +21,7 @@ std::vector<cases::Case> cases_in(std::string_view text) {
   std::vector<cases::Case> all;
   std::istringstream lines{std::string(text)};
   for (std::string line; std::getline(lines, line);) {
+    for (std::string rest; line.ends_with('\\') && std::getline(lines, rest);) line.back() = ' ', line += rest;
     if (line.find_first_not_of(" \t") == std::string::npos) continue;
     all.push_back(cases::parse(line));
   }
@@ -42,7 +43,7 @@ std::vector<std::string> all_combinations(const std::vector<std::vector<std::str
   return lines;
 }
 
-// As few as have every word of every list.
+// A small set of combinations that contains every word of every list.
 std::vector<std::string> covering_combinations(const std::vector<std::vector<std::string>>& lists) {
   size_t longest = 0;
   for (const std::vector<std::string>& words : lists) longest = std::max(longest, words.size());

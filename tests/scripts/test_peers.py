@@ -43,8 +43,12 @@ class Lines(unittest.TestCase):
         self.assertEqual(peers.parse(line)["lengths"], [100, 7, 7, 7])
 
     def test_other_lines_are_left_out(self):
-        for line in ("kda fp16 hv=8 seqs=100 init final gate=bounded:-5 l2norm", "kda bf16 hv=8 batch=2x9 init final l2norm",
-                     "gdn bf16 hv=8 seqs=100 init final gate=log:zero l2norm", "gdn bf16 hv=8 seqs=100 gate=log:-5,0 l2norm"):
+        for line in (
+            "kda fp16 hv=8 seqs=100 init final gate=bounded:-5 l2norm",
+            "kda bf16 hv=8 batch=2x9 init final l2norm",
+            "gdn bf16 hv=8 seqs=100 init final gate=log:zero l2norm",
+            "gdn bf16 hv=8 seqs=100 gate=log:-5,0 l2norm",
+        ):
             self.assertIsNone(peers.parse(line), line)
 
 

@@ -56,6 +56,7 @@ struct KdaPrepare {
   static constexpr int kSlab = kLanes * kChannels, kSlabs = (kWidth + kSlab - 1) / kSlab;
   static constexpr int kRowBytes = kSlab * kElement + 16, kTile = kChunk * kRowBytes;
   using Cell = Cells<Element, kChannels>;
+  using Inputs = TeamInputs<Element, kChannels, kSlab>;
 
   struct Shared {
     alignas(16) uint8_t tiles[3 * kTile];  // operands of scores: rows of q, rows of k, columns of k
@@ -142,6 +143,14 @@ struct KdaPrepare {
       }
     }
     return sum_over_lanes<16, kLanes>(pairs, lane);
+  }
+
+  // Stores the pair that sum_pairs returned.
+  static __device__ __forceinline__ void put_pair_sum(Shared& shared, float sum, int team, int lane) {
+    if (lane < kPairsQ)
+      shared.pair_q[team][lane] = sum;
+    else if (lane < 16)
+      shared.pair_k[team][lane - kPairsQ] = sum;
   }
 
   // Sums of the totals of the first `blocks` groups of 4 tokens, added in order.
@@ -297,6 +306,144 @@ struct KdaPrepare {
     return args.prepared + static_cast<int64_t>(record) * kRecord.bytes;
   }
 
+  // Fills slab.sum, slab.middle and slab.end from the log2 decays in `gates`. Contains barriers.
+  static __device__ __forceinline__ void sum_gates(Slab& slab, const float (&gates)[kRows][kChannels], Shared& shared,
+                                                   int team, int channel0) {
+#pragma unroll
+    for (int c = 0; c < kChannels; ++c) {
+      slab.sum[0][c] = Sum::of(gates[0][c]);
+#pragma unroll
+      for (int t = 1; t < kRows; ++t) slab.sum[t][c] = slab.sum[t - 1][c] + Sum::of(gates[t][c]);
+      shared.total[team][channel0 + c] = slab.sum[kRows - 1][c];
+    }
+    __syncthreads();  // also: all warps are done with the tiles of the slab before
+    Sum before[kChannels] = {};
+    if constexpr (kMidFrame) {
+      // One thread per channel: a team would spend more on selecting its own sum than on the sums.
+      static_assert(kThreads >= kSlab);
+      if (threadIdx.x < kSlab) {
+        Sum total[kTeams], sum;
+#pragma unroll
+        for (int block = 0; block < kTeams; ++block) total[block] = shared.total[block][threadIdx.x];
+#pragma unroll
+        for (int block = 0; block <= kTeams; ++block) {
+          shared.total[block][threadIdx.x] = sum;
+          if (block < kTeams) sum = block == 0 ? total[0] : sum + total[block];
+        }
+      }
+      __syncthreads();
+#pragma unroll
+      for (int c = 0; c < kChannels; ++c) {
+        before[c] = shared.total[team][channel0 + c];
+        slab.middle[c] = shared.total[kTeams / 2][channel0 + c];
+        slab.end[c] = shared.total[kTeams][channel0 + c];
+      }
+    } else {
+#pragma unroll
+      for (int block = 0; block < kTeams; ++block) {
+#pragma unroll
+        for (int c = 0; c < kChannels; ++c) {
+          if (block > 0 && block == team) before[c] = slab.end[c];
+          if (block == kTeams / 2) slab.middle[c] = slab.end[c];
+          const Sum total = shared.total[block][channel0 + c];
+          slab.end[c] = block == 0 ? total : slab.end[c] + total;
+        }
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kRows * kChannels; ++i) {
+      Sum& sum = slab.sum[i / kChannels][i % kChannels];
+      const Sum& first = before[i % kChannels];
+      sum = (kMidFrame ? Sum::of(first - slab.middle[i % kChannels]) : first) + sum;
+    }
+  }
+
+  static __device__ __forceinline__ void store_decay_chunk(const Slab& slab, uint8_t* record, int channel) {
+#pragma unroll
+    for (int c = 0; c < kChannels; c += 2)
+      *reinterpret_cast<float2*>(record + kRecord.decay_chunk + vector_place(channel + c) * 4) =
+          make_float2(exp2_approx(slab.end[c].rounded()), exp2_approx(slab.end[c + 1].rounded()));
+  }
+
+  // Where a lane's numbers of a block of scores lie.
+  struct ScorePlace {
+    int row, column;
+    __device__ __forceinline__ ScorePlace(int warp, int warp_lane)
+        : row(warp / 2 % 2 * 16 + warp_lane / 4), column(warp % 2 * 16 + warp_lane % 4 * 2) {}
+    __device__ __forceinline__ int row_of(int i) const { return row + i / 2 * 8; }
+    __device__ __forceinline__ int column_of(int n, int i) const { return 8 * n + column + i % 2; }
+  };
+
+  // Levels: adds the scores inside a half that one finer level gives.
+  template <int kLevel>
+  static __device__ __forceinline__ void refine(float (&scores)[kShares][2][4], const Slab& slab, Shared& shared,
+                                                const ScorePlace& at, int groups, int team, int lane, int warp,
+                                                int warp_lane) {
+    __syncthreads();
+    write_level<kLevel>(slab, shared, team, lane);
+    __syncthreads();
+    float finer[kShares][2][4] = {};
+    add_scores(finer, shared, groups, warp, warp_lane);
+#pragma unroll
+    for (int i = 0; i < 8 * kShares; ++i) {
+      const int n = i / 4 % 2, differ = at.row_of(i % 4) ^ at.column_of(n, i % 4);
+      if (differ >= kLevel && differ < 2 * kLevel) scores[i / 8][n][i % 4] += finer[i / 8][n][i % 4];
+    }
+  }
+
+  // Stores the factors per token, one lane per token.
+  static __device__ __forceinline__ void store_factors(const Shared& shared, uint8_t* record, int token) {
+    const float rest_q = shared.rest[token][0], rest_k = shared.rest[token][1], beta = shared.beta[token] * rest_k;
+    auto put_factor = [&](int vector, float x) { reinterpret_cast<float*>(record + vector)[vector_place(token)] = x; };
+    put_factor(kRecord.diagonal, shared.dot[token] * shared.norm[token][0] * shared.norm[token][1] * rest_q);
+    put_factor(kRecord.beta, beta);
+    put_factor(kRecord.read_factor, beta * rest_k);
+    put_factor(kRecord.query_factor, rest_q);
+  }
+
+  // Masks the scores and applies the factors of their rows. Aqk goes to the record, Akk to shared memory.
+  static __device__ __forceinline__ void store_scores(float (&scores)[kShares][2][4], Shared& shared, uint8_t* record,
+                                                      const ScorePlace& at, int warp, int warp_lane) {
+    uint8_t* const aqk = record + kRecord.aqk;
+#pragma unroll
+    for (int share = 0; share < kShares; ++share) {
+      const bool of_q = first_matrix(warp) + share == 0;
+      if (warp % 2 > warp / 2 % 2) {
+        if (of_q) store_zeros<Number>(aqk, warp_lane);
+        continue;
+      }
+      float(&block)[2][4] = scores[share];
+      float factor[2];  // of the rows
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int r = at.row_of(2 * i);
+        factor[i] = of_q ? shared.rest[r][0] : shared.beta[r] * shared.rest[r][1] * shared.rest[r][1];
+      }
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const int r = at.row_of(i % 4), c = at.column_of(i / 4, i);
+        float score = block[i / 4][i % 4];
+        if (!kMidFrame && (r ^ c) < 4 && c < r)
+          score = of_q
+                      ? shared.pair_q[r / 4][pair_with_diagonal(r % 4, c % 4)] * shared.norm[r][0] * shared.norm[c][1]
+                      : shared.pair_k[r / 4][pair_below_diagonal(r % 4, c % 4)] * shared.norm[r][1] * shared.norm[c][1];
+        score *= factor[i % 4 / 2];
+        // Mask what is above the diagonal. Only a difference is compared, so a few comparisons serve all numbers.
+        const int below = at.row - at.column;
+        block[i / 4][i % 4] = below > 8 * (i / 4) + i % 2 - i % 4 / 2 * 8 ? score : 0.0f;
+      }
+      if (of_q) {
+        store_block<Number>(aqk, warp / 2, warp % 2, block[0], block[1], warp_lane);
+      } else {
+        const uint32_t akk_at = shared.akk.place(at.row, at.column);
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          SwizzledSquare::beyond<float2>(akk_at, i % 2 * 8, i / 2 * 8) =
+              make_float2(block[i / 2][i % 2 * 2], block[i / 2][i % 2 * 2 + 1]);
+      }
+    }
+  }
+
   static __device__ __forceinline__ void prepare(const PrepareArgs& args, const ChunkPlace& place, int head,
                                                  int key_head, int dk, Shared& shared) {
     // Unsigned quotients: a signed quotient needs a correction.
@@ -305,46 +452,19 @@ struct KdaPrepare {
     const bool spare = warp == kSpareWarp;
     const Activation& activation = args.activation;
     const int channel0 = lane * kChannels;
-    auto first_of = [&](const TensorView& tensor, int h, int channel) {
-      return static_cast<uint32_t>(place.sequence_at) * tensor.sequence + (place.token + team * kRows) * tensor.token +
-             static_cast<uint32_t>(h) * tensor.head + channel;
-    };
-    auto rows_of = [&](int slab) { return Rows{place.valid - team * kRows, dk - slab * kSlab - channel0}; };
+    const Inputs in{args, place, head, key_head, dk, team, channel0};
     Slab slab;
-    auto load_keys = [&](int s) {
-      const Rows rows = rows_of(s);
-      load_cells(slab.k, args.k, first_of(args.k, key_head, s * kSlab + channel0), rows);
-      load_cells(slab.q, args.q, first_of(args.q, key_head, s * kSlab + channel0), rows);
-    };
-    float gates[kRows][kChannels];
-    auto load_slab_gates = [&](int s) {
-      load_gates(gates, activation.g, first_of(activation.g, head, s * kSlab + channel0), rows_of(s));
-    };
-
-    float bias[kChannels];
-    auto load_bias = [&](int s) {
-#pragma unroll
-      for (int c = 0; c < kChannels; ++c)
-        bias[c] = c < rows_of(s).channels ? gate_bias(activation, head, s * kSlab + channel0 + c, dk) : 0.0f;
-    };
+    float gates[kRows][kChannels], bias[kChannels];
 
     // Load gates last. A branch on their type waits for them, and by then all other loads are in flight.
-    if constexpr (kSlabs == 1) load_keys(0);
+    if constexpr (kSlabs == 1) in.load_keys(slab.q, slab.k, 0);
     uint32_t beta_bits = 0;
-    if (spare) {
-      const TensorView& beta = activation.beta;
-      const int64_t token = place.token + (warp_lane < place.valid ? warp_lane : 0);
-      beta_bits =
-          load_bits(beta.data, beta.dtype, place.sequence_at * beta.sequence + token * beta.token + head * beta.head);
-    }
+    if (spare) beta_bits = in.load_beta(warp_lane);
     if constexpr (kSlabs == 1) {
-      load_bias(0);
-      load_slab_gates(0);
+      in.load_bias(bias, 0);
+      in.load_raw_gates(gates, 0);
     }
-    if (spare) {
-      const float raw = number_of(beta_bits, activation.beta.dtype);
-      shared.beta[warp_lane] = warp_lane < place.valid ? write_strength(raw, activation.beta_form) : 0.0f;
-    }
+    if (spare) shared.beta[warp_lane] = in.strength(beta_bits, warp_lane);
     float norm = 1.0f;  // lanes 0-3: scale rq, lanes 4-7: rk
     float& token_dot = shared.dot[team * kRows + lane % kRows];
     float dots[kRows] = {}, squares[2 * kRows] = {};
@@ -358,7 +478,7 @@ struct KdaPrepare {
     } else if (activation.l2norm) {
 #pragma unroll 1
       for (int s = 0; s < kSlabs; ++s) {
-        load_keys(s);
+        in.load_keys(slab.q, slab.k, s);
         add_products<false, true>(dots, squares, slab.q, slab.k);
       }
     }
@@ -374,33 +494,17 @@ struct KdaPrepare {
 
     GateParams common = gate_params(activation, gate_slope(activation, head), 0.0f);
     float scores[kShares][2][4] = {}, pair_sum = 0.0f;  // pair_sum: this lane's pair
-    const int row = warp / 2 % 2 * 16 + warp_lane / 4, column = warp % 2 * 16 + warp_lane % 4 * 2;
-    auto row_of = [&](int i) { return row + i / 2 * 8; };
-    auto column_of = [&](int n, int i) { return 8 * n + column + i % 2; };
-
-    auto put_pairs = [&] {
-      if (lane < kPairsQ)
-        shared.pair_q[team][lane] = pair_sum;
-      else if (lane < 16)
-        shared.pair_k[team][lane - kPairsQ] = pair_sum;
-    };
+    const ScorePlace at(warp, warp_lane);
 
 #pragma unroll 1
     for (int s = 0; s < kSlabs; ++s) {
       if constexpr (kSlabs > 1) {
-        load_keys(s);
-        load_bias(s);
-        load_slab_gates(s);
+        in.load_keys(slab.q, slab.k, s);
+        in.load_bias(bias, s);
+        in.load_raw_gates(gates, s);
       }
-      const Rows rows = rows_of(s);
       const int channel = s * kSlab + channel0;
-      GateParams params[kChannels];
-#pragma unroll
-      for (int c = 0; c < kChannels; ++c) {
-        params[c] = common;
-        params[c].bias = bias[c];
-      }
-      activate_gates<kMidFrame>(gates, activation, params, rows);
+      in.template activate<kMidFrame>(gates, common, bias, s);
       if constexpr (kSlabs > 1) {
         float of_slab[kRows] = {};
         add_products<true, false>(of_slab, squares, slab.q, slab.k);
@@ -408,63 +512,13 @@ struct KdaPrepare {
         if (lane < kRows) token_dot = s == 0 ? dot : token_dot + dot;
       }
       if constexpr (!kMidFrame) pair_sum += sum_pairs(slab.q, slab.k, gates, lane);
-      if constexpr (!kMidFrame && kSlabs == 1) put_pairs();  // at once, so that no register keeps the sum
+      if constexpr (!kMidFrame && kSlabs == 1)
+        put_pair_sum(shared, pair_sum, team, lane);  // at once, so that no register keeps the sum
       if constexpr (!kMidFrame || kSlabs > 1) slab.stay_packed();
-#pragma unroll
-      for (int c = 0; c < kChannels; ++c) {
-        slab.sum[0][c] = Sum::of(gates[0][c]);
-#pragma unroll
-        for (int t = 1; t < kRows; ++t) slab.sum[t][c] = slab.sum[t - 1][c] + Sum::of(gates[t][c]);
-        shared.total[team][channel0 + c] = slab.sum[kRows - 1][c];
-      }
-      __syncthreads();  // also: all warps are done with the tiles of the slab before
-      Sum before[kChannels] = {};
-      if constexpr (kMidFrame) {
-        // One thread per channel: a team would spend more on selecting its own sum than on the sums.
-        static_assert(kThreads >= kSlab);
-        if (threadIdx.x < kSlab) {
-          Sum total[kTeams], sum;
-#pragma unroll
-          for (int block = 0; block < kTeams; ++block) total[block] = shared.total[block][threadIdx.x];
-#pragma unroll
-          for (int block = 0; block <= kTeams; ++block) {
-            shared.total[block][threadIdx.x] = sum;
-            if (block < kTeams) sum = block == 0 ? total[0] : sum + total[block];
-          }
-        }
-        __syncthreads();
-#pragma unroll
-        for (int c = 0; c < kChannels; ++c) {
-          before[c] = shared.total[team][channel0 + c];
-          slab.middle[c] = shared.total[kTeams / 2][channel0 + c];
-          slab.end[c] = shared.total[kTeams][channel0 + c];
-        }
-      } else {
-#pragma unroll
-        for (int block = 0; block < kTeams; ++block) {
-#pragma unroll
-          for (int c = 0; c < kChannels; ++c) {
-            if (block > 0 && block == team) before[c] = slab.end[c];
-            if (block == kTeams / 2) slab.middle[c] = slab.end[c];
-            const Sum total = shared.total[block][channel0 + c];
-            slab.end[c] = block == 0 ? total : slab.end[c] + total;
-          }
-        }
-      }
-#pragma unroll
-      for (int i = 0; i < kRows * kChannels; ++i) {
-        Sum& sum = slab.sum[i / kChannels][i % kChannels];
-        const Sum& first = before[i % kChannels];
-        sum = (kMidFrame ? Sum::of(first - slab.middle[i % kChannels]) : first) + sum;
-      }
+      sum_gates(slab, gates, shared, team, channel0);
       const bool inside = channel < kWidth;
       uint8_t* const record = record_of(args);
-      if (team == 0 && inside) {
-#pragma unroll
-        for (int c = 0; c < kChannels; c += 2)
-          *reinterpret_cast<float2*>(record + kRecord.decay_chunk + vector_place(channel + c) * 4) =
-              make_float2(exp2_approx(slab.end[c].rounded()), exp2_approx(slab.end[c + 1].rounded()));
-      }
+      if (team == 0 && inside) store_decay_chunk(slab, record, channel);
       const int groups = (kWidth - s * kSlab) / 32;
       uint8_t* const tiles_out = record + s * kSlab * kElement;
       if constexpr (kMidFrame)
@@ -476,78 +530,18 @@ struct KdaPrepare {
       __syncthreads();
       add_scores(scores, shared, groups, warp, warp_lane);
       if constexpr (!kMidFrame) {
-        auto refine = [&](auto level) {
-          constexpr int kLevel = decltype(level)::value;
-          __syncthreads();
-          write_level<kLevel>(slab, shared, team, lane);
-          __syncthreads();
-          float finer[kShares][2][4] = {};
-          add_scores(finer, shared, groups, warp, warp_lane);
-#pragma unroll
-          for (int i = 0; i < 8 * kShares; ++i) {
-            const int n = i / 4 % 2, differ = row_of(i % 4) ^ column_of(n, i % 4);
-            if (differ >= kLevel && differ < 2 * kLevel) scores[i / 8][n][i % 4] += finer[i / 8][n][i % 4];
-          }
-        };
-        refine(std::integral_constant<int, 8>{});
-        refine(std::integral_constant<int, 4>{});
+        refine<8>(scores, slab, shared, at, groups, team, lane, warp, warp_lane);
+        refine<4>(scores, slab, shared, at, groups, team, lane, warp, warp_lane);
       }
     }
 
     uint8_t* const record = record_of(args);
-    if (spare) {
-      const int token = warp_lane;
-      const float rest_q = shared.rest[token][0], rest_k = shared.rest[token][1], beta = shared.beta[token] * rest_k;
-      auto put_factor = [&](int vector, float x) {
-        reinterpret_cast<float*>(record + vector)[vector_place(token)] = x;
-      };
-      put_factor(kRecord.diagonal, shared.dot[token] * shared.norm[token][0] * shared.norm[token][1] * rest_q);
-      put_factor(kRecord.beta, beta);
-      put_factor(kRecord.read_factor, beta * rest_k);
-      put_factor(kRecord.query_factor, rest_q);
-    }
+    if (spare) store_factors(shared, record, warp_lane);
     if constexpr (!kMidFrame && kSlabs > 1) {
-      put_pairs();
+      put_pair_sum(shared, pair_sum, team, lane);
       __syncthreads();
     }
-    uint8_t* const aqk = record + kRecord.aqk;
-#pragma unroll
-    for (int share = 0; share < kShares; ++share) {
-      const bool of_q = first_matrix(warp) + share == 0;
-      if (warp % 2 > warp / 2 % 2) {
-        if (of_q) store_zeros<Number>(aqk, warp_lane);
-        continue;
-      }
-      float(&block)[2][4] = scores[share];
-      float factor[2];  // of the rows
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int r = row_of(2 * i);
-        factor[i] = of_q ? shared.rest[r][0] : shared.beta[r] * shared.rest[r][1] * shared.rest[r][1];
-      }
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        const int r = row_of(i % 4), c = column_of(i / 4, i);
-        float score = block[i / 4][i % 4];
-        if (!kMidFrame && (r ^ c) < 4 && c < r)
-          score = of_q
-                      ? shared.pair_q[r / 4][pair_with_diagonal(r % 4, c % 4)] * shared.norm[r][0] * shared.norm[c][1]
-                      : shared.pair_k[r / 4][pair_below_diagonal(r % 4, c % 4)] * shared.norm[r][1] * shared.norm[c][1];
-        score *= factor[i % 4 / 2];
-        // Mask what is above the diagonal. Only a difference is compared, so a few comparisons serve all numbers.
-        const int below = row - column;
-        block[i / 4][i % 4] = below > 8 * (i / 4) + i % 2 - i % 4 / 2 * 8 ? score : 0.0f;
-      }
-      if (of_q) {
-        store_block<Number>(aqk, warp / 2, warp % 2, block[0], block[1], warp_lane);
-      } else {
-        const uint32_t akk_at = shared.akk.place(row, column);
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          SwizzledSquare::beyond<float2>(akk_at, i % 2 * 8, i / 2 * 8) =
-              make_float2(block[i / 2][i % 2 * 2], block[i / 2][i % 2 * 2 + 1]);
-      }
-    }
+    store_scores(scores, shared, record, at, warp, warp_lane);
     __syncthreads();
     if (warp == 0) store_inverse<Number>(shared.akk, record + kRecord.inverse, warp_lane);
   }

@@ -171,4 +171,57 @@ __device__ __forceinline__ void activate_gates(float (&gates)[kRows][kChannels],
   }
 }
 
+// The tensors of the caller as a lane reads them: 4 tokens of its team, kChannels channels of a slab of kSlab channels.
+template <class Number, int kChannels, int kSlab>
+struct TeamInputs {
+  using Cell = Cells<Number, kChannels>;
+  const PrepareArgs& args;
+  const ChunkPlace& place;
+  int head, key_head, dk, team, channel0;
+
+  __device__ __forceinline__ int64_t first_of(const TensorView& tensor, int h, int channel) const {
+    return static_cast<uint32_t>(place.sequence_at) * tensor.sequence + (place.token + team * kRows) * tensor.token +
+           static_cast<uint32_t>(h) * tensor.head + channel;
+  }
+  __device__ __forceinline__ Rows rows(int slab) const {
+    return Rows{place.valid - team * kRows, dk - slab * kSlab - channel0};
+  }
+  __device__ __forceinline__ void load_keys(Cell (&q)[kRows], Cell (&k)[kRows], int slab) const {
+    const Rows existing = rows(slab);
+    load_cells(k, args.k, first_of(args.k, key_head, slab * kSlab + channel0), existing);
+    load_cells(q, args.q, first_of(args.q, key_head, slab * kSlab + channel0), existing);
+  }
+  __device__ __forceinline__ void load_bias(float (&bias)[kChannels], int slab) const {
+#pragma unroll
+    for (int c = 0; c < kChannels; ++c)
+      bias[c] = c < rows(slab).channels ? gate_bias(args.activation, head, slab * kSlab + channel0 + c, dk) : 0.0f;
+  }
+  // Bits of beta of one token of the chunk; token 0 for a row that does not exist.
+  __device__ __forceinline__ uint32_t load_beta(int row) const {
+    const TensorView& beta = args.activation.beta;
+    const int64_t token = place.token + (row < place.valid ? row : 0);
+    return load_bits(beta.data, beta.dtype, place.sequence_at * beta.sequence + token * beta.token + head * beta.head);
+  }
+  __device__ __forceinline__ float strength(uint32_t beta_bits, int row) const {
+    const float raw = number_of(beta_bits, args.activation.beta.dtype);
+    return row < place.valid ? write_strength(raw, args.activation.beta_form) : 0.0f;
+  }
+  __device__ __forceinline__ void load_raw_gates(float (&gates)[kRows][kChannels], int slab) const {
+    const TensorView& g = args.activation.g;
+    load_gates(gates, g, first_of(g, head, slab * kSlab + channel0), rows(slab));
+  }
+  // Turns raw gates into log2 decays. `common` has the parameters that all channels share.
+  template <bool kMidFrame>
+  __device__ __forceinline__ void activate(float (&gates)[kRows][kChannels], const GateParams& common,
+                                           const float (&bias)[kChannels], int slab) const {
+    GateParams params[kChannels];
+#pragma unroll
+    for (int c = 0; c < kChannels; ++c) {
+      params[c] = common;
+      params[c].bias = bias[c];
+    }
+    activate_gates<kMidFrame>(gates, args.activation, params, rows(slab));
+  }
+};
+
 }  // namespace deltarelay::cuda::sm80

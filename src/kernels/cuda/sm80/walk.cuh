@@ -250,6 +250,52 @@ struct Walk {
     Source::template load_rest<kEmit>(source, chunk, stage, thread);
   }
 
+  // One stage only: after the products with the state, replaces the tiles that all warps have read. With overlaid tiles
+  // k_to_end of this chunk comes first.
+  template <bool kEmit>
+  static __device__ __forceinline__ void refill_read(uint32_t source, int chunk, int last, uint32_t stage, int thread) {
+    using Source = sm80::Source<Stage>;
+    auto load_tile = [&](int which, int of_chunk) {
+      Source::template load_tile<Stage::kAllThreads>(source, which, of_chunk, stage, thread);
+    };
+    __syncthreads();  // all warps have read q and, for KDA, k_from_start
+    if constexpr (Stage::kOverlaid) load_tile(Source::kUpdate, chunk);
+    if (chunk + 1 < last) {
+      if constexpr (kEmit) load_tile(Source::kQuery, chunk + 1);
+      if constexpr (!kScalarGate && !Stage::kOverlaid) load_tile(Source::kRead, chunk + 1);
+    }
+    close_copies();
+  }
+
+  // One stage only: after the update of the state, replaces everything else.
+  template <bool kEmit>
+  static __device__ __forceinline__ void refill_rest(uint32_t source, int chunk, int last, uint32_t stage, bool values,
+                                                     int thread) {
+    using Source = sm80::Source<Stage>;
+    auto load_tile = [&](int which) {
+      Source::template load_tile<Stage::kAllThreads>(source, which, chunk + 1, stage, thread);
+    };
+    __syncthreads();
+    if (chunk + 1 < last) {
+      if constexpr (kScalarGate || Stage::kOverlaid) load_tile(Source::kRead);
+      if constexpr (!kScalarGate && !Stage::kOverlaid) load_tile(Source::kUpdate);
+      if (values) load_tile(Source::kValues);
+      Source::template load_rest<kEmit>(source, chunk + 1, stage, thread);
+    }
+    close_copies();
+  }
+
+  // GDN: applies update_factor to V_new.
+  static __device__ __forceinline__ void scale_for_update(Sums& residual, Lefts& v_new, uint32_t stage, int lane) {
+#pragma unroll
+    for (int pair = 0; pair < kSums / 2; ++pair) {
+      const Factors factor = factors(stage + Stage::at(kRecord.update_factor), pair, lane);
+#pragma unroll
+      for (int j = 0; j < kRowTiles * 8; ++j) residual[j / 8][2 * pair + j / 4 % 2][j % 4] *= factor.get(j / 4, j);
+    }
+    left_of(v_new, residual);
+  }
+
   // Walks chunks `first` to `last` - 1 of the item. `values`: the CTA has V; M needs none. `of_m`: the rows of this
   // warp belong to M^T. `idle`: the warp has no columns and only helps to copy. `start` is called when the first copies
   // are in flight.
@@ -314,23 +360,12 @@ struct Walk {
       }
       const int column = Stage::first_row(warp);
       const uint32_t passage = stage + Stage::kV + column * kElement;  // for the warp's outputs
-      auto load_tile = [&](int which, int of_chunk) {
-        Source<Stage>::template load_tile<Stage::kAllThreads>(source, which, of_chunk, stage, thread);
-      };
 
       Sums residual = {}, out = {};
       const uint32_t place = Numbers::rows_place(lane, kRowBytes);
       read_state<kEmit>(residual, out, state, stage + Stage::kRead + place, stage + Stage::kQuery + place);
       if constexpr (kLoadsLate) load_ahead();
-      if constexpr (kOneStage) {  // all warps have read q and, for KDA, k_from_start
-        __syncthreads();
-        if constexpr (Stage::kOverlaid) load_tile(Source<Stage>::kUpdate, chunk);
-        if (chunk + 1 < last) {
-          if constexpr (kEmit) load_tile(Source<Stage>::kQuery, chunk + 1);
-          if constexpr (!kScalarGate && !Stage::kOverlaid) load_tile(Source<Stage>::kRead, chunk + 1);
-        }
-        close_copies();
-      }
+      if constexpr (kOneStage) refill_read<kEmit>(source, chunk, last, stage, thread);
 
       correct(residual, stage, !of_m, warp, lane);
       Lefts v_new;
@@ -345,15 +380,7 @@ struct Walk {
         wait_for_copies<0>();
         __syncthreads();
       }
-      if constexpr (kScalarGate) {
-#pragma unroll
-        for (int pair = 0; pair < kSums / 2; ++pair) {
-          const Factors factor = factors(stage + Stage::at(kRecord.update_factor), pair, lane);
-#pragma unroll
-          for (int j = 0; j < kRowTiles * 8; ++j) residual[j / 8][2 * pair + j / 4 % 2][j % 4] *= factor.get(j / 4, j);
-        }
-        left_of(v_new, residual);
-      }
+      if constexpr (kScalarGate) scale_for_update(residual, v_new, stage, lane);
       if constexpr (kEmit && Stage::kNarrow) {
         // Outputs leave while the state is updated, so nothing waits for their loads and stores.
         const auto pieces = to.template fetch<2>(passage, lane);
@@ -363,16 +390,92 @@ struct Walk {
         update(state, v_new, stage, stage + Stage::kUpdate, lane, [] {});
       }
       copies.go_on();
-      if constexpr (kOneStage) {
-        __syncthreads();
-        if (chunk + 1 < last) {
-          if constexpr (kScalarGate || Stage::kOverlaid) load_tile(Source<Stage>::kRead, chunk + 1);
-          if constexpr (!kScalarGate && !Stage::kOverlaid) load_tile(Source<Stage>::kUpdate, chunk + 1);
-          if (values) load_tile(Source<Stage>::kValues, chunk + 1);
-          Source<Stage>::template load_rest<kEmit>(source, chunk + 1, stage, thread);
-        }
-        close_copies();
+      if constexpr (kOneStage) refill_rest<kEmit>(source, chunk, last, stage, values, thread);
+    }
+  }
+
+  // The rows of S^T or M^T that a warp has of an item, and where they are stored.
+  struct Part {
+    const WalkArgs& args;
+    const Extent& extent;
+    const Item& item;
+    int lane;
+    bool of_m;
+    int first_row;
+    bool idle;     // the warp has no columns
+    bool in_slot;  // slots have whole tiles of 64 rows; with a wider tile, some warps may lie outside
+
+    __device__ __forceinline__ Part(const WalkArgs& of_args, const Extent& of_extent, const Item& of_item)
+        : args(of_args), extent(of_extent), item(of_item) {
+      const int warp = static_cast<int>(threadIdx.x) / 32;
+      lane = static_cast<int>(threadIdx.x) % 32;
+      of_m = kBoth ? item.row.work == Work::kSummarize && warp >= Stage::kWarps / 2 : item.transition;
+      first_row = item.tile * Stage::kColumns + Stage::first_row(warp) - (kBoth && of_m ? Stage::kColumns / 2 : 0);
+      idle = first_row >= (of_m ? extent.dk : extent.dv);
+      in_slot = first_row < whole_tiles(of_m ? extent.dk : extent.dv) * kTileValues;
+    }
+    __device__ __forceinline__ Place place(int r) const { return Place{first_row + 16 * r + lane / 4, lane % 4 * 2}; }
+    __device__ __forceinline__ float* slot_state(int slot) const {
+      const int64_t floats = static_cast<int64_t>(whole_tiles(extent.dv)) * kTileValues * kWidth;
+      return args.slot_state + (static_cast<int64_t>(slot) * args.heads_v + item.head) * floats;
+    }
+    __device__ __forceinline__ void to_slot(const State& state, float* matrix) const {
+#pragma unroll
+      for (int r = 0; r < kRowTiles; ++r) {
+        if (in_slot) store_slot<kWidth>(state[r], matrix, place(r));
       }
+    }
+    __device__ __forceinline__ void from_slot(State& state, const float* matrix) const {
+#pragma unroll
+      for (int r = 0; r < kRowTiles; ++r) {
+        if (in_slot) load_slot<kWidth>(state[r], matrix, place(r));
+      }
+    }
+    __device__ __forceinline__ void to_pool(const State& state, const StateView& pool, int64_t slot) const {
+#pragma unroll
+      for (int r = 0; r < kRowTiles; ++r) store_state(state[r], pool, slot, item.head, place(r), extent);
+    }
+  };
+
+  // Walks the transition of a row and stores it.
+  static __device__ __forceinline__ void summarize(const WalkArgs& args, const Extent& extent, const Plan<Stage>& plan,
+                                                   const Part& part, State& state, uint32_t ring) {
+    const Row& row = part.item.row;
+    bool lives = false;
+    int first = kBoth && plan.promising > 0 ? row.chunks - plan.promising : 0;
+#pragma unroll 1
+    for (;; first = 0) {
+#pragma unroll
+      for (int i = 0; i < kRowTiles * kWidth / 2; ++i) state[i % kRowTiles][i / kRowTiles] = 0.0f;
+      if (part.of_m) {
+#pragma unroll
+        for (int i = 0; i < kRowTiles * kWidth / 2; ++i) {
+          const int r = i / (kWidth / 2), j = i % (kWidth / 2);
+          const int value = part.place(r).row + j / 2 % 2 * 8, key = part.place(r).column + j / 4 * 8 + j % 2;
+          // Channels that do not exist stay 0: a 1 there would never vanish.
+          if (value == key && value < extent.dk) state[r][j] = 1.0f;
+        }
+      }
+      run<false>(args, state, ring, first, row.chunks, kBoth || !part.of_m, part.of_m, part.idle, [] {});
+      if (kBoth || part.of_m) lives = transition_lives(state, part.of_m, args.vanish_bound);
+      if (first == 0 || !lives) break;
+    }
+    const int64_t slot_head = static_cast<int64_t>(row.slot_out) * args.heads_v + part.item.head;
+    if (part.of_m) {
+      if (part.in_slot && part.first_row % kTileValues == 0 && part.lane == 0)  // one flag per 64 rows of any tile
+        put_row_lives(args.slot_lives, slot_head, part.first_row / kTileValues, whole_tiles(extent.dk), lives);
+      if (args.vanish_bound > 0.0f && !lives) {
+#pragma unroll
+        for (int r = 0; r < kRowTiles; ++r) drop(state[r], args.report);
+      }
+      // Nothing is stored of a transition that has vanished: carry does not read it.
+      if (lives || extent.dk > Stage::kMostOfM)
+        part.to_slot(state, args.slot_transition + slot_head * slot_transition_floats(kWidth));
+    } else {
+      // Turns -0 into 0: carry may skip B or add 0 to it, with the same bits.
+#pragma unroll
+      for (int i = 0; i < kRowTiles * kWidth / 2; ++i) state[i % kRowTiles][i / kRowTiles] += 0.0f;
+      part.to_slot(state, part.slot_state(row.slot_out));
     }
   }
 
@@ -413,86 +516,24 @@ struct Walk {
       if (stops) plan.due = RowCheckpoints(args.checkpoints, plan.checkpoints, found.row, kChunk);
     }
     __syncthreads();
-    const Item& item = plan.item;
-    const Row& row = item.row;
-    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-    const bool of_m = kBoth ? row.work == Work::kSummarize && warp >= Stage::kWarps / 2 : item.transition;
-    const int first_row =
-        item.tile * Stage::kColumns + Stage::first_row(warp) - (kBoth && of_m ? Stage::kColumns / 2 : 0);
-    auto place = [&](int r) { return Place{first_row + 16 * r + lane / 4, lane % 4 * 2}; };
-    const bool idle = first_row >= (of_m ? extent.dk : extent.dv);
-    // Slots have whole tiles of 64 rows. With a wider tile, some warps may lie outside.
-    const bool in_slot = first_row < whole_tiles(of_m ? extent.dk : extent.dv) * kTileValues;
-    auto slot_state = [&](int slot) {
-      const int64_t floats = static_cast<int64_t>(whole_tiles(extent.dv)) * kTileValues * kWidth;
-      return args.slot_state + (static_cast<int64_t>(slot) * args.heads_v + item.head) * floats;
-    };
+    const Part part(args, extent, plan.item);
     State state;
-    auto to_slot = [&](float* matrix) {
-#pragma unroll
-      for (int r = 0; r < kRowTiles; ++r) {
-        if (in_slot) store_slot<kWidth>(state[r], matrix, place(r));
-      }
-    };
-    auto from_slot = [&](const float* matrix) {
-#pragma unroll
-      for (int r = 0; r < kRowTiles; ++r) {
-        if (in_slot) load_slot<kWidth>(state[r], matrix, place(r));
-      }
-    };
-    auto to_pool = [&](const StateView& pool, int64_t slot) {
-#pragma unroll
-      for (int r = 0; r < kRowTiles; ++r) store_state(state[r], pool, slot, item.head, place(r), extent);
-    };
-    if (row.work == Work::kSummarize) {
-      bool lives = false;
-      int first = kBoth && plan.promising > 0 ? row.chunks - plan.promising : 0;
-#pragma unroll 1
-      for (;; first = 0) {
-#pragma unroll
-        for (int i = 0; i < kRowTiles * kWidth / 2; ++i) state[i % kRowTiles][i / kRowTiles] = 0.0f;
-        if (of_m) {
-#pragma unroll
-          for (int i = 0; i < kRowTiles * kWidth / 2; ++i) {
-            const int r = i / (kWidth / 2), j = i % (kWidth / 2);
-            const int value = place(r).row + j / 2 % 2 * 8, key = place(r).column + j / 4 * 8 + j % 2;
-            // Channels that do not exist stay 0: a 1 there would never vanish.
-            if (value == key && value < extent.dk) state[r][j] = 1.0f;
-          }
-        }
-        run<false>(args, state, ring, first, row.chunks, kBoth || !of_m, of_m, idle, [] {});
-        if (kBoth || of_m) lives = transition_lives(state, of_m, args.vanish_bound);
-        if (first == 0 || !lives) break;
-      }
-      const int64_t slot_head = static_cast<int64_t>(row.slot_out) * args.heads_v + item.head;
-      if (of_m) {
-        if (in_slot && first_row % kTileValues == 0 && lane == 0)  // one flag per 64 rows, for every tile width
-          put_row_lives(args.slot_lives, slot_head, first_row / kTileValues, whole_tiles(extent.dk), lives);
-        if (args.vanish_bound > 0.0f && !lives) {
-#pragma unroll
-          for (int r = 0; r < kRowTiles; ++r) drop(state[r], args.report);
-        }
-        // Nothing is stored of a transition that has vanished: carry does not read it.
-        if (lives || extent.dk > Stage::kMostOfM)
-          to_slot(args.slot_transition + slot_head * slot_transition_floats(kWidth));
-      } else {
-        // Turns -0 into 0: carry may skip B or add 0 to it, with the same bits.
-#pragma unroll
-        for (int i = 0; i < kRowTiles * kWidth / 2; ++i) state[i % kRowTiles][i / kRowTiles] += 0.0f;
-        to_slot(slot_state(row.slot_out));
-      }
+    if (plan.item.row.work == Work::kSummarize) {
+      summarize(args, extent, plan, part, state, ring);
       return;
     }
+    const Item& item = part.item;
+    const Row& row = item.row;
     auto load_first = [&] {
       wait_for_state(args);
       if (row.slot_in >= 0) {
 #pragma unroll
         for (int i = 0; i < kRowTiles * kWidth / 2; ++i) state[i % kRowTiles][i / kRowTiles] = 0.0f;
-        from_slot(slot_state(row.slot_in));
+        part.from_slot(state, part.slot_state(row.slot_in));
       } else {
         const int64_t slot = initial_slot(args.initial, args.has_initial, row.sequence, args.report);
 #pragma unroll
-        for (int r = 0; r < kRowTiles; ++r) load_state(state[r], args.initial, slot, item.head, place(r), extent);
+        for (int r = 0; r < kRowTiles; ++r) load_state(state[r], args.initial, slot, item.head, part.place(r), extent);
       }
     };
     if constexpr (!kStartsLate) load_first();
@@ -501,25 +542,25 @@ struct Walk {
       const int next = stops ? min(plan.due.chunk(), row.chunks) : row.chunks;
       // A checkpoint before the first token: no chunk is walked first, and the state is then loaded twice.
       if (next > done || (kStartsLate && done == 0)) {
-        run<true>(args, state, ring, done, next, true, false, idle, [&] {
+        run<true>(args, state, ring, done, next, true, false, part.idle, [&] {
           if (kStartsLate && done == 0) load_first();
         });
       }
       done = next;
       if (done == row.chunks) {
-        if (row.slot_out >= 0) to_slot(slot_state(row.slot_out));
-        if (row.slot_folded >= 0) from_slot(slot_state(row.slot_folded));
+        if (row.slot_out >= 0) part.to_slot(state, part.slot_state(row.slot_out));
+        if (row.slot_folded >= 0) part.from_slot(state, part.slot_state(row.slot_folded));
       }
       while (stops && plan.due.chunk() == done) {
         const StateView& pool = args.checkpoints.pool;
-        to_pool(pool, slot_of(pool, plan.due.row(), args.report));
+        part.to_pool(state, pool, slot_of(pool, plan.due.row(), args.report));
         __syncthreads();
         if (threadIdx.x == 0) plan.due.advance();
         __syncthreads();  // the stages may now be filled again
       }
       if (done == row.chunks) break;
     }
-    if (item.ends_sequence) to_pool(args.final, slot_of(args.final, row.sequence, args.report));
+    if (item.ends_sequence) part.to_pool(state, args.final, slot_of(args.final, row.sequence, args.report));
   }
 };
 
