@@ -21,7 +21,7 @@ import results_table  # noqa: E402
 
 
 class Tree(unittest.TestCase):
-    """A temporary repository that the checkers take for theirs."""
+    """A temporary repository that the checkers use as theirs."""
 
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
@@ -327,7 +327,7 @@ class ResultFiles(Tree):
 
 
 class PortableRows(Tree):
-    """Rows of the portable kernels: a goal for some alone, and widths that are held to the row with D = 128."""
+    """Rows of the portable kernels: only some have a goal, and widths are compared with the row of D = 128."""
 
     def setUp(self):
         super().setUp()

@@ -1,4 +1,4 @@
-"""scripts/compare_plans.py without a command: how fields of a plan of 0.1 are found in one of 0.2."""
+"""Tests scripts/compare_plans.py without a command: how fields of a plan of 0.1 map to a plan of 0.2."""
 
 import copy
 import json

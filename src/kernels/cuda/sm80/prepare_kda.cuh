@@ -56,7 +56,6 @@ struct KdaPrepare {
   static constexpr int kSlab = kLanes * kChannels, kSlabs = (kWidth + kSlab - 1) / kSlab;
   static constexpr int kRowBytes = kSlab * kElement + 16, kTile = kChunk * kRowBytes;
   using Cell = Cells<Element, kChannels>;
-  using Inputs = TeamInputs<Element, kChannels, kSlab>;
 
   struct Shared {
     alignas(16) uint8_t tiles[3 * kTile];  // operands of scores: rows of q, rows of k, columns of k
@@ -452,19 +451,45 @@ struct KdaPrepare {
     const bool spare = warp == kSpareWarp;
     const Activation& activation = args.activation;
     const int channel0 = lane * kChannels;
-    const Inputs in{args, place, head, key_head, dk, team, channel0};
+    auto first_of = [&](const TensorView& tensor, int h, int channel) {
+      return static_cast<uint32_t>(place.sequence_at) * tensor.sequence + (place.token + team * kRows) * tensor.token +
+             static_cast<uint32_t>(h) * tensor.head + channel;
+    };
+    auto rows_of = [&](int slab) { return Rows{place.valid - team * kRows, dk - slab * kSlab - channel0}; };
     Slab slab;
-    float gates[kRows][kChannels], bias[kChannels];
+    auto load_keys = [&](int s) {
+      const Rows rows = rows_of(s);
+      load_cells(slab.k, args.k, first_of(args.k, key_head, s * kSlab + channel0), rows);
+      load_cells(slab.q, args.q, first_of(args.q, key_head, s * kSlab + channel0), rows);
+    };
+    float gates[kRows][kChannels];
+    auto load_slab_gates = [&](int s) {
+      load_gates(gates, activation.g, first_of(activation.g, head, s * kSlab + channel0), rows_of(s));
+    };
+    float bias[kChannels];
+    auto load_bias = [&](int s) {
+#pragma unroll
+      for (int c = 0; c < kChannels; ++c)
+        bias[c] = c < rows_of(s).channels ? gate_bias(activation, head, s * kSlab + channel0 + c, dk) : 0.0f;
+    };
 
     // Load gates last. A branch on their type waits for them, and by then all other loads are in flight.
-    if constexpr (kSlabs == 1) in.load_keys(slab.q, slab.k, 0);
+    if constexpr (kSlabs == 1) load_keys(0);
     uint32_t beta_bits = 0;
-    if (spare) beta_bits = in.load_beta(warp_lane);
-    if constexpr (kSlabs == 1) {
-      in.load_bias(bias, 0);
-      in.load_raw_gates(gates, 0);
+    if (spare) {
+      const TensorView& beta = activation.beta;
+      const int64_t token = place.token + (warp_lane < place.valid ? warp_lane : 0);
+      beta_bits =
+          load_bits(beta.data, beta.dtype, place.sequence_at * beta.sequence + token * beta.token + head * beta.head);
     }
-    if (spare) shared.beta[warp_lane] = in.strength(beta_bits, warp_lane);
+    if constexpr (kSlabs == 1) {
+      load_bias(0);
+      load_slab_gates(0);
+    }
+    if (spare) {
+      const float raw = number_of(beta_bits, activation.beta.dtype);
+      shared.beta[warp_lane] = warp_lane < place.valid ? write_strength(raw, activation.beta_form) : 0.0f;
+    }
     float norm = 1.0f;  // lanes 0-3: scale rq, lanes 4-7: rk
     float& token_dot = shared.dot[team * kRows + lane % kRows];
     float dots[kRows] = {}, squares[2 * kRows] = {};
@@ -478,7 +503,7 @@ struct KdaPrepare {
     } else if (activation.l2norm) {
 #pragma unroll 1
       for (int s = 0; s < kSlabs; ++s) {
-        in.load_keys(slab.q, slab.k, s);
+        load_keys(s);
         add_products<false, true>(dots, squares, slab.q, slab.k);
       }
     }
@@ -499,12 +524,18 @@ struct KdaPrepare {
 #pragma unroll 1
     for (int s = 0; s < kSlabs; ++s) {
       if constexpr (kSlabs > 1) {
-        in.load_keys(slab.q, slab.k, s);
-        in.load_bias(bias, s);
-        in.load_raw_gates(gates, s);
+        load_keys(s);
+        load_bias(s);
+        load_slab_gates(s);
       }
       const int channel = s * kSlab + channel0;
-      in.template activate<kMidFrame>(gates, common, bias, s);
+      GateParams params[kChannels];
+#pragma unroll
+      for (int c = 0; c < kChannels; ++c) {
+        params[c] = common;
+        params[c].bias = bias[c];
+      }
+      activate_gates<kMidFrame>(gates, activation, params, rows_of(s));
       if constexpr (kSlabs > 1) {
         float of_slab[kRows] = {};
         add_products<true, false>(of_slab, squares, slab.q, slab.k);
