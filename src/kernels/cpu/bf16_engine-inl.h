@@ -184,7 +184,7 @@ class Bf16Engine {
     RowFactors factors;
     row_factors(problem_, in, shape, k, q, out.beta, factors);
     alignas(64) float decay[kChunk];
-    token_decays(problem_, in, gate, shape, decay, out.decay);
+    token_decays(problem_, in, gate, shape, decay, out.decay_chunk);
     Scores scores;
     Panel::pack_bare(k.base, q.base, wide_, keys_, queries_, transposed_, scores);
     if constexpr (kPrefetches) ahead_->prefetch(kPrefetchedWithRows);
