@@ -141,7 +141,7 @@ def check_include(source: pathlib.Path, folder: str, quote: str, name: str) -> s
 
 
 def check_assembly(path: str, text: str) -> list[str]:
-    """Inline PTX is wrapped in named functions of one folder. An empty asm, a barrier for the compiler, is always allowed."""
+    """Inline PTX belongs into named functions of one folder. An empty asm, a compiler barrier, may stand anywhere."""
     if not under(path, CUDA) or under(path, f"{CUDA}/ptx"):
         return []
     lines = [text.count("\n", 0, match.start()) + 1 for match in ASSEMBLY.finditer(text)]

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Are the committed measurements whole, and what do they say?
+"""Checks the committed measurements.
 
     check_results.py            every bench/results/*.json
 
-A file that does not parse, or that lacks its device, date, commit or a field of a row, is an error. What can only be mended on the
-machine it was measured on is reported and no error: kernels that changed after the recorded commit, cases of the table of targets
-that were not measured, figures that miss what is required.
+A file that does not parse, or that lacks its device, date, commit or a field of a row, is an error. Findings that can
+only be fixed on the machine of the measurement are reported but are no errors: kernels that changed after the recorded
+commit, cases of the target table that were not measured, figures that miss a requirement.
 """
 
 import json
@@ -93,7 +93,7 @@ def check_file(path: pathlib.Path) -> list[str]:
 
 
 def git(*arguments: str) -> str | None:
-    """What git says; None where it cannot (no history, unknown commit)."""
+    """Output of git; None if git cannot answer (no history, unknown commit)."""
     try:
         done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
     except FileNotFoundError:

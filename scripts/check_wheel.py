@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Is a wheel what it says it is? Checks its tag, its files, what its libraries need and where they look for it.
+"""Checks a wheel: its tag, its files, the libraries it needs and where it looks for them.
 
     check_wheel.py [--allow LIBRARY]... <wheel>...
 
-A wheel of deltarelay or of deltarelay-cuda may need the C and C++ runtimes and nothing else; --allow adds to that (libhwy.so.1, for a wheel that
-stays on the machine it was built on). Needs readelf.
+A wheel of deltarelay or deltarelay-cuda may need the C and C++ runtimes and nothing else. --allow adds a library
+(libhwy.so.1, for a wheel that stays on the machine it was built on). Needs readelf.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import zipfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RUNTIMES = re.compile(r"lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s)\.so\.\d+|ld-linux-[\w-]+\.so\.\d+")
 SONAME = "libdeltarelay.so.0.2"
-# Of each package: the tag, the files it must have, and where those that look for the library look.
+# For each package: the tag, the files it must have, and where they look for the library.
 EXPECTED = {
     "deltarelay": (
         "cp310-abi3",

@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-"""Does a command of 0.2 plan as one of 0.1 did?
+"""Compares the plans of a command of 0.2 with those of a command of 0.1.
 
     compare_plans.py OLD_COMMAND NEW_COMMAND [--random N] [--devices NAME,...] [case files]
 
-Both commands plan every case (tests/cases/*.txt where no file is named, and random cases that the old command draws) for models of
-GPUs and for this machine's CPU with fixed threads. Fields of the old plan's JSON must have the same value where
-tests/plan/json-0.1-to-0.2.json says that they are now. Every difference that the map does not list is reported; those it lists are
-counted.
+Both commands plan every case (tests/cases/*.txt unless files are named, and random cases drawn by the old command) for
+GPU models and for this machine's CPU with fixed threads. Every field of the old plan's JSON must have the same value at the
+place that tests/plan/json-0.1-to-0.2.json gives. Differences that the map lists are counted; all others are reported.
 """
 
 import argparse
@@ -22,7 +21,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MAP = ROOT / "tests" / "plan" / "json-0.1-to-0.2.json"
 DEVICES = ("h200", "h100", "a100", "b200", "gb200", "rtx3090", "rtx4090", "rtx5090", "rtx-pro-6000", "cpu")
-CPU_WORDS = "threads=4"  # the number that the machine has would be another fact
+CPU_WORDS = "threads=4"  # fixed, because the thread count of the machine would be another fact
 STEP = re.compile(r"([^.\[\]]+)|\[([^\]]*)\]")
 ABSENT = object()
 
@@ -51,7 +50,7 @@ def take(tree, path: str):
 
 
 def put(tree: dict, path: str, value) -> None:
-    """Sets the value at a path; a selector that names no entry yet makes one, and one that names several means all of them."""
+    """Sets the value at a path. A selector without a match creates an entry; one with several matches sets all."""
     places = [tree]
     steps = steps_of(path)
     for step, following in zip(steps, steps[1:] + [None]):
@@ -79,7 +78,7 @@ def holds(conditions: dict, old: dict) -> bool:
 
 
 def expected_of(old: dict, rules: dict) -> dict:
-    """The fields of an old plan at their new places."""
+    """The fields of an old plan at their new paths."""
     expected = copy.deepcopy(old)
     for rule in rules["moved"]:
         if not holds(rule.get("when", {}), old):
@@ -103,7 +102,7 @@ def same_entry(a: dict, b: dict) -> bool:
 
 
 def differences(expected, found, path: str = "") -> list[tuple[str, object, object]]:
-    """(path, expected, found) of every value that differs; what only one of them has is ABSENT in the other."""
+    """(path, expected, found) of every value that differs; a value that only one side has is ABSENT on the other."""
     if isinstance(expected, dict) and isinstance(found, dict):
         result = []
         for key in sorted(expected.keys() | found.keys()):
@@ -112,7 +111,7 @@ def differences(expected, found, path: str = "") -> list[tuple[str, object, obje
         return result
     if isinstance(expected, list) and isinstance(found, list) and path == "costs":
         result = []
-        for entry in expected:  # by what they are costs of; their order is free
+        for entry in expected:  # matched by what they are costs of; their order is free
             match = next((other for other in found if same_entry(entry, other)), ABSENT)
             result += differences(entry, match, "costs[]")
         return result
@@ -128,7 +127,7 @@ def reason_of(entry: dict) -> str:
 
 
 def excuses(entry: dict, path: str, was, now) -> bool:
-    """Does an entry on one field allow this difference? Indices of lists do not count."""
+    """Does an entry for one field allow this difference? Indices of lists do not count."""
     if entry.get("field") != re.sub(r"\[\d+\]", "[]", path) or "instead_of" in entry:
         return False
     if "was_below" in entry and not (isinstance(was, int) and was < entry["was_below"]):
@@ -138,7 +137,7 @@ def excuses(entry: dict, path: str, was, now) -> bool:
 
 
 def replaced(old: dict, new: dict, rules: dict) -> dict | None:
-    """The entry by which the whole plan is another one, if there is one."""
+    """The entry that explains a different plan as a whole, if there is one."""
     for entry in rules["differs"]:
         if "keeps" in entry and holds(entry["when"], old) and holds(entry["found"], new):
             return entry
@@ -146,7 +145,7 @@ def replaced(old: dict, new: dict, rules: dict) -> dict | None:
 
 
 def judge(old: dict, new: dict, rules: dict) -> tuple[list[str], list[str]]:
-    """Differences of one plan: those that nobody listed, and the reasons of those that are on purpose."""
+    """Differences of one plan: those that nobody listed, and the reasons of the intended ones."""
     unlisted, listed = [], []
     expected = expected_of(old, rules)
     expected.pop("case", None)
@@ -190,7 +189,7 @@ def plans_of(command: str, lines: list[str], device: str) -> tuple[dict, dict]:
 
 
 def without_device(line: str) -> str:
-    """Each case is planned for every device."""
+    """Plans each case for every device."""
     return " ".join(word for word in line.split() if not word.startswith("device="))
 
 
@@ -221,7 +220,7 @@ def has_new_words(line: str, rules: dict) -> bool:
 
 
 def old_words(line: str, rules: dict) -> str:
-    """A line of the case files of today for the command of 0.1."""
+    """Converts a line of the current case files for the command of 0.1."""
     words = {rule["to"]: rule["from"] for rule in rules["case_words"]}
     return " ".join(words.get(word, word) for word in line.split(" "))
 

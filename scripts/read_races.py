@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Reports of racecheck by what stands at their addresses: one line for each kind of first and second access of a kernel, with its count.
+"""Groups reports of racecheck by the instructions at their addresses.
 
     scripts/read_races.py <log of compute-sanitizer --tool racecheck> <cubin, object or library>...
 
-The machine code must be that of the run; cuobjdump and c++filt are looked for on PATH. Ask racecheck for all of its reports (--print-limit). A kind
-tells which text is meant (cards: docs/kernels/*, "Sanitizers"), not whether it is a race."""
+Prints one line for each kind of first and second access of a kernel, with its count. The machine code must be that of
+the run. Needs cuobjdump and c++filt on PATH. Let racecheck print all its reports (--print-limit). A kind tells which code
+is meant (docs/kernels/*, "Sanitizers"), not whether it is a race.
+"""
 
 import collections
 import re
@@ -23,7 +25,7 @@ def plain(kernel):
     name = re.sub(r"\s", "", name.removeprefix("void "))
     name = re.sub(r"\btrue\b", "1", re.sub(r"\bfalse\b", "0", name))
     depth = 0
-    for i, c in enumerate(name):  # arguments begin at the first parenthesis outside of <>
+    for i, c in enumerate(name):  # arguments begin at the first parenthesis outside <>
         depth += (c == "<") - (c == ">")
         if c == "(" and depth == 0 and not name[i:].startswith("(anonymousnamespace)"):
             return name[:i]
@@ -31,7 +33,7 @@ def plain(kernel):
 
 
 def code_of(text, demangle):
-    """{plain name: {address: instruction}} of what cuobjdump -sass prints."""
+    """{plain name: {address: instruction}} from the output of cuobjdump -sass."""
     code = {}
     for part in text.split("Function : ")[1:]:
         code[plain(demangle(part.split("\n", 1)[0].strip()))] = {
@@ -41,7 +43,7 @@ def code_of(text, demangle):
 
 
 def kind_of(instruction):
-    """An instruction without the numbers of its registers, its addresses in whole KB."""
+    """An instruction without register numbers, with addresses in whole KB."""
     text = re.sub(r"\bU?R\d+\b", "R", instruction)
     return re.sub(r"0x([0-9a-f]+)", lambda m: f"{int(m[1], 16) // 1024}K", text)
 
