@@ -1,17 +1,17 @@
-# Is there a CUDA toolkit to build the GPU backends with? Sets DELTARELAY_HAS_CUDA, and then enables the language.
+# Looks for a CUDA toolkit to build the GPU backends. Sets DELTARELAY_HAS_CUDA and enables the language if there is one.
 #
-# Nothing of CUDA is needed where the library is loaded: the runtime is linked in, and functions of the driver are asked for by
-# name (cudaGetDriverEntryPointByVersion) when a GPU is used.
+# Loading the library needs no CUDA: the runtime is linked statically, and driver functions are looked up by name
+# (cudaGetDriverEntryPointByVersion) when a GPU is used.
 include_guard()
 set(DELTARELAY_HAS_CUDA OFF)
-set(cuda_needed 12.4)  # kernel parameters of 32 KB, wgmma and TMA without later repairs of ptxas
+set(cuda_needed 12.4)  # for kernel parameters of 32 KB, and for wgmma and TMA without later fixes of ptxas
 
 string(TOUPPER "${DELTARELAY_CUDA}" cuda_wanted)
 if(NOT cuda_wanted MATCHES "^(AUTO|ON|OFF|TRUE|FALSE|1|0)$")
   message(FATAL_ERROR "DELTARELAY_CUDA: expected AUTO, ON or OFF, found '${DELTARELAY_CUDA}'")
 endif()
 if(cuda_wanted STREQUAL "AUTO")
-  # Sanitizers of the host say nothing about kernels and do not get along with the driver.
+  # Host sanitizers do not check kernels and conflict with the driver.
   if(DELTARELAY_SANITIZE)
     set(cuda_sought OFF)
   else()
@@ -29,12 +29,12 @@ else()
 endif()
 
 if(cuda_sought)
-  # The host half of a .cu file is compiled by the compiler of everything else.
+  # The compiler of all other files also compiles the host part of .cu files.
   if(NOT DEFINED CMAKE_CUDA_HOST_COMPILER AND NOT DEFINED ENV{CUDAHOSTCXX})
     set(CMAKE_CUDA_HOST_COMPILER ${CMAKE_CXX_COMPILER})
   endif()
   set(CMAKE_CUDA_ARCHITECTURES 90a-real)
-  # Toolkits put themselves in this folder and not in the PATH, and those who type `pip install` have not set one.
+  # Toolkits install into this folder without changing PATH, and users of `pip install` have not set it.
   if(SKBUILD AND NOT DEFINED CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
     find_program(DELTARELAY_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
     mark_as_advanced(DELTARELAY_NVCC)
@@ -53,7 +53,7 @@ if(cuda_sought)
               "the GPU backends are left out")
     else()
       enable_language(CUDA)
-      # CMake before 3.25.2 does not know that nvcc speaks C++20.
+      # CMake before 3.25.2 does not know that nvcc supports C++20.
       if(NOT "cuda_std_20" IN_LIST CMAKE_CUDA_COMPILE_FEATURES)
         list(APPEND CMAKE_CUDA_COMPILE_FEATURES cuda_std_20)
         set(CMAKE_CUDA20_COMPILE_FEATURES cuda_std_20)
@@ -65,7 +65,8 @@ if(cuda_sought)
       set(CMAKE_CUDA_EXTENSIONS OFF)
       set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
       set(DELTARELAY_HAS_CUDA ON)
-      # Blackwell is known from 12.8 on; before that it runs what virtual code of an earlier architecture becomes when it is loaded.
+      # Toolkits before 12.8 do not know Blackwell. It then runs virtual code of an earlier architecture, compiled at
+      # load time.
       if(CUDAToolkit_VERSION VERSION_LESS 12.8)
         list(FILTER DELTARELAY_CUDA_ARCHITECTURES EXCLUDE REGEX "^1[0-9][0-9]")
       endif()

@@ -1,11 +1,12 @@
-# Where the few third-party pieces come from: the system's package, else the sources under DELTARELAY_DEPS_DIR.
+# Finds third-party code: the system's package, else the sources under DELTARELAY_DEPS_DIR.
 #
-#   hwy::hwy                      Google Highway, the only one the library itself needs
+#   hwy::hwy                      Google Highway, the only dependency of the library itself
 #   GTest::gtest, GTest::gmock, GTest::gtest_main, GTest::gmock_main     tests
 #   CLI11::CLI11, nlohmann_json::nlohmann_json                           tools
 #
-# -DDELTARELAY_SYSTEM_DEPS=OFF skips the system's packages, which is how the tests of .deps are done. A wheel takes the sources first, where they
-# are there: Highway is then inside its library, and the wheel runs where no Highway is. Where neither is there, a wheel's build fetches them.
+# -DDELTARELAY_SYSTEM_DEPS=OFF skips the system's packages, to test .deps. A wheel prefers the sources, so that Highway
+# is inside its library and the wheel runs without an installed Highway. If there are neither, the build of a wheel
+# fetches the sources.
 include_guard()
 set(system_deps_by_default ON)
 if(SKBUILD AND EXISTS ${DELTARELAY_DEPS_DIR}/highway/hwy/highway.h)
@@ -15,7 +16,8 @@ option(DELTARELAY_SYSTEM_DEPS "Look for dependencies installed on the system bef
        ${system_deps_by_default})
 mark_as_advanced(DELTARELAY_SYSTEM_DEPS)
 
-# The sources of a dependency that the system has not, by one of their files. Those who type `pip install` did not mean to install packages first.
+# Requires the sources of a dependency that the system lacks, found by one of their files. Users of `pip install` do not
+# expect to install packages first.
 function(dr_require_sources file what package)
   if(NOT EXISTS ${DELTARELAY_DEPS_DIR}/${file} AND SKBUILD)
     find_program(DELTARELAY_APT_GET apt-get)
@@ -35,7 +37,7 @@ function(dr_require_sources file what package)
   endif()
 endfunction()
 
-# A static Highway of the handful of files the library uses, hidden like everything else in it.
+# A static Highway with the few files that the library uses, with hidden symbols.
 function(dr_hwy_from_sources dir)
   add_library(dr_hwy STATIC ${dir}/hwy/aligned_allocator.cc ${dir}/hwy/per_target.cc ${dir}/hwy/targets.cc)
   target_include_directories(dr_hwy SYSTEM PUBLIC $<BUILD_INTERFACE:${dir}>)

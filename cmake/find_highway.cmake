@@ -1,4 +1,4 @@
-# hwy::hwy, as the system has it. Packages of Highway differ in what they bring: a CMake package, or headers and a library alone.
+# hwy::hwy of the system. Highway packages differ: some have a CMake package, some only headers and a library.
 if(NOT TARGET hwy::hwy)
   find_package(hwy QUIET)
 endif()

@@ -1,4 +1,4 @@
-# What leaves the build tree: the library, two headers, a CMake package, a pkg-config file, and the documents and cases that the command's
+# Installs the library, its headers, a CMake package, a pkg-config file, and the documents and cases that the command's
 # help names. The package finds its parts relative to itself, so an install tree can be moved.
 include(CMakePackageConfigHelpers)
 
@@ -20,7 +20,7 @@ if(DELTARELAY_HAS_CUDA)
 endif()
 string(APPEND pc_libs_private "-lstdc++ -lm -pthread")
 
-# A library with its headers and its package files. Further words go to every install(): COMPONENT and such.
+# Installs a library with its headers and package files. Further arguments go to every install(): COMPONENT and so on.
 function(dr_install_library target)
   get_target_property(kind ${target} TYPE)
   set(package_is_static OFF)
@@ -30,7 +30,7 @@ function(dr_install_library target)
   set(files ${PROJECT_BINARY_DIR}/package/${target})
   configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/deltarelayConfig.cmake.in ${files}/deltarelayConfig.cmake
                                 INSTALL_DESTINATION ${package_dir})
-  # Before 1.0 a minor version may change the contract.
+  # Before 1.0 a minor version may change the API.
   write_basic_package_version_file(
     ${files}/deltarelayConfigVersion.cmake
     VERSION ${PROJECT_VERSION}
@@ -55,14 +55,14 @@ function(dr_install_library target)
 endfunction()
 dr_install_library(deltarelay)
 
-# Laid out as in the sources: what the documents and the command's help say of docs/ and tests/cases/ holds here too.
+# The same layout as in the sources, so that references to docs/ and tests/cases/ hold here too.
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/NOTICE ${PROJECT_SOURCE_DIR}/CHANGELOG.md
         DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs ${PROJECT_SOURCE_DIR}/examples DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/tests/cases DESTINATION ${CMAKE_INSTALL_DOCDIR}/tests)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/bench/results DESTINATION ${CMAKE_INSTALL_DOCDIR}/bench)
 
-# The other kind, for the test of its install tree: `cmake --install <build> --component static`.
+# The other kind of library, to test its install tree: `cmake --install <build> --component static`.
 if(DELTARELAY_BUILD_TESTS)
   dr_add_library(deltarelay_static STATIC)
   dr_install_library(deltarelay_static COMPONENT static EXCLUDE_FROM_ALL)

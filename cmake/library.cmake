@@ -1,9 +1,10 @@
-# The library that users link, of the objects that were compiled once.
+# The library that users link, from the objects that were compiled once.
 #
 #   dr_add_library(<target> SHARED|STATIC)
 #
-# A shared library has everything inside but Highway (where the system's is a shared library) and the C and C++ runtimes. A static one
-# leaves its dependencies to whoever links it: the CMake package and the pkg-config file name them (cmake/install.cmake).
+# A shared library contains everything except Highway (if the system's is a shared library) and the C and C++ runtimes.
+# A static library leaves its dependencies to its users: the CMake package and the pkg-config file name them
+# (cmake/install.cmake).
 set(dr_library_objects $<TARGET_OBJECTS:deltarelay_objects>)
 set(dr_library_needs Threads::Threads)
 if(DELTARELAY_HAS_CUDA)
@@ -12,7 +13,7 @@ if(DELTARELAY_HAS_CUDA)
   endforeach()
   list(APPEND dr_library_needs CUDA::cudart_static)
 endif()
-if(TARGET dr_hwy)  # built from sources, so nobody else has it
+if(TARGET dr_hwy)  # built from sources, so no other library provides it
   list(APPEND dr_library_objects $<TARGET_OBJECTS:dr_hwy>)
 else()
   list(APPEND dr_library_needs hwy::hwy)
@@ -23,7 +24,7 @@ function(dr_add_library name kind)
   target_link_libraries(${name} PRIVATE ${dr_library_needs})
   target_include_directories(${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
                                             $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
-  # For the C++ wrapper. The installed package asks for it where C++ is enabled (deltarelayConfig.cmake.in).
+  # For the C++ wrapper. The installed package requests it if C++ is enabled (deltarelayConfig.cmake.in).
   target_compile_features(${name} INTERFACE $<BUILD_INTERFACE:cxx_std_20>)
   set_target_properties(
     ${name}
@@ -39,7 +40,7 @@ function(dr_add_library name kind)
                  LINK_DEPENDS ${exports})
     target_link_options(${name} PRIVATE -Wl,--version-script=${exports} -Wl,--no-undefined)
     if(DELTARELAY_SANITIZE)
-      # Instrumented objects leave the sanitizer's symbols to the executable.
+      # Instrumented objects take the sanitizer's symbols from the executable.
       target_link_options(${name} PRIVATE -Wl,-z,undefs)
     endif()
   endif()

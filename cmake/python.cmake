@@ -1,9 +1,10 @@
-# The Python package: the extension deltarelay._core, and with it the library and the command, as one install component.
+# The Python package: the extension deltarelay._core, the library and the command, as one install component.
 #
 #   cmake --install <build> --component python --prefix <folder>      a folder for PYTHONPATH
 #
-# scikit-build-core does the same into a wheel (pyproject.toml) and adds the modules itself. The extension is C on the limited API of 3.10: one file
-# for every later Python. DELTARELAY_BUILD_PYTHON=CUDA makes deltarelay-cuda in its place: the library and the command alone (python/cuda).
+# scikit-build-core puts the same into a wheel (pyproject.toml) and adds the modules itself. The extension is C with the
+# limited API of 3.10: one file for every later Python. DELTARELAY_BUILD_PYTHON=CUDA builds deltarelay-cuda instead:
+# only the library and the command (python/cuda).
 string(TOUPPER "${DELTARELAY_BUILD_PYTHON}" python_wanted)
 if(NOT BUILD_SHARED_LIBS OR NOT DELTARELAY_BUILD_TOOLS)
   message(FATAL_ERROR "DELTARELAY_BUILD_PYTHON: expected BUILD_SHARED_LIBS=ON and DELTARELAY_BUILD_TOOLS=ON beside it, "
@@ -13,7 +14,7 @@ set(python_component COMPONENT python EXCLUDE_FROM_ALL)
 set(python_package deltarelay)
 add_custom_target(python_package DEPENDS deltarelay deltarelay_command)
 
-# Wheels hold no links, so the library has one name there: the one that programs are linked to.
+# Wheels cannot contain links, so the library has one name there: the one that programs link to.
 if(SKBUILD)
   get_target_property(soname_version deltarelay SOVERSION)
   set_target_properties(deltarelay PROPERTIES VERSION ${soname_version})
@@ -30,7 +31,7 @@ else()
   if(NOT binding_sources)
     message(FATAL_ERROR "python/binding: expected the C sources of deltarelay._core, found none")
   endif()
-  # A Python without the global lock has no limited API yet; the package calls the library by ctypes there.
+  # A Python without the global lock has no limited API yet; there the package calls the library through ctypes.
   find_package(Python 3.10 REQUIRED COMPONENTS Interpreter)
   execute_process(
     COMMAND ${Python_EXECUTABLE} -c "import sysconfig; print(int(sysconfig.get_config_var('Py_GIL_DISABLED') or 0))"
@@ -42,12 +43,13 @@ else()
     if(NOT Python_Development.Module_FOUND)
       message(FATAL_ERROR "Python.h of ${Python_EXECUTABLE} was not found (Debian: apt-get install python3-dev)")
     endif()
-    # CMake before 3.26 does not know the limited API (USE_SABI), so its three parts are spelled out: the macro, the suffix, no libpython.
+    # CMake before 3.26 does not know the limited API (USE_SABI), so its three parts are written out: the macro, the
+    # suffix, no libpython.
     add_library(deltarelay_core MODULE ${binding_sources})
     target_compile_definitions(deltarelay_core PRIVATE Py_LIMITED_API=0x030A0000)
     target_include_directories(deltarelay_core SYSTEM PRIVATE ${Python_INCLUDE_DIRS})
     target_link_libraries(deltarelay_core PRIVATE deltarelay Threads::Threads ${CMAKE_DL_LIBS} deltarelay_warnings)
-    # The library is a need of the extension only if the extension names a symbol of it.
+    # The extension needs the library only if it uses a symbol of it.
     target_link_options(deltarelay_core PRIVATE -Wl,--as-needed)
     set_target_properties(
       deltarelay_core
@@ -68,10 +70,11 @@ endif()
 
 install(TARGETS deltarelay LIBRARY DESTINATION ${python_package} NAMELINK_SKIP ${python_component})
 install(TARGETS deltarelay_command RUNTIME DESTINATION ${python_package}/bin ${python_component})
-# What is linked into these files wants its licence beside them.
+# Licences of code that is linked into these files.
 foreach(licence highway/LICENSE libcli11-dev.copyright nlohmann-json3-dev.copyright)
   if(EXISTS ${DELTARELAY_DEPS_DIR}/${licence} AND NOT DELTARELAY_SYSTEM_DEPS)
     string(REPLACE "/" "." name ${licence})
-    install(FILES ${DELTARELAY_DEPS_DIR}/${licence} DESTINATION ${python_package}/licences RENAME ${name} ${python_component})
+    install(FILES ${DELTARELAY_DEPS_DIR}/${licence} DESTINATION ${python_package}/licences
+            RENAME ${name} ${python_component})
   endif()
 endforeach()

@@ -12,8 +12,8 @@ static void check(dr_status status, const char* what) {
   exit(1);
 }
 
-/* Memory for `count` numbers with a repeatable pattern in [low, high]. The size of an aligned allocation is a multiple of
- * its alignment. */
+/* Allocates `count` numbers with a repeatable pattern in [low, high]. The size of an aligned allocation is a multiple
+ * of its alignment. */
 static float* pattern(size_t count, float low, float high) {
   const size_t bytes = (count * sizeof(float) + 63) / 64 * 64;
   float* data = aligned_alloc(64, bytes);

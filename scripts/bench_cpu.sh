@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Measures this machine's CPU: the cases of tests/cases/cpu-bench.txt, each checked against the reference before it is timed.
+# Measures this machine's CPU with the cases of tests/cases/cpu-bench.txt. Each is checked against the reference before
+# it is timed.
 #
 #   scripts/bench_cpu.sh [folder]     default: bench/results; writes <cpu>.json and <cpu>.md
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=${1:-bench/results}
 ./scripts/setup.sh build
-cmake --preset release -B build/release-cpu -DDELTARELAY_CUDA=OFF >/dev/null  # GPU kernels of every architecture take their time
+cmake --preset release -B build/release-cpu -DDELTARELAY_CUDA=OFF >/dev/null  # GPU kernels would take long to compile
 cmake --build build/release-cpu
 mkdir -p "$folder"
 measured=$(mktemp)

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Are all sources formatted as .clang-format says? With --fix they are made so. Exit 77: clang-format 14 is not here.
+# Checks that all sources are formatted by .clang-format; --fix formats them. Exit 77: clang-format 14 is not installed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-# Versions differ in what they produce, so only one of them can judge.
+# Results differ between versions, so only version 14 counts.
 for tool in clang-format-14 clang-format; do
   if command -v "$tool" >/dev/null && "$tool" --version | grep -q 'version 14\.'; then found=$tool; break; fi
 done

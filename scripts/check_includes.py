@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Do includes point the allowed way, do files have telling names, can one hold each of them in the head, and is PTX where it belongs?
+"""Checks includes, file names, file lengths, line lengths and the place of inline PTX.
 
-An include is resolved to the file it names and judged by the folder that file lives in. The folders below are the
-architecture; a new folder of sources is an error here until its place in it has been decided.
+An include is resolved to a file and judged by the folder of that file. The folders below are the architecture. A new
+folder of sources is an error until it has an entry here.
 """
 
 import pathlib
@@ -11,8 +11,10 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MAX_LINES = 600
+MAX_COLUMNS = 120
 BANNED_WORDS = {"utils", "util", "helpers", "helper", "common", "misc"}
 SOURCE_SUFFIXES = {".h", ".hpp", ".c", ".cpp", ".inl", ".cu", ".cuh"}
+TEXT_SUFFIXES = SOURCE_SUFFIXES | {".py", ".sh", ".cmake"}  # with limits on lines and columns
 SEARCHED = ("src", "include", "tools", "tests", "bench", "examples", "python")
 
 API = "include/deltarelay"
@@ -20,25 +22,25 @@ STAGES = "src/kernels/stages.h"
 RELAY = "src/kernels/relay.h"
 CUDA = "src/kernels/cuda"
 SM90 = f"{CUDA}/sm90"
-DEVICE = [f"{CUDA}/*", f"{CUDA}/ptx", f"{CUDA}/tile", f"{CUDA}/rows"]  # what every architecture's kernels are made of
+DEVICE = [f"{CUDA}/*", f"{CUDA}/ptx", f"{CUDA}/tile", f"{CUDA}/rows"]  # shared by the kernels of all architectures
 ROOMS = ("rows", "fused", "records", "carry")
 TOOLS = ["tools/case", "tools/check"]
-# folder -> what it may include besides itself: folders, single files, or "folder/*": files of that folder, but none below it
+# folder -> what it may include besides itself: folders, single files, or "folder/*" (files of that folder, none below)
 ALLOWED = {
     "include/deltarelay": [],
     "src/problem": [API],
     "src/kernels": [API, "src/problem"],  # stages.h
     "src/kernels/reference": [API, "src/problem", STAGES],
     "src/kernels/cpu": [API, "src/problem", STAGES],
-    # device code has floors, each of which sees those below it: ptx <- tile, rows <- what the architectures share <- an architecture,
-    # and architectures know nothing of each other
+    # Device code has layers, each of which includes only those below: ptx <- tile, rows <- code that architectures
+    # share <- an architecture. Architectures do not include each other.
     f"{CUDA}/ptx": [],
     f"{CUDA}/tile": [f"{CUDA}/ptx", f"{CUDA}/args.h"],
     f"{CUDA}/rows": [f"{CUDA}/ptx", f"{CUDA}/args.h"],
-    CUDA: [API, "src/problem", STAGES, RELAY],  # what kernels are given
+    CUDA: [API, "src/problem", STAGES, RELAY],  # arguments of kernels
     f"{CUDA}/launch": [API, "src/problem", STAGES, RELAY, *DEVICE],
     f"{CUDA}/sm80": [API, "src/problem", STAGES, f"{CUDA}/launch", *DEVICE],
-    # the rooms of Hopper: the two ways to walk and the carry know nothing of each other, nor do the two rules
+    # Hopper: the two ways to walk and the carry do not include each other, nor do the two rules.
     SM90: [API, "src/problem", STAGES, RELAY, f"{CUDA}/launch", *(f"{SM90}/{room}" for room in ROOMS), *DEVICE],
     f"{SM90}/rows": [f"{CUDA}/launch/checkpoint.cuh", f"{SM90}/*", *DEVICE],
     f"{SM90}/fused": [RELAY, f"{CUDA}/launch", f"{SM90}/*", f"{SM90}/rows", *DEVICE],
@@ -50,7 +52,15 @@ ALLOWED = {
     "src/plan/search": ["src/problem", STAGES, RELAY],  # integers only: it compiles for the device too
     "src/plan/devices": [API, "src/problem", "src/plan/*"],
     "src/plan/describe": [API, "src/problem", STAGES, RELAY, "src/plan/*", "src/plan/search"],
-    "src/run": [API, "src/problem", "src/plan", STAGES, f"{CUDA}/args.h", f"{CUDA}/launch/status.h", f"{CUDA}/ptx/grid.cuh"],
+    "src/run": [
+        API,
+        "src/problem",
+        "src/plan",
+        STAGES,
+        f"{CUDA}/args.h",
+        f"{CUDA}/launch/status.h",
+        f"{CUDA}/ptx/grid.cuh",
+    ],
     "src/api": [API, "src/problem", "src/plan", "src/run", STAGES],
     "tools/arrays": [API],
     "tools/case": [API],
@@ -103,8 +113,9 @@ def folder_of(path: str) -> str | None:
 
 
 def resolve(source: pathlib.Path, name: str) -> str | None:
-    # what the build searches, and folders whose headers a target hands on to those that link it
-    shared = [ROOT / place for place in ALLOWED[folder_of(source.relative_to(ROOT).as_posix())] if place.startswith("tests/")]
+    # The include paths of the build, and test folders whose headers a target exports.
+    allowed = ALLOWED[folder_of(source.relative_to(ROOT).as_posix())]
+    shared = [ROOT / place for place in allowed if place.startswith("tests/")]
     for base in (source.parent, ROOT / "src", ROOT / "include", ROOT / "tools", ROOT / "tests", ROOT, *shared):
         candidate = (base / name).resolve()
         if candidate.is_file() and ROOT in candidate.parents:
@@ -130,7 +141,7 @@ def check_include(source: pathlib.Path, folder: str, quote: str, name: str) -> s
 
 
 def check_assembly(path: str, text: str) -> list[str]:
-    """Instructions of kernels are functions with names. An empty text only holds the compiler back, and may stand anywhere."""
+    """Inline PTX belongs into named functions of one folder. An empty asm, a compiler barrier, may stand anywhere."""
     if not under(path, CUDA) or under(path, f"{CUDA}/ptx"):
         return []
     lines = [text.count("\n", 0, match.start()) + 1 for match in ASSEMBLY.finditer(text)]
@@ -150,20 +161,33 @@ def check_source(source: pathlib.Path) -> list[str]:
         problem = match and check_include(source, folder, match[1], match[2])
         if problem:
             problems.append(f"{path}:{number}: {problem}")
-    # Highway includes -inl.h files once for every instruction set.
+    # Highway includes -inl.h files once per instruction set.
     once = source.suffix in {".h", ".hpp", ".cuh"} and not source.stem.endswith("-inl")
     if once and not any("#pragma once" in l or "#ifndef" in l for l in lines):
         problems.append(f"{path}: a header needs #pragma once")
     return problems
 
 
+def check_columns(path: pathlib.Path) -> list[str]:
+    """Lines of sources, scripts and build files that are too long."""
+    name = path.relative_to(ROOT).as_posix()
+    if path.suffix not in TEXT_SUFFIXES and path.name != "CMakeLists.txt" and name != ".ci/run":
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [
+        f"{name}:{number}: {len(line)} columns, expected at most {MAX_COLUMNS}; break the line"
+        for number, line in enumerate(lines, 1)
+        if len(line) > MAX_COLUMNS
+    ]
+
+
 def check_file(path: pathlib.Path) -> list[str]:
     name = path.relative_to(ROOT).as_posix()
-    problems = []
+    problems = check_columns(path)
     words = set(re.split(r"[_\-.]", path.name.lower()))
     for word in sorted(words & BANNED_WORDS):
         problems.append(f"{name}: '{word}' in a file name says nothing; name the file for what is in it")
-    if path.suffix in SOURCE_SUFFIXES | {".py", ".sh", ".cmake"}:
+    if path.suffix in TEXT_SUFFIXES:
         lines = path.read_text(encoding="utf-8").count("\n")
         if lines > MAX_LINES:
             problems.append(f"{name}: {lines} lines, expected at most {MAX_LINES}; divide it by what it does")
@@ -173,13 +197,17 @@ def check_file(path: pathlib.Path) -> list[str]:
 def main() -> int:
     files = [f for place in SEARCHED for f in sorted((ROOT / place).rglob("*")) if f.is_file()]
     files = [f for f in files if "__pycache__" not in f.parts]
-    scripts = [f for place in ("scripts", "cmake") for f in sorted((ROOT / place).iterdir()) if f.is_file()]
+    scripts = [f for place in ("scripts", "cmake", ".ci", ".") for f in sorted((ROOT / place).iterdir()) if f.is_file()]
     sources = [f for f in files if f.suffix in SOURCE_SUFFIXES]
     if not sources:
-        print("no sources found: is this the repository?")
+        print("src: expected sources of this repository, found none; run the script from its own checkout")
         return 1
     problems = [p for f in files + scripts for p in check_file(f)] + [p for f in sources for p in check_source(f)]
-    print("\n".join(problems) if problems else f"{len(sources)} sources: includes, names and lengths are in order")
+    print(
+        "\n".join(problems)
+        if problems
+        else f"{len(sources)} sources: includes, names and lengths are as they should be"
+    )
     return 1 if problems else 0
 
 

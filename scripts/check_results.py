@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Are the committed measurements whole, and what do they say?
+"""Checks the committed measurements.
 
     check_results.py            every bench/results/*.json
 
-A file that does not parse, or that lacks its device, date, commit or a field of a row, is an error. What can only be mended on the
-machine it was measured on is reported and no error: kernels that changed after the recorded commit, cases of the table of targets
-that were not measured, figures that miss what is required.
+A file that does not parse, or that lacks its device, date, commit or a field of a row, is an error. Findings that can
+only be fixed on the machine of the measurement are reported but are no errors: kernels that changed after the recorded
+commit, cases of the target table that were not measured, figures that miss a requirement.
 """
 
 import json
@@ -60,7 +60,9 @@ def check_row(where: str, row: dict) -> list[str]:
     if problems:
         return problems
     if not 0 < row["ms_low"] <= row["ms"] <= row["ms_high"]:
-        problems.append(f"{where}: expected 0 < ms_low <= ms <= ms_high, found {row['ms_low']}, {row['ms']}, {row['ms_high']}")
+        problems.append(
+            f"{where}: expected 0 < ms_low <= ms <= ms_high, found {row['ms_low']}, {row['ms']}, {row['ms_high']}"
+        )
     if not row["line"].startswith(row["rule"] + " "):
         problems.append(f"{where}: line: expected a case of {row['rule']}, found '{row['line']}'")
     for peer, ms in row["peers"].items():
@@ -91,7 +93,7 @@ def check_file(path: pathlib.Path) -> list[str]:
 
 
 def git(*arguments: str) -> str | None:
-    """What git says; None where it cannot (no history, unknown commit)."""
+    """Output of git; None if git cannot answer (no history, unknown commit)."""
     try:
         done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
     except FileNotFoundError:
@@ -105,7 +107,9 @@ def report_kernels(name: str, commit: str) -> list[str]:
         reports.append(f"{name}: was measured on a working tree with changes ({commit})")
     changed = git("diff", "--name-only", commit.removesuffix("-dirty"), "--", CUDA_KERNELS)
     if changed is None:
-        reports.append(f"{name}: its commit {commit} is not known here, so whether kernels changed since cannot be said")
+        reports.append(
+            f"{name}: its commit {commit} is not known here, so whether kernels changed since cannot be said"
+        )
     elif changed.strip():
         files = changed.split()
         more = f" and {len(files) - 3} more" if len(files) > 3 else ""
@@ -122,7 +126,9 @@ def report_target(where: str, row: dict, target: dict, rows: dict) -> list[str]:
         return []
     if other is not None:
         ratio = results_table.per_flop(row, rows[other])
-        return [f"{where}: {row['ms']:.4f} ms, {ratio:.2f} times the time per flop of {other}, required {target['at_most']}"]
+        return [
+            f"{where}: {row['ms']:.4f} ms, {ratio:.2f} times the time per flop of {other}, required {target['at_most']}"
+        ]
     return [f"{where}: {row['ms']:.4f} ms, required {required} ms"]
 
 
@@ -134,7 +140,9 @@ def report_targets(name: str, results: dict) -> list[str]:
     reports = []
     missing = [case for case in known["cases"] if case not in rows]
     if missing:
-        reports.append(f"{name}: {len(missing)} of {len(known['cases'])} targets were not measured: {', '.join(missing)}")
+        reports.append(
+            f"{name}: {len(missing)} of {len(known['cases'])} targets were not measured: {', '.join(missing)}"
+        )
     for case, target in known["cases"].items():
         if case in rows:
             reports += report_target(f"{name}: {case}", rows[case], target, rows)

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""clang-tidy over src/ and tools/, each file again only when it, a header it includes, or the rules have changed.
+"""Runs clang-tidy over src/ and tools/. Checks a file again only if it, one of its headers or the rules have changed.
 
     scripts/check_tidy.py <build folder> [--every-check] [part of a file name]...
 
---every-check makes those checks too that tools/deltarelay/.clang-tidy leaves out for the time they take. The build folder needs compile_commands.json. Exit 77: clang-tidy 14 is not here.
+--every-check adds the checks that tools/deltarelay/.clang-tidy leaves out because of their cost. The build folder needs
+compile_commands.json. Exit 77: clang-tidy 14 is not installed.
 """
 
 import concurrent.futures
@@ -32,7 +33,7 @@ def find_tool() -> str | None:
 
 
 def dependencies(command: list[str], folder: str) -> list[str]:
-    """Every project file the compiler reads for this one."""
+    """Every project file that the compiler reads for this one."""
     kept = [word for word in command if word not in ("-c", "-o")]
     output = command[command.index("-o") + 1] if "-o" in command else None
     kept = [word for word in kept if word != output]
@@ -58,13 +59,13 @@ def fingerprint(entry: dict, further: list[str]) -> str:
 
 
 def judge(tool: str, build: pathlib.Path, entry: dict, passed: pathlib.Path, further: list[str]) -> tuple[str, str]:
-    """(file, findings), findings empty when there are none."""
+    """(file, findings); findings are empty if there are none."""
     name = pathlib.Path(entry["file"]).relative_to(ROOT).as_posix()
     stamp = passed / name.replace("/", "__")
     digest = fingerprint(entry, further)
     if stamp.exists() and stamp.read_text() == digest:
         return name, ""
-    # An unknown warning option is one that only the other compiler has.
+    # Ignore warning options that only the other compiler has.
     command = [tool, "--quiet", "-p", str(build), "--extra-arg=-Wno-unknown-warning-option", *further, entry["file"]]
     result = subprocess.run(command, capture_output=True, text=True)
     if result.returncode == 0:
@@ -90,8 +91,12 @@ def main() -> int:
     for entry in json.loads((build / "compile_commands.json").read_text()):
         file = pathlib.Path(entry["file"])
         name = file.relative_to(ROOT).as_posix() if ROOT in file.parents else ""
-        # clang 14 does not speak the CUDA of today
-        if name.startswith(JUDGED) and file.suffix != ".cu" and (len(words) == 1 or any(part in name for part in words[1:])):
+        # clang 14 does not support current CUDA versions.
+        if (
+            name.startswith(JUDGED)
+            and file.suffix != ".cu"
+            and (len(words) == 1 or any(part in name for part in words[1:]))
+        ):
             entries[name] = entry
     if not entries:
         print(f"no source under {' or '.join(JUDGED)} is in {build / 'compile_commands.json'}")

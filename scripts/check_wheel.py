@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Is a wheel what it says it is? Checks its tag, its files, what its libraries need and where they look for it.
+"""Checks a wheel: its tag, its files, the libraries it needs and where it looks for them.
 
     check_wheel.py [--allow LIBRARY]... <wheel>...
 
-A wheel of deltarelay or of deltarelay-cuda may need the C and C++ runtimes and nothing else; --allow adds to that (libhwy.so.1, for a wheel that
-stays on the machine it was built on). Needs readelf.
+A wheel of deltarelay or deltarelay-cuda may need the C and C++ runtimes and nothing else. --allow adds a library
+(libhwy.so.1, for a wheel that stays on the machine it was built on). Needs readelf.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import zipfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RUNTIMES = re.compile(r"lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s)\.so\.\d+|ld-linux-[\w-]+\.so\.\d+")
 SONAME = "libdeltarelay.so.0.2"
-# Of each package: the tag, the files it must have, and where those that look for the library look.
+# For each package: the tag, the files it must have, and where they look for the library.
 EXPECTED = {
     "deltarelay": (
         "cp310-abi3",
@@ -53,14 +53,18 @@ def check_binary(file: pathlib.Path, name: str, looks_in: str | None, allowed: s
         if not RUNTIMES.fullmatch(needed) and needed not in allowed | {SONAME}:
             problems.append(f"{name}: expected to need the C and C++ runtimes alone, found {needed}")
     paths = [path for found in re.findall(r"\((?:RUNPATH|RPATH)\).*\[(.*)\]", dynamic) for path in found.split(":")]
-    problems += [f"{name}: expected run paths below $ORIGIN, found {path}" for path in paths if not path.startswith("$ORIGIN")]
+    problems += [
+        f"{name}: expected run paths below $ORIGIN, found {path}" for path in paths if not path.startswith("$ORIGIN")
+    ]
     if looks_in is not None and SONAME in dynamic and looks_in not in paths:
         problems.append(f"{name}: expected the run path {looks_in}, found {paths}")
     if name.endswith(SONAME) and f"[{SONAME}]" not in dynamic:
         problems.append(f"{name}: expected the soname {SONAME}")
     versions = read_elf("--version-info", file)
-    print(f"  {name}: {file.stat().st_size / 1e6:.1f} MB, glibc {highest(set(re.findall(r'GLIBC_([0-9.]+)', versions)))},"
-          f" libstdc++ {highest(set(re.findall(r'GLIBCXX_([0-9.]+)', versions)))}")
+    print(
+        f"  {name}: {file.stat().st_size / 1e6:.1f} MB, glibc {highest(set(re.findall(r'GLIBC_([0-9.]+)', versions)))},"
+        f" libstdc++ {highest(set(re.findall(r'GLIBCXX_([0-9.]+)', versions)))}"
+    )
     return problems
 
 
@@ -79,15 +83,20 @@ def check_wheel(wheel: pathlib.Path, allowed: set[str]) -> list[str]:
     with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder)
         names = [name for name in archive.namelist() if not name.endswith("/")]  # auditwheel adds folders
-        problems += [f"{wheel.name}: expected {package}/{name}, found no such file"
-                     for name in expected_files if f"{package}/{name}" not in names]
+        problems += [
+            f"{wheel.name}: expected {package}/{name}, found no such file"
+            for name in expected_files
+            if f"{package}/{name}" not in names
+        ]
         for name in ("LICENSE", "NOTICE"):
             if not any(re.fullmatch(rf".*\.dist-info/.*{name}", found) for found in names):
                 problems.append(f"{wheel.name}: expected {name} in its dist-info, found none")
         libraries = [name for name in names if name.endswith(SONAME) or re.search(r"\.so(\.|$)", name)]
         programs = [name for name in names if "/bin/" in name]
         for name in sorted({*libraries, *programs}):
-            problems += check_binary(pathlib.Path(folder, name), name, run_paths.get(name.removeprefix(f"{package}/")), allowed)
+            problems += check_binary(
+                pathlib.Path(folder, name), name, run_paths.get(name.removeprefix(f"{package}/")), allowed
+            )
         strangers = [name for name in names if not name.startswith((f"{package}/", f"{package}-"))]
         problems += [f"{wheel.name}: expected files of {package} alone, found {name}" for name in strangers]
         for name in programs:

@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-"""Does a command of 0.2 plan as one of 0.1 did?
+"""Compares the plans of a command of 0.2 with those of a command of 0.1.
 
     compare_plans.py OLD_COMMAND NEW_COMMAND [--random N] [--devices NAME,...] [case files]
 
-Both commands plan every case (tests/cases/*.txt where no file is named, and random cases that the old command draws) for models of
-GPUs and for this machine's CPU with fixed threads. Fields of the old plan's JSON must have the same value where
-tests/plan/json-0.1-to-0.2.json says that they are now. Every difference that the map does not list is reported; those it lists are
-counted.
+Both commands plan every case (tests/cases/*.txt unless files are named, and random cases drawn by the old command) for
+GPU models and for this machine's CPU with fixed threads. Every field of the old plan's JSON must have the same value at the
+place that tests/plan/json-0.1-to-0.2.json gives. Differences that the map lists are counted; all others are reported.
 """
 
 import argparse
@@ -22,7 +21,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MAP = ROOT / "tests" / "plan" / "json-0.1-to-0.2.json"
 DEVICES = ("h200", "h100", "a100", "b200", "gb200", "rtx3090", "rtx4090", "rtx5090", "rtx-pro-6000", "cpu")
-CPU_WORDS = "threads=4"  # the number that the machine has would be another fact
+CPU_WORDS = "threads=4"  # fixed, because the thread count of the machine would be another fact
 STEP = re.compile(r"([^.\[\]]+)|\[([^\]]*)\]")
 ABSENT = object()
 
@@ -51,7 +50,7 @@ def take(tree, path: str):
 
 
 def put(tree: dict, path: str, value) -> None:
-    """Sets the value at a path; a selector that names no entry yet makes one, and one that names several means all of them."""
+    """Sets the value at a path. A selector without a match creates an entry; one with several matches sets all."""
     places = [tree]
     steps = steps_of(path)
     for step, following in zip(steps, steps[1:] + [None]):
@@ -79,7 +78,7 @@ def holds(conditions: dict, old: dict) -> bool:
 
 
 def expected_of(old: dict, rules: dict) -> dict:
-    """The fields of an old plan at their new places."""
+    """The fields of an old plan at their new paths."""
     expected = copy.deepcopy(old)
     for rule in rules["moved"]:
         if not holds(rule.get("when", {}), old):
@@ -103,7 +102,7 @@ def same_entry(a: dict, b: dict) -> bool:
 
 
 def differences(expected, found, path: str = "") -> list[tuple[str, object, object]]:
-    """(path, expected, found) of every value that differs; what only one of them has is ABSENT in the other."""
+    """(path, expected, found) of every value that differs; a value that only one side has is ABSENT on the other."""
     if isinstance(expected, dict) and isinstance(found, dict):
         result = []
         for key in sorted(expected.keys() | found.keys()):
@@ -112,7 +111,7 @@ def differences(expected, found, path: str = "") -> list[tuple[str, object, obje
         return result
     if isinstance(expected, list) and isinstance(found, list) and path == "costs":
         result = []
-        for entry in expected:  # by what they are costs of; their order is free
+        for entry in expected:  # matched by what they are costs of; their order is free
             match = next((other for other in found if same_entry(entry, other)), ABSENT)
             result += differences(entry, match, "costs[]")
         return result
@@ -128,7 +127,7 @@ def reason_of(entry: dict) -> str:
 
 
 def excuses(entry: dict, path: str, was, now) -> bool:
-    """Does an entry on one field allow this difference? Indices of lists do not count."""
+    """Does an entry for one field allow this difference? Indices of lists do not count."""
     if entry.get("field") != re.sub(r"\[\d+\]", "[]", path) or "instead_of" in entry:
         return False
     if "was_below" in entry and not (isinstance(was, int) and was < entry["was_below"]):
@@ -138,7 +137,7 @@ def excuses(entry: dict, path: str, was, now) -> bool:
 
 
 def replaced(old: dict, new: dict, rules: dict) -> dict | None:
-    """The entry by which the whole plan is another one, if there is one."""
+    """The entry that explains a different plan as a whole, if there is one."""
     for entry in rules["differs"]:
         if "keeps" in entry and holds(entry["when"], old) and holds(entry["found"], new):
             return entry
@@ -146,7 +145,7 @@ def replaced(old: dict, new: dict, rules: dict) -> dict | None:
 
 
 def judge(old: dict, new: dict, rules: dict) -> tuple[list[str], list[str]]:
-    """Differences of one plan: those that nobody listed, and the reasons of those that are on purpose."""
+    """Differences of one plan: those that nobody listed, and the reasons of the intended ones."""
     unlisted, listed = [], []
     expected = expected_of(old, rules)
     expected.pop("case", None)
@@ -176,7 +175,10 @@ def plans_of(command: str, lines: list[str], device: str) -> tuple[dict, dict]:
         cases.flush()
         words = ["--with", CPU_WORDS] if device == "cpu" else []
         run = subprocess.run(
-            [command, "plan", cases.name, "--device", device, "--json", *words], capture_output=True, text=True, check=False
+            [command, "plan", cases.name, "--device", device, "--json", *words],
+            capture_output=True,
+            text=True,
+            check=False,
         )
     if run.returncode not in (0, 1) or (run.returncode == 0 and not run.stdout):
         sys.exit(f"{command} plan: exit code {run.returncode}\n{run.stderr}")
@@ -187,7 +189,7 @@ def plans_of(command: str, lines: list[str], device: str) -> tuple[dict, dict]:
 
 
 def without_device(line: str) -> str:
-    """Each case is planned for every device."""
+    """Plans each case for every device."""
     return " ".join(word for word in line.split() if not word.startswith("device="))
 
 
@@ -206,7 +208,9 @@ def random_lines(command: str, count: int) -> list[str]:
         return []
     run = subprocess.run(
         [command, "verify", "--random-cases", str(count), "--cost", "20000", "--seed", "1"],
-        capture_output=True, text=True, check=False,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     return [match[1].strip() for match in re.finditer(r"^ok\s+(.*?)  \[", run.stdout, re.M)]
 
@@ -216,7 +220,7 @@ def has_new_words(line: str, rules: dict) -> bool:
 
 
 def old_words(line: str, rules: dict) -> str:
-    """A line of the case files of today for the command of 0.1."""
+    """Converts a line of the current case files for the command of 0.1."""
     words = {rule["to"]: rule["from"] for rule in rules["case_words"]}
     return " ".join(words.get(word, word) for word in line.split(" "))
 
@@ -251,7 +255,9 @@ def compare(old_command: str, new_command: str, lines: list[str], devices: list[
         print(f"differs: {line}")
         for text in found[:10]:
             print(f"    {text}")
-    kinds = collections.Counter(re.sub(r"[0-9]+", "N", text.partition(": expected")[0]) for _, found in failures for text in found)
+    kinds = collections.Counter(
+        re.sub(r"[0-9]+", "N", text.partition(": expected")[0]) for _, found in failures for text in found
+    )
     for kind, count in kinds.most_common():
         print(f"  not listed, {count} times: {kind}")
     print(f"{planned} plans compared, {len(failures)} differ; {both_refused} cases refused by both")
@@ -270,7 +276,9 @@ def main() -> int:
     arguments = parser.parse_args()
     rules = json.loads(MAP.read_text(encoding="utf-8"))
     files = arguments.files or sorted((ROOT / "tests" / "cases").glob("*.txt"))
-    lines = read_lines(files) + [translate_line(line, rules) for line in random_lines(arguments.old_command, arguments.random)]
+    lines = read_lines(files) + [
+        translate_line(line, rules) for line in random_lines(arguments.old_command, arguments.random)
+    ]
     lines = list(dict.fromkeys(without_device(line) for line in lines))
     unknown = [line for line in lines if has_new_words(line, rules)]
     print(f"{len(lines)} cases, {len(unknown)} of them with words that 0.1 does not have")

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# The CPU suite and the CPU benchmark on a host without network or packages: needs a compiler, CMake (3.24), Ninja or Make, Python,
-# and the sources that scripts/fetch_deps.sh left in .deps. Installs nothing.
+# Runs the CPU tests and the CPU benchmark on a host without network or packages. Needs a compiler, CMake (3.24), Ninja
+# or Make, Python, and the sources that scripts/fetch_deps.sh left in .deps. Installs nothing.
 #
-#   scripts/cpu_check.sh <output folder> [tests|bench]     both unless one is named
+#   scripts/cpu_check.sh <output folder> [tests|bench]     default: both
 #
-# A copy without its git history names its commit in DELTARELAY_COMMIT. DELTARELAY_BUILD_DIR is a build folder to use as it is
-# configured (scripts/gpu_check.sh has one); else the library is built without CUDA in build/cpu-check. Leaves build.log, tests.log,
-# cpu.txt and the results of the benchmark in the output folder.
+# DELTARELAY_COMMIT names the commit of a copy without git history. DELTARELAY_BUILD_DIR is a configured build folder to
+# use (scripts/gpu_check.sh has one); otherwise the library is built without CUDA in build/cpu-check. The output folder
+# gets build.log, tests.log, cpu.txt and the results of the benchmark.
 set -euo pipefail
 [ $# -ge 1 ] || { echo "usage: scripts/cpu_check.sh <output folder> [tests|bench]" >&2; exit 2; }
 mkdir -p "$1"
@@ -32,7 +32,8 @@ if [ "$only" != bench ]; then
   tail -25 "$out/tests.log"
 fi
 if [ "$only" != tests ]; then
-  "$command" bench tests/cases/cpu-bench.txt ${DELTARELAY_COMMIT:+--commit "$DELTARELAY_COMMIT"} --json "$out/bench.json" || failed=1
+  "$command" bench tests/cases/cpu-bench.txt ${DELTARELAY_COMMIT:+--commit "$DELTARELAY_COMMIT"} \
+    --json "$out/bench.json" || failed=1
   python3 scripts/results_table.py "$out/bench.json" >"$out/bench.md"
 fi
 exit $failed

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The main job on this machine, from a bare clone: plan, run and verify a KDA forward over one long sequence with one head, and
-# show what threads, value tiles and segments bring. Installs what it needs (apt); a minute or two after that.
+# The main use on this machine, from a bare clone: plans, runs and verifies a KDA forward over one long sequence with
+# one head, and shows the gain of threads, value tiles and segments. Installs what it needs (apt), then takes a minute
+# or two.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 ./scripts/setup.sh build
@@ -8,7 +9,7 @@ say() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
 if [ ! -t 1 ]; then say() { printf '\n== %s\n' "$*"; }; fi
 
 say "build"
-cmake --preset release -B build/release-cpu -DDELTARELAY_CUDA=OFF >/dev/null  # GPU kernels of every architecture take their time
+cmake --preset release -B build/release-cpu -DDELTARELAY_CUDA=OFF >/dev/null  # GPU kernels would take long to compile
 cmake --build build/release-cpu
 command=build/release-cpu/bin/deltarelay
 pictures=build/demo
@@ -32,11 +33,13 @@ $command verify "$case" "$case segments=$threads" "$case segments=4 threads=$thr
 
 say "what one sequence with one head gains from more threads"
 $command bench "one-thread: $case segments=off threads=1" "value-tiles: $case segments=off threads=$threads" \
-  "segments: $case segments=$((threads + 1)) threads=$threads" "planned: $case threads=$threads" --json "$pictures/bench.json"
+  "segments: $case segments=$((threads + 1)) threads=$threads" "planned: $case threads=$threads" \
+  --json "$pictures/bench.json"
 python3 - "$pictures/bench.json" <<'PYTHON'
 import json, sys
 rows = {row["case"]: row for row in json.load(open(sys.argv[1], encoding="utf-8"))["rows"]}
-words = {"value-tiles": "value columns spread over {threads} threads", "planned": "what the planner chose for {threads} threads",
+words = {"value-tiles": "value columns spread over {threads} threads",
+         "planned": "the planner's choice for {threads} threads",
          "segments": "{segments} segments on {threads} threads (a middle segment is walked twice)"}
 for name, text in words.items():
     gain = rows["one-thread"]["ms"] / rows[name]["ms"]

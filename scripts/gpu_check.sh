@@ -1,27 +1,33 @@
 #!/usr/bin/env bash
-# Everything that is to be proved and measured on a GPU, on a host without network: needs nvcc, a C++ compiler, CMake (3.24), Ninja or
-# Make, Python, compute-sanitizer, and the sources that scripts/fetch_deps.sh left in .deps. Installs nothing.
+# Runs all tests and measurements for a GPU on a host without network. Needs nvcc, a C++ compiler, CMake (3.24), Ninja
+# or Make, Python, compute-sanitizer, and the sources that scripts/fetch_deps.sh left in .deps. Installs nothing.
 #
 #   scripts/gpu_check.sh <output folder> [quick|full|<stage>...]
 #
 #   quick    build tests bench                  the named targets, short timings
 #   full     build tests random big sanitize cpu bench peers     (default) everything, with a sweep over segments
 #
-#   build      the library with CUDA, tools and tests        tools     the library and the tools alone, for a bench in a hurry
-#   tests      every test that needs a GPU        big       tensors of more than 2^31 elements
-#   random     seeded random cases, several at a time, drawn for the GPU backends in turn
+#   build      the library with CUDA, tools and tests
+#   tools      the library and the tools only, for a quick benchmark
+#   tests      every test that needs a GPU
+#   big        tensors of more than 2^31 elements
+#   random     seeded random cases, several at a time, for the GPU backends in turn
 #   sanitize   memcheck, racecheck, initcheck and synccheck over tests/cases/gpu-sanitize.txt and gpu_portable-sanitize.txt
-#   cpu        the CPU suite and the CPU benchmark of this host
-#   bench      the tables of targets, of cuda-sm90 and of the portable kernels, each case checked before it is timed: <gpu>.json and <gpu>.md,
-#              as bench/results holds them
-#   peers      public packages on the same cases, where they can be imported (.deps/python is looked in); adds to <gpu>.json
-#   verify     tests/cases/gpu.txt and gpu_portable.txt by the command, a line a case (what `tests` does too)
+#   cpu        the CPU tests and the CPU benchmark of this host
+#   bench      the target tables of cuda-sm90 and of the portable kernels, each case checked before it is timed; writes
+#              <gpu>.json and <gpu>.md, as in bench/results
+#   peers      public packages on the same cases, if they can be imported (also from .deps/python); adds to <gpu>.json
+#   verify     tests/cases/gpu.txt and gpu_portable.txt with the command, one line per case (`tests` includes them)
 #
-# Stages run in the order they are named, each writes its own log, and a short table comes last. A stage that fails does not stop the
-# others, unless it is the build. DELTARELAY_COMMIT names the commit of a copy without its git history; DELTARELAY_ONLY is a regular
-# expression over the names of cases for bench and peers; DELTARELAY_MIN_TIME the seconds of each timing; DELTARELAY_BENCH_WORDS
-# are further options of `deltarelay bench`, such as --sweep. DELTARELAY_RANDOM_CASES is how many random cases have to run (20000), on
-# DELTARELAY_RANDOM_BACKENDS (cuda-sm80,cuda-sm90) from DELTARELAY_RANDOM_SEED (1) on.
+# Stages run in the given order. Each writes its own log, and a short table comes last. A stage that fails does not stop
+# the others, except the build. Environment:
+#   DELTARELAY_COMMIT           commit of a copy without git history
+#   DELTARELAY_ONLY             regular expression over the names of cases for bench and peers
+#   DELTARELAY_MIN_TIME         seconds per timing
+#   DELTARELAY_BENCH_WORDS      further options of `deltarelay bench`, such as --sweep
+#   DELTARELAY_RANDOM_CASES     number of random cases to run (20000)
+#   DELTARELAY_RANDOM_BACKENDS  their backends (cuda-sm80,cuda-sm90)
+#   DELTARELAY_RANDOM_SEED      their first seed (1)
 set -euo pipefail
 [ $# -ge 1 ] || { sed -n '/^#   /p' "$0" >&2; exit 2; }
 mkdir -p "$1"
@@ -44,7 +50,7 @@ configure() {
   local generator=()
   if command -v ninja >/dev/null; then generator=(-G Ninja); fi
   if ! command -v nvcc >/dev/null && [ -x /usr/local/cuda/bin/nvcc ]; then export PATH="$PATH:/usr/local/cuda/bin"; fi
-  # Code for the GPU that is here, and no other.
+  # Compile only for the GPU of this host.
   local here
   here=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -1 | tr -d .) || true
   cmake -S . -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DDELTARELAY_CUDA=ON \
@@ -63,7 +69,7 @@ build_targets() {  # <option of cmake --build>...
 stage_build() { build_targets; }
 stage_tools() { build_targets --target deltarelay_command --target deltarelay_first_call; }
 
-# Tests without a GPU end as skipped, which is no proof: so one case has to run first.
+# Without a GPU, tests are skipped, which proves nothing. So one case must run first.
 require_gpu() { "$command" verify gdn bf16 hv=1 seqs=64 backend=cuda-sm90 -q; }
 
 run_ctest() {  # <label>
@@ -89,12 +95,14 @@ stage_verify() {
   return $result
 }
 
-# The last line counts what ran, what failed and what was declined, the lines before it why. A kernel that hangs ends as a timeout.
+# The last line counts cases that ran, failed and were declined; the lines before give reasons. A hanging kernel times
+# out.
 stage_random() {
   local result=0
   require_gpu || return 1
   timeout "${DELTARELAY_RANDOM_SECONDS:-900}" "$command" verify --random-cases "${DELTARELAY_RANDOM_CASES:-20000}" \
-    --on "${DELTARELAY_RANDOM_BACKENDS:-cuda-sm80,cuda-sm90}" --seed "${DELTARELAY_RANDOM_SEED:-1}" --jobs "$jobs" --skip-declined -q \
+    --on "${DELTARELAY_RANDOM_BACKENDS:-cuda-sm80,cuda-sm90}" --seed "${DELTARELAY_RANDOM_SEED:-1}" --jobs "$jobs" \
+    --skip-declined -q \
     >"$out/random.log" 2>&1 || result=$?
   grep -A4 '^FAIL' "$out/random.log" | head -60 || true
   grep '^declined' "$out/random.log" | sort -t' ' -k2 -rn | head -10 || true
@@ -111,17 +119,18 @@ find_sanitizer() {
   return 1
 }
 
-# One tool over a file of cases, into a log of its own.
+# Runs one tool over a file of cases, with its own log.
 sanitize() {  # <tool> <log> <cases> [further words of `verify`]
   local tool=$1 log=$2 cases=$3 status=0 started=$SECONDS
   shift 3
   timeout "${DELTARELAY_SANITIZE_SECONDS:-300}" "$sanitizer" --tool "$tool" --error-exitcode 9 --print-limit 400 \
     "$command" verify "$cases" "$@" >"$log" 2>&1 || status=$?
-  printf '%-32s exit %d %4d s  %s\n' "$(basename "$log" .log)" $status $((SECONDS - started)) "$(grep -E 'SUMMARY|passed,' "$log" | sed 's/^=* *//' | paste -sd';')"
+  printf '%-32s exit %d %4d s  %s\n' "$(basename "$log" .log)" $status $((SECONDS - started)) \
+    "$(grep -E 'SUMMARY|passed,' "$log" | sed 's/^=* *//' | paste -sd';')"
   return $status
 }
 
-# All tools at once, each list for itself. Racecheck looks no further when it has counted its most, so it goes through them in parts.
+# Runs all tools at once, each list separately. Racecheck stops at its maximum count, so it gets the lists in parts.
 stage_sanitize() {
   local sanitizer tool list result=0 parts bare waiting=() part
   sanitizer=$(find_sanitizer) || { echo "compute-sanitizer was not found"; return 1; }
@@ -133,8 +142,8 @@ stage_sanitize() {
       sanitize $tool "$out/sanitize-$list-$tool.log" "tests/cases/$list-sanitize.txt" &
       waiting+=($!)
     done
-    # The workspace is left as it was allocated, or nothing in it could be read before it was written; but for marks of a relay, which may be anything at first
-    # (src/kernels/relay.h).
+    # Leave the workspace uninitialised, so that initcheck can find reads of unwritten memory. Relay cases are left out:
+    # their marks may have any initial value (src/kernels/relay.h).
     grep -v '^relay' "tests/cases/$list-sanitize.txt" >"$bare/$list.txt"
     sanitize initcheck "$out/sanitize-$list-initcheck.log" "$bare/$list.txt" --bare-workspace &
     waiting+=($!)
@@ -161,7 +170,7 @@ stage_cpu() {
   return $result
 }
 
-# <gpu>.json, where <gpu> is the last word of the device's name: NVIDIA H200 is h200.
+# <gpu>.json, where <gpu> is the last word of the device name: NVIDIA H200 gives h200.
 results_file() { find "$out" -maxdepth 1 -name '*.json' ! -name cpu-bench.json | head -1; }
 
 write_table() {  # <results.json>
@@ -176,7 +185,8 @@ write_table() {  # <results.json>
   } >"$out/$name.md"
 }
 
-# Cases of a file into a file of results of their own. Rows that pass are written even when others fail; a file without a case of such a name is left out.
+# Times the cases of a file into a separate result file. Rows that pass are written even if others fail. A file without
+# a matching case is skipped.
 time_file() {  # <cases> <results> <names> <words to force> <option of deltarelay bench>...
   local cases=$1 results=$2 names=$3 words=$4
   shift 4
@@ -185,27 +195,34 @@ time_file() {  # <cases> <results> <names> <words to force> <option of deltarela
 }
 
 stage_bench() {
-  local result=0 more words=(--min-time "${DELTARELAY_MIN_TIME:-0.4}") only=${DELTARELAY_ONLY:-'^(kda|gdn|weak|batch|fixed)-'}
-  if [ "$mode" = full ]; then words=(--min-time "${DELTARELAY_MIN_TIME:-0.6}" --sweep --full-columns) only=${DELTARELAY_ONLY:-.}; fi
+  local result=0 more words=(--min-time "${DELTARELAY_MIN_TIME:-0.4}")
+  local only=${DELTARELAY_ONLY:-'^(kda|gdn|weak|batch|fixed)-'}
+  if [ "$mode" = full ]; then
+    words=(--min-time "${DELTARELAY_MIN_TIME:-0.6}" --sweep --full-columns) only=${DELTARELAY_ONLY:-.}
+  fi
   if [ "$mode" = quick ]; then words=(--min-time "${DELTARELAY_MIN_TIME:-0.2}"); fi
   read -ra more <<<"${DELTARELAY_BENCH_WORDS:-}"
   words+=("${more[@]}" "${commit[@]}")
   rm -f "$out"/bench-*.tmp
   : >"$out/bench.log"
-  # Two processes: what ends one of them, such as a fault of a kernel, leaves the other its rows.
+  # Two processes: if one ends early, for example by a fault of a kernel, the other keeps its rows.
   time_file tests/cases/targets.txt "$out/bench-1.tmp" "$only" "$forced" "${words[@]}" || result=1
-  time_file tests/cases/targets_portable.txt "$out/bench-2.tmp" "${DELTARELAY_ONLY:-.}" "$forced_portable" "${words[@]}" || result=1
+  time_file tests/cases/targets_portable.txt "$out/bench-2.tmp" "${DELTARELAY_ONLY:-.}" "$forced_portable" \
+    "${words[@]}" || result=1
   cat "$out/bench.log"
   local rule
   for rule in kda gdn; do
-    for _ in 1 2 3 4 5; do "$build/bin/deltarelay-first-call" "$build/libdeltarelay.so" "$rule" 2>>"$out/bench.log" || result=1; done
+    for _ in 1 2 3 4 5; do
+      "$build/bin/deltarelay-first-call" "$build/libdeltarelay.so" "$rule" 2>>"$out/bench.log" || result=1
+    done
   done >"$out/first.tmp"
   local name
   name=$(python3 - "$out" <<'PYTHON'
 import json, pathlib, re, statistics, sys
 out = pathlib.Path(sys.argv[1])
-files = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(out.glob("bench-*.tmp")) if path.stat().st_size]
-files = [file for file in files if file["rows"]]  # without rows a file does not even name the GPU
+paths = [path for path in sorted(out.glob("bench-*.tmp")) if path.stat().st_size]
+files = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+files = [file for file in files if file["rows"]]  # a file without rows does not name the GPU
 if not files:
     sys.exit("bench: expected a case that passes, found none")
 results = {**files[0], "rows": [row for file in files for row in file["rows"]]}
@@ -229,12 +246,15 @@ PYTHON
 stage_peers() {
   local results result=0
   results=$(results_file)
-  # Those of an earlier run will do: peers are timed beside our library, whose own time is printed with theirs.
-  if [ -z "$results" ] && [ -e bench/results/h200.json ]; then results=$out/h200.json && cp bench/results/h200.json "$results"; fi
+  # Results of an earlier run are enough: peers are timed beside our library, whose time is printed with theirs.
+  if [ -z "$results" ] && [ -e bench/results/h200.json ]; then
+    results=$out/h200.json && cp bench/results/h200.json "$results"
+  fi
   [ -n "$results" ] || { echo "peers: no results to add to; run the stage bench before"; return 1; }
   echo "== peers" >>"$out/bench.log"
   PYTHONPATH="$PWD/.deps/python${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 python3 bench/peers.py "$results" \
-    --library "$build/libdeltarelay.so" ${DELTARELAY_ONLY:+--only "$DELTARELAY_ONLY"} >>"$out/bench.log" 2>&1 || result=1
+    --library "$build/libdeltarelay.so" ${DELTARELAY_ONLY:+--only "$DELTARELAY_ONLY"} \
+    >>"$out/bench.log" 2>&1 || result=1
   sed -n '/^== peers/,$p' "$out/bench.log"
   write_table "$results"
   return $result
@@ -243,7 +263,10 @@ stage_peers() {
 summary=()
 failed=0
 for stage in "${stages[@]}"; do
-  declare -F "stage_$stage" >/dev/null || { echo "gpu_check: expected quick, full or stages of its list, found '$stage'" >&2; exit 2; }
+  declare -F "stage_$stage" >/dev/null || {
+    echo "gpu_check: expected quick, full or a stage of its list, found '$stage'" >&2
+    exit 2
+  }
 done
 for stage in "${stages[@]}"; do
   echo "== $stage"

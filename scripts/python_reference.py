@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The reference in docs/python.md, made from the docstrings of python/deltarelay, which is read and not imported.
+"""Generates the reference in docs/python.md from the docstrings of python/deltarelay, which is parsed and not imported.
 
 scripts/python_reference.py              prints it
 scripts/python_reference.py --check      says whether the document holds it
@@ -16,7 +16,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "python" / "deltarelay"
 DOCUMENT = ROOT / "docs" / "python.md"
 BEGIN, END = "<!-- python reference -->\n", "<!-- end of python reference -->"
-# Names of the package, or of a module of it, in the order in which a reader needs them. "*": all that the module has.
+# Names of the package, or of one of its modules, in the order in which a reader needs them. "*": all names of the
+# module.
 GROUPS = {
     "The call": ["forward", "Outputs"],
     "Plans": ["plan", "explain", "Plan", "TensorSpec"],
@@ -39,7 +40,7 @@ def file_of(folder: pathlib.Path, module: str) -> pathlib.Path | None:
 
 
 def find(path: pathlib.Path, name: str) -> ast.AST | None:
-    """The definition behind a name of a module, through the modules it is imported from; None if there is none yet."""
+    """The definition of a name in a module, found through the modules it is imported from; None if there is none."""
     tree = parse(path)
     for node in tree.body:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == name:
@@ -65,13 +66,13 @@ def public(path: pathlib.Path) -> list[str]:
 
 
 def names_of(group: list[str]) -> list[tuple[str, ast.AST]]:
-    """(name as it is called, definition) of what exists."""
+    """(name as users call it, definition) of each existing name."""
     package, found = PACKAGE / "__init__.py", {}
     for entry in group:
         module, _, name = entry.rpartition(".")
         source = file_of(PACKAGE, module) if module else package
         if source is None:
-            continue  # a module that is still to come
+            continue  # a module that does not exist yet
         for each in public(source) if name == "*" else [name]:
             definition = find(source, each)
             called = f"deltarelay.{module}.{each}" if module else f"deltarelay.{each}"
@@ -81,7 +82,7 @@ def names_of(group: list[str]) -> list[tuple[str, ast.AST]]:
 
 
 def missing_names() -> list[str]:
-    """Public names of the package that no group has."""
+    """Public names of the package that are in no group."""
     package = PACKAGE / "__init__.py"
     grouped = {entry for group in GROUPS.values() for entry in group}
     return [
@@ -90,7 +91,7 @@ def missing_names() -> list[str]:
 
 
 def signature(name: str, arguments: ast.arguments, result: ast.AST | None, method: bool) -> str:
-    """One argument a line where a line would be too long. Plain object types say nothing and are left out."""
+    """One argument per line if a line would be too long. Plain object types are left out, because they say nothing."""
     parts = []
     positional = [*arguments.posonlyargs, *arguments.args]
     defaults = [None] * (len(positional) - len(arguments.defaults)) + list(arguments.defaults)
@@ -112,7 +113,7 @@ def signature(name: str, arguments: ast.arguments, result: ast.AST | None, metho
 
 
 def written(node: ast.AST) -> str:
-    """As it stands in the source: with double quotes, and without the private module that a type comes from."""
+    """As written in the source: with double quotes, and without the private module of a type."""
     return re.sub(r"\b_\w+\.", "", re.sub(r"'([^'\"]*)'", r'"\1"', ast.unparse(node)))
 
 
@@ -125,7 +126,7 @@ def parameter(argument: ast.arg, default: ast.AST | None) -> str:
 
 
 def sections(docstring: str) -> dict[str, str]:
-    """The text ahead of all sections under "", then each section without its indentation."""
+    """The text before all sections under "", then each section without its indentation."""
     found, name = {"": []}, ""
     for line in docstring.splitlines():
         head = line.rstrip()[:-1] if line.rstrip().endswith(":") and not line.startswith(" ") else ""
@@ -138,7 +139,7 @@ def sections(docstring: str) -> dict[str, str]:
 
 
 def entries(text: str) -> list[tuple[str, str]]:
-    """(names, words) of a section: a name, a colon, words that may go on in indented lines."""
+    """(names, words) of a section: a name, a colon, words that may continue in indented lines."""
     found: list[tuple[str, str]] = []
     for line in text.splitlines():
         if line.startswith(" ") and found:
@@ -158,7 +159,7 @@ def table(head: tuple[str, str], rows: list[tuple[str, str]]) -> list[str]:
 
 
 def escaped(words: str) -> str:
-    """Bars end a cell, and underscores or stars between letters would be emphasis."""
+    """Escapes bars, which end a cell, and underscores and stars between letters, which would be emphasis."""
     return words.replace("``", "`").replace("|", "\\|").replace("*", "\\*").replace("<", "&lt;")
 
 

@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
-"""Reports of racecheck by what stands at their addresses: one line for each kind of first and second access of a kernel, with its count.
+"""Groups reports of racecheck by the instructions at their addresses.
 
     scripts/read_races.py <log of compute-sanitizer --tool racecheck> <cubin, object or library>...
 
-The machine code must be that of the run; cuobjdump and c++filt are looked for on PATH. Ask racecheck for all of its reports (--print-limit). A kind
-tells which text is meant (cards: docs/notebooks/*, "Sanitizers"), not whether it is a race."""
+Prints one line for each kind of first and second access of a kernel, with its count. The machine code must be that of
+the run. Needs cuobjdump and c++filt on PATH. Let racecheck print all its reports (--print-limit). A kind tells which code
+is meant (docs/notebooks/*, "Sanitizers"), not whether it is a race.
+"""
+
 import collections
 import re
 import shutil
@@ -22,7 +25,7 @@ def plain(kernel):
     name = re.sub(r"\s", "", name.removeprefix("void "))
     name = re.sub(r"\btrue\b", "1", re.sub(r"\bfalse\b", "0", name))
     depth = 0
-    for i, c in enumerate(name):  # arguments begin at the first parenthesis outside of <>
+    for i, c in enumerate(name):  # arguments begin at the first parenthesis outside <>
         depth += (c == "<") - (c == ">")
         if c == "(" and depth == 0 and not name[i:].startswith("(anonymousnamespace)"):
             return name[:i]
@@ -30,16 +33,17 @@ def plain(kernel):
 
 
 def code_of(text, demangle):
-    """{plain name: {address: instruction}} of what cuobjdump -sass prints."""
+    """{plain name: {address: instruction}} from the output of cuobjdump -sass."""
     code = {}
     for part in text.split("Function : ")[1:]:
         code[plain(demangle(part.split("\n", 1)[0].strip()))] = {
-            int(m[1], 16): m[2].strip() for m in INSTRUCTION.finditer(part)}
+            int(m[1], 16): m[2].strip() for m in INSTRUCTION.finditer(part)
+        }
     return code
 
 
 def kind_of(instruction):
-    """An instruction without the numbers of its registers, its addresses in whole KB."""
+    """An instruction without register numbers, with addresses in whole KB."""
     text = re.sub(r"\bU?R\d+\b", "R", instruction)
     return re.sub(r"0x([0-9a-f]+)", lambda m: f"{int(m[1], 16) // 1024}K", text)
 
@@ -55,8 +59,13 @@ def races_of(log, code):
             if name not in code:
                 raise SystemExit(f"read_races: no machine code of {name} in the files given")
             accesses.append(f"{how.lower()} {kind_of(code[name].get(int(offset, 16), '?'))}")
-        races[(name.rsplit("::", 1)[-1] if "<" not in name else re.sub(r"^.*?(\w+<)", r"\1", name), accesses[0],
-               tuple(sorted(set(accesses[1:]))))] += 1
+        races[
+            (
+                name.rsplit("::", 1)[-1] if "<" not in name else re.sub(r"^.*?(\w+<)", r"\1", name),
+                accesses[0],
+                tuple(sorted(set(accesses[1:]))),
+            )
+        ] += 1
     return races
 
 

@@ -1,22 +1,29 @@
 #!/usr/bin/env python3
-"""Where a kernel spends the pipe of shared memory: instructions executed, wavefronts and samples by kind of instruction, from a profile of ncu.
+"""Shows where a kernel spends the shared-memory pipe, from a profile of ncu.
 
     DELTARELAY_UNWATCHED=1 ncu -o profile -k regex:fused_gdn -s 1 -c 1 --section SourceCounters <bench/alone program>
     ncu --import profile.ncu-rep --page source --csv > source.csv
     scripts/read_wavefronts.py source.csv [--per N] [--each]
 
---per N: counts divided by N, say by chunks and CTAs. --each: also every instruction with wavefronts, in the order of the machine code."""
+Prints instructions executed, wavefronts and samples by kind of instruction. --per N divides counts by N, for example by
+chunks and CTAs. --each also prints every instruction with wavefronts, in the order of the machine code.
+"""
+
 import argparse
 import collections
 import csv
 import sys
 
-COLUMNS = {"executed": "Instructions Executed", "wavefronts": "L1 Wavefronts Shared", "ideal": "L1 Wavefronts Shared Ideal",
-           "samples": "# Samples"}
+COLUMNS = {
+    "executed": "Instructions Executed",
+    "wavefronts": "L1 Wavefronts Shared",
+    "ideal": "L1 Wavefronts Shared Ideal",
+    "samples": "# Samples",
+}
 
 
 def kind(instruction):
-    """The instruction's name, without its predicate, operands, and what follows the fourth part."""
+    """The name of an instruction, without predicate, operands, and everything after its fourth part."""
     words = [word for word in instruction.split() if not word.startswith("@")]
     return ".".join(words[0].split(".")[:4]) if words else ""
 
@@ -37,7 +44,7 @@ def read(lines):
 
 
 def by_kind(instructions):
-    """Counts summed over instructions of one kind, those with most wavefronts first, then those executed most often."""
+    """Counts per kind of instruction: most wavefronts first, then most executions."""
     sums = collections.defaultdict(lambda: dict.fromkeys(COLUMNS, 0.0))
     for _, instruction, counts in instructions:
         for name, count in counts.items():
@@ -46,7 +53,8 @@ def by_kind(instructions):
 
 
 def line(label, counts, per):
-    return f"{label:<56} {counts['executed'] / per:10.2f} {counts['wavefronts'] / per:10.2f} {counts['ideal'] / per:8.2f} {counts['samples']:8.0f}"
+    columns = f"{counts['executed'] / per:10.2f} {counts['wavefronts'] / per:10.2f} {counts['ideal'] / per:8.2f}"
+    return f"{label:<56} {columns} {counts['samples']:8.0f}"
 
 
 def main():

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Installs what a build needs, on Debian 12 or Ubuntu 24.04 and later; does nothing when all of it is there.
+# Installs what a build needs, on Debian 12 or Ubuntu 24.04 and later. Does nothing if everything is installed.
 #
 #   scripts/setup.sh build     compiler, CMake, Ninja, ccache, Highway, CLI11, nlohmann-json
-#   scripts/setup.sh test      the same, with GoogleTest, the style checkers and what the Python package is built with
+#   scripts/setup.sh test      the same, with GoogleTest, the style checkers and the build tools of the Python package
 set -euo pipefail
 build=(g++ cmake ninja-build ccache pkg-config libhwy-dev libcli11-dev nlohmann-json3-dev python3 ca-certificates)
 tests=(git make libgtest-dev libgmock-dev python3-dev python3-venv)
-# Formatting depends on the version. Where this one is not to be had, the style checks say so and are skipped.
+# Formatting depends on the version. If version 14 is not available, the style checks report that and are skipped.
 style=(clang-format-14 clang-tidy-14)
 
 case ${1:-} in
@@ -28,7 +28,10 @@ if [ ${#missing[@]} -eq 0 ] && [ ${#missing_optional[@]} -eq 0 ]; then exit 0; f
 
 as_root=()
 if [ "$(id -u)" -ne 0 ]; then
-  command -v sudo >/dev/null || { echo "setup: to install ${missing[*]} ${missing_optional[*]} run this as root" >&2; exit 1; }
+  command -v sudo >/dev/null || {
+    echo "setup: to install ${missing[*]} ${missing_optional[*]} run this as root" >&2
+    exit 1
+  }
   as_root=(sudo)
 fi
 apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0 -o Acquire::Retries=3)

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# The Python suite of scripts/test.sh: style, tests of the package, and an installation as users do it. Expects the build of suite ci.
+# The Python suite of scripts/test.sh: style, tests of the package, and an installation as users do it. Needs the build
+# of suite ci.
 #
-# The tests run in build/python/venv on the objects of build/ci. Into it go NumPy, pytest and ruff (PyPI), torch, FLA and transformers: those of the
-# machine's Python where it has them, else from PyPI. DELTARELAY_PYTHON names another Python than python3. On x86_64 a torch brings 5.5 GB; it is taken
-# where 12 GB are free, and never with DELTARELAY_TORCH=0. Without a network the tests run with what the machine has, and say so.
+# The tests run in build/python/venv on the objects of build/ci. The environment gets NumPy, pytest and ruff (PyPI), and
+# torch, FLA and transformers: those of the machine's Python if it has them, else from PyPI. DELTARELAY_PYTHON names
+# another Python than python3. On x86_64 torch takes 5.5 GB; it is installed if 12 GB are free, and never with
+# DELTARELAY_TORCH=0. Without a network the tests run with what the machine has, and say so.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${DELTARELAY_PYTHON:-python3}
@@ -15,19 +17,27 @@ rm -f "$logs/python.summary"
 failed=()
 say() { echo "$*" | tee -a "$logs/python.summary"; }
 
-# ---- what it runs with
+# ---- environment
 if [ ! -x "$venv/bin/python" ]; then "$python" -m venv "$venv"; fi
 packages=$("$venv/bin/python" -c 'import site; print(site.getsitepackages()[0])')
 "$python" -c 'import site; print("\n".join(site.getsitepackages()))' >"$packages/machine.pth"
-has() { "$venv/bin/python" -c "import importlib.util as u, sys; sys.exit(not all(u.find_spec(name) for name in sys.argv[1:]))" "$@"; }
+has() {
+  "$venv/bin/python" - "$@" <<'EOF'
+import importlib.util, sys
+sys.exit(not all(importlib.util.find_spec(name) for name in sys.argv[1:]))
+EOF
+}
 fetch() {  # <what for> <requirement>...
   local what=$1
   shift
   if [ -z "${uv:-}" ]; then
     uv=("$venv/bin/python" -m pip)
-    if has uv || "$venv/bin/python" -m pip install --quiet uv >>"$logs/python.install" 2>&1; then uv=("$venv/bin/python" -m uv pip); fi
+    if has uv || "$venv/bin/python" -m pip install --quiet uv >>"$logs/python.install" 2>&1; then
+      uv=("$venv/bin/python" -m uv pip)
+    fi
   fi
-  "${uv[@]}" install --quiet ${UV_OPTIONS:-} "$@" >>"$logs/python.install" 2>&1 || echo "python: $what cannot be had here (${*}); see $logs/python.install"
+  "${uv[@]}" install --quiet ${UV_OPTIONS:-} "$@" >>"$logs/python.install" 2>&1 ||
+    echo "python: $what cannot be installed here (${*}); see $logs/python.install"
 }
 export VIRTUAL_ENV=$PWD/$venv
 : >"$logs/python.install"
@@ -52,26 +62,33 @@ if [ "${DELTARELAY_TORCH:-1}" != 0 ]; then
     has transformers || fetch transformers transformers
   fi
 fi
-version() { "$venv/bin/python" -c 'import importlib.metadata as m, sys; print(m.version(sys.argv[1]))' "$1" 2>/dev/null || echo none; }
+version() {
+  "$venv/bin/python" -c 'import importlib.metadata as m, sys; print(m.version(sys.argv[1]))' "$1" 2>/dev/null ||
+    echo none
+}
 say "python $("$venv/bin/python" -c 'import platform; print(platform.python_version())'), numpy $(version numpy)," \
-  "torch $(version torch), fla $(version fla-core), transformers $(version transformers), pytest $(version pytest), ruff $(version ruff)"
+  "torch $(version torch), fla $(version fla-core), transformers $(version transformers)," \
+  "pytest $(version pytest), ruff $(version ruff)"
 
 # ---- style
 if has ruff; then
-  "$venv/bin/python" -m ruff check --quiet python && "$venv/bin/python" -m ruff format --quiet --check python || failed+=(style)
+  "$venv/bin/python" -m ruff check --quiet python && "$venv/bin/python" -m ruff format --quiet --check python ||
+    failed+=(style)
 else
   say "no ruff: the style of python/ was not checked"
 fi
 
-# ---- the package of the build's own objects
+# ---- the package with the objects of the build
 rm -rf "$work/site"
 cmake --install build/ci --component python --prefix "$work/site" >"$logs/python.site"
 if has pytest; then
   began=$SECONDS
-  PYTHONPATH=$PWD/$work/site PYTHONDONTWRITEBYTECODE=1 "$venv/bin/python" -m pytest -q -ra python/tests 2>&1 | tee "$logs/python.tests" || failed+=(tests)
+  PYTHONPATH=$PWD/$work/site PYTHONDONTWRITEBYTECODE=1 "$venv/bin/python" -m pytest -q -ra python/tests 2>&1 |
+    tee "$logs/python.tests" || failed+=(tests)
   say "tests: $(tail -1 "$logs/python.tests" | tr -d =), $((SECONDS - began)) s"
-  # Each reason once, with how many tests it kept from running.
-  sed -n -E 's/^SKIPPED \[([0-9]+)\] [^ ]+ (.*)$/  not run: \1 \2/p' "$logs/python.tests" | sort | uniq | tee -a "$logs/python.summary"
+  # Print each reason for skipped tests once, with the number of tests.
+  sed -n -E 's/^SKIPPED \[([0-9]+)\] [^ ]+ (.*)$/  not run: \1 \2/p' "$logs/python.tests" | sort | uniq |
+    tee -a "$logs/python.summary"
 else
   say "no pytest: the tests of python/ were not run"
   failed+=(tests)

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Installs the package as users do, without a network: a source archive, a wheel made of that by pip, a fresh virtual environment.
+# Installs the package as users do, without a network: a source archive, a wheel built from it by pip, a fresh virtual
+# environment.
 #
 #   scripts/try_install.sh <python> <folder>      a Python that has scikit-build-core, and where to do it
 #
-# CPU only, with the compiler and the options of suite ci: what that has compiled comes out of ccache.
+# CPU only, with the compiler and options of suite ci, so that ccache has most objects.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=$(realpath -s "$1")
@@ -11,7 +12,7 @@ mkdir -p "$2"
 folder=$(realpath "$2")
 root=$PWD
 rm -rf "$folder"/*
-# Paths below the root count as relative, and lie as deep in the archive as here.
+# Paths below the root count as relative, and the archive has the same depth as this checkout.
 export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$root} CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}
 if [ -e build/ci/CMakeCache.txt ]; then
   CC=$(sed -n 's/^CMAKE_C_COMPILER:[^=]*=//p' build/ci/CMakeCache.txt)
@@ -22,9 +23,10 @@ fi
 "$python" -c 'import scikit_build_core.build as build, sys; build.build_sdist(sys.argv[1])' "$folder"
 tar -xzf "$folder"/deltarelay-*.tar.gz -C "$folder"
 cd "$folder"/deltarelay-*/
-"$python" -m pip wheel --verbose --no-cache-dir --no-index --no-build-isolation --no-deps --wheel-dir "$folder" . -C build-dir=build/wheel \
+"$python" -m pip wheel --verbose --no-cache-dir --no-index --no-build-isolation --no-deps --wheel-dir "$folder" . \
+  -C build-dir=build/wheel \
   -C cmake.define.DELTARELAY_CUDA=OFF -C cmake.define.DELTARELAY_SYSTEM_DEPS=ON -C cmake.define.DELTARELAY_WERROR=ON
-# Highway may be the machine's own: this wheel stays here.
+# Highway may be the machine's own, because this wheel stays here.
 "$python" "$root/scripts/check_wheel.py" --allow libhwy.so.1 "$folder"/*.whl
 
 "$python" -m venv "$folder/venv"

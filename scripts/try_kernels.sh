@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
-# Variants of a fused walk beside the one in src, kernels alone, in seconds: for an idea, before the library is built with it. On a host with a
-# Hopper GPU and nvcc; elsewhere it stops after compiling, which tells registers and spills.
+# Times variants of a fused walk against the one in src, kernels only, in seconds: to try an idea before building the
+# library. Needs a Hopper GPU and nvcc. Without the GPU it stops after compiling and shows registers and spills.
 #
 #   scripts/try_kernels.sh fused_gdn|fused_kda [<folder>...]
 #
-# A folder holds the files that differ, as they lie under src (<folder>/kernels/cuda/sm90/fused/row.cuh), and may hold `flags`, further
-# options of nvcc. All are compiled at once and run in turns, twice. A line has for each shape the median and the least milliseconds of a launch, where a
-# multiprocessor is free to watch it the clock that power has left and the cycles, and the hash and the sum of its outputs: the same hash is the
-# same bits, and a sum that is far off is wrong.
+# A folder holds the files that differ, with their paths under src (<folder>/kernels/cuda/sm90/fused/row.cuh), and may
+# hold `flags`, further options of nvcc. All variants are compiled at once and run in turn, twice. A line has, for each
+# shape, the median and the smallest milliseconds of a launch; the clock under the power limit and the cycles, if a
+# multiprocessor is free to measure them; and the hash and the sum of the outputs. Equal hashes mean equal bits. A sum
+# that is far off is wrong.
 #
 #   scripts/try_kernels.sh energy|beside
 #
-# What instructions, products and copies cost in energy (bench/alone/energy.cu); what products and instructions of other warps cost each other
-# (bench/alone/beside.cu).
+# Energy of instructions, products and copies (bench/alone/energy.cu). Mutual slowdown of products and instructions of
+# different warps (bench/alone/beside.cu).
 set -euo pipefail
 case ${1:-} in fused_gdn | fused_kda | energy | beside) program=$1 ;; *) sed -n '/^#   /p' "$0" >&2; exit 2 ;; esac
 shift
@@ -25,8 +26,9 @@ names=()
 compile() {  # <name> <folder, or nothing>
   local flags=()
   if [ -n "$2" ] && [ -e "$2/flags" ]; then read -ra flags <"$2/flags"; fi
-  nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a ${2:+-I"$2"} -I"$root/src" -I"$root/include" --expt-relaxed-constexpr -Xptxas -v \
-    "${flags[@]}" "$root/bench/alone/$program.cu" -o "$work/$1" -ldl >"$work/$1.log" 2>&1
+  nvcc -std=c++20 -O3 -gencode arch=compute_90a,code=sm_90a ${2:+-I"$2"} -I"$root/src" -I"$root/include" \
+    --expt-relaxed-constexpr -Xptxas -v "${flags[@]}" "$root/bench/alone/$program.cu" -o "$work/$1" -ldl \
+    >"$work/$1.log" 2>&1
 }
 compile src "" &
 names+=(src)
@@ -40,8 +42,9 @@ wait
 failed=0
 for name in "${names[@]}"; do
   if [ ! -x "$work/$name" ]; then echo "$name does not compile:" && grep -m 5 error "$work/$name.log" && failed=1; fi
-  # Products one after the other, and spills.
-  grep -oE '\(C75[0-9]+\).{0,70}|[1-9][0-9]* bytes spill stores, [0-9]+ bytes spill loads' "$work/$name.log" | sed "s/^/$name: /" || true
+  # Serialised products, and spills.
+  grep -oE '\(C75[0-9]+\).{0,70}|[1-9][0-9]* bytes spill stores, [0-9]+ bytes spill loads' "$work/$name.log" |
+    sed "s/^/$name: /" || true
 done
 if ! nvidia-smi >/dev/null 2>&1; then echo "no GPU here: compiled only" && exit $failed; fi
 rounds=(1 2)

@@ -4,12 +4,14 @@
 #   scripts/wheels.sh [--offline] cpu|cuda|sdist ... [-- <option of cmake>...]
 #
 #   cpu     deltarelay, without GPU backends: the plain wheel, for every machine of this architecture
-#   cuda    deltarelay-cuda, the library with GPU backends: beside the plain wheel on machines with a GPU; needs a CUDA toolkit of 12.4 or later
+#   cuda    deltarelay-cuda, the library with GPU backends, beside the plain wheel on machines with a GPU; needs a CUDA
+#           toolkit of 12.4 or later
 #   sdist   the source archive, with the sources of dependencies in it
 #
-# They come to lie in dist/. Highway is inside, from the sources that scripts/fetch_deps.sh puts into .deps (done here where they are missing and
-# apt is there). Wheels get the tag of the oldest glibc that they run with, where auditwheel is there; a container of manylinux_2_28 makes it an old
-# one (docs/installing.md). --offline: packages of Python that building needs (scikit-build-core) are those of $PYTHON (default: python3).
+# The wheels go to dist/. They contain Highway, from the sources that scripts/fetch_deps.sh puts into .deps (done here
+# if they are missing and apt is available). If auditwheel is installed, wheels get the tag of the oldest glibc that
+# they run with; a manylinux_2_28 container makes that an old one (docs/installing.md). --offline: the Python packages
+# that building needs (scikit-build-core) are those of $PYTHON (default: python3).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
@@ -24,7 +26,10 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-[ ${#kinds[@]} -gt 0 ] || { echo "usage: scripts/wheels.sh [--offline] cpu|cuda|sdist ... [-- <option of cmake>...]" >&2; exit 2; }
+[ ${#kinds[@]} -gt 0 ] || {
+  echo "usage: scripts/wheels.sh [--offline] cpu|cuda|sdist ... [-- <option of cmake>...]" >&2
+  exit 2
+}
 defines=()
 for option in "$@"; do
   case $option in
@@ -36,7 +41,7 @@ done
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-# A virtual environment to build in. Offline it sees the packages that are there.
+# A virtual environment to build in. Offline it sees the installed packages.
 "$python" -m venv "$work/build"
 if [ -n "$offline" ]; then
   "$python" -c 'import site; print("\n".join(site.getsitepackages()))' >"$work/machine.pth"
@@ -52,8 +57,8 @@ build_wheel() {  # <folder of pyproject.toml> <option of pip>...
   local folder=$1 raw
   shift
   rm -rf "$work/raw" "$work/tagged"
-  "$work/build/bin/pip" wheel --no-cache-dir "${offline_pip[@]}" --wheel-dir "$work/raw" "$folder" -C cmake.define.DELTARELAY_SYSTEM_DEPS=OFF \
-    -C "cmake.define.DELTARELAY_DEPS_DIR=$PWD/.deps" "$@" "${defines[@]}"
+  "$work/build/bin/pip" wheel --no-cache-dir "${offline_pip[@]}" --wheel-dir "$work/raw" "$folder" \
+    -C cmake.define.DELTARELAY_SYSTEM_DEPS=OFF -C "cmake.define.DELTARELAY_DEPS_DIR=$PWD/.deps" "$@" "${defines[@]}"
   raw=$(ls "$work"/raw/*.whl)
   scripts/check_wheel.py "$raw"
   if "$work/build/bin/python" -c 'import auditwheel' 2>/dev/null; then
@@ -73,7 +78,8 @@ try_wheels() {  # <wheel>...: installs them in a fresh environment, imports and 
   rm -rf "$work/try"
   "$python" -m venv "$work/try"
   "$work/try/bin/pip" install --quiet --no-index --no-deps "$@"
-  (cd "$work" && try/bin/python -c 'import deltarelay; print("imported", deltarelay.__file__)' && try/bin/deltarelay info >/dev/null &&
+  (cd "$work" && try/bin/python -c 'import deltarelay; print("imported", deltarelay.__file__)' &&
+    try/bin/deltarelay info >/dev/null &&
     try/bin/python -m deltarelay verify "kda bf16 hv=2 dk=64 seqs=300,65 init final segments=2" -q)
 }
 
@@ -89,7 +95,7 @@ for kind in "${kinds[@]}"; do
       ;;
     cuda)
       build_wheel python/cuda
-      # Without a plain wheel beside it there is nothing to import it from.
+      # deltarelay-cuda is imported from the plain wheel, so it needs one.
       [ -n "$plain" ] || plain=$(ls -t dist/deltarelay-*.whl 2>/dev/null | head -1)
       if [ -n "$plain" ]; then try_wheels "$plain" "$made"; else echo "no plain wheel in dist/: not tried"; fi
       ;;

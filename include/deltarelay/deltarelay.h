@@ -1,34 +1,36 @@
-/* DeltaRelay: delta-rule linear attention (KDA and GDN) that keeps the whole machine busy on one long sequence.
+/* DeltaRelay: delta-rule linear attention (KDA and GDN). It keeps the whole machine busy on one long sequence.
  *
  * The life of a call:
  *
- *     dr_problem problem;  dr_problem_init(&problem);  ...what is asked: rule, operation, sizes, types, sequences...
- *     dr_plan_create(&problem, NULL, &plan);           validates, chooses backend, segments and tiling
- *     dr_plan_workspace_bytes(plan, &bytes);           scratch that the caller owns
- *     dr_execute(plan, &tensors, workspace, bytes, NULL);   as often as wanted, on new pointers
+ *     dr_problem problem;                              what to compute: rule, sizes, types, sequences
+ *     dr_problem_init(&problem);                       zero = default; then fill in the fields
+ *     dr_plan_create(&problem, NULL, &plan);           validate; choose backend, segments and tiling
+ *     dr_plan_workspace_bytes(plan, &bytes);           size of the scratch memory, which the caller owns
+ *     dr_execute(plan, &tensors, workspace, bytes, NULL);   repeat with new pointers as often as needed
  *     dr_plan_destroy(plan);
  *
- * Per sequence and value head, with the state S of shape DK x DV and every token t in order:
+ * For each sequence and value head, with a state S of shape DK x DV, and for every token t in order:
  *
  *     S <- diag(exp(g_t)) S;   r = v_t - S^T k_t;   S <- S + beta_t k_t r^T;   o_t = scale * S^T q_t
  *
- * KDA has one gate per key channel (g_t is a vector of DK), GDN one per head (g_t is a number).
+ * KDA has one gate per key channel (g_t is a vector of DK numbers). GDN has one gate per head (g_t is one number).
  *
  * Conventions
- *   - Structures carry their size first (set by the dr_*_init functions); a field that is zero has its default. The one
- *     field without a default is the layout of a state: [DV, DK] and [DK, DV] look alike when DK == DV.
- *   - Enumerations are int32_t. Sizes are in bytes where the name says so, else in elements. Reserved fields are zero.
- *   - A caller and a library of different versions from 0.2 on understand each other. A structure that is shorter than the
- *     library's (an older header) is accepted, and the missing fields are zero. A longer one (a newer header) is accepted
- *     while the bytes beyond are zero. Structures of 0.1 are refused. Structures that the library fills need their size set
- *     too; it fills as much of them as there is.
- *   - Every function that can fail returns a dr_status; dr_last_error() then says, for the calling thread, which argument
- *     was wrong, what was expected and what was found. A call that fails has written nothing.
- *   - The library prints nothing, changes no global state that affects results and reads no environment variable that does.
- *   - Plans for a CPU share a pool of threads, made when first needed (dr_options.parallel_for brings the caller's own). Its
- *     threads run on any CPU of the process, wherever their first caller was pinned. They end with the library: it can be
- *     unloaded once its plans are destroyed and no call is under way. A forked child gets a pool of its own. A process may exit
- *     while other threads execute.
+ *   - The first field of a structure is its size; the dr_*_init functions set it. A field that is zero has its default.
+ *     Only the layout of a state has no default, because [DV, DK] and [DK, DV] look alike when DK == DV.
+ *   - Enumerations are int32_t. A size is in bytes if its name says so, else in elements. Reserved fields must be zero.
+ *   - From version 0.2 on, a caller and a library of different versions work together. The library accepts a structure
+ *     that is shorter than its own (an older header) and takes the missing fields as zero. It accepts a longer one
+ *     (a newer header) if the extra bytes are zero. It refuses structures of version 0.1. Structures that the library
+ *     fills need their size set too; the library fills as many bytes as that size allows.
+ *   - Every function that can fail returns a dr_status. dr_last_error() then names the argument, what was expected and
+ *     what was found. The message belongs to the calling thread. A call that fails has written nothing.
+ *   - The library prints nothing. It has no global setting and reads no environment variable that affects results.
+ *   - Plans for a CPU share one pool of threads. The library creates the pool at first use, unless the caller supplies
+ *     its own (dr_options.parallel_for). The threads may run on every CPU of the process, even if the thread that
+ *     created them is pinned. They end when the library is unloaded. Unload the library only after its plans are
+ *     destroyed and no call is running. A forked child creates a new pool. A process may exit while other threads
+ *     execute plans.
  */
 #ifndef DELTARELAY_DELTARELAY_H_
 #define DELTARELAY_DELTARELAY_H_
@@ -56,149 +58,168 @@ extern "C" {
 
 /* ---- status ---------------------------------------------------------------------------------------------------- */
 
+/* Result of a call. */
 typedef int32_t dr_status;
 enum {
   DR_SUCCESS = 0,
-  DR_INVALID = 1,       /* the request contradicts itself or the contract: no backend could serve it */
-  DR_UNSUPPORTED = 2,   /* the request is valid, but the backend that was asked for (or every one) declines it */
-  DR_OUT_OF_MEMORY = 3, /* host memory for a plan could not be had */
+  DR_INVALID = 1,       /* the request contradicts itself or breaks a rule of this header; no backend can serve it */
+  DR_UNSUPPORTED = 2,   /* the request is valid, but the requested backend (or every backend) declines it */
+  DR_OUT_OF_MEMORY = 3, /* an allocation of host memory failed */
   DR_DEVICE_ERROR = 4,  /* the device reported an error */
-  DR_INTERNAL = 5       /* a defect of the library */
+  DR_INTERNAL = 5       /* a defect of the library; please report it */
 };
 
-/* A short name such as "invalid". Never NULL. */
+/* Returns a short name such as "invalid". Never NULL; the text lives as long as the library. */
 DR_API const char* dr_status_string(dr_status status);
-/* The message of the last failure on this thread: argument, expected, found. Empty after a success. Never NULL. */
+
+/* Returns the message of the last call on this thread if that call failed, else "". The message names the argument,
+ * what was expected and what was found. Never NULL. The text belongs to the library and changes with the thread's next
+ * call that returns a dr_status. */
 DR_API const char* dr_last_error(void);
-/* Version of the library that is loaded, as DR_VERSION is of the header. */
+
+/* Returns the version of the loaded library, encoded like DR_VERSION, which is the version of this header. */
 DR_API int32_t dr_version(void);
-/* Version, compiler, instruction sets and GPU architectures that were built in. Never NULL. */
+
+/* Returns one line: version, compiler, instruction sets that this machine can use, GPU architectures of the build.
+ * Never NULL; the text lives as long as the library. */
 DR_API const char* dr_build_info(void);
 
-/* ---- what is asked --------------------------------------------------------------------------------------------- */
+/* ---- problem: what to compute ---------------------------------------------------------------------------------- */
 
-enum {             /* dr_problem.rule: which recurrence */
-       DR_KDA = 1, /* a gate per key channel */
-       DR_GDN = 2  /* a gate per head */
+/* dr_problem.rule: which recurrence. */
+enum {
+  DR_KDA = 1, /* one gate per key channel */
+  DR_GDN = 2  /* one gate per head */
 };
 
-/* dr_problem.op: what to do with it. This version of the library runs DR_FORWARD; it answers the others with
- * DR_UNSUPPORTED. Their numbers are settled here, so that they never change. */
+/* dr_problem.op: which operation. This version of the library runs DR_FORWARD and answers the others with
+ * DR_UNSUPPORTED. The numbers of the others are reserved here and will not change. */
 enum {
   DR_FORWARD = 0,     /* outputs and final states */
   DR_BACKWARD = 1,    /* gradients */
-  DR_CHUNK_LOCAL = 2, /* stage: what needs no state */
+  DR_CHUNK_LOCAL = 2, /* stage: everything that needs no state */
   DR_STATE_PASS = 3,  /* stage: the state at the start of every chunk */
-  DR_OUTPUTS = 4,     /* stage: outputs from those states */
-  DR_SUMMARY = 5,     /* stage: (M, B) of segments */
-  DR_CARRY = 6,       /* stage: the ordered fold of summaries */
+  DR_OUTPUTS = 4,     /* stage: outputs from the states of DR_STATE_PASS */
+  DR_SUMMARY = 5,     /* stage: transitions (M, B) of segments */
+  DR_CARRY = 6,       /* stage: the ordered fold of transitions */
   DR_STEP = 7,        /* decode: a few tokens of every sequence */
   DR_COMMIT = 8       /* decode: replay of accepted tokens into the states */
 };
 
-enum { /* element types; 0 is a default that depends on the field */
-       DR_FP32 = 1,
-       DR_BF16 = 2,
-       DR_FP16 = 3,
-       DR_INT32 = 4,
-       DR_INT64 = 5
+/* Element types. In a dtype field, 0 means the default of that field. */
+enum { DR_FP32 = 1, DR_BF16 = 2, DR_FP16 = 3, DR_INT32 = 4, DR_INT64 = 5 };
+
+/* dr_problem.gate_form: how the library reads g. All logarithms are natural.
+ *
+ * The library does not check gate values. A log-decay above 0, a decay outside [0, 1] or a NaN makes results
+ * unspecified (inf and NaN included) for its sequence and value head: o, checkpoints and the final state, from the
+ * 64-token chunk that contains the gate on. Earlier chunks, other heads and other sequences keep their bits, and no
+ * memory outside the tensors is read or written. The same holds for a NaN or inf in any other input, for the value
+ * heads that read it. */
+enum {
+  DR_GATE_LOG = 0,          /* g is the log-decay, <= 0; -inf forgets exactly */
+  DR_GATE_LINEAR = 1,       /* g is the decay in [0, 1]; 0 forgets exactly */
+  DR_GATE_RAW_SOFTPLUS = 2, /* log-decay = -exp(a_log) * softplus(g + dt_bias) */
+  DR_GATE_RAW_BOUNDED = 3   /* log-decay = lower_bound * sigmoid(exp(a_log) * (g + dt_bias)) */
 };
 
-/* Gates outside these ranges (a log-decay above 0, a decay outside [0, 1], NaN) are not looked for. They make the results of
- * their sequence and value head (o, final state, checkpoints) unspecified, inf and NaN included, from the 64-token chunk on
- * that they lie in. Nothing else is touched: what lies before it, other heads and other sequences keep their bits, and nothing is
- * read or written out of bounds. The same holds of other inputs that are NaN or inf, for the value heads that read them. */
-enum {                           /* dr_problem.gate_form: how g is to be read; natural logarithm throughout */
-       DR_GATE_LOG = 0,          /* g is the log-decay, <= 0; -inf forgets exactly */
-       DR_GATE_LINEAR = 1,       /* g is the decay in [0, 1]; 0 forgets exactly */
-       DR_GATE_RAW_SOFTPLUS = 2, /* log-decay = -exp(a_log) * softplus(g + dt_bias) */
-       DR_GATE_RAW_BOUNDED = 3   /* log-decay = lower_bound * sigmoid(exp(a_log) * (g + dt_bias)) */
+/* dr_problem.beta_form: how the library reads beta. */
+enum {
+  DR_BETA_VALUE = 0,      /* beta is the write strength */
+  DR_BETA_LOGIT = 1,      /* write strength = sigmoid(beta) */
+  DR_BETA_TWICE_LOGIT = 2 /* write strength = 2 * sigmoid(beta); allows negative eigenvalues of I - beta k k^T */
 };
 
-enum {                         /* dr_problem.beta_form */
-       DR_BETA_VALUE = 0,      /* the write strength itself */
-       DR_BETA_LOGIT = 1,      /* sigmoid(beta) */
-       DR_BETA_TWICE_LOGIT = 2 /* 2 * sigmoid(beta): negative eigenvalues */
+/* dr_state.layout: order of the axes of a state. 0 is invalid on purpose: the layout has no default. */
+enum {
+  DR_STATE_VALUE_MAJOR = 1, /* [slot, HV, DV, DK]: DK innermost, as serving engines keep it */
+  DR_STATE_KEY_MAJOR = 2    /* [slot, HV, DK, DV]: DV innermost */
 };
 
-enum {                           /* dr_state.layout; 0 is invalid on purpose */
-       DR_STATE_VALUE_MAJOR = 1, /* [slot, HV, DV, DK]: DK innermost, what serving engines keep */
-       DR_STATE_KEY_MAJOR = 2    /* [slot, HV, DK, DV]: DV innermost */
+/* dr_state.use: how sequences and checkpoints find their state in the pool. */
+enum {
+  DR_STATE_NONE = 0, /* no states of this kind */
+  DR_STATE_ROWS = 1, /* row n belongs to sequence n; for checkpoints, row r belongs to checkpoint r */
+  DR_STATE_SLOTS = 2 /* an index array names the slot; a negative index or null_index reads zero and writes nothing */
 };
 
-enum { /* dr_state.use */
-       DR_STATE_NONE = 0,
-       DR_STATE_ROWS = 1, /* row n belongs to sequence n (checkpoints: row r to checkpoint r) */
-       DR_STATE_SLOTS = 2 /* an index array names the slot; negative or null_index: read zero, write nothing */
+/* dr_problem.checkpoints: which states inside a sequence are written. Checkpoints never change the bits of o or of the
+ * final states. */
+enum {
+  DR_CHECKPOINTS_NONE = 0,  /* no checkpoints */
+  DR_CHECKPOINTS_EVERY = 1, /* after n, 2n, ... tokens of each sequence (n = checkpoint_every) */
+  DR_CHECKPOINTS_LIST = 2,  /* after the token counts listed for each sequence */
+  DR_CHECKPOINTS_CHUNKS = 3 /* at the START of each 64-token chunk (FLA calls these states h) */
 };
 
-enum { /* dr_problem.checkpoints: states inside a sequence, a side product that never moves the bits of the chain */
-       DR_CHECKPOINTS_NONE = 0,
-       DR_CHECKPOINTS_EVERY = 1, /* after n, 2n, ... tokens of each sequence (n = checkpoint_every) */
-       DR_CHECKPOINTS_LIST = 2,  /* after the token counts listed for each sequence */
-       DR_CHECKPOINTS_CHUNKS = 3 /* at the START of each 64-token chunk (what FLA calls h) */
-};
-
-/* Where the elements of one tensor lie. Strides are in elements; 0 means contiguous in the order of the shape, outside the
- * strides that are given. The innermost (feature) stride is 1. No element may have two indices. The stride of an axis with
- * one index is not used. */
+/* Where the elements of one tensor lie. Strides are in elements. A stride of 0 means contiguous: the axis steps over
+ * everything inside it, given strides included. The innermost (feature) stride is always 1. Two indices must never name
+ * the same element. The stride of an axis with one index is not used. */
 typedef struct dr_layout {
-  int64_t token;
-  int64_t head;
-  int64_t sequence; /* batched problems only: distance between sequences */
-  int32_t
-      alignment_bytes; /* promised of the pointer, a power of two. 0: 16 bytes; of beta and of the gate of GDN, which
-                              are often slices of a projection, the size of an element */
-  int32_t reserved;
+  int64_t token;           /* from one token to the next */
+  int64_t head;            /* from one head to the next */
+  int64_t sequence;        /* from one sequence to the next; batched problems only */
+  int32_t alignment_bytes; /* the caller promises that the pointer is a multiple of this power of two. 0 means 16; for
+                              beta and the GDN gate, often slices of a projection, 0 means the size of an element */
+  int32_t reserved;        /* zero */
 } dr_layout;
 
-/* A pool of states. The two inner axes are contiguous. */
+/* A pool of states, which the caller owns. The two inner axes are contiguous. */
 typedef struct dr_state {
   int32_t use;             /* DR_STATE_NONE, _ROWS or _SLOTS */
-  int32_t layout;          /* required when used */
-  int32_t dtype;           /* default DR_FP32; arithmetic is fp32 inside whatever is stored */
-  int32_t index_dtype;     /* of the index array: DR_INT32 (default) or DR_INT64 */
+  int32_t layout;          /* DR_STATE_VALUE_MAJOR or _KEY_MAJOR; required unless use is DR_STATE_NONE */
+  int32_t dtype;           /* stored type, default DR_FP32; arithmetic is fp32 for every stored type */
+  int32_t index_dtype;     /* type of the index array: DR_INT32 (default) or DR_INT64 */
   int64_t num_slots;       /* states in the pool; default: one per sequence (or per checkpoint) */
   int64_t stride_slot;     /* elements; default HV * DK * DV */
   int64_t stride_head;     /* elements; default DK * DV */
-  int32_t has_null_index;  /* nonzero: null_index below is a null slot too */
-  int32_t alignment_bytes; /* promised of the pool's pointer, a power of two; 0: 16 bytes */
-  int64_t null_index;
-  int64_t reserved[4];
+  int32_t has_null_index;  /* nonzero: null_index names a null slot too */
+  int32_t alignment_bytes; /* the caller promises that the pool's pointer is a multiple of it, a power of two; 0: 16 */
+  int64_t null_index;      /* used when has_null_index is nonzero, else 0 */
+  int64_t reserved[4];     /* zero */
 } dr_state;
 
-/* What an operation needs beyond the forward hangs on structures of its own. They are declared here and defined by the
- * version that runs the operation; until then their pointers are NULL. docs/contract.md has their design. */
-typedef struct dr_chunks dr_chunks;               /* stages: chunk length, wanted intermediates, their types */
-typedef struct dr_backward dr_backward;           /* wanted gradients, their types and layouts, tape */
-typedef struct dr_steps dr_steps;                 /* decode: most tokens a call, drafts, journal */
+/* Structures of the operations other than DR_FORWARD. This version only declares them: the version that runs an
+ * operation will define its structure. Until then their pointers must be NULL. docs/contract.md describes the design.
+ * */
+typedef struct dr_chunks dr_chunks;               /* stages: chunk length, requested intermediates, their types */
+typedef struct dr_backward dr_backward;           /* requested gradients, their types and layouts, tape */
+typedef struct dr_steps dr_steps;                 /* decode: largest token count of a call, drafts, journal */
 typedef struct dr_intermediates dr_intermediates; /* tensors of the stages */
 typedef struct dr_gradients dr_gradients;         /* tensors of the backward */
 typedef struct dr_drafts dr_drafts;               /* tensors of decode steps */
 
+/* What to compute, without pointers to tensors. Call dr_problem_init, then set the fields that differ from their
+ * default. The caller owns the structure; dr_plan_create copies what it needs.
+ *
+ * Packed sequences: the tensors have num_tokens rows, and sequence n owns rows [seq_offsets[n], seq_offsets[n+1]).
+ * Offsets start at 0, never decrease and end at or before num_tokens. Rows after the last offset get zero outputs.
+ * Only dr_plan_create reads seq_offsets.
+ *
+ * Lengths at execution: seq_offsets is NULL and seq_len is 0. Each dr_execute then needs dr_tensors.seq_offsets.
+ * num_tokens and num_seqs are upper bounds, which fix the workspace and the tiling. dr_tensors.num_tokens and num_seqs
+ * give the rows and sequences of one call.
+ *
+ * Batched sequences: seq_len > 0, and the tensors are [num_seqs, seq_len, ...] with one sequence per row. num_tokens is
+ * 0 or num_seqs * seq_len.
+ *
+ * Sequences of length 0 and 1 are legal. */
 typedef struct dr_problem {
-  uint32_t size; /* sizeof(dr_problem) */
-  int32_t rule;  /* DR_KDA or DR_GDN */
-  int32_t op;    /* DR_FORWARD */
-  int32_t reserved;
+  uint32_t size;    /* sizeof(dr_problem) */
+  int32_t rule;     /* DR_KDA or DR_GDN */
+  int32_t op;       /* DR_FORWARD */
+  int32_t reserved; /* zero */
 
-  /* Sequences. Packed: tensors have num_tokens rows, sequence n owns rows [seq_offsets[n], seq_offsets[n+1]); offsets start
-   * at 0, never decrease and end at or before num_tokens; rows after the last offset give zero outputs. seq_offsets is read
-   * during dr_plan_create only. When it is NULL (and seq_len is 0) the lengths are known only to dr_execute, which then
-   * needs dr_tensors.seq_offsets; num_tokens and num_seqs are upper bounds that fix workspace and tiling, and
-   * dr_tensors.num_tokens and num_seqs say how many rows and sequences a call really has.
-   * Batched: seq_len > 0; tensors are [num_seqs, seq_len, ...], one sequence a row; num_tokens is 0 or num_seqs * seq_len.
-   * Lengths 0 and 1 are legal. */
-  int64_t num_seqs; /* 1 to 65,536: the bound, with that of heads, lets every call be planned within milliseconds */
-  int64_t num_tokens;
-  int64_t seq_len;
-  const void* seq_offsets;   /* host memory, num_seqs + 1 entries */
-  int32_t seq_offsets_dtype; /* DR_INT32 (default) or DR_INT64; also of dr_tensors.seq_offsets */
+  int64_t num_seqs;          /* 1 to 65,536; this bound and the bound on heads keep planning within milliseconds */
+  int64_t num_tokens;        /* T, rows of the packed tensors */
+  int64_t seq_len;           /* 0: packed; above 0: batched, tokens of every sequence */
+  const void* seq_offsets;   /* host memory, num_seqs + 1 entries; NULL: see above */
+  int32_t seq_offsets_dtype; /* type of seq_offsets here and in dr_tensors: DR_INT32 (default) or DR_INT64 */
 
   int32_t heads_qk; /* HQK, 1 to 65,536 */
   int32_t heads_v;  /* HV, 1 to 65,536, a multiple of HQK: value head h reads query/key head h / (HV / HQK) */
-  int32_t dk;       /* key width, 1..256 */
-  int32_t dv;       /* value width, 1..512 */
+  int32_t dk;       /* DK, width of a key head, 1 to 256 */
+  int32_t dv;       /* DV, width of a value head, 1 to 512 */
 
   int32_t dtype;         /* of q, k, v; default DR_FP32 */
   int32_t dtype_o;       /* default: dtype */
@@ -207,164 +228,183 @@ typedef struct dr_problem {
   int32_t dtype_a_log;   /* default DR_FP32 */
   int32_t dtype_dt_bias; /* default DR_FP32 */
 
-  int32_t gate_form;
-  int32_t beta_form;
-  int32_t l2norm;      /* nonzero: q and k are scaled by rsqrt(sum of squares + 1e-6) first */
-  int32_t scale_given; /* zero: scale is DK^-1/2 */
-  float scale;
-  float lower_bound; /* raw bounded gate: finite, < 0 */
-  float gate_floor;  /* log and linear gates: a promise that log-decays are >= this (< 0); lower ones are raised to it.
-                        0: none */
+  int32_t gate_form;   /* DR_GATE_* */
+  int32_t beta_form;   /* DR_BETA_* */
+  int32_t l2norm;      /* nonzero: q and k are first multiplied by rsqrt(sum of squares + 1e-6) */
+  int32_t scale_given; /* zero: scale is DK^-1/2; nonzero: the field scale counts */
+  float scale;         /* factor on q; finite */
+  float lower_bound;   /* raw bounded gate: finite, below 0 */
+  float gate_floor;    /* log and linear gates: promise that log-decays are >= this number, which is below 0. Lower
+                          log-decays are raised to it. 0: no promise */
 
   dr_layout layout_q, layout_k; /* [T, HQK, DK] */
   dr_layout layout_v, layout_o; /* [T, HV, DV] */
   dr_layout layout_g;           /* [T, HV, DK] (KDA) or [T, HV] (GDN) */
   dr_layout layout_beta;        /* [T, HV] */
 
-  dr_state initial;
-  dr_state final;       /* may be the same memory as initial, slot for slot */
-  int32_t initial_mask; /* nonzero: dr_tensors.has_initial tells for each sequence whether its initial state counts */
+  dr_state initial;     /* states before the first token; DR_STATE_NONE: zero */
+  dr_state final;       /* states after the last token; may be the same memory as initial, slot for slot */
+  int32_t initial_mask; /* nonzero: dr_tensors.has_initial says for each sequence whether to read its initial state */
 
-  int32_t checkpoints;
+  int32_t checkpoints;      /* DR_CHECKPOINTS_* */
   int64_t checkpoint_every; /* DR_CHECKPOINTS_EVERY: a multiple of 16 */
-  dr_state checkpoint; /* rows are in sequence order: EVERY has floor(len / n) for a sequence, CHUNKS ceil(len / 64),
-                               LIST what dr_tensors.checkpoint_offsets says */
+  dr_state checkpoint;      /* rows are in sequence order. Rows per sequence: EVERY floor(len / n), CHUNKS
+                               ceil(len / 64), LIST as dr_tensors.checkpoint_offsets says */
 
-  const dr_chunks* chunks; /* NULL, as are the next two */
-  const dr_backward* backward;
-  const dr_steps* steps;
+  const dr_chunks* chunks;     /* NULL in this version */
+  const dr_backward* backward; /* NULL in this version */
+  const dr_steps* steps;       /* NULL in this version */
 } dr_problem;
 
-/* The init functions zero a structure and state its size. They are compiled into the caller, who alone knows how large its
- * structure is. */
+/* Sets every field to zero and then the size. Like all dr_*_init functions it is compiled into the caller, because only
+ * the caller knows the size of its own structure. */
 static inline void dr_problem_init(dr_problem* problem) {
   memset(problem, 0, sizeof *problem);
   problem->size = (uint32_t)sizeof *problem;
 }
 
-/* ---- devices: facts as data, so that a plan for an absent device can be made and read --------------------------- */
+/* ---- devices: facts as data, so a plan can be made and read for a device that is not here ---------------------- */
 
+/* dr_device.kind */
 enum { DR_DEVICE_CPU = 1, DR_DEVICE_CUDA = 2 };
 
+/* Facts about a device. The planner uses nothing else about a machine. */
 typedef struct dr_device {
-  uint32_t size;
+  uint32_t size;              /* sizeof(dr_device) */
   int32_t kind;               /* DR_DEVICE_CPU or DR_DEVICE_CUDA */
-  char name[32];              /* "cpu"; "h200", ...: a model; "cuda:0", ...: a GPU of this machine */
-  char model[64];             /* as its maker calls it; "": not known */
-  int32_t units;              /* threads of a CPU, multiprocessors of a GPU; 1 to 65,536 */
-  int32_t compute_capability; /* 90 for 9.0; 0 on a CPU */
-  int64_t l1_bytes;           /* per unit: L1 data cache, or shared memory */
-  int64_t l2_bytes;
-  int32_t bytes_per_ns; /* memory bandwidth in GB/s; 0: no memory term */
-  int32_t flops_per_ns; /* of a CPU: fp32 GFLOP/s of one unit; 0: not known */
+  char name[32];              /* "cpu"; "h200", ...: a GPU model; "cuda:0", ...: a GPU of this machine */
+  char model[64];             /* name given by the manufacturer; "": unknown */
+  int32_t units;              /* threads of a CPU or multiprocessors of a GPU; 1 to 65,536 */
+  int32_t compute_capability; /* 90 for 9.0; 0 for a CPU */
+  int64_t l1_bytes;           /* L1 data cache or shared memory of one unit */
+  int64_t l2_bytes;           /* L2 cache */
+  int32_t bytes_per_ns;       /* memory bandwidth in GB/s; 0: the cost model ignores memory traffic */
+  int32_t flops_per_ns;       /* CPU: fp32 GFLOP/s of one unit; 0: unknown */
 } dr_device;
 
+/* Sets every field to zero and then the size. */
 static inline void dr_device_init(dr_device* device) {
   memset(device, 0, sizeof *device);
   device->size = (uint32_t)sizeof *device;
 }
 
-/* Known devices: 0 is this machine's CPU, then a table of GPU models, then the GPUs that are here, named "cuda:0", "cuda:1", ...
- * (none where there is no driver). dr_device_find also takes "cuda", the calling thread's current one.
+/* Returns the number of known devices: this machine's CPU (index 0), then a table of GPU models, then the GPUs of this
+ * machine, named "cuda:0", "cuda:1", ... (none without a driver).
  *
- * Units of this machine's CPU are what the process may use, whichever thread asks: the CPUs of its main thread's affinity, at most
- * what the quota of its cgroups (version 1 or 2) pays for, rounded up. The affinity is asked by each of these calls and for each
- * plan without dr_options.device, the quota once. A host that pins its main thread, or that wants the same plans wherever it runs
- * (with dr_options.invariant the same bits: the grain goes by the units), states facts of its own. */
+ * The units of this machine's CPU are the CPUs that the process may use, whichever thread asks: the affinity of the
+ * main thread, limited by the cgroup quota (version 1 or 2), rounded up. The library reads the affinity in each call of
+ * the dr_device functions and for each plan without dr_options.device; it reads the quota once. If a program pins its
+ * main thread, or needs the same plans on every machine, it should pass its own facts in dr_options.device. With
+ * dr_options.invariant the same bits need the same units, because the units set the grain. */
 DR_API int32_t dr_device_count(void);
+
+/* Fills `device` with the facts of device `index`. Returns DR_INVALID if the index is not in [0, dr_device_count()). */
 DR_API dr_status dr_device_get(int32_t index, dr_device* device);
+
+/* Fills `device` with the facts of the device `name`. "cuda" means the current GPU of the calling thread. Returns
+ * DR_INVALID for an unknown name. */
 DR_API dr_status dr_device_find(const char* name, dr_device* device);
 
-/* What the stages of one variant of a backend cost one unit of a device, at DK = DV = 128, for one rule and operation. The
- * planner works with these numbers, in whole nanoseconds. */
+/* Cost of the stages of one backend and variant on one unit of a device, at DK = DV = 128, for one rule and operation.
+ * The planner works with these numbers, in whole nanoseconds. */
 typedef struct dr_costs {
-  uint32_t size;
-  int32_t rule;
-  int32_t op;
-  int32_t measured;           /* nonzero: on a device of this model; else estimated from measurements on another */
+  uint32_t size;              /* sizeof(dr_costs) */
+  int32_t rule;               /* DR_KDA or DR_GDN */
+  int32_t op;                 /* DR_FORWARD */
+  int32_t measured;           /* nonzero: measured on this model; 0: estimated from measurements on another model */
   char backend[24];           /* "cpu", "cuda-sm90", ... */
-  char variant[24];           /* "" where the backend has one */
-  char measured_on[40];       /* the model on which the numbers were taken */
-  int32_t chunk;              /* tokens a chunk */
-  int32_t emit_ns;            /* per chunk and head */
-  int32_t summarize_ns;       /* per chunk and head, M and B */
-  int32_t local_ns;           /* part of emit_ns that is repeated when value columns are spread over units */
-  int32_t summarize_local_ns; /* the same of summarize_ns */
+  char variant[24];           /* "" if the backend has one variant only */
+  char measured_on[40];       /* model on which the numbers were measured */
+  int32_t chunk;              /* tokens per chunk */
+  int32_t emit_ns;            /* emit, per chunk and head */
+  int32_t summarize_ns;       /* summarize (M and B), per chunk and head */
+  int32_t local_ns;           /* part of emit_ns that every unit repeats when value columns are spread over units */
+  int32_t summarize_local_ns; /* the same part of summarize_ns */
   int32_t carry_ns;           /* latency of one fold */
-  int32_t carry_unit_ns;      /* one unit's time for one fold of one head */
-  int32_t split_ns;           /* extra launches and barriers of a split plan */
+  int32_t carry_unit_ns;      /* time of one unit for one fold of one head */
+  int32_t split_ns;           /* extra launches and barriers of a plan that cuts sequences */
   int32_t item_ns;            /* start-up of one work item */
-  int32_t emit_bytes;         /* memory traffic per chunk and head */
-  int32_t summarize_bytes;
-  int32_t prepare_ns; /* per chunk and head, of a step before the phases; 0: part of emit and summarize */
+  int32_t emit_bytes;         /* memory traffic of emit, per chunk and head */
+  int32_t summarize_bytes;    /* memory traffic of summarize, per chunk and head */
+  int32_t prepare_ns;         /* separate prepare step, per chunk and head; 0: part of emit and summarize */
 } dr_costs;
 
+/* Sets every field to zero and then the size. */
 static inline void dr_costs_init(dr_costs* costs) {
   memset(costs, 0, sizeof *costs);
   costs->size = (uint32_t)sizeof *costs;
 }
 
-/* The costs that plans for this device are made with. Those of the cpu backend were measured on an Arm Neoverse-V1; for another
- * model they are scaled by flops_per_ns where that is known, which it is if the caller states it (`deltarelay calibrate` measures
- * it, and costs). `variant` NULL or "": of a backend that has one. A caller who knows
- * better passes its own by dr_options.costs. */
+/* Fills `costs` with the costs that the planner uses for `device`. A backend with one variant takes `variant` NULL or
+ * "". Returns DR_INVALID if the backend or its variant has no costs on this kind of device.
+ *
+ * The costs of the cpu backend were measured on an Arm Neoverse-V1. For another CPU the library scales them by
+ * flops_per_ns, if the caller states it. `deltarelay calibrate` measures flops_per_ns and the costs. A caller with
+ * better numbers passes them in dr_options.costs. */
 DR_API dr_status dr_device_costs(const dr_device* device, const char* backend, const char* variant, int32_t rule,
                                  int32_t op, dr_costs* costs);
 
-/* ---- how it is to be done -------------------------------------------------------------------------------------- */
+/* ---- options: how to compute it -------------------------------------------------------------------------------- */
 
-enum {                        /* dr_options.segments */
-       DR_SEGMENTS_AUTO = 0,  /* the planner cuts where its model gains */
-       DR_SEGMENTS_OFF = 1,   /* every sequence whole */
-       DR_SEGMENTS_COUNT = 2, /* segment_value segments in every sequence that has so many chunks; others stay whole,
-                                 all of them where none has */
-       DR_SEGMENTS_LENGTH = 3 /* segments of segment_value tokens, a multiple of the chunk */
+/* dr_options.segments: where sequences are cut. */
+enum {
+  DR_SEGMENTS_AUTO = 0,  /* the planner cuts where its cost model predicts a gain */
+  DR_SEGMENTS_OFF = 1,   /* no sequence is cut */
+  DR_SEGMENTS_COUNT = 2, /* a sequence with at least segment_value chunks is cut into segment_value segments; a shorter
+                            one stays whole */
+  DR_SEGMENTS_LENGTH = 3 /* segments of segment_value tokens, a multiple of the chunk */
 };
 
-/* Truncated: a segment's transition whose norm is known to be at most e^carry_log_decay may be taken as 0. The state behind
- * it is then off by no more than that part of the state ahead of it. Needs problem.l2norm and a sigmoid form of beta, with
- * which no token makes a state grow. Whether anything is dropped depends on the values and on where the plan cuts; backends
- * that never drop (cpu, reference) take it as exact. */
-enum { /* dr_options.carry */
-       DR_CARRY_EXACT = 0,
-       DR_CARRY_TRUNCATED = 1
+/* dr_options.carry: may old history be dropped? With DR_CARRY_TRUNCATED a transition whose norm is at most
+ * e^carry_log_decay may be taken as 0. The error of the next state is then at most that fraction of the previous state.
+ * Truncation needs problem.l2norm and a sigmoid form of beta; with both, no token makes a state grow. Whether anything
+ * is dropped depends on the values and on the cuts of the plan. The cpu and reference backends never drop anything and
+ * treat DR_CARRY_TRUNCATED as exact. */
+enum { DR_CARRY_EXACT = 0, DR_CARRY_TRUNCATED = 1 };
+
+/* dr_options.math: how products may round. */
+enum {
+  DR_MATH_DEFAULT = 0, /* within the tolerances of docs/numerics.md */
+  DR_MATH_TF32 = 1     /* cuda-sm80, fp32 data: one TF32 product (11-bit factors) instead of three; less exact */
 };
 
-enum {                      /* dr_options.math: what products may round to */
-       DR_MATH_DEFAULT = 0, /* within the tolerances of docs/numerics.md */
-       DR_MATH_TF32 = 1     /* cuda-sm80, fp32 data: one product of 11 bits a factor instead of three. Less exact */
-};
-
-/* Runs body(context, i) for every i in [0, count), on any threads, and returns when all are done. */
+/* The work of one parallel loop: the library passes a function that handles index i. */
 typedef void (*dr_parallel_body)(void* context, int64_t i);
+/* A caller's thread pool: calls body(context, i) for every i in [0, count), on any threads, and returns when all calls
+ * have returned. `pool` is dr_options.parallel_pool. */
 typedef void (*dr_parallel_for)(void* pool, int64_t count, dr_parallel_body body, void* context);
 
-/* A plan for a device that is not here can be read, not executed. A "cuda:N" is here if its units and capability are those of
- * the GPU; what it costs is the caller's to say. A CPU is here whatever its facts: they decide how work is cut, and on how many
- * threads it runs (units, at most 4096) where `threads` is 0. */
+/* How to compute. Call dr_options_init, then set the fields that differ from their default. The caller owns the
+ * structure and what its pointers name; a plan keeps only parallel_for and parallel_pool.
+ *
+ * A plan for a device that is not here can be read but not executed. A "cuda:N" is here if its units and compute
+ * capability equal those of that GPU; the caller may change its other facts and its costs. A CPU is always here,
+ * whatever its facts are. The facts of a CPU decide how work is cut and, if `threads` is 0, on how many threads it runs
+ * (one per unit, at most 4096). */
 typedef struct dr_options {
-  uint32_t size;
-  int32_t segments;
-  int64_t segment_value;
-  const char* backend; /* NULL: the first that accepts */
-  const char* isa;     /* cpu: an instruction set by name; NULL: the best one that this machine has */
-  const char* variant; /* a backend's way to do it: "fused" or "prepared" (cuda-sm90); NULL: the fastest by the model */
-  const char* policy;  /* NULL or "deltarelay"; or how another system would cut: "fla", "cula-sm100", ... */
-  const dr_device* device; /* NULL: this machine's CPU, or its current GPU when `backend` is one for CUDA */
-  int32_t threads;         /* 0: as many as the device has units */
-  int32_t invariant;       /* nonzero: output bits of a sequence do not depend on the rest of the batch */
-  int32_t carry;
-  float carry_log_decay;  /* DR_CARRY_TRUNCATED: natural logarithm, -80 to below 0; 0: -16. Else 0 */
-  const int32_t* columns; /* reference backend: only these value columns are computed, others are left as they are */
-  int32_t num_columns;
-  int32_t math;
-  const dr_costs* costs; /* own costs, which replace the library's for their backend, variant, rule and operation */
-  int32_t num_costs;     /* entries, costs[0].size bytes apart */
-  int32_t reserved;
-  dr_parallel_for parallel_for; /* NULL: a pool of the library's own, made when first needed */
-  void* parallel_pool;
+  uint32_t size;                /* sizeof(dr_options) */
+  int32_t segments;             /* DR_SEGMENTS_* */
+  int64_t segment_value;        /* for DR_SEGMENTS_COUNT and _LENGTH */
+  const char* backend;          /* a name from dr_backend_name; NULL: the first backend that accepts the problem */
+  const char* isa;              /* cpu backend: a name from dr_isa_name; NULL: the best one of this machine */
+  const char* variant;          /* cuda-sm90: "fused" or "prepared"; NULL: the faster one by the cost model */
+  const char* policy;           /* NULL or "deltarelay"; or another system's rule for cuts: "fla", "cula-sm100", ... */
+  const dr_device* device;      /* NULL: this machine's CPU, or its current GPU if `backend` is a CUDA backend */
+  int32_t threads;              /* CPU threads; 0: one per unit of the device */
+  int32_t invariant;            /* nonzero: the output bits of a sequence do not depend on the rest of the batch */
+  int32_t carry;                /* DR_CARRY_* */
+  float carry_log_decay;        /* DR_CARRY_TRUNCATED: natural logarithm, from -80 to below 0; 0 means -16. Else 0 */
+  const int32_t* columns;       /* reference backend: compute only these value columns; others keep their contents */
+  int32_t num_columns;          /* entries of columns */
+  int32_t math;                 /* DR_MATH_* */
+  const dr_costs* costs;        /* replace the library's costs for their backend, variant, rule and operation */
+  int32_t num_costs;            /* entries of costs, which lie costs[0].size bytes apart */
+  int32_t reserved;             /* zero */
+  dr_parallel_for parallel_for; /* NULL: a pool of the library, created at first use */
+  void* parallel_pool;          /* passed to parallel_for; must live as long as the plan */
 } dr_options;
 
+/* Sets every field to zero and then the size. */
 static inline void dr_options_init(dr_options* options) {
   memset(options, 0, sizeof *options);
   options->size = (uint32_t)sizeof *options;
@@ -372,139 +412,174 @@ static inline void dr_options_init(dr_options* options) {
 
 /* ---- plans ----------------------------------------------------------------------------------------------------- */
 
-/* Immutable; may be shared between threads; keeps no pointer into the problem or the options but parallel_pool. */
+/* How a problem will be computed. A plan is immutable, and threads may share it. It keeps no pointer into the problem
+ * or the options except parallel_pool. */
 typedef struct dr_plan dr_plan;
 
-/* A problem within the limits of its fields is planned within 50 ms on a core of a server, or refused. Refused for size (DR_UNSUPPORTED) are
- * more than 2^30 chunks, forced cuts into more than 262,144 segments beyond the first of each sequence, and sizes and device
- * facts whose product the cost model cannot hold. */
+/* Validates the problem and the options (NULL: all defaults), chooses backend, segments and tiling, and writes a new
+ * plan to `*plan`. The caller owns the plan and frees it with dr_plan_destroy. For a GPU of this machine, the call also
+ * loads every kernel that the plan may launch.
+ *
+ * A problem within the limits of its fields takes at most 50 ms on a server core. DR_UNSUPPORTED is returned for more
+ * than 2^30 chunks, for forced cuts into more than 262,144 segments beyond the first of each sequence, and for sizes
+ * and device facts whose product overflows the cost model. On failure `*plan` is not changed. */
 DR_API dr_status dr_plan_create(const dr_problem* problem, const dr_options* options, dr_plan** plan);
-DR_API void dr_plan_destroy(dr_plan* plan); /* NULL is fine */
+
+/* Frees a plan. NULL is allowed. No call on this plan may be in progress. Work on a stream continues.
+ * */
+DR_API void dr_plan_destroy(dr_plan* plan);
+
+/* Writes the size of the workspace that dr_execute needs. May be 0. */
 DR_API dr_status dr_plan_workspace_bytes(const dr_plan* plan, size_t* bytes);
 
+/* The main decisions of a plan, as numbers. */
 typedef struct dr_plan_summary {
-  uint32_t size;
-  int32_t chunk;         /* tokens a chunk */
+  uint32_t size;         /* sizeof(dr_plan_summary) */
+  int32_t chunk;         /* tokens per chunk */
   const char* backend;   /* lives as long as the library */
-  const char* isa;       /* instruction set of the cpu backend, else "" */
-  const char* variant;   /* where the backend has several, else "" */
-  int64_t num_segments;  /* of all sequences; equals the number of non-empty sequences when nothing is cut */
-  int64_t max_segments;  /* of one sequence */
+  const char* isa;       /* instruction set of the cpu backend, else ""; lives as long as the library */
+  const char* variant;   /* "" if the backend has one variant only; lives as long as the library */
+  int64_t num_segments;  /* of all sequences; if nothing is cut, the number of non-empty sequences */
+  int64_t max_segments;  /* largest number of segments of one sequence */
   int64_t cut_sequences; /* sequences with more than one segment */
-  int32_t threads;
-  int32_t value_tiles;  /* work items one head's value columns are spread over */
-  int64_t grain;        /* invariant mode: chunks between absolute cuts; 0: not invariant; -1: infinite */
-  int64_t predicted_ns; /* by the cost model */
-  int64_t unsplit_ns;   /* by the same model, nothing cut */
+  int32_t threads;       /* CPU threads */
+  int32_t value_tiles;   /* work items that share the value columns of one head */
+  int64_t grain;         /* invariant mode: chunks between absolute cuts; 0: not invariant; -1: infinite */
+  int64_t predicted_ns;  /* time by the cost model */
+  int64_t unsplit_ns;    /* time by the cost model if nothing were cut */
 } dr_plan_summary;
 
+/* Sets every field to zero and then the size. */
 static inline void dr_plan_summary_init(dr_plan_summary* summary) {
   memset(summary, 0, sizeof *summary);
   summary->size = (uint32_t)sizeof *summary;
 }
+
+/* Fills `summary`, whose size must be set. If lengths come at execution, the segment counts are 0. */
 DR_API dr_status dr_plan_summarize(const dr_plan* plan, dr_plan_summary* summary);
 
-enum { /* dr_plan_describe format */
-       DR_DESCRIBE_TEXT =
-           0, /* words: what was chosen, what the rejected candidates would have cost, why others declined */
-       /* Everything the planner decided, with the modelled schedule beside the unsplit one. Lists of more than 20,000 entries
-        * are left out: "lengths_omitted", "table_omitted" and "schedule_omitted" then say how long they are. */
-       DR_DESCRIBE_JSON = 1,
-       DR_DESCRIBE_SIGNATURE = 2 /* one line: what fixes the bits of the result */
+/* Formats of dr_plan_describe. */
+enum {
+  DR_DESCRIBE_TEXT = 0,     /* words: the choice, the cost of rejected candidates, why other backends declined */
+  DR_DESCRIBE_JSON = 1,     /* every decision, and the modelled schedule beside the unsplit one. A list of more than
+                               20,000 entries is left out; "lengths_omitted", "table_omitted" or "schedule_omitted"
+                               then gives its length */
+  DR_DESCRIBE_SIGNATURE = 2 /* one line: everything that fixes the bits of the result */
 };
 
-/* Writes at most `capacity` bytes including the final NUL; `needed` (may be NULL) receives the full size with NUL. A text
- * that does not fit is cut and the call still succeeds, so a first call may pass (NULL, 0). */
+/* Writes a description of the plan to `text`: at most `capacity` bytes with the final NUL. `needed` (may be NULL)
+ * receives the full size with the NUL. A text that does not fit is cut and the call still succeeds, so a first call may
+ * pass (NULL, 0) to ask for the size. */
 DR_API dr_status dr_plan_describe(const dr_plan* plan, int32_t format, char* text, size_t capacity, size_t* needed);
 
 /* ---- execution ------------------------------------------------------------------------------------------------- */
 
-/* Pointers of one execution, in the shapes, strides and types that the problem states. All of them, and the workspace, are in
- * host memory for a CPU plan and in memory of its GPU for a CUDA plan, index arrays, lists and the report included; values in
- * host memory are checked, on a GPU they are brought into range and reported. What the problem has no use for is NULL, but for
- * a_log and dt_bias, which are then not looked at. A tensor without elements may be NULL.
+/* Pointers of one execution, in the shapes, strides and types of the problem. The caller owns all of them.
  *
- * What a call writes (o, final states, checkpoints, report, workspace) is memory of nothing else that it touches; a call that
- * breaks this is refused. Elements count, not ranges of addresses, so tensors may be views of one row, o among them. A pool
- * with slots counts whole, a workspace as far as dr_plan_workspace_bytes. Strides that have little in common (a greatest common
- * divisor of a few bytes) cannot always be told apart in good time; such tensors are accepted.
- * Pools may share memory slot by slot: no two rows write the same slot, no checkpoint goes where a final state goes, and no
- * sequence reads a slot that another one writes. It may write where it reads: final states in place of initial ones. In host
- * memory a call that breaks this is refused (pools with different strides: up to 65,536 pairs of rows are compared); on a GPU
- * the report says so (pools with different strides: it does not).
+ * Memory. For a CPU plan every pointer and the workspace is in host memory, for a CUDA plan in memory of its GPU; this
+ * includes index arrays, lists and the report. The library checks the values of lists in host memory. On a GPU it
+ * clamps them and sets a bit in the report. A pointer that the problem does not use must be NULL; only a_log and
+ * dt_bias are ignored instead. A tensor without elements may be NULL.
  *
- * Counts. T and N below are num_tokens and num_seqs of this call, or the problem's where they are 0. Where lengths come at
- * execution a call may have fewer of both than the problem's bounds, and pays for what it has: arrays have T rows and N
- * entries, and nothing beyond is read or written. Of o, rows of sequences are written, rows from the last offset to T are
- * set to zero, and rows from T on are left alone. A captured CUDA graph keeps the counts of its capture: replays with fewer
- * tokens or sequences say so by the offsets on the device, with empty sequences at the end.
+ * Aliasing. What a call writes (o, final states, checkpoints, report, workspace) must not share memory with anything
+ * else that the call reads or writes; otherwise the call is refused. The check compares elements, not address ranges,
+ * so tensors, o included, may be views of one packed row. A pool with slots counts as a whole. A workspace counts up to
+ * dr_plan_workspace_bytes. If two strides have a greatest common divisor of a few bytes, the check can take too long;
+ * such tensors are accepted unchecked.
  *
- * Continuing a prefix from its final state gives the bits of the whole sequence only where the prefix ends at a multiple of
- * the plan's chunk (of the grain in the invariant mode); elsewhere results agree within rounding. */
+ * Pools may share memory slot by slot. Two rows must not write the same slot. A checkpoint must not go where a final
+ * state goes. A sequence must not read a slot that another sequence writes. It may write the slot that it reads: final
+ * states in place of initial states. In host memory a call that breaks a rule is refused; for pools with different
+ * strides, the library compares up to 65,536 pairs of rows. On a GPU the report says so, except for pools with
+ * different strides.
+ *
+ * Counts. T and N below are num_tokens and num_seqs of this call, or those of the problem if they are 0. If lengths
+ * come at execution, a call may have fewer tokens and sequences than the bounds of the problem, and its time follows
+ * its own counts. Arrays then have T rows and N entries, and nothing beyond is read or written. In o, the call writes
+ * the rows of the sequences, sets the rows from the last offset to T to zero, and does not touch rows from T on. A
+ * captured CUDA graph keeps the counts of its capture. A replay with fewer tokens or sequences changes the offsets on
+ * the device and ends them with empty sequences.
+ *
+ * Continuing from a final state. If the prefix ends at a multiple of the plan's chunk (in the invariant mode: of the
+ * grain), the continuation gives the same bits as the whole sequence. Elsewhere results agree within rounding. */
 typedef struct dr_tensors {
-  uint32_t size;
-  uint32_t reserved;
-  int64_t num_tokens;  /* T: at most problem.num_tokens where lengths come at execution, else that; 0: that many */
-  int64_t num_seqs;    /* N: likewise */
-  const void* q;       /* [T, HQK, DK] */
-  const void* k;       /* [T, HQK, DK] */
-  const void* v;       /* [T, HV, DV] */
-  const void* g;       /* [T, HV, DK] or [T, HV] */
-  const void* beta;    /* [T, HV] */
-  const void* a_log;   /* [HV]; raw gates; NULL in the bounded form: factor 1 */
-  const void* dt_bias; /* [HV, DK] (KDA) or [HV] (GDN); raw gates; NULL: no bias */
-  void* o;             /* [T, HV, DV] */
+  uint32_t size;      /* sizeof(dr_tensors) */
+  uint32_t reserved;  /* zero */
+  int64_t num_tokens; /* T; 0: as the problem says. Smaller than problem.num_tokens only if lengths come at execution */
+  int64_t num_seqs;   /* N; 0: as the problem says. Smaller than problem.num_seqs only if lengths come at execution */
+  const void* q;      /* [T, HQK, DK] */
+  const void* k;      /* [T, HQK, DK] */
+  const void* v;      /* [T, HV, DV] */
+  const void* g;      /* [T, HV, DK] (KDA) or [T, HV] (GDN) */
+  const void* beta;   /* [T, HV] */
+  const void* a_log;  /* [HV]; raw gates. NULL with the bounded form: factor 1 */
+  const void* dt_bias; /* [HV, DK] (KDA) or [HV] (GDN); raw gates. NULL: no bias */
+  void* o;             /* [T, HV, DV], written */
 
-  const void* initial;        /* state pool */
-  const void* initial_index;  /* [N], with DR_STATE_SLOTS */
-  const uint8_t* has_initial; /* [N], with initial_mask */
-  void* final;
-  const void* final_index; /* [N], with DR_STATE_SLOTS */
-  void* checkpoint;
-  const void* checkpoint_index;      /* one per checkpoint row, with DR_STATE_SLOTS */
-  const int32_t* checkpoint_offsets; /* LIST: [N + 1], rows of sequence n are [offsets[n], offsets[n+1]) */
-  const int32_t*
-      checkpoint_positions; /* LIST: token counts, increasing in a sequence, multiples of 16, within its length */
+  const void* initial;                 /* state pool, read */
+  const void* initial_index;           /* [N], with DR_STATE_SLOTS */
+  const uint8_t* has_initial;          /* [N], with initial_mask; 0: the sequence starts from zero */
+  void* final;                         /* state pool, written */
+  const void* final_index;             /* [N], with DR_STATE_SLOTS */
+  void* checkpoint;                    /* state pool, written */
+  const void* checkpoint_index;        /* one entry per checkpoint row, with DR_STATE_SLOTS */
+  const int32_t* checkpoint_offsets;   /* LIST: [N + 1]; sequence n has rows [offsets[n], offsets[n+1]) */
+  const int32_t* checkpoint_positions; /* LIST: token counts, increasing within a sequence, multiples of 16, at most the
+                                          length of the sequence */
 
-  const void* seq_offsets; /* [N + 1], only when the problem had none */
-  uint32_t* report;        /* may be NULL; set to 0, or to DR_REPORT_* bits: device-side values had to be clamped, a
-                              truncated carry dropped a transition that was not 0, or slots alias as said above, so that
-                              some states are undefined */
+  const void* seq_offsets; /* [N + 1], only if lengths come at execution */
+  uint32_t* report;        /* may be NULL; receives 0 or DR_REPORT_* bits */
 
-  const dr_intermediates* intermediates; /* NULL, as are the next two */
-  const dr_gradients* gradients;
-  const dr_drafts* drafts;
+  const dr_intermediates* intermediates; /* NULL in this version */
+  const dr_gradients* gradients;         /* NULL in this version */
+  const dr_drafts* drafts;               /* NULL in this version */
 } dr_tensors;
 
+/* Bits of dr_tensors.report. */
 enum {
-  DR_REPORT_OFFSETS = 1,
-  DR_REPORT_SLOTS = 2,
-  DR_REPORT_CHECKPOINTS = 4,
-  DR_REPORT_DROPPED = 8,
-  DR_REPORT_ALIASES = 16
+  DR_REPORT_OFFSETS = 1,     /* seq_offsets on the device were out of range and were clamped */
+  DR_REPORT_SLOTS = 2,       /* a slot index on the device was out of range and was clamped */
+  DR_REPORT_CHECKPOINTS = 4, /* a checkpoint list on the device was out of range and was clamped */
+  DR_REPORT_DROPPED = 8,     /* a truncated carry dropped a transition that was not 0 */
+  DR_REPORT_ALIASES = 16     /* slots share memory against the rules above; some states are undefined */
 };
 
+/* Sets every field to zero and then the size. */
 static inline void dr_tensors_init(dr_tensors* tensors) {
   memset(tensors, 0, sizeof *tensors);
   tensors->size = (uint32_t)sizeof *tensors;
 }
 
-/* Runs the plan. Never allocates on behalf of the result, never keeps a pointer. `workspace` is 256-byte aligned, at least
- * dr_plan_workspace_bytes, contents undefined before and after; one workspace per concurrent execution. `stream` is a
- * cudaStream_t for GPU plans (the call then returns before the work is done) and must be NULL for CPU plans. */
+/* Runs the plan. It allocates no memory for the result and keeps no pointer.
+ *
+ * `workspace` is 256-byte aligned and has at least dr_plan_workspace_bytes bytes; its contents are undefined before and
+ * after the call. Executions that run at the same time need one workspace each. `stream` is a cudaStream_t for a GPU
+ * plan; the call then returns before the work is done. For a CPU plan `stream` must be NULL.
+ *
+ * Returns DR_INVALID if tensors, workspace or stream break a rule, DR_UNSUPPORTED if the plan's device is not here, and
+ * DR_DEVICE_ERROR if a launch fails. */
 DR_API dr_status dr_execute(const dr_plan* plan, const dr_tensors* tensors, void* workspace, size_t workspace_bytes,
                             void* stream);
 
 /* ---- backends -------------------------------------------------------------------------------------------------- */
 
-/* In order of preference; "reference", which accepts every valid problem (but computes every sequence whole), is last. */
+/* Returns the number of backends, in order of preference. The last is "reference": it accepts every valid problem, but
+ * never cuts a sequence. */
 DR_API int32_t dr_backend_count(void);
-DR_API const char* dr_backend_name(int32_t index); /* NULL when out of range */
-/* Would this backend serve the problem? DR_SUCCESS, DR_UNSUPPORTED (dr_last_error has the reason) or DR_INVALID. */
+
+/* Returns the name of a backend, or NULL if the index is out of range. The text lives as long as the library. */
+DR_API const char* dr_backend_name(int32_t index);
+
+/* Would this backend serve the problem? Returns DR_SUCCESS; DR_UNSUPPORTED, and dr_last_error gives the reason; or
+ * DR_INVALID. `options` may be NULL. */
 DR_API dr_status dr_backend_check(int32_t index, const dr_problem* problem, const dr_options* options);
-/* Instruction sets of the cpu backend that this machine has, best first. */
+
+/* Returns the number of instruction sets of the cpu backend that this machine has, best first. */
 DR_API int32_t dr_isa_count(void);
-DR_API const char* dr_isa_name(int32_t index); /* NULL when out of range */
+
+/* Returns the name of an instruction set, or NULL if the index is out of range. The text lives as long as the library.
+ * */
+DR_API const char* dr_isa_name(int32_t index);
 
 #ifdef __cplusplus
 }

@@ -1,5 +1,5 @@
-// DeltaRelay for C++20: owners of the handles of deltarelay.h, and exceptions instead of statuses. Nothing else: the
-// structures are those of the C header, so every field of the contract can be set directly.
+// DeltaRelay for C++20: RAII owners of the handles of deltarelay.h, and exceptions instead of statuses. The structures
+// are those of the C header, so a caller can set every field directly.
 //
 //     deltarelay::Problem problem(DR_KDA);
 //     problem.batched(1, 65536).heads(4, 4).widths(128, 128).types(DR_BF16).with_final(DR_STATE_VALUE_MAJOR);
@@ -21,10 +21,10 @@
 #include "deltarelay/deltarelay.h"
 
 namespace deltarelay {
-// The wrapper is compiled into its users, the library is not: a namespace of its own keeps their symbols apart.
+// Users compile this wrapper; the library does not. The inline namespace keeps the symbols of both apart.
 inline namespace wrapper {
 
-// A call that failed. what() names argument, expected and found.
+// Thrown when a call fails. what() names the argument, what was expected and what was found.
 class Exception : public std::runtime_error {
  public:
   Exception(dr_status status, const std::string& message) : std::runtime_error(message), status_(status) {}
@@ -34,20 +34,20 @@ class Exception : public std::runtime_error {
   dr_status status_;
 };
 
-// Throws what the last call on this thread failed with.
+// Throws Exception with the message of the last call on this thread, unless `status` is DR_SUCCESS.
 inline void check(dr_status status) {
   if (status != DR_SUCCESS) throw Exception(status, dr_last_error());
 }
 
-// What is asked. Functions fill the fields that belong together; the fields themselves are open.
+// A dr_problem. Each function sets fields that belong together; all fields are public.
 struct Problem : dr_problem {
   explicit Problem(int32_t which_rule = 0) noexcept : dr_problem() {
     dr_problem_init(this);
     rule = which_rule;
   }
 
-  // One tensor row for every token; sequence n owns rows [offsets[n], offsets[n+1]). The offsets are not copied: they must
-  // live until the plan is made. `tokens` is the number of rows when some follow the last sequence.
+  // Packed tensors: sequence n owns rows [offsets[n], offsets[n+1]). The offsets are not copied: they must live until
+  // the plan is made. Pass `tokens`, the number of rows, if rows follow the last sequence.
   Problem& packed(std::span<const int64_t> offsets, int64_t tokens = -1) {
     return set_packed(offsets.data(), offsets.size(), DR_INT64,
                       tokens >= 0 || offsets.empty() ? tokens : offsets.back());
@@ -56,7 +56,7 @@ struct Problem : dr_problem {
     return set_packed(offsets.data(), offsets.size(), DR_INT32,
                       tokens >= 0 || offsets.empty() ? tokens : offsets.back());
   }
-  // Packed, with lengths that come with the tensors of each execution.
+  // Packed tensors whose lengths come with each execution. Both counts are upper bounds.
   Problem& packed_later(int64_t most_sequences, int64_t most_tokens, int32_t offsets_dtype = DR_INT32) noexcept {
     num_seqs = most_sequences;
     num_tokens = most_tokens;
@@ -65,7 +65,7 @@ struct Problem : dr_problem {
     seq_offsets_dtype = offsets_dtype;
     return *this;
   }
-  // Tensors are [sequences, length, ...].
+  // Tensors of shape [sequences, length, ...].
   Problem& batched(int64_t sequences, int64_t length) noexcept {
     num_seqs = sequences;
     num_tokens = 0;
@@ -84,7 +84,7 @@ struct Problem : dr_problem {
     dv = value;
     return *this;
   }
-  // q, k, v; the gate, beta and the output follow unless they are given (0: as the data).
+  // Types of q, k and v (`data`), of the gate, beta and the output. 0 means the type of the data.
   Problem& types(int32_t data, int32_t gate = 0, int32_t beta = 0, int32_t output = 0) noexcept {
     dtype = data;
     dtype_gate = gate;
@@ -124,10 +124,11 @@ struct Problem : dr_problem {
   }
 };
 
+// A dr_options with its defaults set.
 struct Options : dr_options {
   Options() noexcept : dr_options() { dr_options_init(this); }
 
-  // Strings are not copied: they must live until the plan is made.
+  // The string is not copied: it must live until the plan is made.
   Options& on_backend(const char* name) noexcept {
     backend = name;
     return *this;
@@ -139,7 +140,7 @@ struct Options : dr_options {
   Options& whole() noexcept { return set_segments(DR_SEGMENTS_OFF, 0); }
   Options& in_segments(int64_t count) noexcept { return set_segments(DR_SEGMENTS_COUNT, count); }
   Options& in_segments_of(int64_t tokens) noexcept { return set_segments(DR_SEGMENTS_LENGTH, tokens); }
-  // History under this log-decay (natural logarithm; 0: the library's -16) may be dropped.
+  // Allows history below this log-decay (natural logarithm) to be dropped. 0 means -16, the library's default.
   Options& with_truncated_carry(float log_decay = 0.0f) noexcept {
     carry = DR_CARRY_TRUNCATED;
     carry_log_decay = log_decay;
@@ -154,11 +155,12 @@ struct Options : dr_options {
   }
 };
 
+// A dr_tensors with every pointer NULL.
 struct Tensors : dr_tensors {
   Tensors() noexcept : dr_tensors() { dr_tensors_init(this); }
 };
 
-// Scratch memory, aligned as dr_execute wants it.
+// Scratch memory of the host with the alignment that dr_execute needs.
 class Workspace {
  public:
   static constexpr size_t kAlignment = 256;
@@ -185,7 +187,7 @@ class Workspace {
   size_t bytes_ = 0;
 };
 
-// How it will be done. Immutable: one plan may serve several threads at once, each with a workspace of its own.
+// Owns a dr_plan. Immutable: several threads may execute one plan at once, each with its own workspace.
 class Plan {
  public:
   explicit Plan(const dr_problem& problem) : Plan(&problem, nullptr) {}
@@ -236,7 +238,7 @@ class Plan {
   std::unique_ptr<dr_plan, Destroy> handle_;
 };
 
-// Facts of a known device by name ("cpu", "h200", ...), for dr_options.device.
+// Returns the facts of a known device ("cpu", "h200", ...), for dr_options.device. Throws for an unknown name.
 inline dr_device find_device(const std::string& name) {
   dr_device device;
   dr_device_init(&device);

@@ -1,8 +1,8 @@
-// Every tensor of dr_tensors, once: its name, axes, type, direction, the operations that have it, and how it has to lie.
+// Every tensor of dr_tensors, listed once: name, axes, type, direction, operations and alignment.
 //
-// The library checks a call by this list, `deltarelay tensors` prints it, and tools that make, copy or check the tensors of a
-// call walk it instead of listing the fields again. A new tensor is a field of dr_tensors and a line here; the compiler then
-// asks for what the library has to know besides (src/problem/tensor_facts.cpp).
+// The library checks a call against this list, and `deltarelay tensors` prints it. Tools that allocate, copy or check
+// the tensors of a call walk the list instead of naming the fields again. To add a tensor, add a field to dr_tensors
+// and a line here. The compiler then reports what src/problem/tensor_facts.cpp has to know as well.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -37,12 +37,12 @@ enum class Tensor : int32_t {
 constexpr int32_t kNumTensors = static_cast<int32_t>(Tensor::kReport) + 1;
 
 enum class TensorKind : int32_t {
-  kRows,       // rows of tokens: strides and alignment in a dr_layout of the problem
-  kPool,       // states: a dr_state of the problem
-  kParameter,  // of a layer, contiguous
+  kRows,       // one row per token; a dr_layout of the problem gives strides and alignment
+  kPool,       // states; a dr_state of the problem describes them
+  kParameter,  // parameter of a layer, contiguous
   kIndex,      // slots of a pool
   kList,       // offsets, positions, masks
-  kReport,     // what the library tells
+  kReport,     // written by the library about the call
 };
 
 enum class TensorAxis : int32_t {
@@ -54,13 +54,13 @@ enum class TensorAxis : int32_t {
   kHeadsV,          // HV
   kKeyWidth,        // DK
   kValueWidth,      // DV
-  kGateWidth,       // DK (KDA), left out (GDN)
-  kCheckpointRows,  // checkpoints of all sequences
+  kGateWidth,       // DK (KDA); absent (GDN)
+  kCheckpointRows,  // checkpoint rows of all sequences
   kSlots,           // dr_state.num_slots
   kMatrix,          // two axes, [DV, DK] or [DK, DV] by dr_state.layout
 };
 
-// Where the type of an element is stated.
+// Which field of the problem states the element type.
 enum class TensorType : int32_t {
   kData,
   kOutput,
@@ -81,15 +81,15 @@ constexpr uint32_t operation_bit(int32_t op) { return uint32_t{1} << op; }
 
 struct TensorEntry {
   Tensor tensor;
-  const char* name;  // the field of dr_tensors
-  size_t offset;     // of that field
+  const char* name;  // field of dr_tensors
+  size_t offset;     // of that field, in bytes
   TensorKind kind;
   TensorDirection direction;
   TensorType type;
   std::array<TensorAxis, 3> axes;
-  uint32_t operations;  // operation_bit of each
-  int32_t alignment;    // default in bytes, where the problem promises one; 0: of an element
-  const char* given;    // when it is, for readers
+  uint32_t operations;  // operation_bit of each operation that has the tensor
+  int32_t alignment;    // default in bytes if the problem promises an alignment; 0: size of an element
+  const char* given;    // when a caller passes the tensor, in words
 };
 
 inline constexpr std::array<TensorEntry, kNumTensors> kTensors = [] {
@@ -139,8 +139,9 @@ inline constexpr std::array<TensorEntry, kNumTensors> kTensors = [] {
 
 constexpr const TensorEntry& entry_of(Tensor tensor) { return kTensors[static_cast<size_t>(tensor)]; }
 
-// Where a problem says how tensors of tokens and pools lie.
-using LayoutMember = dr_layout dr_problem::*;  // of a name: nvcc writes members of such a type so that GCC warns
+// Which fields of a problem describe tensors of tokens and pools of states. The member types have names because nvcc
+// writes unnamed ones in a form that GCC warns about.
+using LayoutMember = dr_layout dr_problem::*;
 using StateMember = dr_state dr_problem::*;
 struct TensorLayout {
   Tensor tensor;
@@ -161,7 +162,7 @@ inline constexpr TensorPool kTensorPools[] = {{Tensor::kInitial, &dr_problem::in
                                               {Tensor::kFinal, &dr_problem::final},
                                               {Tensor::kCheckpoint, &dr_problem::checkpoint}};
 
-// The pointer of a call that an entry names, and its change.
+// Read and write the pointer in dr_tensors that an entry names.
 inline const void* pointer_of(const dr_tensors& tensors, const TensorEntry& entry) {
   const void* pointer = nullptr;
   std::memcpy(&pointer, reinterpret_cast<const char*>(&tensors) + entry.offset, sizeof pointer);
@@ -174,11 +175,11 @@ inline void set_pointer(dr_tensors& tensors, const TensorEntry& entry, const voi
 // Sizes of the axes of one call.
 struct TensorSizes {
   int64_t tokens, sequences, heads_qk, heads_v, dk, dv;
-  int64_t gates;  // a head: DK or 1
+  int64_t gates;  // gate channels per head: DK (KDA) or 1 (GDN)
   int64_t checkpoint_rows;
 };
 
-// Indices of an axis; of what a pool has, which is not a size of the call, and of no axis: 1.
+// Number of indices of an axis. Returns 1 for kNone and for the axes of a pool, which are no sizes of the call.
 constexpr int64_t size_of_axis(const TensorSizes& sizes, TensorAxis axis) {
   switch (axis) {
     case TensorAxis::kTokens:
@@ -207,7 +208,7 @@ constexpr int64_t size_of_axis(const TensorSizes& sizes, TensorAxis axis) {
   return 1;
 }
 
-// Elements of a parameter, an index or a list.
+// Number of elements of a parameter, an index array or a list.
 constexpr int64_t count_of(const TensorSizes& sizes, const TensorEntry& entry) {
   int64_t count = 1;
   for (const TensorAxis axis : entry.axes) count *= size_of_axis(sizes, axis);

@@ -1,4 +1,4 @@
-// Which backends there are, and whether one of them would serve a problem.
+// Lists the backends and checks whether one of them serves a problem.
 #include <string>
 
 #include "api/last_error.h"

@@ -30,7 +30,7 @@ void give_costs(const dr_device* given, const char* backend, const char* variant
   const std::string name = variant != nullptr ? variant : "";
   const int32_t family = cost_family(backend, name);
   if (family < 0 || kCostFamilies[family].device_kind != device.kind) {
-    fail_invalid("backend", "one with costs on such a device, and its variant",
+    fail_invalid("backend", "a backend, and its variant, that has costs on this kind of device",
                  "'" + std::string(backend) + "', variant '" + name + "'");
   }
   if (rule != DR_KDA && rule != DR_GDN) fail_invalid("rule", "DR_KDA (1) or DR_GDN (2)", std::to_string(rule));

@@ -1,4 +1,4 @@
-// Running a plan: what can be refused is refused before anything is written.
+// Runs a plan. Every check comes before the first write.
 #include <cstdint>
 #include <string>
 
@@ -22,14 +22,14 @@ void check_workspace(const Plan& plan, const void* workspace, size_t bytes) {
   const size_t misalignment = reinterpret_cast<uintptr_t>(workspace) % kWorkspaceAlignment;
   if (misalignment != 0) {
     fail_invalid("workspace", "an address that is a multiple of " + std::to_string(kWorkspaceAlignment) + " bytes",
-                 "one that is " + std::to_string(misalignment) + " bytes past such a multiple");
+                 "an address " + std::to_string(misalignment) + " bytes past a multiple");
   }
 }
 
 void run(const Plan& plan, const dr_tensors* given, void* workspace, size_t workspace_bytes, void* stream) {
   if (!plan.options.device_is_here) {
-    fail_unsupported(std::string("plan: made for the device '") + plan.options.device.name +
-                     "', which can be planned for but not run on here");
+    fail_unsupported(std::string("plan: expected a plan for a device of this machine, found one for '") +
+                     plan.options.device.name + "', which can be planned for but not run on here");
   }
   const bool on_host = plan.options.device.kind == DR_DEVICE_CPU;
   require_pointer("tensors", given);

@@ -6,7 +6,7 @@
 namespace deltarelay {
 namespace {
 
-// Room for a reason from every backend. Longer messages are cut.
+// Large enough for one reason per backend. Longer messages are truncated.
 constexpr size_t kCapacity = 4096;
 
 thread_local char message_of_thread[kCapacity];

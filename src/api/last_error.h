@@ -7,7 +7,7 @@
 
 namespace deltarelay {
 
-// Message of the last failure on this thread. Fixed storage: reporting must not fail when memory has run out.
+// Message of the last failure on this thread. Fixed storage, so that reporting works when memory has run out.
 void clear_last_error() noexcept;
 void set_last_error(std::string_view message) noexcept;
 const char* last_error() noexcept;
@@ -23,7 +23,7 @@ dr_status as_status(Body&& body) noexcept {
     set_last_error(error.what());
     return error.status();
   } catch (const std::bad_alloc&) {
-    set_last_error("host memory: expected room for what was asked, found none");
+    set_last_error("host memory: expected enough for this call, found none left; free memory or use a smaller problem");
     return DR_OUT_OF_MEMORY;
   } catch (const std::exception& error) {
     set_last_error(error.what());
@@ -34,7 +34,7 @@ dr_status as_status(Body&& body) noexcept {
   }
 }
 
-// An argument of an entry point that must not be NULL.
+// Throws if an argument that must not be NULL is NULL.
 inline void require_pointer(const char* argument, const void* pointer) {
   if (pointer == nullptr) fail_invalid(argument, "a pointer", "NULL");
 }

@@ -1,4 +1,4 @@
-// What the library says about itself, and the structures a caller starts from.
+// What the library says about itself: version, compiler, instruction sets.
 #include <string>
 
 #include "api/last_error.h"
@@ -64,7 +64,7 @@ int32_t dr_version(void) { return DR_VERSION; }
 
 const char* dr_build_info(void) {
   try {
-    struct Text {  // without a destructor, so that it lives as long as the library
+    struct Text {  // has no destructor, so the text lives as long as the library
       char bytes[1024];
     };
     static const Text text = [] {

@@ -1,4 +1,4 @@
-// Plans: made, asked, destroyed.
+// Creates, describes and destroys plans.
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -40,8 +40,8 @@ void create(const dr_problem* request, const dr_options* options_request, dr_pla
   *result = handle.release();
 }
 
-// Segments are the rows that are emitted: each is emitted once, in the first phase or in the third. With lengths that come
-// at execution there are none yet.
+// Counts emitted rows: each segment is emitted once, in the first phase or in the third. If lengths come at execution
+// there are no rows yet.
 void count_segments(const Plan& plan, dr_plan_summary* summary) {
   std::vector<int64_t> segments(static_cast<size_t>(plan.problem.num_seqs));
   for (const std::vector<Row>* rows : {&plan.table.rows1, &plan.table.rows3}) {

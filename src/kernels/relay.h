@@ -1,13 +1,15 @@
-// Rows that are handed on. Where rows do not fill whole rounds of units (CTAs of a GPU that have a whole head each), all heads of all rows are laid one
-// behind the other, and every unit takes an equal share of that line. A head of a row that lies across the end of a share is walked by two
-// units: its first chunks by the one with the later share, before anything else; the others by the one with the earlier share, behind everything
-// else, from the state that the first has left in the workspace. No row is longer than a share, so it is there by then (McNaughton's rule for
-// work that may be interrupted). The bits are those of a row walked by one.
+// The relay: rows handed on from one unit to another. A unit is a CTA, or a cluster, that walks whole heads.
 //
-// Units whose heads have a key in common walk lines of their own side by side, so that q and k come from memory once.
+// If rows do not fill whole waves of units, all heads of all rows are laid on one line, and every unit takes an equal
+// share of that line. Two units walk a head that lies across the end of a share. The unit with the later share walks
+// its first chunks, before its other work, and leaves the state in the workspace. The unit with the earlier share walks
+// the remaining chunks, after its other work, from that state. No row is longer than a share, so the state is ready in
+// time (McNaughton's rule for preemptive scheduling). The bits equal those of a row walked by one unit.
 //
-// Who takes over waits for a unit that was started before it (shares are numbered against the order of the grid) and that waits for nobody ahead
-// of handing on. So there is an end to it on however few multiprocessors a grid runs.
+// Units whose heads share a key head walk separate lines side by side, so that q and k are read from memory once.
+//
+// The unit that takes over waits only for a unit that was started earlier: shares are numbered against the order of the
+// grid. A unit waits for nobody before it hands on. So the grid finishes on any number of multiprocessors.
 #pragma once
 #include <cstdint>
 
@@ -15,53 +17,55 @@
 
 namespace deltarelay {
 
-// Units that can hand rows on to each other.
+// What a kind of unit can do in a relay.
 struct RelayUnits {
-  int32_t side = 0;   // items that are walked side by side: those of a unit's cluster and of one key; 0: they cannot
-  int32_t parts = 0;  // that a share may have
+  int32_t side = 0;   // heads of one key head that a unit's cluster walks side by side; 0: no relay
+  int32_t parts = 0;  // largest number of parts in a share
 };
 
+// How the heads of all rows are shared out.
 struct RelayLine {
   int32_t shares = 0;  // 0: no row is handed on
-  int32_t length = 0;  // of a share, in chunks; the last one may be shorter
-  int32_t heads = 1;   // of a row, in one line
-  int32_t side = 1;    // such lines side by side
+  int32_t length = 0;  // chunks per share; the last share may be shorter
+  int32_t heads = 1;   // heads per row on one line
+  int32_t side = 1;    // lines walked side by side
 
-  DR_HD constexpr int32_t places() const { return shares * side; }  // of units
+  DR_HD constexpr int32_t places() const { return shares * side; }  // number of units
 
-  // Of what a row is divided into no part is shorter: a state out and in again takes as long as four chunks of GDN.
+  // Shortest part of a divided row, in chunks. Storing and loading a state takes as long as four chunks of GDN.
   static constexpr int32_t kLeastPart = 8;
-  // More are not worth looking for: every unit goes through them for its share.
+  // Largest number of rows. Every unit searches all rows for its share, so more rows do not pay.
   static constexpr int32_t kMostRows = 64;
 };
 
-// The line of rows with `chunks` chunks in all and `longest` in the longest, of which `side` heads are walked side by side. Who takes over has
-// some time to spare.
+// The line for rows with `chunks` chunks in all and `longest` chunks in the longest row, if `side` heads are walked
+// side by side. Shares are longer than the longest row by 2 kLeastPart, so that a state is ready before it is needed.
 DR_HD constexpr RelayLine relay_line(int64_t chunks, int32_t longest, int32_t heads, int32_t side, int32_t units) {
   if (side < 1 || units < side) return {};
   const int64_t all = chunks * (heads / side), shares = units / side;
   int64_t length = (all + shares - 1) / shares;
   if (length < longest + 2 * RelayLine::kLeastPart) length = longest + 2 * RelayLine::kLeastPart;
   length += length % 2;
-  if (length >= all || length > INT32_MAX) return {};  // one share
+  if (length >= all || length > INT32_MAX) return {};  // one share is enough
   return {static_cast<int32_t>((all + length - 1) / length), static_cast<int32_t>(length), heads / side, side};
 }
 
-// A place on the line: `inside` chunks behind the beginning of a head of a row.
+// A place on the line: `inside` chunks of a head of a row lie before it.
 struct RelayPlace {
   int32_t row, head, inside;
   DR_HD constexpr int64_t number(const RelayLine& line) const { return int64_t{row} * line.heads + head; }
 };
 
-// Walks along the line: chunks_of(i) are those of row i.
+// Walks along the line. chunks_of(i) is the number of chunks of row i.
 template <class ChunksOf>
 class RelayCursor {
  public:
   DR_HD RelayCursor(const RelayLine& line, int32_t rows, const ChunksOf& chunks_of)
       : line_(line), rows_(rows), chunks_of_(chunks_of) {}
 
-  // Where share `share` begins, and the one before it ends; asked for in order. The part that is handed on has an even number of chunks: twins
-  // walk a chunk without tokens behind an odd number if another item follows, which is so for that part and never for the other, the last.
+  // Place where share `share` begins and the share before it ends. Ask for shares in increasing order. The part that is
+  // handed on has an even number of chunks. Twins walk an empty chunk after an odd number of chunks if another item
+  // follows; an item always follows the part that is handed on, and none follows the other part.
   DR_HD RelayPlace begin(int32_t share) {
     const int64_t at = int64_t{line_.length} * share;
     for (; row_ < rows_; ++row_) {
@@ -88,15 +92,15 @@ class RelayCursor {
   int32_t rows_;
   const ChunksOf& chunks_of_;
   int32_t row_ = 0;
-  int64_t before_ = 0;  // chunks of the line ahead of it
+  int64_t before_ = 0;  // chunks of the line before row_
 };
 
-// Chunks [from, to) of a head of a row; `row` -1: none.
+// Chunks [from, to) of a head of a row; row -1 means none.
 struct RelayPart {
   int32_t row, head, from, to;
 };
 
-// Parts of a share, in the order in which they are walked.
+// The parts of a share, in the order in which a unit walks them.
 struct RelayShare {
   RelayPlace begin, end;
 
@@ -119,7 +123,7 @@ DR_HD inline RelayShare relay_share(const RelayLine& line, int32_t rows, const C
   const RelayPlace begin = cursor.begin(share);
   return {begin, cursor.begin(share + 1)};
 }
-// The most parts of one of them.
+// Largest number of parts of any share.
 template <class ChunksOf>
 DR_HD inline int64_t most_relay_parts(const RelayLine& line, int32_t rows, const ChunksOf& chunks_of) {
   RelayCursor<ChunksOf> cursor(line, rows, chunks_of);
@@ -132,8 +136,8 @@ DR_HD inline int64_t most_relay_parts(const RelayLine& line, int32_t rows, const
   return most;
 }
 
-// Whether a state has been handed on, without anything that would have to be cleared before: who takes over keeps `taken`, and who hands on
-// answers it. Both are anything when the workspace is new; then 64 bits would have to agree by chance.
+// Says whether a state has been handed on, without clearing memory first. The receiver keeps `taken`; the sender writes
+// the answer to it. In a new workspace both are arbitrary, and a false answer would need 64 bits to agree by chance.
 struct RelayMark {
   uint64_t handed, taken;
   DR_HD static constexpr uint64_t answer(uint64_t taken) { return taken * 0x9e3779b97f4a7c15u + 0x632be59bd9b4e019u; }

@@ -15,12 +15,12 @@ __extension__ typedef __int128 Wide;
 
 Wide floor_div(Wide a, Wide b) { return a / b - (a % b < 0 ? 1 : 0); }  // b > 0
 
-// Pools whose strides differ are compared pair by pair, up to so many.
+// Limit on the pairs of slots that are compared when two pools have different strides.
 constexpr int64_t kMostPairs = 65536;
 
 std::string tensor_name(const char* field) { return std::string("tensors.") + field; }
 
-// ---- what is touched
+// ---- memory that a call touches
 
 struct Region {
   const TensorEntry* entry = nullptr;  // nullptr: the workspace
@@ -31,7 +31,7 @@ struct Region {
   std::string name() const { return entry == nullptr ? "workspace" : tensor_name(entry->name); }
 };
 
-// How many rows there are of what is listed or counted; -1: only the device knows.
+// Number of checkpoint rows of this call. Returns -1 if only the device knows.
 int64_t checkpoint_rows(const Problem& p, const dr_tensors& t, int64_t num_seqs, bool host_memory) {
   if (!p.checkpoint.used()) return 0;
   if (p.checkpoints == Checkpoints::kList) return host_memory ? t.checkpoint_offsets[num_seqs] : -1;
@@ -45,7 +45,7 @@ int64_t checkpoint_rows(const Problem& p, const dr_tensors& t, int64_t num_seqs,
   return rows;
 }
 
-// Rows of the inputs that are read. Behind the last offset there need be no memory.
+// Input rows that the call reads. The caller need not own memory after the last offset.
 int64_t rows_read(const Problem& p, const dr_tensors& t, int64_t num_seqs, int64_t num_tokens, bool host_memory) {
   if (p.batched()) return num_tokens;
   if (p.lengths_known) return p.offsets.back();
@@ -58,7 +58,7 @@ Footprint pool_footprint(const PoolMemory& pool) {
 
 // ---- slots
 
-// Rows of a pool, each with its slot.
+// The rows of a pool, each with its slot.
 struct PoolRows {
   const char* name;  // "final"
   const StatePool& pool;
@@ -75,7 +75,7 @@ struct Slots {
     if (p.lengths_known) return p.length(n);
     return load_index(t.seq_offsets, p.offsets_dtype, n + 1) - load_index(t.seq_offsets, p.offsets_dtype, n);
   }
-  // Slot from which sequence n starts; -1: none.
+  // Slot that sequence n starts from; -1 if none.
   int64_t initial(int64_t n) const {
     return p.initial_mask && t.has_initial[n] == 0 ? -1 : slot_of(p.initial, t.initial_index, n);
   }
@@ -84,11 +84,11 @@ struct Slots {
 [[noreturn]] void fail_slot(const PoolRows& of, int64_t row, const char* expected, int64_t slot, const char* other) {
   const bool listed = of.pool.use == StateUse::kSlots;
   fail_invalid(tensor_name(of.name) + (listed ? "_index[" : "[") + std::to_string(row) + "]", expected,
-               std::to_string(slot) + ", which has memory of tensors." + other);
+               std::to_string(slot) + ", which shares memory with tensors." + other);
 }
 
-// Does any of `others` use memory of a slot that `written` writes? `slot_at(row)`: slot of a row of `others`, -1 if it is not
-// used. `may(row, slot)`: is it fine when that row uses the very same slot?
+// Throws if a row of `others` uses memory of a slot that `written` writes. `slot_at(row)` gives the slot of a row of
+// `others`, or -1 if the row uses none. `may(row, slot)` says whether that row may use exactly this slot.
 template <class SlotAt, class May>
 void check_slots_apart(const PoolRows& written, const PoolRows& others, const char* expected, const SlotAt& slot_at,
                        const May& may) {
@@ -133,7 +133,7 @@ void check_slots_apart(const PoolRows& written, const PoolRows& others, const ch
   }
 }
 
-// Rows that the host knows without reading memory of a device.
+// Are these rows known without reading device memory?
 bool known_here(const PoolRows& rows, bool host_memory) {
   return rows.rows >= 0 && (host_memory || rows.pool.use == StateUse::kRows);
 }
@@ -147,7 +147,7 @@ void check_pools(const Problem& p, const dr_tensors& t, const PoolRows& initial,
   const auto checkpoint_at = [&](int64_t row) { return slot_of(p.checkpoint, t.checkpoint_index, row); };
   constexpr const char* kReads = "a slot that no other sequence writes in the same memory";
   if (p.initial.used() && p.final.used() && initial_known && final_known) {
-    // A sequence may leave its final state where it found the initial one.
+    // A sequence may write its final state to the slot of its initial state.
     check_slots_apart(final, initial, kReads, initial_at,
                       [&](int64_t n, int64_t slot) { return slot_of(p.final, t.final_index, n) == slot; });
   }
@@ -157,7 +157,7 @@ void check_pools(const Problem& p, const dr_tensors& t, const PoolRows& initial,
                       [](int64_t, int64_t) { return false; });
   }
   if (p.initial.used() && initial_known && (host_memory || p.lengths_known)) {
-    // A sequence may write a checkpoint there as well.
+    // A sequence may also write a checkpoint to the slot of its initial state.
     const auto own = [&](int64_t n, int64_t slot) {
       int64_t first = 0, end = 0;
       if (p.checkpoints == Checkpoints::kList) {
@@ -174,7 +174,7 @@ void check_pools(const Problem& p, const dr_tensors& t, const PoolRows& initial,
   }
 }
 
-// Final states in place of initial ones are the same view: at the same address no other is meant.
+// If initial and final states start at the same address, both pools must have the same types, strides and layout.
 void check_same_pool(const Problem& p, const dr_tensors& t) {
   if (!p.initial.used() || !p.final.used() || t.initial != t.final) return;
   const auto differ = [](const char* what, int64_t initial, int64_t final) {
@@ -212,7 +212,7 @@ SlotShifts slot_shifts(const PoolMemory& a, const PoolMemory& b) {
   SlotShifts shifts;
   const Footprint memory_a = pool_footprint(a), memory_b = pool_footprint(b);
   if (compare(memory_a, memory_b) != Shared::kBytes) return shifts;
-  // The stride of an axis with one index is not used.
+  // The stride of an axis with one index is not used; take the other pool's.
   const int64_t stride_slot = a.slots > 1 ? a.stride_slot : b.stride_slot;
   shifts.unlike =
       (a.slots > 1 && b.slots > 1 && a.stride_slot != b.stride_slot) || (a.heads > 1 && a.stride_head != b.stride_head);
@@ -223,7 +223,7 @@ SlotShifts slot_shifts(const PoolMemory& a, const PoolMemory& b) {
   };
   Axis outer{stride_slot, a.slots, b.slots, true}, inner{a.stride_head, a.heads, b.heads, false};
   if (outer.stride < inner.stride) std::swap(outer, inner);
-  // A step of n along an axis moves b by n strides against a.
+  // A step of n along an axis moves b by n strides relative to a.
   const auto for_each_step = [](const Axis& axis, Wide distance, Wide extent_a, Wide extent_b, const auto& body) {
     const Wide first = std::max<Wide>(1 - axis.count_a, floor_div(-extent_b - distance, axis.stride) + 1);
     const Wide last = std::min<Wide>(axis.count_b - 1, floor_div(extent_a - distance - 1, axis.stride));
@@ -285,7 +285,7 @@ void check_aliasing(const Problem& p, const dr_tensors& t, const CallCounts& cou
     for (const Region& b : regions) {
       if (&b == &a || (b.written() && &b < &a) || (a.pool() && b.pool())) continue;
       if (compare(a.footprint, b.footprint) == Shared::kBytes)
-        fail_invalid(a.name(), "memory of its own", "memory that is also of " + b.name());
+        fail_invalid(a.name(), "memory of its own", "memory shared with " + b.name());
     }
   }
   check_same_pool(p, t);

@@ -1,9 +1,9 @@
-// Memory that one execution writes belongs to nothing else that it touches.
+// Memory that an execution writes must not be used for anything else in the same execution.
 //
-// Compared is what is really touched (footprint.h), so views of one packed row are legal. Pools of states may share memory as
-// long as no slot that is written is also another row's: final states in place of initial ones, checkpoints in the pool of
-// final states. Which slots those are is known where the host can read the indices; on a GPU it is found out there, and
-// reported (DR_REPORT_ALIASES).
+// The check compares the bytes that are really touched (footprint.h), so views of one packed row are legal. Pools of
+// states may share memory if no written slot also belongs to another row: final states in place of initial states,
+// checkpoints in the pool of final states. The host compares slots if it can read the indices. On a GPU a kernel
+// compares them and sets DR_REPORT_ALIASES.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -13,25 +13,25 @@
 
 namespace deltarelay {
 
-// Throws Error(DR_INVALID). Behind validate_tensors, whose rules the tensors keep. `workspace_bytes`: those that are used.
-// Allocates and writes nothing.
+// Throws Error(DR_INVALID). Call it after validate_tensors, whose rules it relies on. `workspace_bytes` counts the
+// bytes in use. Allocates and writes nothing.
 void check_aliasing(const Problem& problem, const dr_tensors& tensors, const CallCounts& counts, const void* workspace,
                     size_t workspace_bytes, bool host_memory);
 
-// Slot a of one pool shares memory with slot b of another if b - a is one of these, provided that both pools have slots at
-// the same distance; two pools seldom have more than one.
+// For two pools with the same distance between slots: slot a of one shares memory with slot b of the other if b - a is
+// in this list. Two pools seldom have more than one such shift.
 struct SlotShifts {
   static constexpr int32_t kMost = 4;
   int64_t shift[kMost] = {};
   int32_t count = 0;
-  int32_t in_place = -1;  // the one at which both slots are the same matrices, element for element
-  bool unlike = false;    // strides differ: shifts do not tell
+  int32_t in_place = -1;  // index of the shift at which both slots are the same matrices, element for element
+  bool unlike = false;    // the strides differ, so shifts do not describe the overlap
 };
 
-// A pool with its pointer, as far as its memory matters.
+// A pool and its pointer, reduced to what decides overlap.
 struct PoolMemory {
   const void* data = nullptr;  // nullptr: not used
-  int64_t slots = 0;           // rows in use, or all slots that an index may name
+  int64_t slots = 0;           // rows in use, or all slots that an index can name
   int64_t stride_slot = 0;     // bytes
   int64_t stride_head = 0;     // bytes
   int64_t width = 0;           // bytes of a matrix

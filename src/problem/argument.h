@@ -1,4 +1,4 @@
-// The name of an argument, put together only when a message needs it: validation is part of the cost of every plan.
+// Name of an argument. The text is built only for an error message, because every plan pays for validation.
 #pragma once
 #include <string>
 #include <string_view>

@@ -6,15 +6,15 @@
 namespace deltarelay {
 namespace {
 
-__extension__ typedef __int128 Wide;  // distances of any two addresses, and products of strides
+__extension__ typedef __int128 Wide;  // holds the distance of any two addresses and products of strides
 
-// About 20 us. Layouts of one piece of memory take a dozen.
+// Limit of the search, about 20 us. Views of one allocation take about 12 steps.
 constexpr int32_t kMostSteps = 256;
 
 Wide floor_div(Wide a, Wide b) { return a / b - (a % b < 0 ? 1 : 0); }  // b > 0
 Wide mod(Wide a, Wide b) { return (a % b + b) % b; }
 
-// x with a x = 1 (mod m), for a and m without a common factor.
+// Returns x with a x = 1 (mod m). a and m have no common factor.
 int64_t inverse_mod(int64_t a, int64_t m) {
   Wide r0 = m, r1 = a % m, x0 = 0, x1 = 1;
   while (r1 != 0) {
@@ -25,7 +25,7 @@ int64_t inverse_mod(int64_t a, int64_t m) {
   return static_cast<int64_t>(mod(x0, m));
 }
 
-// Whole numbers from `first` to `last`.
+// The integers from `first` to `last`.
 struct Range {
   Wide first, last;
   Wide count() const { return last < first ? 0 : last - first + 1; }
@@ -50,7 +50,7 @@ Footprint::Footprint(const void* data, int64_t width, std::initializer_list<Foot
     return;
   }
   std::sort(axes_, axes_ + rank_, [](const FootprintAxis& a, const FootprintAxis& b) { return a.stride > b.stride; });
-  // From the inside out, what continues the axis inside it is one with it.
+  // From the inside out: merge an axis with the axis inside it if it continues that axis without a gap.
   for (int32_t i = rank_ - 1; i >= 0; --i) {
     const bool innermost = i == rank_ - 1;
     const Wide inside = innermost ? width_ : static_cast<Wide>(axes_[i + 1].count) * axes_[i + 1].stride;
@@ -66,30 +66,30 @@ Footprint::Footprint(const void* data, int64_t width, std::initializer_list<Foot
   }
   extent_[rank_] = width_;
   for (int32_t i = rank_ - 1; i >= 0; --i) extent_[i] = (axes_[i].count - 1) * axes_[i].stride + extent_[i + 1];
-  // Pointers that no memory could have may run over the end of all addresses.
+  // A bogus pointer may run past the end of the address space.
   if (__builtin_add_overflow(start_, static_cast<uintptr_t>(extent_[0] - 1), &last_)) last_ = ~uintptr_t{0};
 }
 
-// Takes axes off, outermost first, until two runs of bytes are left. What is inside an axis of either is looked at for those
-// distances alone at which the two could meet.
+// Removes axes, outermost first, until two runs of bytes are left. Inside a removed axis only the distances at which
+// the two footprints can meet are searched.
 class FootprintComparison {
  public:
   FootprintComparison(const Footprint& a, const Footprint& b) : a_(a), b_(b) {}
 
-  // Do the bytes inside axis `of_a` of the one and `of_b` of the other meet, when the latter starts `distance` behind?
+  // Do the bytes inside axis `of_a` of a and inside axis `of_b` of b meet, if b starts `distance` bytes after a?
   bool meet(int32_t of_a, int32_t of_b, Wide distance) {
     const Wide extent_a = a_.extent_[of_a], extent_b = b_.extent_[of_b];
     if (distance >= extent_a || -distance >= extent_b) return false;
     const bool run_a = of_a == a_.rank_, run_b = of_b == b_.rank_;
-    if (distance == 0 || (run_a && run_b)) return true;  // both have a first byte
+    if (distance == 0 || (run_a && run_b)) return true;  // equal starts share their first byte
     if (++steps_ > kMostSteps) return false;
 
-    // Three ways: take off an axis of the one, of the other, or of both. The one that leaves the least is taken.
+    // Remove an axis of a, of b, or of both: whichever leaves the smallest extent.
     const Wide inner_a = run_a ? 0 : a_.extent_[of_a + 1], inner_b = run_b ? 0 : b_.extent_[of_b + 1];
     const Range steps_a = run_a ? Range{0, -1} : steps_between(distance - inner_a, distance + extent_b, a_.axes_[of_a]);
     const Range steps_b =
         run_b ? Range{0, -1} : steps_between(-distance - inner_b, extent_a - distance, b_.axes_[of_b]);
-    // Of what starts in a run, the first byte is in it.
+    // What starts inside a run has its first byte in the run.
     if (run_b) {
       return steps_a.count() > 0 && (steps_a.last * a_.axes_[of_a].stride >= distance ||
                                      meet(of_a + 1, of_b, distance - steps_a.last * a_.axes_[of_a].stride));
@@ -114,8 +114,8 @@ class FootprintComparison {
   bool given_up() const { return steps_ > kMostSteps; }
 
  private:
-  // Takes off an axis of both. Distances of what is inside are those which leave the same remainder by the divisor of both
-  // strides; for each there is a least pair of indices, if any, and that has to be within the axes.
+  // Removes an axis of both. The possible distances of the inner parts all leave the same remainder modulo the common
+  // divisor of the strides. For each distance the smallest pair of indices, if any, must lie within the axes.
   bool meet_inside(int32_t of_a, int32_t of_b, Wide distance, int64_t divisor) {
     const FootprintAxis axis_a = a_.axes_[of_a], axis_b = b_.axes_[of_b];
     const Wide inner_a = a_.extent_[of_a + 1], inner_b = b_.extent_[of_b + 1];

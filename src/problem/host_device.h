@@ -3,8 +3,8 @@
 
 #if defined(__CUDACC__)
 #define DR_HD __host__ __device__
-// Long ones that are used in several places. A kernel that runs once meets every instruction for the first time: there a call
-// costs less than fetching another copy.
+// For long functions with several call sites. A kernel that runs once fetches every instruction for the first time, so
+// a call is cheaper than a second inlined copy.
 #define DR_HD_CALL __host__ __device__ __noinline__
 #else
 #define DR_HD

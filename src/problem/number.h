@@ -1,4 +1,4 @@
-// Elements of tensors as numbers: bf16 and fp16 in portable C++. Rounding is to nearest, ties to even.
+// Elements of tensors as numbers: bf16 and fp16 in portable C++. Rounds to nearest, ties to even.
 #pragma once
 #include <bit>
 #include <cmath>
@@ -14,7 +14,7 @@ inline float bf16_to_float(uint16_t bits) { return std::bit_cast<float>(static_c
 inline uint16_t float_to_bf16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   if (std::isnan(value))
-    return static_cast<uint16_t>((bits >> 16) | 0x40u);  // quiet; a truncated payload could read inf
+    return static_cast<uint16_t>((bits >> 16) | 0x40u);  // quiet NaN; a truncated payload could read as inf
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
@@ -36,7 +36,7 @@ inline uint16_t float_to_fp16(float value) {
   const uint32_t magnitude = bits & 0x7fffffffu;
   if (magnitude > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u | ((magnitude >> 13) & 0x3ffu));  // NaN
   if (magnitude >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);  // 65520 and above round to inf
-  if (magnitude < 0x38800000u) {  // below 2^-14: a multiple of 2^-24; adding 0.5 puts that unit in the last place
+  if (magnitude < 0x38800000u) {  // below 2^-14 results are multiples of 2^-24; adding 0.5 makes that the last bit
     const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
     return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x3f000000u));
   }
@@ -44,8 +44,8 @@ inline uint16_t float_to_fp16(float value) {
   return static_cast<uint16_t>(sign | ((rounded - 0x38000000u) >> 13));
 }
 
-// Round to odd: an inexact result has its last bit set, so that a second rounding to a narrower type is as if it were the
-// only one.
+// Rounds to odd: an inexact result has its last bit set. A second rounding to a narrower type then gives the same
+// result as a single rounding.
 inline float double_to_float_odd(double value) {
   const float nearest = static_cast<float>(value);
   if (static_cast<double>(nearest) == value || std::isnan(value)) return nearest;
@@ -73,7 +73,7 @@ inline double load_as_double(const void* data, DType type, int64_t index) {
   return 0.0;
 }
 
-// `count` neighbouring elements from `index` on.
+// Loads `count` neighbouring elements, the first at `index`.
 inline void load_as_double(const void* data, DType type, int64_t index, int32_t count, double* out) {
   for (int32_t i = 0; i < count; ++i) out[i] = load_as_double(data, type, index + i);
 }

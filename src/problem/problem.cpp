@@ -34,7 +34,8 @@ int64_t Problem::checkpoint_rows(int64_t length) const {
 
 int64_t Problem::checkpoint_rows() const {
   if (!lengths_known) {
-    const int64_t ragged = checkpoints == Checkpoints::kChunks ? num_seqs : 0;  // each may end in a short chunk
+    const int64_t ragged =
+        checkpoints == Checkpoints::kChunks ? num_seqs : 0;  // each sequence may end in a short chunk
     return checkpoint_rows(num_tokens) + ragged;
   }
   if (batched()) return num_seqs * checkpoint_rows(seq_len);

@@ -1,4 +1,4 @@
-// What is asked, without pointers to tensors: validated once (validate.h), every default resolved.
+// The problem without pointers to tensors: validated once (validate.h), every default resolved.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -14,7 +14,7 @@ struct Strides {  // elements; the feature stride is 1
   int64_t sequence = 0;  // batched problems only
 };
 
-// Bytes of which an address is promised to be a multiple.
+// Promised alignment of each pointer, in bytes.
 struct Alignments {
   int64_t q = 16, k = 16, v = 16, o = 16, g = 16, beta = 16;
 };
@@ -41,7 +41,7 @@ struct Problem {
   int64_t num_seqs = 0;
   int64_t num_tokens = 0;     // rows of a packed tensor; num_seqs * seq_len when batched
   int64_t seq_len = 0;        // > 0: batched
-  bool lengths_known = true;  // false: offsets come with the tensors; num_seqs and num_tokens are upper bounds
+  bool lengths_known = true;  // false: offsets come with the tensors, and num_seqs and num_tokens are upper bounds
   DType offsets_dtype = DType::kInt32;
   std::vector<int64_t> offsets;  // packed and known: num_seqs + 1 entries, else empty
 
@@ -62,7 +62,7 @@ struct Problem {
   bool l2norm = false;
   float scale = 1.0f;
   float lower_bound = 0.0f;  // raw bounded gate
-  float gate_floor = 0.0f;   // 0: none promised
+  float gate_floor = 0.0f;   // 0: no promise
 
   Strides q, k, v, o, g, beta;
   Alignments alignment;
@@ -79,24 +79,25 @@ struct Problem {
   // Length of sequence n; only when lengths_known.
   int64_t length(int64_t n) const { return batched() ? seq_len : offsets[n + 1] - offsets[n]; }
 
-  // The least log-decay per token that any input can give after clamping; -infinity when there is no bound.
+  // Smallest log-decay per token that any input can give after clamping; -infinity if there is no bound.
   float least_gate() const;
 
-  // Checkpoint rows that a sequence of this length has; for a list, the most that it can have.
+  // Checkpoint rows of a sequence of this length; for a list, an upper bound.
   int64_t checkpoint_rows(int64_t length) const;
-  // Rows of all sequences; when the lengths are not known yet, the most that num_tokens and num_seqs allow.
+  // Checkpoint rows of all sequences; if lengths are not known yet, the largest count that num_tokens and num_seqs
+  // allow.
   int64_t checkpoint_rows() const;
-  // May one be due inside a chunk of so many tokens? Of a list it is known at execution where they are.
+  // Can a checkpoint fall inside a chunk of this many tokens? For a list, true: its positions come at execution.
   bool checkpoints_inside(int64_t chunk) const;
 };
 
-// Rows and sequences that one execution has: the problem's, or fewer where lengths come with the tensors.
+// Rows and sequences of one execution: those of the problem, or fewer if lengths come with the tensors.
 struct CallCounts {
   int64_t num_tokens;
   int64_t num_seqs;
 };
 
-// Where the rows of each sequence lie: the view that kernels use, whether lengths came with the plan or the tensors.
+// The rows of each sequence, as kernels see them, whether lengths came with the plan or with the tensors.
 struct Sequences {
   const int64_t* offsets = nullptr;  // packed: num_seqs + 1 entries
   int64_t seq_len = 0;               // batched when > 0

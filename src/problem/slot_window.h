@@ -1,4 +1,4 @@
-// Sets of slots without a heap: execution does not allocate.
+// Sets of slots without heap memory, because an execution does not allocate.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -19,8 +19,8 @@ inline int64_t least_slot_from(const StatePool& pool, const void* index, int64_t
   return least;
 }
 
-// One window of slot numbers is held at a time; windows that hold no slot are passed over, so the work is rows times the
-// windows that are hit.
+// Holds one window of slot numbers at a time and skips windows without a slot. The work is the number of rows times the
+// number of windows that contain a slot.
 class SlotWindow {
  public:
   static constexpr int64_t kSlots = 32768;

@@ -7,7 +7,7 @@
 
 namespace deltarelay {
 
-// Slot of `row` (a sequence, or a checkpoint); -1 when nothing is to be read or written there.
+// Slot of `row` (a sequence or a checkpoint). Returns -1 if nothing is to be read or written.
 inline int64_t slot_of(const StatePool& pool, const void* index, int64_t row) {
   if (!pool.used()) return -1;
   if (pool.use == StateUse::kRows) return row;

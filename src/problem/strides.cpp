@@ -35,9 +35,9 @@ void check_not_negative(Argument argument, int64_t stride) {
     fail_invalid(argument.name(), "0 (contiguous) or a positive number of elements", std::to_string(stride));
 }
 
-// No element has two indices: outputs would be written twice, and an input that overlaps itself is a stride in the wrong
-// unit or on the wrong axis. The axes may be nested in any order ([H, T, D] tensors are views like others); sorted by
-// stride, each must step over everything inside it. An axis of one index never steps, so its stride is free.
+// Two indices must not name one element: an output would be written twice, and an input that overlaps itself has a
+// stride in the wrong unit or on the wrong axis. Axes may be nested in any order, so [H, T, D] tensors are legal.
+// Sorted by stride, each axis must step over everything inside it. The stride of an axis with one index is not used.
 void check_extent(const char* argument, std::span<Axis> axes, int64_t width, size_t element_bytes) {
   std::sort(axes.begin(), axes.end(), [](const Axis& a, const Axis& b) { return a.stride < b.stride; });
   int64_t extent = width;
@@ -45,7 +45,7 @@ void check_extent(const char* argument, std::span<Axis> axes, int64_t width, siz
     if (axis.count <= 1) continue;
     if (axis.stride < extent) {
       fail_invalid(Argument(argument, axis.name).name(),
-                   "at least " + std::to_string(extent) + ", the elements that one step has to pass over",
+                   "at least " + std::to_string(extent) + ", the elements inside one step",
                    std::to_string(axis.stride));
     }
     int64_t last = 0;
@@ -60,8 +60,8 @@ void check_extent(const char* argument, std::span<Axis> axes, int64_t width, siz
   }
 }
 
-// An axis of one index never steps, so its stride may be anything, 2^62 too. Kernels multiply strides before they look at counts
-// (the row after the last one, to prefetch it), so such an axis gets the stride it would have in a contiguous tensor.
+// An axis with one index never steps, so the caller may pass any stride, even 2^62. Kernels multiply strides before
+// they test counts (to prefetch the row after the last one). So such an axis gets its stride in a contiguous tensor.
 void settle_unused(int64_t count, int64_t contiguous, int64_t& stride) {
   if (count <= 1) stride = contiguous;
 }

@@ -16,9 +16,9 @@ struct TensorShape {
   bool batched;
 };
 
-// Strides of `given` with zeros replaced. A default stride is the extent of the axes inside it in the order of the shape:
-// head = width, token = heads * head, sequence = tokens * token. An axis of one index gets the stride of a contiguous tensor,
-// whatever was given. `argument` is "problem.layout_q" or its like.
+// Strides of `given` with zeros replaced by defaults. A default stride is the extent of the axes inside it, in the
+// order of the shape: head = width, token = heads * head, sequence = tokens * token. An axis with one index always gets
+// the stride of a contiguous tensor. `argument` is a name such as "problem.layout_q".
 Strides resolve_strides(const char* argument, const dr_layout& given, const TensorShape& shape);
 
 // The same for the two outer axes [num_slots, heads] of a state pool: stride_head = width, stride_slot = heads * head.

@@ -10,8 +10,8 @@
 namespace deltarelay {
 namespace {
 
-// No structure of the contract comes near this. A size above it is memory that was never initialised, and must not be
-// believed when it says how far the structure may be read.
+// Every structure of the header is much smaller. A larger size comes from uninitialised memory, and the library must
+// not read that many bytes.
 constexpr uint32_t kLargestBelievable = 4096;
 
 uint32_t size_field(const void* structure) {
@@ -20,7 +20,7 @@ uint32_t size_field(const void* structure) {
   return size;
 }
 
-// Words are put together only where one is refused: this is part of every call.
+// Builds the message only when a structure is refused, because every call comes through here.
 [[noreturn]] void fail_size(const char* argument, const Sizing& sizing, const std::string& found) {
   fail_invalid(
       std::string(argument) + ".size",

@@ -1,8 +1,8 @@
-// Size-first structures: how a caller that was compiled with another version of the header is served.
+// Structures that start with their size: how the library serves a caller that was compiled with another header version.
 //
-// A structure that the caller filled is copied: what a shorter one (an older header) lacks is zero, which is the default of
-// every field. A longer one (a newer header) is taken while the bytes that this library does not know are zero. Sizes of
-// 0.1 are refused by name: that header put other fields at the same places.
+// A structure that the caller filled is copied. Fields that a shorter structure (an older header) lacks are zero, the
+// default of every field. A longer structure (a newer header) is accepted if the extra bytes are zero. Sizes of version
+// 0.1 are refused by name, because that header had other fields at the same offsets.
 #pragma once
 #include <cstddef>
 
@@ -10,11 +10,11 @@
 
 namespace deltarelay {
 
-// What is known of the sizes of one structure.
+// The sizes of one structure in several versions.
 struct Sizing {
   size_t known;   // in this version
-  size_t in_0_2;  // in 0.2.0, the oldest that is accepted
-  size_t in_0_1;  // refused; 0: it was not there
+  size_t in_0_2;  // in 0.2.0, the oldest version that is accepted
+  size_t in_0_1;  // in 0.1, which is refused; 0: the structure did not exist
 };
 
 template <class Structure>
@@ -32,15 +32,15 @@ inline constexpr Sizing kSizing<dr_costs>{sizeof(dr_costs), 152, 0};
 template <>
 inline constexpr Sizing kSizing<dr_plan_summary>{sizeof(dr_plan_summary), 88, 80};
 
-// Copies a structure that the caller filled into `copy`, of sizing.known bytes. `argument` is its name. Throws
+// Copies a structure that the caller filled into `copy`, of sizing.known bytes. `argument` names it in messages. Throws
 // Error(DR_INVALID).
 void copy_input(const char* argument, const void* given, void* copy, const Sizing& sizing);
 
 // Checks the size of a structure that the library fills. Throws Error(DR_INVALID).
 void check_output_size(const char* argument, const void* structure, const Sizing& sizing);
 
-// Fills such a structure from `value`, of `known` bytes: as much as the caller has room for, and zero beyond. The size stays
-// what the caller stated.
+// Fills a structure of the caller from `value`, of `known` bytes: as many bytes as the caller's size allows, and zero
+// beyond. The caller's size field stays.
 void write_output(void* structure, const void* value, size_t known);
 
 template <class Structure>

@@ -21,7 +21,7 @@ const StatePool* pool_of(const Problem& p, Tensor tensor) {
   }
 }
 
-// When the problem has a use for the tensor.
+// Does the problem need the tensor? If not, `reason` receives why.
 Need need_of(const Problem& p, Tensor tensor, const StatePool* pool, const char** reason) {
   const auto never = [reason](const char* why) {
     *reason = why;
@@ -29,7 +29,7 @@ Need need_of(const Problem& p, Tensor tensor, const StatePool* pool, const char*
   };
   constexpr const char* kNotListed = "checkpoints is not DR_CHECKPOINTS_LIST";
   const bool listed = p.checkpoints == Checkpoints::kList;
-  // How many checkpoints there are may be known only from lists, so their memory is excused until those are read.
+  // Only the lists may say how many checkpoints there are, so a NULL pool is allowed until they are read.
   const Need of_pool = tensor == Tensor::kCheckpoint || tensor == Tensor::kCheckpointIndex ? Need::kMay : Need::kAlways;
   switch (tensor) {
     case Tensor::kQ:

@@ -1,4 +1,4 @@
-// The words of the contract as C++ enumerations; values equal those of deltarelay.h.
+// The enumerations of deltarelay.h as C++ enumerations, with the same values.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -53,11 +53,11 @@ constexpr size_t size_of(DType type) {
   return 0;
 }
 
-// size_of for the types that numbers of a tensor may have: in a kernel one selection instead of a switch.
+// size_of for floating-point types. In a kernel it is one select instead of a switch.
 DR_HD constexpr int32_t float_bytes(DType type) { return type == DType::kFp32 ? 4 : 2; }
 
 const char* name_of(Rule rule);
-// An operation (DR_FORWARD, ...) as the case grammar spells it; nullptr: there is none of this number.
+// Name of an operation (DR_FORWARD, ...) in the case grammar; nullptr for an unknown number.
 const char* name_of_op(int32_t op);
 const char* name_of(DType type);
 const char* name_of(GateForm form);
@@ -65,20 +65,20 @@ const char* name_of(BetaForm form);
 const char* name_of(StateLayout layout);
 const char* name_of(Checkpoints checkpoints);
 
-// Positions of listed checkpoints and the period of regular ones are multiples of this, so that every backend's chunk or
-// sub-chunk ends there.
+// Positions of listed checkpoints and the period of regular ones are multiples of this number. Every backend ends a
+// chunk or a sub-chunk there.
 constexpr int64_t kCheckpointAlignment = 16;
-// FLA's chunk: what DR_CHECKPOINTS_CHUNKS counts in.
+// DR_CHECKPOINTS_CHUNKS counts in chunks of FLA.
 constexpr int64_t kCheckpointChunk = 64;
 constexpr int32_t kMaxKeyWidth = 256;
 constexpr int32_t kMaxValueWidth = 512;
-// Far above any model and any batch, and low enough that every call is planned at once: with 32 heads of 128 x 128 the states of so many sequences
-// are 128 GiB.
+// Far above any model and any batch, and low enough to plan every call within milliseconds. With 32 heads of 128 x 128,
+// the states of 65,536 sequences take 128 GiB.
 constexpr int32_t kMaxHeads = 65536;
 constexpr int64_t kMaxSequences = 65536;
-// Chunks of a sequence are counted in int32_t, and no backend's chunk is under 16 tokens.
+// The number of chunks of a sequence is an int32_t, and no backend has a chunk below 16 tokens.
 constexpr int64_t kMaxSequenceTokens = ((int64_t{1} << 31) - 1) * kCheckpointAlignment;
-// Tokens times value heads. Far above any memory, and low enough that sums of nanoseconds in the planner fit int64_t.
+// Limit on tokens times value heads. Far above any memory; keeps the planner's sums of nanoseconds within int64_t.
 constexpr int64_t kMaxTokenHeads = int64_t{1} << 44;
 constexpr float kL2NormEpsilon = 1e-6f;  // inside the root, on the sum of squares
 constexpr size_t kWorkspaceAlignment = 256;

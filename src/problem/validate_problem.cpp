@@ -67,7 +67,7 @@ void expect_zero(Argument argument, int64_t found) {
   if (found != 0) fail_invalid(argument.name(), "0", std::to_string(found));
 }
 
-// Operations and the structures they hang on a problem have their places in the contract before they can be run.
+// Operations other than DR_FORWARD have numbers and structures in the header, but this version cannot run them.
 void check_operation(const dr_problem& request) {
   if (name_of_op(request.op) == nullptr) {
     fail_invalid("problem.op", "DR_FORWARD (0) to DR_COMMIT (" + std::to_string(DR_COMMIT) + ")",
@@ -161,7 +161,7 @@ void read_types(const dr_problem& request, Problem* p) {
   p->dtype_dt_bias = choose_or("problem.dtype_dt_bias", request.dtype_dt_bias, kFloatTypes, DType::kFp32);
 }
 
-// Of what kernels read in vectors, as the list of tensors has it.
+// Default alignment of tensors that kernels read in vectors, from the tensor list.
 constexpr int64_t kDefaultAlignment = entry_of(Tensor::kQ).alignment;
 static_assert(std::all_of(kTensors.begin(), kTensors.end(), [](const TensorEntry& entry) {
   return entry.alignment == 0 || entry.alignment == kDefaultAlignment;
@@ -205,7 +205,7 @@ void read_gate(const dr_problem& request, Problem* p) {
 
 void read_scale(const dr_problem& request, Problem* p) {
   if (request.scale_given == 0) {
-    // A scale without its flag would be dropped without a word.
+    // A scale without scale_given would be ignored silently.
     if (request.scale != 0.0f) {
       fail_invalid("problem.scale", "0 while scale_given is 0 (scale is then dk^-1/2)", std::to_string(request.scale));
     }
@@ -218,7 +218,8 @@ void read_scale(const dr_problem& request, Problem* p) {
   p->scale = request.scale;
 }
 
-// One number a head (beta, the gate of GDN) is often a slice of a projection: nothing is asked of it by default.
+// beta and the GDN gate have one number per head and are often slices of a projection, so only element alignment is
+// needed.
 int64_t default_alignment(const Problem& p, const TensorEntry& entry, DType dtype) {
   const bool a_number =
       entry.axes[2] == TensorAxis::kNone || (entry.axes[2] == TensorAxis::kGateWidth && p.rule == Rule::kGdn);
@@ -244,8 +245,8 @@ void read_strides(const dr_problem& request, Problem* p) {
   }
 }
 
-// `rows`: how many rows DR_STATE_ROWS needs, and the default of num_slots. What an unused pool says is not looked at, so
-// that callers may keep one description and switch it on and off.
+// `rows` is the number of rows that DR_STATE_ROWS needs, and the default of num_slots. The fields of an unused pool are
+// not checked, so a caller may keep one description and switch it on and off.
 StatePool read_state(const char* pool_name, const dr_state& request, const Problem& problem, int64_t rows,
                      bool rows_known) {
   StatePool pool;
@@ -292,7 +293,7 @@ void read_checkpoints(const dr_problem& request, Problem* p) {
   }
   p->checkpoint_every = every;
   const bool wanted = p->checkpoints != Checkpoints::kNone;
-  // How many rows a list has is known when it is given, at execution; a pool for it may be smaller than the bound.
+  // The number of rows of a list comes at execution; its pool may be smaller than the bound.
   const bool rows_known = p->lengths_known && p->checkpoints != Checkpoints::kList;
   p->checkpoint = read_state("problem.checkpoint", request.checkpoint, *p, p->checkpoint_rows(), rows_known);
   if (wanted != p->checkpoint.used()) {

@@ -1,9 +1,9 @@
-// The rules of dr_tensors. Lists in host memory are read here and nowhere doubted again; a list that only the device can
-// read is clamped there.
+// The rules of dr_tensors. Lists in host memory are checked here and trusted afterwards. A list in device memory is
+// clamped by a kernel.
 //
-// Pointers that the problem has no use for: a_log and dt_bias are parameters of a layer that callers pass along whatever the
-// gate form is, and are not looked at. Any other is refused, since a state that is not read, or not written, is an error
-// that shows much later.
+// A pointer that the problem does not use must be NULL: a state that is silently not read or not written is an error
+// that shows much later. a_log and dt_bias are the exception. They are parameters of a layer, which callers pass with
+// every gate form, so they are ignored if the form does not need them.
 #include <cstdint>
 #include <string>
 
@@ -35,7 +35,7 @@ void check_absent(Argument argument, const void* data, const char* reason) {
   if (data != nullptr) fail_invalid(argument.name(), std::string("NULL (") + reason + ")", "a pointer");
 }
 
-// Is a tensor of the list there if it has to be, and where it may be?
+// Checks that a tensor is present if the problem needs it, and that its address is aligned.
 void check_pointer(const TensorFacts& facts, const TensorEntry& entry, const void* data) {
   const Argument argument("tensors", entry.name);
   switch (facts.need) {
@@ -63,7 +63,7 @@ void check_slots(const char* argument, const StatePool& pool, const void* index,
   }
 }
 
-// No slot is written for two rows: which of them would remain is a matter of chance.
+// Checks that no two rows write one slot: which row would remain is a matter of chance.
 void check_written_once(const char* argument, const StatePool& pool, const void* index, int64_t rows) {
   if (pool.use != StateUse::kSlots) return;
   int64_t first = least_slot_from(pool, index, rows, 0);
@@ -73,7 +73,7 @@ void check_written_once(const char* argument, const StatePool& pool, const void*
       const int64_t slot = slot_of(pool, index, n);
       if (!window.holds(slot)) continue;
       if (window.contains(slot)) {
-        fail_invalid(element(argument, n), "a slot that no other row writes", std::to_string(slot) + " once more");
+        fail_invalid(element(argument, n), "a slot that no other row writes", std::to_string(slot) + " a second time");
       }
       window.insert(slot);
     }
@@ -81,13 +81,13 @@ void check_written_once(const char* argument, const StatePool& pool, const void*
   }
 }
 
-// Length of a sequence, whether the offsets came with the problem or with the tensors. Host memory.
+// Length of sequence n, from the offsets of the problem or of the tensors. Needs host memory.
 int64_t length_of(const Problem& p, const dr_tensors& t, int64_t n) {
   if (p.lengths_known) return p.length(n);
   return load_index(t.seq_offsets, p.offsets_dtype, n + 1) - load_index(t.seq_offsets, p.offsets_dtype, n);
 }
 
-// The list of checkpoints of each sequence. Returns how many rows it has.
+// Checks the list of checkpoints of each sequence. Returns its number of rows.
 int64_t check_checkpoint_list(const Problem& p, const dr_tensors& t, int64_t num_seqs) {
   constexpr const char* kOffsets = "tensors.checkpoint_offsets";
   constexpr const char* kPositions = "tensors.checkpoint_positions";
@@ -124,7 +124,7 @@ int64_t count_checkpoints(const Problem& p, const dr_tensors& t, int64_t num_seq
   return rows;
 }
 
-// What host memory can be asked: values of offsets, slots and checkpoint lists.
+// Checks what only host memory allows: the values of offsets, slots and checkpoint lists.
 void check_lists(const Problem& p, const dr_tensors& t, const CallCounts& counts) {
   const int64_t num_seqs = counts.num_seqs;
   if (!p.lengths_known)
@@ -146,7 +146,7 @@ void check_lists(const Problem& p, const dr_tensors& t, const CallCounts& counts
   check_written_once("tensors.checkpoint_index", p.checkpoint, t.checkpoint_index, rows);
 }
 
-// The counts of a call: the problem's, or at most those where lengths come with the tensors.
+// Checks a count of the call: the problem's, or any smaller one if lengths come with the tensors.
 void check_count(const char* argument, int64_t found, int64_t most, bool lengths_known) {
   if (found == 0 || found == most || (!lengths_known && found > 0 && found < most)) return;
   const std::string bound = std::to_string(most);

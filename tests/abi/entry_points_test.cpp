@@ -180,7 +180,7 @@ TEST(Backends, SayWhetherTheyServeAProblem) {
     const dr_status status = dr_backend_check(i, &call.problem, &on_cpu);
     if (name == "reference" || name == "cpu") {
       EXPECT_EQ(status, DR_SUCCESS) << dr_last_error();
-      // Without options too; a backend for GPUs may then serve it as well, where there is one.
+      // Also without options. On a machine with a GPU, a GPU backend may then serve the problem.
       EXPECT_EQ(dr_backend_check(i, &call.problem, nullptr), DR_SUCCESS) << dr_last_error();
     } else {
       expect_failure(status, DR_UNSUPPORTED, name, {"expected", "found"});

@@ -1,5 +1,5 @@
-/* Every function of the contract, named from C: linking proves that each is exported, and the list is compared with the
- * header and with the library's symbol table (symbols_test.cpp). */
+/* Names every function of the API from C. Linking shows that each is exported. symbols_test.cpp compares the list with
+ * the header and with the symbol table of the library. */
 #include "every_symbol.h"
 
 #include "deltarelay/deltarelay.h"

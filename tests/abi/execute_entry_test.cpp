@@ -1,4 +1,4 @@
-// dr_execute: everything that can be wrong is refused before anything is written.
+// dr_execute refuses every wrong argument before it writes anything.
 #include <functional>
 
 #include "small_call.h"
@@ -154,7 +154,7 @@ TEST(Execute, SlotsAndMask) {
   expect_failure(execute(call, owner.plan), DR_INVALID, "tensors.final_index[1]", {"below num_slots = 2", "found 2"});
   final_index[1] = 1;
   expect_failure(execute(call, owner.plan), DR_INVALID, "tensors.final_index[1]",
-                 {"no other row writes", "1 once more"});
+                 {"no other row writes", "1 a second time"});
   initial_index[0] = 5;
   final_index[1] = 0;
   expect_failure(execute(call, owner.plan), DR_INVALID, "tensors.initial_index[0]", {"below num_slots = 2", "found 5"});
@@ -162,7 +162,7 @@ TEST(Execute, SlotsAndMask) {
   expect_failure(execute(call, owner.plan), DR_INVALID, "tensors.has_initial", {"found NULL"});
   EXPECT_TRUE(call.untouched());
 
-  // Put right: the masked slot is not read, the null slot is zero.
+  // With the mistake corrected: the masked slot is not read, and the null slot reads zero.
   initial_index[0] = 0;
   call.tensors.has_initial = mask;
   ASSERT_EQ(execute(call, owner.plan), DR_SUCCESS) << dr_last_error();
@@ -212,7 +212,7 @@ TEST(Execute, CheckpointLists) {
   for (const float x : checkpoints) ASSERT_NE(x, SmallCall::kPoison);
 }
 
-// A caller's own threads, here only one.
+// A caller's own thread pool with one thread.
 void run_in_order(void* pool, int64_t count, dr_parallel_body body, void* context) {
   ++*static_cast<int*>(pool);
   for (int64_t i = 0; i < count; ++i) body(context, i);

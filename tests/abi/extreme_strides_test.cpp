@@ -1,5 +1,5 @@
-// Strides that no memory could have, on axes that never step that far: results are those of contiguous tensors. Sums that
-// overflow are undefined, so most of this is for builds with the sanitizer that sees them.
+// Strides beyond any memory, on axes that never step that far, give the results of contiguous tensors. Overflow is
+// undefined behaviour, so these tests matter most in builds with the sanitizer that detects it.
 #include <algorithm>
 #include <bit>
 
@@ -49,7 +49,7 @@ TEST(ExtremeStrides, OfAxesWithOneIndex) {
   }
 }
 
-// Two tokens that a tensor of 2^62 bytes has room for, and one that is there: the row after it must not be reckoned.
+// A tensor of 2^62 bytes has room for two tokens, and one exists. The address of the row after it must not be computed.
 TEST(ExtremeStrides, OfTokensThatAreNotThere) {
   const int32_t offsets[2] = {0, 1};
   for (const char* backend : {"reference", "cpu"}) {
@@ -58,7 +58,7 @@ TEST(ExtremeStrides, OfTokensThatAreNotThere) {
       for (const bool enormous : {false, true}) {
         SmallCall call;
         for (std::vector<float>* tensor : {&call.q, &call.k, &call.v})
-          std::fill(tensor->begin(), tensor->end(), std::bit_cast<float>(0x3e803e80u));  // a quarter, in both types
+          std::fill(tensor->begin(), tensor->end(), std::bit_cast<float>(0x3e803e80u));  // 0.25 in both types
         call.problem.num_seqs = 1;
         call.problem.num_tokens = 2;
         call.problem.seq_offsets = offsets;

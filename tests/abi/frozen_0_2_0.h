@@ -1,5 +1,6 @@
-/* The structures of version 0.2.0, as its header had them. Programs that were compiled with that header pass these, whatever
- * the header of the day says, so this file never changes. Only the fields are here: reasons and units are in deltarelay.h. */
+/* The structures of version 0.2.0, as its header had them. Programs that were compiled with that header pass these,
+ * whatever the header of the day says, so this file never changes. Only the fields are here: reasons and units are in
+ * deltarelay.h. */
 #ifndef DELTARELAY_TESTS_ABI_FROZEN_0_2_0_H_
 #define DELTARELAY_TESTS_ABI_FROZEN_0_2_0_H_
 

@@ -1,5 +1,5 @@
-/* What a program compiled with the header of 0.2.0 passes and reads. It declares the functions as that header did, with the
- * frozen structures, and is linked to the library of the day. */
+/* What a program compiled with the header of 0.2.0 passes and reads. It declares the functions as that header did, with
+ * the frozen structures, and is linked to the library of the day. */
 #include "frozen_call.h"
 
 #include <stdlib.h>

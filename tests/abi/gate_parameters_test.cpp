@@ -1,5 +1,5 @@
-// Parameters of a layer's gate that a call has no use for are not looked at: with log and linear gates a_log and dt_bias may
-// be anything, memory that must not be read among it.
+// A call ignores gate parameters that its gate form does not need: with log and linear gates, a_log and dt_bias may be
+// any pointers, even to memory that must not be read.
 #include <sys/mman.h>
 
 #include "small_call.h"
@@ -7,7 +7,7 @@
 namespace contract {
 namespace {
 
-// A page that any access of ends the process.
+// A page that must not be accessed: any access ends the process.
 class ForbiddenPage {
  public:
   ForbiddenPage() : page_(mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {}
@@ -41,7 +41,7 @@ std::vector<float> outputs_with(int32_t rule, int32_t gate_form, const char* bac
 TEST(GateParameters, AreNotLookedAtWithoutUse) {
   const ForbiddenPage page;
   ASSERT_TRUE(page.made());
-  const void* const nowhere = reinterpret_cast<const void*>(uintptr_t{7});  // not even aligned
+  const void* const nowhere = reinterpret_cast<const void*>(uintptr_t{7});  // not aligned either
   for (const char* backend : {"reference", "cpu"}) {
     for (const int32_t rule : {DR_KDA, DR_GDN}) {
       for (const int32_t form : {DR_GATE_LOG, DR_GATE_LINEAR}) {

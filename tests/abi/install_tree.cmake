@@ -1,5 +1,5 @@
-# Installs the build, moves the tree, and uses it from outside as strangers do: with find_package and with pkg-config, from C++ and from
-# C alone. KIND is shared (what was built) or static (the library of the same objects that is made for this test).
+# Installs the build, moves the tree, and uses it from outside: with find_package and with pkg-config, from C++ and from
+# C. KIND is shared (the built library) or static (a library of the same objects, made for this test).
 function(run what)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
   if(NOT status EQUAL 0)
@@ -14,7 +14,7 @@ function(expect_file file)
   endif()
 endfunction()
 
-# Programs run, and need the shared library exactly where that is what was installed.
+# The programs must run, and must need the shared library exactly if that was installed.
 function(check_programs folder)
   foreach(program ${ARGN})
     run("${folder}/${program}" ${folder}/${program})
@@ -32,10 +32,11 @@ function(check_programs folder)
   endforeach()
 endfunction()
 
-# A compiler that speaks C++17 unless it is told otherwise: the package has to ask for C++20 itself.
+# The compiler defaults to C++17, so the package itself must request C++20.
 function(build_project source folder)
-  run("find_package: configure ${source}" ${CMAKE_COMMAND} -S ${source} -B ${folder} -G ${GENERATOR} -DCMAKE_C_COMPILER=${CC}
-      -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_CXX_FLAGS=-std=gnu++17 -DCMAKE_PREFIX_PATH=${prefix} -DCMAKE_BUILD_TYPE=Release)
+  run("find_package: configure ${source}"
+      ${CMAKE_COMMAND} -S ${source} -B ${folder} -G ${GENERATOR} -DCMAKE_C_COMPILER=${CC} -DCMAKE_CXX_COMPILER=${CXX}
+      -DCMAKE_CXX_FLAGS=-std=gnu++17 -DCMAKE_PREFIX_PATH=${prefix} -DCMAKE_BUILD_TYPE=Release)
   run("find_package: build ${source}" ${CMAKE_COMMAND} --build ${folder})
 endfunction()
 
@@ -51,11 +52,11 @@ else()
   set(library libdeltarelay.so)
 endif()
 run("install" ${CMAKE_COMMAND} --install ${BUILD} --prefix ${WORK}/first ${install_arguments})
-file(RENAME ${WORK}/first ${WORK}/prefix) # nothing in the tree may depend on where it was put
+file(RENAME ${WORK}/first ${WORK}/prefix) # nothing in the tree may depend on its location
 set(prefix ${WORK}/prefix)
 
-foreach(file include/deltarelay/deltarelay.h include/deltarelay/deltarelay.hpp include/deltarelay/tensor_list.hpp ${LIBDIR}/${library}
-             ${LIBDIR}/pkgconfig/deltarelay.pc ${LIBDIR}/cmake/deltarelay/deltarelayConfig.cmake)
+foreach(file include/deltarelay/deltarelay.h include/deltarelay/deltarelay.hpp include/deltarelay/tensor_list.hpp
+             ${LIBDIR}/${library} ${LIBDIR}/pkgconfig/deltarelay.pc ${LIBDIR}/cmake/deltarelay/deltarelayConfig.cmake)
   expect_file(${prefix}/${file})
 endforeach()
 file(GLOB libraries RELATIVE ${prefix}/${LIBDIR} ${prefix}/${LIBDIR}/libdeltarelay*)
@@ -67,7 +68,7 @@ endforeach()
 
 if(KIND STREQUAL "shared")
   run("the installed command" ${prefix}/bin/deltarelay info)
-  # What the help names is there, where its paths hold; and so is what the documents link to.
+  # Files that the help names, and targets of links in the documents, must exist.
   set(documents ${prefix}/${DOCDIR})
   foreach(file LICENSE NOTICE CHANGELOG.md examples/forward.c)
     expect_file(${documents}/${file})
@@ -100,7 +101,7 @@ endif()
 build_project(${EXAMPLE} ${WORK}/cmake)
 check_programs(${WORK}/cmake forward_c forward_cpp)
 
-# The README's example, in the project that its reader would write.
+# The README's example, in a project as a reader would write it.
 file(READ ${README} words)
 string(REGEX MATCH "```cpp\n([^`]*)```" found "${words}")
 file(WRITE ${WORK}/readme/main.cpp "${CMAKE_MATCH_1}")
@@ -110,7 +111,7 @@ file(WRITE ${WORK}/readme/CMakeLists.txt "cmake_minimum_required(VERSION 3.16)\n
 build_project(${WORK}/readme ${WORK}/readme/build)
 check_programs(${WORK}/readme/build readme)
 
-# C alone, in a project that knows no other language.
+# A project with C only.
 file(WRITE ${WORK}/c/CMakeLists.txt "cmake_minimum_required(VERSION 3.16)\nproject(c_alone LANGUAGES C)\n"
      "find_package(deltarelay REQUIRED)\nadd_executable(forward_c ${EXAMPLE}/../forward.c)\n"
      "target_link_libraries(forward_c PRIVATE deltarelay::deltarelay m)\n")
@@ -120,7 +121,8 @@ check_programs(${WORK}/c/build forward_c)
 find_program(pkg_config NAMES pkg-config pkgconf)
 find_program(make NAMES make gmake)
 if(NOT pkg_config OR NOT make)
-  message(FATAL_ERROR "pkg-config and make: expected both (Debian: apt-get install pkg-config make), found '${pkg_config}' and '${make}'")
+  message(FATAL_ERROR "pkg-config and make: expected both (Debian: apt-get install pkg-config make), "
+                      "found '${pkg_config}' and '${make}'")
 endif()
 set(ENV{PKG_CONFIG_PATH} ${prefix}/${LIBDIR}/pkgconfig)
 run("pkg-config: version" ${pkg_config} --modversion deltarelay)
@@ -133,7 +135,7 @@ endif()
 run("pkg-config: build" ${make} -C ${EXAMPLE} BUILD=${WORK}/make CC=${CC} CXX=${CXX} "PKG_CONFIG=${pkg_config}")
 check_programs(${WORK}/make forward_c forward_cpp)
 
-# The switch itself: a build of its own, configured and no further.
+# The option for a static library, in a separate build that is only configured.
 if(KIND STREQUAL "static")
   run("BUILD_SHARED_LIBS=OFF" ${CMAKE_COMMAND} -S ${SOURCE} -B ${WORK}/switch -G ${GENERATOR} -DCMAKE_C_COMPILER=${CC}
       -DCMAKE_CXX_COMPILER=${CXX} -DBUILD_SHARED_LIBS=OFF -DDELTARELAY_CUDA=OFF -DDELTARELAY_BUILD_TOOLS=OFF

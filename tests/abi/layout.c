@@ -1,6 +1,6 @@
-/* The memory layout of the contract, as every 64-bit platform has it: offsets that the header of the day and the frozen one
- * of 0.2.0 share. Fields may be added at the end of a structure that carries its size, and nothing else; their offsets then
- * are a list of their own. */
+/* The memory layout of the API on every 64-bit platform: offsets that the current header and the frozen header of 0.2.0
+ * share. A structure with a size may get new fields at its end; nothing else may change. Offsets of new fields form a
+ * separate list. */
 #include <stddef.h>
 
 #include "deltarelay/deltarelay.h"
@@ -10,7 +10,7 @@
   _Static_assert(offsetof(structure, field) == (offset), #structure "." #field);                    \
   _Static_assert(offsetof(frozen_##structure, field) == (offset), "0.2.0: " #structure "." #field); \
   _Static_assert(sizeof(((structure*)0)->field) == sizeof(((frozen_##structure*)0)->field), #structure "." #field)
-/* Nested structures carry no size, so they keep it. */
+/* Nested structures have no size field, so their size never changes. */
 #define NESTED(structure, bytes)                            \
   _Static_assert(sizeof(structure) == (bytes), #structure); \
   _Static_assert(sizeof(frozen_##structure) == (bytes), "0.2.0: " #structure)

@@ -1,5 +1,5 @@
-// Host memory: a plan that cannot be had says so and leaks nothing, and execution allocates nothing. The allocation
-// functions of this program stand in for the library's.
+// Host memory: a plan that cannot be allocated reports it and leaks nothing, and an execution allocates nothing. This
+// program's allocation functions replace those of the library.
 #include <cstdlib>
 #include <new>
 
@@ -7,7 +7,7 @@
 
 namespace {
 
-// Only of the thread that asks: the test framework's other threads and the library's workers do not count here.
+// Counts per thread, so that threads of the test framework and workers of the library do not count.
 thread_local int64_t live = 0;         // blocks not freed
 thread_local int64_t allocations = 0;  // ever made
 thread_local int64_t allowance = -1;   // allocations until one fails; negative: none fails
@@ -58,7 +58,7 @@ void operator delete[](void* p, std::size_t, std::align_val_t) noexcept { releas
 namespace contract {
 namespace {
 
-// A call with segments and lengths long enough for every table to be in use.
+// A call with segments, long enough to use every table.
 struct LongCall : SmallCall {
   LongCall() {
     dr_options_init(&options);
@@ -68,8 +68,8 @@ struct LongCall : SmallCall {
   dr_options options;
 };
 
-// Counting nothing would look like allocating nothing, so every test begins with a plan that has to be counted. It also makes what is made
-// once and kept.
+// Every test first makes a plan that must be counted, to show that counting works. That plan also creates everything
+// that is created once and kept.
 class Memory : public testing::Test {
  protected:
   void SetUp() override {
@@ -100,7 +100,9 @@ TEST_F(Memory, EveryAllocationOfAPlanMayFail) {
     ASSERT_EQ(status, DR_OUT_OF_MEMORY) << dr_last_error() << " with room for " << room;
     ASSERT_EQ(live, before) << "leaked with room for " << room;
     ASSERT_EQ(plan, nullptr);
-    ASSERT_STREQ(dr_last_error(), "host memory: expected room for what was asked, found none");
+    ASSERT_STREQ(dr_last_error(),
+                 "host memory: expected enough for this call, found none left; "
+                 "free memory or use a smaller problem");
     ++failures;
   }
   EXPECT_GT(failures, 3);
@@ -121,7 +123,7 @@ TEST_F(Memory, ExecutionAllocatesNothing) {
       LongCall call;
       call.options.backend = backend;
       call.options.threads = 1;
-      if (later || std::string(backend) == "reference") {  // cuts are forced where they can be
+      if (later || std::string(backend) == "reference") {  // force cuts if the backend allows them
         call.options.segments = DR_SEGMENTS_AUTO;
         call.options.segment_value = 0;
       }

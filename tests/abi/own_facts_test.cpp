@@ -1,4 +1,4 @@
-// Facts of a CPU that the caller states: plans made with them run here, on as many threads as they have units.
+// CPU facts of the caller: plans made with them run here, on as many threads as the facts have units.
 #include <cstdio>
 
 #include "small_call.h"

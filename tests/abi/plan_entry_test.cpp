@@ -1,4 +1,4 @@
-// dr_plan_*: what is refused, and what a plan says.
+// dr_plan_*: what is refused, and what a plan reports.
 #include <cstring>
 
 #include "small_call.h"
@@ -6,7 +6,7 @@
 namespace contract {
 namespace {
 
-// A handle value that a failed call must leave alone.
+// A handle that a failed call must not change.
 dr_plan* const kUntouched = reinterpret_cast<dr_plan*>(uintptr_t{0x1000});
 
 void expect_no_plan(const dr_problem* problem, const dr_options* options, const std::string& argument,

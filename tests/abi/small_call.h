@@ -1,4 +1,4 @@
-// A small call that is complete and valid, for tests that spoil one thing at a time. Public header only.
+// A small, complete and valid call, for tests that change one thing at a time. Uses the public header only.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -89,7 +89,7 @@ struct SmallCall {
   }
 };
 
-// The last call failed with this status and a message that starts with the argument and holds these words.
+// Expects this status and a message that starts with the argument and contains these words.
 inline void expect_failure(dr_status found, dr_status wanted, const std::string& argument,
                            const std::vector<std::string>& words) {
   const std::string message = dr_last_error();

@@ -1,4 +1,4 @@
-// The header, a C program and the shared library agree on what the contract consists of.
+// The header, a C program and the shared library agree on the list of functions.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 

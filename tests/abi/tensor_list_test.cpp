@@ -1,4 +1,4 @@
-// The list of tensors has every pointer of dr_tensors, in the order of its fields.
+// The list of tensors has every pointer of dr_tensors, in the order of the fields.
 #include "deltarelay/tensor_list.hpp"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,8 @@ TEST(TensorList, HasEveryPointerOnce) {
     EXPECT_TRUE(offsets.insert(entry.offset).second) << entry.name;
     EXPECT_NE(entry.operations, 0u) << entry.name;
   }
-  // From q to the structures of other operations there are pointers of tensors alone: a field without an entry is a gap.
+  // Between q and the structures of other operations there are only tensor pointers, so a field without an entry is a
+  // gap.
   for (size_t at = offsetof(dr_tensors, q); at < offsetof(dr_tensors, intermediates); at += sizeof(void*))
     EXPECT_EQ(offsets.count(at), 1u) << "no tensor of the list is at byte " << at << " of dr_tensors";
 }

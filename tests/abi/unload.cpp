@@ -1,5 +1,5 @@
-// A host of plug-ins: loads the library at run time, lets several threads work, and unloads it or ends. A pool whose threads outlive
-// the library crashes here; one that waits for what never comes runs into the time limit of the test.
+// A host of plug-ins: loads the library at run time, lets several threads work, and unloads it or exits. If pool
+// threads outlive the library, this crashes. If the pool waits forever, the test runs into its time limit.
 //
 //   unload <libdeltarelay.so> cycles|exit|fork
 #include <dlfcn.h>
@@ -35,7 +35,7 @@ void require(bool held, const std::string& what) {
   if (!held) throw std::runtime_error(what);
 }
 
-// The functions of the contract, looked up in a library that is loaded as long as this lives.
+// The functions of the API, looked up in a library that stays loaded during the lifetime of this object.
 class Library {
  public:
   explicit Library(const char* path) : handle_(dlopen(path, RTLD_NOW | RTLD_LOCAL)) {
@@ -132,7 +132,7 @@ void require_exit(pid_t child, const char* what) {
           std::string(what) + ": expected exit code 0, found wait status " + std::to_string(status));
 }
 
-// The library comes and goes: the same results every time, nothing of it left in between.
+// Loads and unloads the library repeatedly: the results are the same every time, and no thread is left in between.
 void cycles(const char* path) {
   const int64_t threads_before = threads_here();
   std::vector<float> expected;
@@ -148,12 +148,12 @@ void cycles(const char* path) {
     }
     void* left = dlopen(path, RTLD_NOLOAD | RTLD_NOW);
     require(left == nullptr, "dlclose: expected the library to be gone");
-    // A joined thread leaves /proc a little later than it is joined.
+    // A joined thread disappears from /proc a little later.
     for (int32_t wait = 0; wait < 1000 && threads_here() > threads_before; ++wait)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     require(threads_here() == threads_before, "threads: expected none to be left by the library");
   }
-  const pid_t child = fork();  // runs no handler that the library has left
+  const pid_t child = fork();  // must not run a handler of the unloaded library
   if (child == 0) std::_Exit(0);
   require_exit(child, "fork after dlclose");
 }
@@ -163,7 +163,7 @@ void exit_at_work(const char* path) {
   for (int32_t round = 0; round < 20; ++round) {
     const pid_t child = fork();
     if (child == 0) {
-      static const Library* library = nullptr;  // never unloaded but by exit
+      static const Library* library = nullptr;  // unloaded only by exit
       library = std::make_unique<Library>(path).release();
       static std::atomic<int32_t> calls{0};
       for (int32_t i = 0; i < 2; ++i) {
@@ -175,7 +175,7 @@ void exit_at_work(const char* path) {
           }
         }).detach();
       }
-      // At first, before they have begun; then somewhere inside a call.
+      // First before the threads have started, later somewhere inside a call.
       while (calls.load() < round) std::this_thread::yield();
       std::exit(0);
     }
@@ -183,7 +183,7 @@ void exit_at_work(const char* path) {
   }
 }
 
-// Children of a process that has a pool: one that uses it, one that does not, one that the handlers of fork do not know of.
+// Children of a process with a pool: one uses the pool, one does not, one was created without the handlers of fork.
 void forked(const char* path) {
   auto library = std::make_unique<Library>(path);
   auto call = std::make_unique<Call>(*library);
@@ -199,7 +199,7 @@ void forked(const char* path) {
   child = fork();
   if (child == 0) std::exit(0);
   require_exit(child, "exit of a child");
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which do not know of such a child either
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // sanitizers do not support such a child
   child = static_cast<pid_t>(syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr));
   if (child == 0) std::exit(0);
   require_exit(child, "exit of a child made by clone");

@@ -1,5 +1,5 @@
-// Callers that were compiled with another version of the header: 0.2.0 with its frozen structures, a later one that this
-// library has never heard of, and 0.1.
+// Callers compiled with another version of the header: 0.2.0 with its frozen structures, a later version that this
+// library does not know, and 0.1.
 #include <algorithm>
 #include <cstring>
 
@@ -11,7 +11,7 @@ namespace {
 
 constexpr unsigned char kGuard = 0xa5;
 
-// A structure as a later header may have it. Behind it is memory that is not the library's.
+// A structure as a later header may define it. The memory after it does not belong to the library.
 template <class Structure>
 struct Later {
   Structure known;
@@ -37,7 +37,7 @@ Structure sized(uint32_t size = sizeof(Structure)) {
   return structure;
 }
 
-// What a later caller has before the library fills a structure: nothing that can be relied on.
+// Arbitrary contents of a later caller's structure before the library fills it.
 template <class Structure>
 Later<Structure> unfilled() {
   Later<Structure> later(sized<Structure>());
@@ -155,7 +155,7 @@ TEST(Versions, AProgramOfALaterHeaderIsServedWhileItAsksForNothingNew) {
   expect_same_outputs(call, today);
 }
 
-// Every structure that the caller fills, with one new field set: each is refused under its own name.
+// Every structure that the caller fills, with one new field set, is refused under its own name.
 TEST(Versions, ANewFieldOfALaterHeaderIsRefusedByName) {
   SmallCall call;
   dr_plan* plan = nullptr;
@@ -202,7 +202,7 @@ TEST(Versions, ANewFieldOfALaterHeaderIsRefusedByName) {
   EXPECT_TRUE(call.untouched());
 }
 
-// An array of costs of a later header: its entries are as far apart as the first one is long, whatever that is.
+// An array of costs of a later header: entries are as far apart as the size of the first entry.
 TEST(Versions, CostsMayBeOfAnotherSize) {
   const SmallCall call;
   dr_costs slow = cpu_costs(DR_KDA);
@@ -254,7 +254,7 @@ TEST(Versions, StructuresOf01AreRefusedByVersion) {
   const auto of_version = [](uint32_t size) -> std::vector<std::string> {
     return {"version 0.2 or later", "found " + std::to_string(size) + ", the size in version 0.1"};
   };
-  // As large as the larger of both versions: a library that believed the size would read no memory that is not there.
+  // As large as the larger version, so that a library that trusts the size still reads existing memory.
   union {
     dr_problem problem;
     dr_options options;
@@ -295,7 +295,7 @@ TEST(Versions, StructuresOf01AreRefusedByVersion) {
   EXPECT_TRUE(call.untouched());
 }
 
-// Shorter than 0.2.0, and not 0.1 either: nothing is read or written by a structure that cannot be whole.
+// Sizes below 0.2.0 other than 0.1: the library reads and writes nothing.
 TEST(Versions, OutputsThatCannotBeWholeAreLeftAlone) {
   const SmallCall call;
   const PlanOwner owner(call.problem);

@@ -1,4 +1,4 @@
-// The C++ wrapper: owns what it should, throws what the C functions say.
+// The C++ wrapper owns its handles and throws what the C functions report.
 #include <deltarelay/deltarelay.hpp>
 #include <type_traits>
 

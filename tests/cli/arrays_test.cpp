@@ -1,4 +1,4 @@
-// Readers of .npz and .safetensors files: what was written comes back, and no file, however damaged, is read outside of its memory.
+// Readers of .npz and .safetensors: files survive a round trip, and no damaged file causes a read outside its memory.
 #include "arrays/arrays.h"
 
 #include <gmock/gmock.h>
@@ -74,7 +74,7 @@ TEST_P(Formats, CutShort) {
     EXPECT_THROW(File({whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(size)}), FileError) << size;
 }
 
-// Reads or refuses; sanitizers see the rest.
+// Reads or refuses; sanitizers detect anything else.
 void try_to_read(std::vector<std::byte> content) {
   try {
     const File file(std::move(content));

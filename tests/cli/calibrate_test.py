@@ -1,4 +1,7 @@
-"""Measured facts from `calibrate` to the plans that are made with them. Usage: calibrate_test.py <path of deltarelay> <seconds to measure>."""
+"""Facts measured by `calibrate`, and plans made with them.
+
+Usage: calibrate_test.py <path of deltarelay> <seconds to measure>.
+"""
 
 import json
 import os
@@ -38,7 +41,7 @@ class Calibrate(unittest.TestCase):
         return done.stdout
 
     def changed(self, change):
-        """A file of the same facts with something changed."""
+        """A file of the same facts with one change."""
         facts = json.loads(json.dumps(self.facts))
         change(facts)
         path = os.path.join(self.folder.name, "changed.json")
@@ -57,7 +60,7 @@ class Calibrate(unittest.TestCase):
         self.assertGreater(self.facts["flops_per_ns"], 0)
         self.assertEqual([row["rule"] for row in self.facts["costs"]], ["kda", "gdn"])
         for row in self.facts["costs"]:
-            # On a machine as busy as one that tests, times may be of no use; then it says so and keeps what it had.
+            # On a busy machine the times may be useless; then calibrate says so and keeps the library's costs.
             unsteady = f"{row['rule']}: times are too unsteady" in self.done.stderr
             self.assertEqual(row["measured_on"] == self.facts["model"][:39], not unsteady)
             self.assertLessEqual(row["local_ns"], row["emit_ns"])
@@ -80,7 +83,7 @@ class Calibrate(unittest.TestCase):
             facts["units"] = 7
             facts["name"] = "next door"
             for row in facts["costs"]:
-                row["emit_ns"] = min(row["emit_ns"] * 1000, 2**31 - 1)  # a sanitizer makes it large
+                row["emit_ns"] = min(row["emit_ns"] * 1000, 2**31 - 1)  # large under a sanitizer
 
         path, facts = self.changed(change)
         out, here = self.plan(path)
@@ -96,7 +99,7 @@ class Calibrate(unittest.TestCase):
         self.assertIn("1 passed", self.succeed("verify", TINY, "--device-file", path))
         self.assertIn("accepts", self.succeed("explain", TINY, "--device-file", path))
         self.succeed("bench", TINY, "--device-file", path, "--min-time", "0.02")
-        # A device of the case goes before the file.
+        # The device of a case takes precedence over the file.
         named = json.loads(self.succeed("plan", CASE + " device=h200", "--device-file", path, "--json"))
         self.assertEqual(named["device"]["name"], "h200")
 
@@ -112,12 +115,12 @@ class Calibrate(unittest.TestCase):
             file.write("units: 3")
         self.refused("--device-file: expected JSON", "plan", CASE, "--device-file", text)
         for words, change in (
-            ("units: expected a whole number of 32 bits, found \"three\"", lambda f: f.update(units="three")),
+            ('units: expected a whole number of 32 bits, found "three"', lambda f: f.update(units="three")),
             ("units: expected a whole number of 32 bits, found 4294967296", lambda f: f.update(units=1 << 32)),
-            ("kind: expected cpu or cuda, found \"gpu\"", lambda f: f.update(kind="gpu")),
+            ('kind: expected cpu or cuda, found "gpu"', lambda f: f.update(kind="gpu")),
             ("name: expected a text of at most 31 bytes", lambda f: f.update(name="x" * 32)),
             ("costs: expected a list, found {}", lambda f: f.update(costs={})),
-            ("costs[1].emit_ns: expected a value, found \"nothing\"", lambda f: f["costs"][1].pop("emit_ns")),
+            ('costs[1].emit_ns: expected a value, found "nothing"', lambda f: f["costs"][1].pop("emit_ns")),
             ("costs[0].measured: expected true or false, found 1", lambda f: f["costs"][0].update(measured=1)),
         ):
             path, _ = self.changed(change)

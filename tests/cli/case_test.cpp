@@ -53,7 +53,7 @@ TEST(CaseParse, DefaultsFollowEachOther) {
   EXPECT_EQ(parse("gdn seqs=1").gate_low, -5.0);
 }
 
-// As layers of either kind hand their gates on: raw ones of KDA, log-decays in fp32 of GDN.
+// Gates have the form in which layers pass them: raw for KDA, log-decays in fp32 for GDN.
 TEST(CaseParse, GatesOfAFreshLayerHaveTheFormOfTheirRule) {
   const Case kda = parse("kda bf16 seqs=1 gate=init:2");
   EXPECT_EQ(kda.gate_form, DR_GATE_RAW_SOFTPLUS);
@@ -209,14 +209,14 @@ TEST(CasePrint, EveryWordComesBack) {
   EXPECT_EQ(printed.size(), words.size()) << "two different cases print alike";
 }
 
-// Some backend serves the request.
+// Does some backend serve the request?
 bool library_accepts(const Request& request) {
   for (int32_t i = 0; i < dr_backend_count(); ++i)
     if (dr_backend_check(i, &request.problem, &request.options) == DR_SUCCESS) return true;
   return false;
 }
 
-// What can be asked of this machine: a case for a GPU is put to the CPU (tests/gpu asks the GPU's backend).
+// The case as this machine can check it: a case for a GPU is checked on the CPU (tests/gpu checks the GPU backends).
 Case runnable_here(const Case& c) {
   if (!c.on_gpu()) return c;
   Case here = with_words(c, "backend=cpu device=cpu");
@@ -283,7 +283,7 @@ TEST(CaseFiles, TargetsAreThoseOfTheTable) {
   EXPECT_EQ(table, 31);
 }
 
-// The same cases for the portable kernels; with other widths or types the name says so at its end.
+// The same cases for the portable kernels. A name ends with the width or type if that differs.
 TEST(CaseFiles, PortableTargetsAreThoseOfTheTable) {
   std::map<std::string, Case> table;
   for (const Case& c : read_file(std::string(DR_CASES_DIR) + "/targets.txt")) table[c.name] = c;

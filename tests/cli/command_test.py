@@ -1,4 +1,7 @@
-"""The command from outside: exit codes, words, JSON, SVG. Usage: command_test.py <path of deltarelay> <part>."""
+"""Tests the command from outside: exit codes, messages, JSON, SVG.
+
+Usage: command_test.py <path of deltarelay> <part>.
+"""
 
 import json
 import os
@@ -60,8 +63,19 @@ class Info(Base):
 
     def test_help(self):
         out = self.succeed("--help")
-        for part in ("info", "support", "tensors", "tiling", "explain", "plan", "verify", "bench", "calibrate", "Examples",
-                     "<prefix>/share/doc/deltarelay"):
+        for part in (
+            "info",
+            "support",
+            "tensors",
+            "tiling",
+            "explain",
+            "plan",
+            "verify",
+            "bench",
+            "calibrate",
+            "Examples",
+            "<prefix>/share/doc/deltarelay",
+        ):
             self.assertIn(part, out)
         for part in ("info", "support", "tensors", "tiling", "explain", "plan", "verify", "bench", "calibrate"):
             self.assertIn("Usage", self.succeed(part, "--help"))
@@ -71,8 +85,18 @@ class Info(Base):
         self.assertEqual(self.succeed("-V"), self.succeed("--version"))
 
     def test_output_that_cannot_be_written_is_a_failure(self):
-        for words in (["info"], ["--help"], ["--version"], ["plan", TINY], ["verify", TINY], ["verify", TINY, "--hash"],
-                      ["help", "cases"], ["man"], ["completion", "bash"], ["bench", TINY, "--min-time", "0.01"]):
+        for words in (
+            ["info"],
+            ["--help"],
+            ["--version"],
+            ["plan", TINY],
+            ["verify", TINY],
+            ["verify", TINY, "--hash"],
+            ["help", "cases"],
+            ["man"],
+            ["completion", "bash"],
+            ["bench", TINY, "--min-time", "0.01"],
+        ):
             with open("/dev/full", "w", encoding="utf-8") as full:
                 done = subprocess.run([COMMAND, *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=100)
             self.assertEqual(done.returncode, 1, words)
@@ -88,7 +112,7 @@ class Info(Base):
 
 
 class Texts(Base):
-    """Help, manual page and completion: each has every subcommand, option and word that the parser takes."""
+    """Help, manual page and completion list every subcommand, option and word that the parser accepts."""
 
     COMMANDS = ("info", "support", "tensors", "tiling", "explain", "plan", "verify", "bench")
 
@@ -134,8 +158,12 @@ class Texts(Base):
 
     def complete(self, *words):
         script = self.succeed("completion", "bash")
-        ask = 'eval "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _deltarelay; printf "%s\\n" "${COMPREPLY[@]}"'
-        done = subprocess.run(["bash", "-c", ask, "bash", script, "deltarelay", *words], capture_output=True, text=True, timeout=60)
+        ask = (
+            'eval "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _deltarelay; printf "%s\\n" "${COMPREPLY[@]}"'
+        )
+        done = subprocess.run(
+            ["bash", "-c", ask, "bash", script, "deltarelay", *words], capture_output=True, text=True, timeout=60
+        )
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         return done.stdout.split()
 
@@ -167,7 +195,7 @@ class Support(Base):
         rows = json.loads(self.succeed("support", "--json"))
         self.assertGreater(len(rows), 100)
         for row in rows:
-            # The reference replays token by token in double: no segment to cut, no shorter products.
+            # The reference computes token by token in double: it has no segments to cut and no shorter products.
             declined = any(word in row["words"] for word in ("segments=", "math="))
             if row["backend"] == "reference":
                 self.assertEqual(row["accepted"], not declined, row)
@@ -259,10 +287,13 @@ class PlanCommand(Base):
 
     def test_device_and_policy(self):
         plan = json.loads(
-            self.succeed("plan", "kda bf16 hv=4 seqs=131072", "--device", "gb200", "--policy", "cula-sm100", "--json"))
+            self.succeed("plan", "kda bf16 hv=4 seqs=131072", "--device", "gb200", "--policy", "cula-sm100", "--json")
+        )
         self.assertIn("policy=cula-sm100", plan["case"])
         self.assertEqual(plan["device"]["units"], 152)
-        self.assertEqual(plan["schedule"]["units"], 152 * plan["cta"]["together"], "a unit of the schedule runs one item")
+        self.assertEqual(
+            plan["schedule"]["units"], 152 * plan["cta"]["together"], "a unit of the schedule runs one item"
+        )
         self.fail_with(1, "policy", "plan", TINY, "--policy", "astrology")
         self.fail_with(2, "device", "plan", TINY, "--device", "abacus")
 
@@ -300,8 +331,14 @@ class PlanCommand(Base):
     def test_svg_of_lengths_at_execution_is_refused_in_words(self):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "timeline.svg")
-            self.fail_with(1, "--svg: expected lengths that are known when the plan is made", "plan",
-                           TINY + " lengths=execute", "--svg", path)
+            self.fail_with(
+                1,
+                "--svg: expected lengths that are known when the plan is made",
+                "plan",
+                TINY + " lengths=execute",
+                "--svg",
+                path,
+            )
             self.assertFalse(os.path.exists(path))
 
     def test_svg_takes_one_case_and_a_path_that_can_be_written(self):
@@ -407,7 +444,7 @@ class Verify(Base):
 
     def test_hash_compares_on_request_only(self):
         self.assertEqual(self.hashes(TINY, "--compare"), self.hashes(TINY))
-        wrong = TINY + " o=fp16 scale=1e9"  # beyond what fp16 can hold
+        wrong = TINY + " o=fp16 scale=1e9"  # overflows fp16
         self.assertEqual(len(self.hashes(wrong)), 1)
         self.fail_with(1, "failed            gdn", "verify", wrong, "--hash", "--compare")
         self.fail_with(1, "declined          gdn", "verify", TINY + " backend=reference math=tf32", "--hash")
@@ -456,8 +493,18 @@ class Bench(Base):
         self.assertTrue(row["line"].startswith("gdn fp32 "))
         self.assertLessEqual(row["ms_low"], row["ms"])
         self.assertLessEqual(row["ms"], row["ms_high"])
-        for field in ("ms", "host_us", "plan_us", "token_heads_per_s", "gflops", "gbytes_per_s", "fma_peak_gflops",
-                      "unsplit_ms", "workspace_bytes", "workspace_bytes_per_token_head"):
+        for field in (
+            "ms",
+            "host_us",
+            "plan_us",
+            "token_heads_per_s",
+            "gflops",
+            "gbytes_per_s",
+            "fma_peak_gflops",
+            "unsplit_ms",
+            "workspace_bytes",
+            "workspace_bytes_per_token_head",
+        ):
             self.assertGreater(row[field], 0, field)
         self.assertAlmostEqual(row["gflops"], row["token_heads_per_s"] * 7 * 32 * 32 * 1e-9, places=6)
         self.assertGreater(row["error"], 0)
@@ -504,7 +551,14 @@ class Bench(Base):
         self.fail_with(2, "seqs: expected", "bench", "kda")
 
 
-PARTS = {"info": Info, "support": Support, "tiling": TilingCommand, "explain": Explain, "plan": PlanCommand, "verify": Verify}
+PARTS = {
+    "info": Info,
+    "support": Support,
+    "tiling": TilingCommand,
+    "explain": Explain,
+    "plan": PlanCommand,
+    "verify": Verify,
+}
 PARTS["bench"] = Bench
 PARTS["texts"] = Texts
 

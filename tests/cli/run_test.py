@@ -1,4 +1,7 @@
-"""`deltarelay run` on files of tensors. Usage: run_test.py <path of deltarelay>. Files are made without NumPy, which need not be here."""
+"""Tests `deltarelay run` on files of tensors. Usage: run_test.py <path of deltarelay>.
+
+The files are written without NumPy, which need not be installed.
+"""
 
 import array
 import json
@@ -23,7 +26,9 @@ def run(*arguments):
 def npy(kind, shape, values, order="False"):
     text = f"{{'descr': '<{kind}', 'fortran_order': {order}, 'shape': ({''.join(f'{size}, ' for size in shape)}), }}"
     text += " " * (-(len(text) + 11) % 64) + "\n"
-    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text.encode() + array.array(TYPES[kind], values).tobytes()
+    return (
+        b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text.encode() + array.array(TYPES[kind], values).tobytes()
+    )
 
 
 def read_npy(data):
@@ -218,7 +223,9 @@ class Run(unittest.TestCase):
         for h in range(2):
             for t in range(20):
                 for i in range(8):
-                    self.assertAlmostEqual(found["o"][1][(h * 20 + t) * 8 + i], plain["o"][1][(t * 2 + h) * 8 + i], places=5)
+                    self.assertAlmostEqual(
+                        found["o"][1][(h * 20 + t) * 8 + i], plain["o"][1][(t * 2 + h) * 8 + i], places=5
+                    )
 
     def test_raw_gates(self):
         tensors = Tensors().add("A_log", "f4", [1, 1, 2, 1], [0.1, 0.2]).add("dt_bias", "f4", [32], [0.01] * 32)
@@ -249,7 +256,10 @@ class Run(unittest.TestCase):
             ("beta: expected an array of this name in the file, found q, k, v, g", Tensors().without("beta")),
             ("q: expected fp32, bf16 or fp16, found <f8", Tensors().add("q", "f8", [37, 2, 16], [0.0] * 37 * 32)),
             ("q: expected [T, HQK, DK]", Tensors().add("q", "f4", [37, 32], [0.0] * 37 * 32)),
-            ("k: expected the shape of q = [37, 2, 16], found [37, 1, 16]", Tensors().add("k", "f4", [37, 1, 16], [0.0] * 37 * 16)),
+            (
+                "k: expected the shape of q = [37, 2, 16], found [37, 1, 16]",
+                Tensors().add("k", "f4", [37, 1, 16], [0.0] * 37 * 16),
+            ),
             ("v: expected the tokens of q", Tensors().add("v", "f4", [36, 2, 8], [0.0] * 36 * 16)),
             ("g: expected a gate for each token, value head and key channel", Tensors(gates=1)),
             ("beta: expected one for each token and value head", Tensors().add("beta", "f4", [37], [0.0] * 37)),

@@ -1,4 +1,4 @@
-// The measuring instruments: each must find what it is there to find.
+// Tests of the checks themselves: each must detect its kind of error.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -56,7 +56,7 @@ TEST(Measure, ANumberAloneIsHeldToTheTensor) {
   EXPECT_NEAR(alone.finish("o", 1.0).worst, 0.01, 1e-12);
 }
 
-// The exact result, stored, passes, however few numbers there are; the next number of the type does not.
+// The exact result, once stored, passes for any number of elements. The next number of the type does not.
 TEST(Measure, StoringIsAllowedWhatItCosts) {
   const double halfway = 1.0 + 1.0 / 256;  // between two numbers of bf16
   const double stored = check::rounded_to(DR_BF16, halfway);
@@ -74,7 +74,7 @@ TEST(Measure, StoringIsAllowedWhatItCosts) {
 TEST(Measure, NumbersThatAreNotFinite) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   check::Measure measure(1, 1);
-  measure.add(0, 0, 5.0, nan);  // where the reference is not finite anything goes
+  measure.add(0, 0, 5.0, nan);  // any value passes if the reference is not finite
   measure.add(0, 0, 1.0, 1.0);
   EXPECT_TRUE(measure.finish("o", 0.0).passes());
   measure.add(0, 0, nan, 1.0);
@@ -108,7 +108,8 @@ TEST(Tolerance, IsTheTableOfTheDocument) {
   EXPECT_EQ(check::tolerance_of_state(c, DR_FP16), 2e-5 + 3e-4);
 }
 
-// The same numbers on every machine, because they follow from the lines in generate.h, written out again here.
+// The generator follows the formulas in generate.h, which are repeated here. So it gives the same numbers on every
+// machine.
 TEST(Generator, IsTheDocumentedFunction) {
   const auto mix = [](uint64_t x) {
     x += 0x9e3779b97f4a7c15u;
@@ -161,7 +162,7 @@ TEST(Generator, ProfilesAreWhatTheyAreCalled) {
   EXPECT_NEAR(length, 1.0, 1e-5);
 }
 
-// exp, log and softplus of the generator against the library's.
+// exp, log and softplus of the generator against those of the C++ library.
 TEST(Generator, PortableFunctionsAreThoseOfTheLibrary) {
   for (double x = -40.0; x <= 40.0; x += 0.0371) {
     EXPECT_NEAR(check::portable_softplus(x) / std::log1p(std::exp(x)), 1.0, 1e-13) << x;
@@ -172,7 +173,7 @@ TEST(Generator, PortableFunctionsAreThoseOfTheLibrary) {
     EXPECT_NEAR(std::log1p(std::exp(check::inverse_softplus(std::log(y)))) / y, 1.0, 1e-12) << y;
 }
 
-// What gates of a case make of a channel: how many tokens it takes to lose a factor of e, and the mean log-decay of all.
+// How a case's gates act on channels: the tokens after which a channel has decayed by e, and the mean log-decay.
 struct Memory {
   std::vector<double> tokens;  // of every channel, increasing
   double mean = 0.0;
@@ -208,7 +209,7 @@ Memory memory_of(const std::string& line) {
   return memory;
 }
 
-// The figures that the recipes of FLA's layers give with exactly normal raw values; those here end at 3.5 standard deviations.
+// Expected figures of FLA's layers with exactly normal raw values. Values here are limited to 3.5 standard deviations.
 TEST(Generator, InitialGatesAreThoseOfAFreshLayer) {
   const Memory softplus = memory_of("kda bf16 hv=64 dk=128 gate=init");
   EXPECT_NEAR(softplus.mean, -0.281, 0.03);

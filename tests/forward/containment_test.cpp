@@ -1,4 +1,4 @@
-// What must not leak: bad numbers stay in their sequence and head, and behind the start of their chunk.
+// Bad numbers must stay in their sequence and head, and must not affect chunks before their own.
 #include <cmath>
 #include <limits>
 
@@ -10,7 +10,7 @@ namespace {
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-// A case that ran on inputs with one number changed.
+// A case that ran on inputs with one changed number.
 struct Spoilt {
   template <class Edit>
   Spoilt(const cases::Case& c, const Edit& edit) : tensors(c), run(c) {
@@ -89,7 +89,7 @@ INSTANTIATE_TEST_SUITE_P(Reference, Containment, testing::ValuesIn(cases_in(R"(
 )")),
                          name_of);
 
-// Both backends of the CPU read a decay below 0 as 0.
+// Both CPU backends read a decay below 0 as 0.
 TEST(GatesOutsideTheContract, NegativeDecaysForget) {
   for (const char* line : {"kda fp32 hv=2 dk=16 dv=24 seqs=70,150 final gate=linear",
                            "gdn fp32 hv=2 dk=16 dv=24 seqs=70,150 final gate=linear",

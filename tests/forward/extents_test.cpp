@@ -1,4 +1,4 @@
-// Indices that do not fit 32 bits, and more (sequence, head) pairs than 16 bits count.
+// Indices beyond 32 bits, and more (sequence, head) pairs than 16 bits can count.
 #include <sys/mman.h>
 
 #include <cstring>
@@ -8,7 +8,7 @@
 namespace deltarelay::forward {
 namespace {
 
-// Address space without memory behind it: only the pages that are touched exist.
+// Address space without memory: only touched pages exist.
 class SparseMapping {
  public:
   explicit SparseMapping(size_t bytes) : bytes_(bytes) {
@@ -35,7 +35,7 @@ constexpr int64_t kWidth = 64;
 
 class Far : public testing::TestWithParam<std::string> {};
 
-// Same values, once contiguous and once with strides that pass 2^31 elements: same bits.
+// The same values, contiguous and with strides beyond 2^31 elements, give the same bits.
 TEST_P(Far, StridesBeyond32Bits) {
   const cases::Case c =
       cases::with_words(cases::parse("kda fp32 hv=2 dk=64 seqs=6 init final segments=off"), GetParam());
@@ -102,7 +102,7 @@ TEST_P(Far, StridesBeyond32Bits) {
 
 INSTANTIATE_TEST_SUITE_P(Backends, Far, testing::Values("backend=reference", "backend=" + backend_under_test()));
 
-// A pool whose slots lie past 2^31 elements, in place, written only where the index points.
+// A pool with slots beyond 2^31 elements, in place, is written only at the indexed slots.
 TEST(FarSlots, PoolBeyond32Bits) {
   const cases::Case c = on_backend(cases::parse("gdn fp32 hv=1 dk=64 seqs=70,65 init final segments=off"));
   const Ran near(c);

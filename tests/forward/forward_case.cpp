@@ -43,7 +43,7 @@ std::vector<std::string> all_combinations(const std::vector<std::vector<std::str
   return lines;
 }
 
-// As few as have every word of every list.
+// A small set of combinations that contains every word of every list.
 std::vector<std::string> covering_combinations(const std::vector<std::vector<std::string>>& lists) {
   size_t longest = 0;
   for (const std::vector<std::string>& words : lists) longest = std::max(longest, words.size());

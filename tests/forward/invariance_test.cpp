@@ -1,4 +1,4 @@
-// Promises about bits and about equalities: what may change without the result changing.
+// Promises about bits and equalities: what may change without changing the result.
 #include <cstring>
 #include <functional>
 #include <thread>
@@ -36,7 +36,7 @@ struct Place {
   int64_t token;
 };
 
-// Inputs of `count` tokens, exactly: both sides have the same types.
+// Copies the inputs of `count` tokens exactly: both sides have the same types.
 void copy_tokens(const check::TensorSet& from, Place source, const check::TensorSet& to, Place target, int64_t count) {
   const std::pair<const check::TokenTensor*, const check::TokenTensor*> tensors[] = {{&from.q(), &to.q()},
                                                                                      {&from.k(), &to.k()},
@@ -106,7 +106,7 @@ INSTANTIATE_TEST_SUITE_P(Plans, SamePlan, testing::ValuesIn(cases_in(R"(
 )")),
                          name_of);
 
-// Spreading columns over threads is tiling: it must happen here, and must not show in the bits.
+// Spreading columns over threads must happen here, and must not change the bits.
 TEST(Tiling, ValueColumnsAreSpreadAndBitsStay) {
   if (nothing_to_test()) GTEST_SKIP() << "only the reference is built in";
   for (const char* rule : {"kda fp32", "gdn fp32", "kda bf16", "gdn bf16"}) {
@@ -119,7 +119,7 @@ TEST(Tiling, ValueColumnsAreSpreadAndBitsStay) {
   }
 }
 
-// A call with fewer tokens and sequences than its plan has bounds for: the bits are those of a plan that fits.
+// A call with fewer tokens and sequences than the bounds of its plan gives the bits of a plan that fits.
 TEST(LateCounts, FewerThanTheBoundsGiveTheSameBits) {
   for (const char* line :
        {"kda bf16 hv=2 dk=64 seqs=130,0,65 tail=4 init final lengths=execute invariant",
@@ -148,7 +148,7 @@ TEST(Repeats, ManyRunsGiveTheSameBits) {
   }
 }
 
-// Caller's threads, in an order nobody would choose.
+// A caller's thread pool that runs items in an unusual order.
 TEST(CallersPool, SameBits) {
   const dr_parallel_for backwards = [](void* pool, int64_t count, dr_parallel_body body, void* context) {
     *static_cast<int64_t*>(pool) += count;
@@ -169,7 +169,7 @@ TEST(CallersPool, SameBits) {
   EXPECT_TRUE(x.output_bits() == own.tensors.output_bits());
 }
 
-// One plan, two threads, a workspace each.
+// One plan, two threads, one workspace each.
 TEST(SharedPlan, ConcurrentExecutions) {
   const cases::Case c = on_backend(cases::parse("gdn fp32 hv=2 dk=64 seqs=300,130 init final segments=off threads=2"));
   const Ran expected(c);
@@ -211,7 +211,7 @@ TEST_P(EachPlan, AbsentInitialStateIsZeros) {
   EXPECT_TRUE(zeros.output_bits() == absent.tensors.output_bits());
 }
 
-// Value heads that share a query/key head, against the same heads with their own copies of it.
+// Value heads that share a query/key head, against the same heads with their own copies.
 TEST_P(EachPlan, GroupedEqualsRepeated) {
   cases::Case grouped = on_backend(GetParam());
   grouped.heads_qk = 2;
@@ -257,7 +257,7 @@ TEST_P(EachPlan, GdnIsKdaWithTheGateOnEveryChannel) {
   expect_close(broadcast, scalar.tensors);
 }
 
-// Two calls through an fp32 state against one call; the seam is anywhere.
+// Two calls through an fp32 state against one call, divided at any token.
 TEST_P(EachPlan, ConcatenationThroughAState) {
   const cases::Case c = cases::with_words(on_backend(GetParam()), "segments=off");
   SCOPED_TRACE(cases::print(c));
@@ -279,7 +279,7 @@ TEST_P(EachPlan, ConcatenationThroughAState) {
     copy_state(first.final_state(), 0, second.initial(), 0, c.heads_v);
     check::PlannedRun run_second(tail);
     run_second.execute(second.tensors());
-    // Put together what the two calls gave, and hold sequence 0 against the one call.
+    // Join the results of the two calls and compare sequence 0 with the single call.
     check::Measure measure(1, c.heads_v);
     for (int64_t t = 0; t < length; ++t) {
       const check::TensorSet& part = t < seam ? first : second;
@@ -316,7 +316,7 @@ INSTANTIATE_TEST_SUITE_P(Plans, EachPlan, testing::ValuesIn([] {
                          }()),
                          name_of);
 
-// Invariant mode: the bits of a sequence depend neither on its company nor on its place.
+// Invariant mode: the bits of a sequence depend neither on the other sequences nor on its position.
 class Invariant : public testing::TestWithParam<cases::Case> {};
 
 TEST_P(Invariant, SequenceBitsDependOnNothingElse) {
@@ -347,7 +347,8 @@ TEST_P(Invariant, SequenceBitsDependOnNothingElse) {
   }
 }
 
-// A prefix that ends at a multiple of the grain, continued from its fp32 final state, gives the bits of the whole.
+// A prefix that ends at a multiple of the grain, continued from its fp32 final state, gives the bits of the whole
+// sequence.
 TEST_P(Invariant, PrefixThenRestGivesTheBitsOfTheWhole) {
   const cases::Case c = on_backend(GetParam());
   SCOPED_TRACE(cases::print(c));
@@ -381,15 +382,20 @@ TEST_P(Invariant, PrefixThenRestGivesTheBitsOfTheWhole) {
   }
 }
 
-// The grain of few units and many heads is infinite, so some lines choose theirs: a forced length is one.
+// With few units and many heads the grain is infinite, so some lines set it: a forced length is the grain.
 INSTANTIATE_TEST_SUITE_P(Plans, Invariant, testing::ValuesIn(cases_in(R"(
   own-grain:     kda fp32 hv=1 dk=128 seqs=700,65,1,2100,130 init final invariant
   own-grain-gdn: gdn bf16 hv=2 dk=64 seqs=700,65,1,2100,130 init final invariant
-  kda-fp32:      kda fp32 hv=2 dk=64 seqs=700,65,1,2100,130 gate=log:-0.02,0 l2norm init final invariant segments=len:256
-  gdn-fp32:      gdn fp32 hv=2 dk=64 seqs=700,65,1,2100,130 gate=log:-0.02,0 l2norm init final invariant segments=len:256
-  kda-bf16:      kda bf16 hv=1 dk=128 seqs=700,65,1,2100,130 gate=log:-0.02,0 l2norm init final invariant segments=len:512
-  gdn-key:       gdn bf16 hqk=1 hv=3 dk=64 seqs=1300,65,2048 gate=log:-0.02,0 l2norm init=key final=key invariant segments=len:512
-  on-the-grain:  kda fp32 hv=1 dk=60 dv=100 seqs=512,128,256,384 gate=log:-0.02,0 l2norm init final invariant segments=len:128
+  kda-fp32:      kda fp32 hv=2 dk=64 seqs=700,65,1,2100,130 gate=log:-0.02,0 l2norm init final invariant \
+      segments=len:256
+  gdn-fp32:      gdn fp32 hv=2 dk=64 seqs=700,65,1,2100,130 gate=log:-0.02,0 l2norm init final invariant \
+      segments=len:256
+  kda-bf16:      kda bf16 hv=1 dk=128 seqs=700,65,1,2100,130 gate=log:-0.02,0 l2norm init final invariant \
+      segments=len:512
+  gdn-key:       gdn bf16 hqk=1 hv=3 dk=64 seqs=1300,65,2048 gate=log:-0.02,0 l2norm init=key final=key invariant \
+      segments=len:512
+  on-the-grain:  kda fp32 hv=1 dk=60 dv=100 seqs=512,128,256,384 gate=log:-0.02,0 l2norm init final invariant \
+      segments=len:128
 )")),
                          name_of);
 
@@ -397,8 +403,10 @@ INSTANTIATE_TEST_SUITE_P(InvariantMode, ForwardCase, testing::ValuesIn(cases_in(
   invariant-kda:      kda fp32 hv=2 dk=64 seqs=5000,65,0,1,640 init final invariant
   invariant-gdn:      gdn bf16 hv=2 dk=64 seqs=5000,65,0,1,640 init final invariant
   invariant-in-place: kda fp32 hv=1 dk=64 seqs=5000,65,0,1,640 init=slots final=in-place invariant
-  invariant-len:      kda fp32 hv=2 dk=64 seqs=1000,65,0,1,512 gate=log:-0.02,0 l2norm init final invariant segments=len:256
-  invariant-len-gdn:  gdn bf16 hv=2 dk=64 seqs=1000,65,0,1,512 gate=log:-0.02,0 l2norm init final=in-place invariant segments=len:256
+  invariant-len:      kda fp32 hv=2 dk=64 seqs=1000,65,0,1,512 gate=log:-0.02,0 l2norm init final invariant \
+      segments=len:256
+  invariant-len-gdn:  gdn bf16 hv=2 dk=64 seqs=1000,65,0,1,512 gate=log:-0.02,0 l2norm init final=in-place invariant \
+      segments=len:256
   invariant-late:     kda fp32 hv=1 dk=64 seqs=3000,65,0,1 lengths=execute init final invariant
 )")),
                          name_of);

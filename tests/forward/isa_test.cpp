@@ -1,4 +1,4 @@
-// Every instruction set of this machine, not only the best one, over a list that meets every path of a kernel.
+// Every instruction set of this machine, on a list that reaches every path of a kernel.
 #include "forward_case.h"
 
 namespace deltarelay::forward {

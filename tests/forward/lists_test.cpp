@@ -1,6 +1,6 @@
-// The test lists of other projects, under names by which their authors would know them, on the whole forward pass. Where a
-// list was written for a GPU the lengths are kept and head counts are scaled. Gates are weak and keys normalised in the long
-// ones, so that a cut would show: with strong gates the state that crosses a cut is forgotten at once.
+// Test lists of other projects, under the names that their authors use, on the whole forward pass. Lists for a GPU keep
+// their lengths, with scaled head counts. Long cases have weak gates and normalised keys, so that an error at a cut
+// shows: strong gates forget the state that crosses a cut at once.
 #include "forward_case.h"
 
 namespace deltarelay::forward {
@@ -177,7 +177,7 @@ INSTANTIATE_TEST_SUITE_P(FlashQla_Shapes, ForwardCase,
                                                      "batch=1x1024 hqk=2 hv=8", "batch=2x2048 hqk=4 hv=16",
                                                      "seqs=256,244,500 hv=4", "seqs=101,202,902,1802,1089 hv=4"}})),
                          name_of);
-// Splits that FLA's multi-rank tests make between cards, made here inside one call.
+// Splits between cards of FLA's multi-rank tests, here inside one call.
 INSTANTIATE_TEST_SUITE_P(Fla_MultiRank, CutCase, testing::ValuesIn(cases_in(R"(
   two-of-three:  kda bf16 hv=4 seqs=3000,4000,3240 gate=softplus l2norm segments=2 final
   two-of-two:    gdn bf16 hv=4 dk=64 seqs=5120,5120 gate=log:-0.01,0 l2norm segments=2 final

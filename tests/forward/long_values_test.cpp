@@ -1,5 +1,5 @@
-// Values that break naive chunk forms over many tokens, whole and cut: what rounding adds up to. Left out under sanitizers, which the same
-// words in fewer tokens (values_test.cpp) and cuts elsewhere show the same code.
+// Values that break naive chunk forms over many tokens, whole and cut: accumulated round-off. Left out under
+// sanitizers, which reach the same code with fewer tokens (values_test.cpp) and cuts elsewhere.
 #include "forward_case.h"
 
 namespace deltarelay::forward {
@@ -15,7 +15,7 @@ INSTANTIATE_TEST_SUITE_P(MeanGate, ForwardCase,
                                                      "gate=log:mean:-20", "gate=log:mean:-50"}})),
                          name_of);
 
-// Here the chunk form itself amplifies rounding: the wider column of the table.
+// Here the chunk form itself amplifies round-off, so the wider column of the tolerance table applies.
 INSTANTIATE_TEST_SUITE_P(
     Hostile, ForwardCase,
     testing::ValuesIn(combine({kRules,

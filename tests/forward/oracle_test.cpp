@@ -1,5 +1,5 @@
-// Who checks the oracle: the reference backend against a second reading of the contract, written here from the header
-// alone, element by element, with no code of the library.
+// Checks the oracle: the reference backend against a second implementation, written here from the header alone, element
+// by element, without code of the library.
 #include <cmath>
 #include <limits>
 
@@ -132,7 +132,7 @@ class Definition {
   std::vector<double> S_;
 };
 
-// Half a unit in the last place of what is stored, and nothing else.
+// Tolerance: half a unit in the last place of the stored type.
 double storage_error(int32_t dtype) { return dtype == DR_BF16 ? 0x1p-8 : dtype == DR_FP16 ? 0x1p-11 : 0x1p-23; }
 
 class Oracle : public testing::TestWithParam<cases::Case> {};
@@ -177,7 +177,8 @@ INSTANTIATE_TEST_SUITE_P(Contract, Oracle, testing::ValuesIn(cases_in(R"(
   twice:          kda fp32 hv=2 dk=16 seqs=60 l2norm beta=twice
   near2:          gdn fp32 hv=2 dk=16 seqs=60 l2norm beta=near2 scale=0.25
   no-write:       kda fp32 hv=2 dk=16 seqs=20 beta=zero init final
-  slots:          kda fp32 hv=2 dk=8 dv=12 seqs=5,6,7,8,9,10,11,12 init=slots:null=2:negative:pad=16 final=slots:key:int64:negative
+  slots:          kda fp32 hv=2 dk=8 dv=12 seqs=5,6,7,8,9,10,11,12 init=slots:null=2:negative:pad=16 \
+      final=slots:key:int64:negative
   in-place:       gdn fp32 hv=2 dk=8 dv=12 seqs=5,6,0,8,9,10 init=slots:key:bf16 final=in-place mask
   masked:         kda fp32 hv=2 dk=8 seqs=5,6,7,0 init mask final
   nothing-kept:   kda fp32 hv=2 dk=8 seqs=5,6,7 init
@@ -192,7 +193,7 @@ INSTANTIATE_TEST_SUITE_P(Contract, Oracle, testing::ValuesIn(cases_in(R"(
 )")),
                          name_of);
 
-// Chosen columns are computed as if they were alone, all others stay as they are.
+// Chosen columns are computed as if alone; all others stay unchanged.
 TEST(OracleColumns, OnlyTheChosenOnesAreWritten) {
   const cases::Case c =
       cases::parse("kda fp32 hv=2 dk=24 dv=70 seqs=40,0,25 tail=2 init final checkpoints=every:16 backend=reference");

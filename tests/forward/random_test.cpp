@@ -1,5 +1,5 @@
-// Seeded random cases for a while. DELTARELAY_RANDOM_SECONDS and DELTARELAY_RANDOM_SEED set how long and from where; a
-// failure prints the line, which repeats it alone.
+// Seeded random cases. DELTARELAY_RANDOM_SECONDS and DELTARELAY_RANDOM_SEED set the duration and the first seed. A
+// failure prints the line that reproduces it.
 #include "check/random.h"
 
 #include <cstdlib>
@@ -22,10 +22,10 @@ void expect_passed(const cases::Case& c, const check::Outcome& outcome) {
 TEST(Random, CasesAgreeWithTheReference) {
   if (nothing_to_test()) GTEST_SKIP() << "only the reference is built in";
   check::RandomOptions options;
-  options.cases = 20;  // whatever the budget: a run that checks nothing is no test
+  options.cases = 20;  // at least, for any time limit: a run without cases is no test
   options.seconds = number_from("DELTARELAY_RANDOM_SECONDS", 20.0);
   options.seed = static_cast<uint64_t>(number_from("DELTARELAY_RANDOM_SEED", 1.0));
-  options.cost = 20'000'000;  // some milliseconds of the reference
+  options.cost = 20'000'000;  // a few milliseconds of the reference
   options.backends = {backend_under_test()};
   const check::RandomTally tally = check::check_random(options, {}, expect_passed);
   EXPECT_GE(tally.passed, options.cases);

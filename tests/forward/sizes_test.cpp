@@ -100,7 +100,7 @@ INSTANTIATE_TEST_SUITE_P(OddLayouts, ForwardCase, testing::ValuesIn(cases_in(R"(
 )")),
                          name_of);
 
-// Weak gates and normalised keys: with strong gates the state that crosses a cut would be forgotten at once.
+// Weak gates and normalised keys: strong gates forget the state that crosses a cut at once.
 INSTANTIATE_TEST_SUITE_P(CutLengths, CutCase,
                          testing::ValuesIn(combine({{"kda fp32", "gdn fp32", "kda bf16", "gdn fp16"},
                                                     {"hv=2 dk=64 gate=log:-0.02,0 l2norm init final"},
@@ -116,7 +116,8 @@ INSTANTIATE_TEST_SUITE_P(CutWidths, CutCase,
 INSTANTIATE_TEST_SUITE_P(CutOdd, CutCase, testing::ValuesIn(cases_in(R"(
   wide-257:     kda fp32 hv=2 dk=64 dv=257 seqs=300,70 gate=log:-0.02,0 l2norm init final segments=3
   wide-384:     gdn bf16 hqk=1 hv=2 dk=128 dv=384 seqs=300 gate=log:-0.02,0 l2norm init=key final=key segments=3
-  wide-500:     gdn fp32 hqk=1 hv=3 dk=100 dv=500 seqs=200 gate=log:-0.02,0 l2norm init final checkpoints=every:48 segments=2
+  wide-500:     gdn fp32 hqk=1 hv=3 dk=100 dv=500 seqs=200 gate=log:-0.02,0 l2norm init final checkpoints=every:48 \
+      segments=2
   wide-512:     kda bf16 hv=2 dk=128 dv=512 seqs=300 gate=log:-0.02,0 l2norm init final=key:bf16 segments=len:128
   odd-widths:   kda fp32 hv=2 dk=33 dv=71 seqs=333 segments=3 init final
   narrow:       gdn fp32 hv=2 dk=1 dv=1 seqs=333 segments=3 init final

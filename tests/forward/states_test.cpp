@@ -73,7 +73,7 @@ INSTANTIATE_TEST_SUITE_P(CheckpointsElsewhere, ForwardCase, testing::ValuesIn(ca
 )")),
                          name_of);
 
-// Without a final state nothing is committed: the caller's initial states stay as they are.
+// Without a final state nothing is written back: the caller's initial states stay unchanged.
 TEST(States, InitialIsOnlyRead) {
   for (const char* line :
        {"kda fp32 hv=2 dk=64 seqs=400,0,65 init=slots segments=3", "gdn fp32 hv=2 dk=64 seqs=100,65 init",
@@ -91,7 +91,8 @@ TEST(States, InitialIsOnlyRead) {
   }
 }
 
-// An empty sequence hands its initial state on, bit for bit when the storage is the same; zero when it has none.
+// The final state of an empty sequence is its initial state, bit for bit with the same storage type; zero if it has
+// none.
 TEST(States, EmptySequenceHandsItsStateOn) {
   const cases::Case c = on_backend(cases::parse("kda fp32 hv=2 dk=64 seqs=0,70,0,0 init final mask"));
   const Ran ran(c);
@@ -109,7 +110,7 @@ TEST(States, EmptySequenceHandsItsStateOn) {
   }
 }
 
-// Checkpoints are a side product: asking for them moves no bit of the chain, and the last one is the final state.
+// Checkpoints change no bit of the results, and the last one equals the final state.
 TEST(States, CheckpointsMoveNoBits) {
   for (const char* line :
        {"kda fp32 hv=2 dk=64 seqs=320,70 init final", "gdn bf16 hv=2 dk=64 seqs=320,70 init final"}) {

@@ -1,5 +1,5 @@
-// Values that break naive chunk forms: gates at both ends of their range, keys that all point one way, strengths near 2. Every form and
-// profile once, in few tokens: what takes many of them is in long_values_test.cpp.
+// Values that break naive chunk forms: gates at both ends of their range, nearly parallel keys, beta near 2. Every form
+// and profile once, with few tokens; long_values_test.cpp has the cases that need many.
 #include "forward_case.h"
 
 namespace deltarelay::forward {
@@ -32,7 +32,7 @@ INSTANTIATE_TEST_SUITE_P(WriteStrengths, ForwardCase,
                                                      "beta=twice"}})),
                          name_of);
 
-// Here the chunk form itself amplifies rounding: the wider column of the table.
+// Here the chunk form itself amplifies round-off, so the wider column of the tolerance table applies.
 INSTANTIATE_TEST_SUITE_P(
     Hostile, ForwardCase,
     testing::ValuesIn(combine({kRules,

@@ -1,4 +1,4 @@
-// Memory as a caller gives it: exactly as many bytes as it states, and a look at whether others were touched.
+// A caller's memory: exactly as many bytes as stated, with a check whether bytes beside it were touched.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace fuzz {
 
-// AddressSanitizer sees every byte beside a block, reads too; else bytes beside it tell of writes.
-#if defined(__has_feature)  // Clang's way to say it; __SANITIZE_ADDRESS__ is GCC's
+// AddressSanitizer detects reads and writes beside a block. Without it, guard bytes detect writes.
+#if defined(__has_feature)  // Clang; GCC defines __SANITIZE_ADDRESS__
 #if __has_feature(address_sanitizer)
 #define DR_FUZZ_ADDRESS_SANITIZER
 #endif

@@ -1,6 +1,6 @@
-// Fuzz target for the case grammar: lines of the case files with words and bytes changed. A line is refused with the word, what
-// was expected and what was found, all of it printable; or it is a case that its printed line brings back, and whose request the library
-// answers.
+// Fuzz target for the case grammar: lines of the case files with changed words and bytes. Either the parser refuses a
+// line and names the word, what was expected and what was found, all printable; or the printed line gives the same case
+// back and the library answers its request.
 #include <algorithm>
 #include <filesystem>
 #include <vector>
@@ -13,7 +13,7 @@ namespace {
 
 namespace cases = deltarelay::cases;
 
-// Lines as the files have them, in an order of their own on every machine.
+// Lines of the files, in a fixed order.
 const std::vector<std::string>& lines() {
   static const std::vector<std::string> all = [] {
     std::vector<std::string> found;
@@ -138,7 +138,7 @@ std::string any_number(Input& in) {
   }
 }
 
-// The text between two separators of a word, replaced.
+// Replaces the text between two separators of a word.
 void change_value(Input& in, std::string& word) {
   const size_t from = std::min(word.find_first_of("=:,x", in.below(word.size() + 1)), word.size());
   if (from == word.size()) {
@@ -205,13 +205,13 @@ void check_refusal(const std::string& line, const std::string& message) {
          "expected a message of printable characters", found);
 }
 
-// The library has an answer, whichever it is.
+// The library must answer, in any way.
 void ask(const cases::Case& c, const std::string& line) {
   try {
     const cases::Request request(c);
     dr_plan* plan = nullptr;
     if (answered("dr_plan_create", dr_plan_create(&request.problem, &request.options, &plan))) dr_plan_destroy(plan);
-  } catch (const cases::CaseError& error) {  // a device that nobody knows
+  } catch (const cases::CaseError& error) {  // an unknown device
     check_refusal(line, error.what());
   }
 }

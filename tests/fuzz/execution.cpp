@@ -20,7 +20,7 @@ int64_t bytes_of(int32_t dtype) { return dtype == DR_BF16 || dtype == DR_FP16 ? 
 int32_t or_else(int32_t given, int32_t otherwise) { return given != 0 ? given : otherwise; }
 int64_t or_else(int64_t given, int64_t otherwise) { return given != 0 ? given : otherwise; }
 
-// Elements from the first to past the last; -1: more than a test should have.
+// Elements from the first to past the last; -1 if that is too many for a test.
 int64_t extent(std::initializer_list<std::pair<int64_t, int64_t>> axes, int64_t width) {
   double last = static_cast<double>(width);
   for (const auto& [count, stride] : axes) {
@@ -30,10 +30,10 @@ int64_t extent(std::initializer_list<std::pair<int64_t, int64_t>> axes, int64_t 
   return last <= static_cast<double>(kMostElements) ? static_cast<int64_t>(last) : -1;
 }
 
-// The counts of one call, by which its memory is measured.
+// The counts of one call, which size its memory.
 struct Call {
   bool batched;
-  int64_t tokens;                // rows; of each sequence where batched
+  int64_t tokens;                // rows; batched: rows of each sequence
   std::vector<int64_t> lengths;  // of every sequence
 
   int64_t num_seqs() const { return static_cast<int64_t>(lengths.size()); }
@@ -58,7 +58,7 @@ int64_t pool_extent(const dr_problem& problem, const dr_state& state, int64_t ro
   return extent({{or_else(state.num_slots, rows), or_else(state.stride_slot, slot)}, {problem.heads_v, head}}, width);
 }
 
-// Lists of host memory, of exactly the entries that the contract gives them.
+// Lists in host memory with exactly the entries of the contract.
 template <class Value>
 Block list_of(const std::vector<Value>& values) {
   Block block(values.size() * sizeof(Value), 0);
@@ -97,7 +97,7 @@ class Execution {
  public:
   Execution(Input& input, const dr_problem& problem) : in_(input), p_(problem) { dr_tensors_init(&t_); }
 
-  // False: too large.
+  // Returns false if the call is too large.
   bool prepare(const std::vector<int64_t>& offsets) {
     call_.batched = p_.seq_len > 0;
     if (p_.num_seqs > kMostSequences) return false;
@@ -145,7 +145,7 @@ class Execution {
   }
 
  private:
-  // Lengths that come with the tensors: of as many tokens and sequences as this call has.
+  // Draws lengths that come with the tensors, for the tokens and sequences of this call.
   void draw_lengths() {
     int64_t num_seqs = p_.num_seqs;
     call_.tokens = p_.num_tokens;
@@ -173,7 +173,7 @@ class Execution {
     const int32_t dtype_gate = or_else(p_.dtype_gate, dtype);
     const int64_t gate_width = p_.rule == DR_KDA ? p_.dk : 1;
     const bool raw = p_.gate_form == DR_GATE_RAW_SOFTPLUS || p_.gate_form == DR_GATE_RAW_BOUNDED;
-    // Small numbers in every type: 0x38.. is above 0, 0xb8.. below. At times all bits are set, which is not a number.
+    // Small numbers in every type: 0x38.. is positive, 0xb8.. negative. Sometimes all bits are set, which is NaN.
     const bool wild = in_.one_in(8);
     const unsigned char above = wild ? 0xff : 0x38;
     const unsigned char gate = wild ? 0xff : p_.gate_form == DR_GATE_LOG ? 0xb8 : 0x38;
@@ -200,7 +200,7 @@ class Execution {
       if (!in_.one_in(6)) t_.a_log = a_log_.data();
       if (!in_.one_in(3)) t_.dt_bias = dt_bias_.data();
     } else if (in_.one_in(3)) {
-      t_.a_log = t_.dt_bias = reinterpret_cast<const void*>(uintptr_t{0x10});  // not looked at
+      t_.a_log = t_.dt_bias = reinterpret_cast<const void*>(uintptr_t{0x10});  // ignored by the library
     }
     give(report_, in_.one_in(2) ? 1 : 0, DR_INT32, kPoison);
     if (report_.size() != 0) t_.report = reinterpret_cast<uint32_t*>(report_.data());
@@ -244,7 +244,7 @@ class Execution {
     if (p_.checkpoints == DR_CHECKPOINTS_NONE) return true;
     int64_t rows = 0;  // of this call
     for (const int64_t length : call_.lengths) rows += checkpoints_within(length);
-    // By default a pool has room for every call: lengths that come late are bounded by the tokens of the problem.
+    // By default a pool has room for every call: the tokens of the problem bound late lengths.
     int64_t room = rows;
     if (late_) room = checkpoints_within(p_.num_tokens) + (p_.checkpoints == DR_CHECKPOINTS_CHUNKS ? p_.num_seqs : 0);
     if (!give(checkpoint_, pool_extent(p_, p_.checkpoint, room), p_.checkpoint.dtype, kPoison)) return false;
@@ -257,7 +257,8 @@ class Execution {
         }
         offsets.push_back(static_cast<int64_t>(positions.size()));
       }
-      // A list that says that it has more is read until a position is wrong: room for what could still be right.
+      // A list with too large a count is read until a position is wrong, so leave room for positions that could be
+      // right.
       positions.resize(static_cast<size_t>(rows + call_.num_seqs() + 1), 0);
       spoil_list(in_, offsets);
       spoil_list(in_, positions);
@@ -270,7 +271,7 @@ class Execution {
     return true;
   }
 
-  // A pointer that is missing, that has no business, or that is one byte off; sizes and counts.
+  // Spoils tensors: a missing pointer, one that must be NULL, one that is one byte off; sizes and counts.
   void spoil_tensors() {
     const void** const pointers[] = {&t_.q,
                                      &t_.k,
@@ -301,7 +302,7 @@ class Execution {
     if (in_.one_in(12)) t_.intermediates = reinterpret_cast<const dr_intermediates*>(uintptr_t{0x10});
     if (in_.one_in(10)) t_.size = static_cast<uint32_t>(in_.odd_number());
     if (in_.one_in(24)) t_.reserved = 1;
-    // Counts above those that the memory was made for would be the caller's lie; the others must be refused or served.
+    // Counts above the allocated memory would be the caller's error; all others must be refused or served.
     if (in_.one_in(16)) t_.num_tokens = in_.one_of<int64_t>({-1, p_.num_tokens + 1, INT64_MIN, INT64_MAX});
     if (in_.one_in(16)) t_.num_seqs = in_.one_of<int64_t>({-1, p_.num_seqs + 1, INT64_MIN, INT64_MAX});
   }

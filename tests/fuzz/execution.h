@@ -1,4 +1,4 @@
-// Execution of a plan that was made for whatever a problem became, on memory that is as large as the problem says.
+// Executes the plan of a spoilt problem, on memory as large as the problem says.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -8,8 +8,8 @@
 
 namespace fuzz {
 
-// The problem, as the library accepted it, and the offsets that came with it (empty: batched, or lengths at execution). Problems
-// that are not small are left alone.
+// Takes the problem as the library accepted it, and its offsets (empty: batched, or lengths at execution). Skips
+// problems that are not small.
 void execute(Input& input, const dr_problem& problem, const std::vector<int64_t>& offsets, const dr_plan* plan);
 
 }  // namespace fuzz

@@ -1,5 +1,5 @@
-// What a fuzz target is given: bytes, read as choices. The same bytes make the same calls on every machine, whether a seed
-// (runner.cpp) or libFuzzer (libfuzzer_entry.cpp) brings them.
+// Input of a fuzz target: bytes, read as choices. The same bytes make the same calls on every machine, whether they
+// come from a seed (runner.cpp) or from libFuzzer (libfuzzer_entry.cpp).
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -12,7 +12,7 @@ class Input {
  public:
   Input(const uint8_t* data, size_t size) : data_(data), size_(size) {}
 
-  // In [0, count); 0 once the bytes are used up, so every choice has its plainest answer at 0.
+  // Returns a number in [0, count); 0 when the bytes are used up, so 0 must be the simplest choice.
   uint64_t below(uint64_t count) {
     uint64_t value = 0;
     for (uint64_t reach = count - 1; reach != 0; reach >>= 8) value = value << 8 | byte();
@@ -27,7 +27,7 @@ class Input {
     return values.begin()[below(values.size())];
   }
 
-  // A number where mistakes live: near 0, near powers of two, at limits, or any.
+  // Returns a number that often reveals errors: near 0, near powers of two, at limits, or any.
   int64_t odd_number() {
     const int64_t power = static_cast<int64_t>(uint64_t{1} << below(63));
     switch (below(7)) {
@@ -56,14 +56,14 @@ class Input {
   size_t next_ = 0;
 };
 
-// Ends the program with these words and what brings the failure back.
+// Ends the program with this message and the way to reproduce the failure.
 [[noreturn]] void fail(const std::string& words);
 
 inline void expect(bool holds, const char* rule, const std::string& found) {
   if (!holds) fail(std::string(rule) + ", found: " + found);
 }
 
-// The target: one input, run to its end. Each *_fuzz.cpp defines it.
+// The target: runs one input. Each *_fuzz.cpp defines it.
 void run_input(Input& input);
 
 }  // namespace fuzz

@@ -1,4 +1,4 @@
-// The same targets for libFuzzer, which finds its way by coverage: build with Clang and DELTARELAY_LIBFUZZER=ON.
+// The same targets for libFuzzer, which is guided by coverage. Build with Clang and DELTARELAY_LIBFUZZER=ON.
 #include <cstdio>
 #include <cstdlib>
 

@@ -1,4 +1,4 @@
-// What holds of every answer of the library, whatever it was asked.
+// Rules for every answer of the library.
 #pragma once
 #include <string>
 
@@ -7,7 +7,7 @@
 
 namespace fuzz {
 
-// Returns whether the call succeeded. One that did not says why: argument, expected and found, or a reason.
+// Returns whether the call succeeded. A call that failed must give its reason: argument, expected and found, or words.
 inline bool answered(const char* function, dr_status status) {
   const std::string message = dr_last_error();
   const std::string found = std::string(function) + " said " + dr_status_string(status) + " \"" + message + "\"";

@@ -1,8 +1,8 @@
-// Runs a fuzz target on inputs that are drawn from seeds: input number i of `--seed S` is that of seed S + i alone.
+// Runs a fuzz target on inputs drawn from seeds: input number i of `--seed S` is the input of seed S + i.
 //
 //   <target> [--seed S] [--runs N] [--seconds T]      defaults: seed 1, 1000 runs; with --seconds as many as fit
 //
-// Whatever ends a run (a failed expectation, a sanitizer, a signal, a run of over kMostSeconds) prints its seed.
+// Whatever ends a run early (a failed expectation, a sanitizer, a signal, a run of over kMostSeconds) prints its seed.
 #include <unistd.h>
 
 #include <chrono>
@@ -14,22 +14,22 @@
 
 #include "input.h"
 
-// Of every sanitizer's runtime; absent from a build without one.
+// Defined by every sanitizer's runtime; absent from a build without one.
 extern "C" __attribute__((weak)) void __sanitizer_set_death_callback(void (*callback)());
 
-// UBSan is a runtime of its own beside ASan's and knows nothing of that callback: it ends by SIGABRT.
+// UBSan has its own runtime beside that of ASan and ignores the callback: it ends by SIGABRT.
 extern "C" const char* __ubsan_default_options();
 extern "C" const char* __ubsan_default_options() { return "abort_on_error=1:print_stacktrace=1"; }
 
 namespace {
 
-constexpr size_t kBytes = 2048;         // of an input; targets read a few hundred
+constexpr size_t kBytes = 2048;         // per input; targets read a few hundred
 constexpr unsigned kMostSeconds = 120;  // for one input, on a slow machine under a sanitizer
 
 const char* program = "fuzz";
 uint64_t seed = 1;
 
-// Only what a signal handler may call.
+// Uses only functions that a signal handler may call.
 void print_seed() {
   char line[256];
   char digits[24];
@@ -108,7 +108,7 @@ int main(int count, char** arguments) {
   }
   if (runs == 0) runs = seconds == 0 ? 1000 : UINT64_MAX;
 
-  // A sanitizer reports bad addresses itself, and then calls back.
+  // A sanitizer reports bad addresses itself and then calls back.
   std::vector<int> signals{SIGABRT, SIGALRM};
   if (__sanitizer_set_death_callback != nullptr) {
     __sanitizer_set_death_callback(print_seed);

@@ -1,4 +1,4 @@
-// Structures as a careless caller fills them.
+// Structures filled by a careless caller.
 #pragma once
 #include <algorithm>
 #include <cstring>
@@ -9,9 +9,10 @@
 
 namespace fuzz {
 
-inline constexpr size_t kMostStructureBytes = 4096;  // what the library believes of a size
+inline constexpr size_t kMostStructureBytes = 4096;  // the largest size that the library accepts
 
-// Writes an odd number over one 4- or 8-byte word of a structure, or one byte. Pointers, at `pointers`, are left to the caller.
+// Overwrites one 4- or 8-byte word of a structure, or one byte, with an odd number. Skips pointers, listed in
+// `pointers`.
 template <class Structure>
 void spoil(Input& input, Structure& structure, std::initializer_list<size_t> pointers) {
   auto* const bytes = reinterpret_cast<unsigned char*>(&structure);
@@ -31,7 +32,7 @@ void spoil(Input& input, Structure& structure, std::initializer_list<size_t> poi
   }
 }
 
-// A copy of the structure in exactly as many bytes as it says that it has; a longer one has zeros at its end, or mostly.
+// Copies a structure to exactly as many bytes as its size says. A longer copy ends in zeros, or mostly zeros.
 template <class Structure>
 Block as_stated(Input& input, const Structure& structure) {
   const size_t bytes = std::clamp<size_t>(structure.size, sizeof structure.size, kMostStructureBytes);

@@ -1,5 +1,6 @@
-// Fuzz target for the C structures: valid requests with a few words spoilt. Whatever comes, the library neither crashes nor
-// touches memory that it was not given, says why it refuses, leaves outputs alone when it does, and plans in bounded time.
+// Fuzz target for the C structures: valid requests with a few spoilt words. For every input the library must not crash,
+// must not touch memory outside the call, must give a reason if it refuses and then leave outputs unchanged, and must
+// plan in bounded time.
 #include <ctime>
 
 #include "execution.h"
@@ -9,14 +10,14 @@
 namespace fuzz {
 namespace {
 
-// Processor time of one plan: the contract's 50 ms, and room for a slow machine and for instrumented code.
+// CPU time of one plan: the promised 50 ms, with a margin for slow machines and instrumented code.
 #if defined(NDEBUG) && defined(__OPTIMIZE__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 constexpr double kMostPlanMilliseconds = 50 * 4;
 #else
 constexpr double kMostPlanMilliseconds = 50 * 40;
 #endif
 
-dr_plan* const kNoPlan = reinterpret_cast<dr_plan*>(uintptr_t{0x1000});  // what a refused call leaves alone
+dr_plan* const kNoPlan = reinterpret_cast<dr_plan*>(uintptr_t{0x1000});  // a refused call must not change it
 
 double thread_milliseconds() {
   timespec now{};
@@ -24,12 +25,12 @@ double thread_milliseconds() {
   return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) * 1e-6;
 }
 
-// The caller's threads: none but its own.
+// A caller's thread pool without extra threads.
 void run_in_order(void*, int64_t count, dr_parallel_body body, void* context) {
   for (int64_t i = 0; i < count; ++i) body(context, i);
 }
 
-// Everything that a request points to stays where this object is.
+// Owns everything that a request points to.
 struct Request {
   dr_problem problem;
   std::vector<int64_t> offsets;  // in the problem; empty: none
@@ -95,7 +96,7 @@ void draw_problem(Input& in, Request& r) {
     for (int64_t n = 0; n < p.num_seqs; ++n)
       offsets.push_back(offsets.back() + in.one_of<int64_t>({5, 0, 1, 15, 16, 17, 63, 64, 65, 130}));
     p.num_tokens = offsets.back() + in.in(0, 3);
-    if (form == 0) r.offsets = offsets;  // else they come at execution
+    if (form == 0) r.offsets = offsets;  // otherwise they come at execution
   }
   p.dtype = any_float(in);
   p.dtype_o = any_float(in);
@@ -136,7 +137,7 @@ void spoil_problem(Input& in, Request& r) {
           {offsetof(dr_problem, seq_offsets), offsetof(dr_problem, chunks), offsetof(dr_problem, backward),
            offsetof(dr_problem, steps)});
   if (in.one_in(100)) p.steps = reinterpret_cast<const dr_steps*>(uintptr_t{0x10});
-  // The offsets have as many entries as the problem now says, or cannot be given.
+  // The offsets get as many entries as the problem now says, or are not passed.
   if (r.offsets.empty()) return;
   if (p.num_seqs < 1 || p.num_seqs > 300'000 || p.num_tokens < 0) {
     r.offsets.clear();
@@ -147,13 +148,13 @@ void spoil_problem(Input& in, Request& r) {
   const size_t entry = p.seq_offsets_dtype == DR_INT64 ? sizeof(int64_t) : sizeof(int32_t);
   r.offset_list = Block(r.offsets.size() * entry, 0);
   for (size_t n = 0; n < r.offsets.size(); ++n) {
-    if (entry == sizeof(int32_t)) r.offsets[n] = static_cast<int32_t>(r.offsets[n]);  // what the library will read
-    std::memcpy(r.offset_list.data() + n * entry, &r.offsets[n], entry);              // little-endian, as all hosts are
+    if (entry == sizeof(int32_t)) r.offsets[n] = static_cast<int32_t>(r.offsets[n]);  // as the library will read it
+    std::memcpy(r.offset_list.data() + n * entry, &r.offsets[n], entry);              // hosts are little-endian
   }
   p.seq_offsets = r.offset_list.data() + (in.one_in(100) ? 1 : 0);
 }
 
-// Costs of a few kinds, spoilt or not, as far apart as the first one says.
+// Costs of several kinds, spoilt or not, as far apart as the size of the first entry.
 void draw_costs(Input& in, Request& r) {
   const int64_t count = in.in(1, 3);
   std::vector<dr_costs> entries(static_cast<size_t>(count));
@@ -175,7 +176,7 @@ void draw_costs(Input& in, Request& r) {
   r.cost_list = Block(step * entries.size(), 0);
   for (size_t i = 0; i < entries.size(); ++i) {
     if (i > 0 && !in.one_in(8)) entries[i].size = entries[0].size;
-    // Not more than the entries are apart, or it would be the caller who reads what is not there.
+    // Limit the size to the distance of entries. Otherwise the caller would claim memory that does not exist.
     if (entries[i].size > step) entries[i].size = static_cast<uint32_t>(step);
     std::memcpy(r.cost_list.data() + i * step, &entries[i], std::min(step, sizeof(dr_costs)));
   }
@@ -199,7 +200,7 @@ void draw_options(Input& in, Request& r) {
   const bool may_drop = r.problem.l2norm != 0 && r.problem.beta_form != DR_BETA_VALUE;
   if (in.one_in(may_drop ? 3 : 30)) o.carry = DR_CARRY_TRUNCATED;
   if (in.one_in(12)) o.math = DR_MATH_TF32;
-  // As many as num_columns can name before it is refused.
+  // As many entries as num_columns can name before it is refused.
   if (in.one_in(8)) {
     for (int32_t column = 0; column < 512; ++column) r.columns.push_back(column);
     if (in.one_in(4)) r.columns[in.below(4)] = static_cast<int32_t>(in.odd_number());
@@ -219,14 +220,14 @@ void draw_options(Input& in, Request& r) {
           {offsetof(dr_options, backend), offsetof(dr_options, isa), offsetof(dr_options, variant),
            offsetof(dr_options, policy), offsetof(dr_options, device), offsetof(dr_options, columns),
            offsetof(dr_options, costs), offsetof(dr_options, parallel_for)});
-    // Up to 1024 entries are believed to be there.
+    // The library reads up to 1024 entries.
     const auto entries = static_cast<int32_t>(r.cost_list.given() ? 1 : 0);
     if (o.num_costs > 0 && o.num_costs <= 1024 && o.costs != nullptr) o.num_costs = entries;
   }
   o.parallel_for = run_in_order;
 }
 
-// A structure that the library fills, of any size, in exactly as many bytes.
+// A structure that the library fills, of any size, in exactly that many bytes.
 template <class Structure, class Fill>
 void check_output(Input& in, const char* function, Fill fill) {
   Structure structure;
@@ -297,7 +298,7 @@ void run_input(Input& in) {
 
   dr_plan* plan = kNoPlan;
   double milliseconds = 0;
-  for (int32_t attempt = 0; attempt < 3; ++attempt) {  // the first meets memory that the system has to clear
+  for (int32_t attempt = 0; attempt < 3; ++attempt) {  // the first attempt may include page faults
     if (plan != kNoPlan) dr_plan_destroy(plan);
     plan = kNoPlan;
     const double start = thread_milliseconds();

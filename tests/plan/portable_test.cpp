@@ -242,7 +242,7 @@ TEST(CudaSm80, ACtaFitsEveryDevice) {
           const RecordPlaces record = record_places(rule, element, width, fine);
           const int32_t tiles = rule == Rule::kGdn || t.overlaid ? 2 : 3;
           EXPECT_EQ(t.behind, tiles * kChunk * t.row_bytes);
-          EXPECT_EQ(t.values, t.behind + record.bytes - record.p);
+          EXPECT_EQ(t.values, t.behind + record.bytes - record.aqk);
           EXPECT_EQ(t.stage_bytes, t.values + kChunk * t.value_row_bytes);
         }
 }

@@ -1,4 +1,4 @@
-// Which tensors of a call may have memory in common. Layouts are described here as columns of one arena.
+// Which tensors of a call may share memory. Layouts are described as columns of one arena.
 #include "problem/aliasing.h"
 
 #include <chrono>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kArena = 1 << 20;
 
-// Two packed sequences of 5 and 7 tokens, 2 heads, DK = DV = 8, fp32; every tensor has memory of its own.
+// Two packed sequences of 5 and 7 tokens, 2 heads, DK = DV = 8, fp32; every tensor has its own memory.
 struct Call {
   Request request;
   dr_tensors tensors{};
@@ -64,7 +64,7 @@ struct Call {
   }
   void refuse_shared(const std::string& argument, const std::string& other) const {
     for (const bool host_memory : {true, false}) {
-      expect_refusal([&] { run(host_memory); }, argument, "memory of its own", "memory that is also of " + other);
+      expect_refusal([&] { run(host_memory); }, argument, "memory of its own", "memory shared with " + other);
     }
   }
 };
@@ -87,7 +87,7 @@ TEST(Aliasing, OutputAndInputs) {
     call.refuse_shared("tensors.o", input.name);
     call.tensors.o = data + 64;
     call.refuse_shared("tensors.o", input.name);
-    if (data == call.arena) continue;  // there is nothing ahead of it
+    if (data == call.arena) continue;  // nothing lies before it
     call.tensors.o = data - kOutput + 16;
     call.refuse_shared("tensors.o", input.name);
     call.tensors.o = data - kOutput;
@@ -95,7 +95,7 @@ TEST(Aliasing, OutputAndInputs) {
   }
 }
 
-// 12 of the 14 rows are read, all are written.
+// 12 of the 14 rows are read; all are written.
 TEST(Aliasing, RowsBehindTheLastOffset) {
   Call call;
   constexpr int64_t kRow = 2 * 8 * 4;
@@ -109,7 +109,7 @@ TEST(Aliasing, RowsBehindTheLastOffset) {
   call.refuse_shared("tensors.o", "tensors.v");
 }
 
-// q, k, v, o side by side in every row.
+// q, k, v and o side by side in every row.
 TEST(Aliasing, PackedRows) {
   Call call;
   constexpr int64_t kPart = 2 * 8, kRow = 4 * kPart;  // elements
@@ -123,11 +123,11 @@ TEST(Aliasing, PackedRows) {
   call.refuse_shared("tensors.o", "tensors.v");
   call.tensors.o = call.at(12 * kPart + 16);  // its last head reaches into q of the next row
   call.refuse_shared("tensors.o", "tensors.q");
-  // Heads of v and o by turns.
+  // Heads of v and o alternate.
   p.layout_v.head = p.layout_o.head = 16;
   call.tensors.o = call.at(8 * kPart + 32);
   EXPECT_NO_THROW(call.run());
-  // Heads outside of tokens, v and o by turns in a row.
+  // Heads outside tokens; v and o alternate in a row.
   Call outside;
   dr_problem& r = outside.request;
   r.layout_v.token = r.layout_o.token = 16;
@@ -146,7 +146,7 @@ TEST(Aliasing, BatchedRows) {
   p.layout_v.sequence = p.layout_o.sequence = 32 * 7 + 8;  // padded
   call.tensors.o = static_cast<unsigned char*>(const_cast<void*>(call.tensors.v)) + 64;
   EXPECT_NO_THROW(call.run());
-  p.layout_o.sequence = 32 * 7 + 16;  // runs out of step
+  p.layout_o.sequence = 32 * 7 + 16;  // no longer in step
   call.refuse_shared("tensors.o", "tensors.v");
 }
 
@@ -165,9 +165,8 @@ TEST(Aliasing, EverythingElse) {
     call.tensors.report = reinterpret_cast<uint32_t*>(call.at(40960));
     EXPECT_NO_THROW(call.run());
     spoil(call);
-    // Indices that lie in the arena are 0, which the rules of slots would refuse; they are not read here.
-    expect_refusal([&] { call.run(false); }, argument, "memory of its own",
-                   std::string("memory that is also of ") + other);
+    // Indices in the arena are 0, which the rules for slots would refuse; they are not read here.
+    expect_refusal([&] { call.run(false); }, argument, "memory of its own", std::string("memory shared with ") + other);
   };
   refuse("tensors.final", "tensors.v", [](Call& c) { c.tensors.v = c.at(65536 + 512 * 9); });
   refuse("tensors.final", "tensors.initial_index", [](Call& c) { c.tensors.initial_index = c.at(65536 + 512 * 9); });
@@ -212,7 +211,7 @@ TEST(Aliasing, PoolsThatStartAtDifferentSlots) {
   EXPECT_NO_THROW(call.run());
   call.initial_index[0] = 2;
   call.refuse("tensors.initial_index[0]", "a slot that no other sequence writes in the same memory",
-              "2, which has memory of tensors.final");
+              "2, which shares memory with tensors.final");
   EXPECT_NO_THROW(call.run(false)) << "indices on a device are not read";
   call.request.initial_mask = 1;
   call.tensors.has_initial = call.has_initial;
@@ -228,19 +227,19 @@ TEST(Aliasing, RowsOfPoolsThatOverlap) {
   call.use_final(DR_STATE_ROWS, 2);
   for (const bool host_memory : {true, false}) {  // no index has to be read
     expect_refusal([&] { call.run(host_memory); }, "tensors.initial[2]", "a slot that no other sequence writes",
-                   "2, which has memory of tensors.final");
+                   "2, which shares memory with tensors.final");
   }
   call.use_final(DR_STATE_ROWS, 3);
   EXPECT_NO_THROW(call.run());
-  // In between two slots: no matrix may be written over another, not even of the same sequence.
+  // Halfway between two slots: no matrix may be written over another, even of the same sequence.
   call.tensors.final = call.at(65536 + 256);
   EXPECT_THROW(call.run(), Error);
-  // Slots of two pools by turns.
+  // Slots of two pools alternate.
   call.request.initial.stride_slot = call.request.final.stride_slot = 256;
   call.tensors.final = call.at(65536 + 512);
   EXPECT_NO_THROW(call.run());
   EXPECT_NO_THROW(call.run(false));
-  // Heads outside of slots, in place.
+  // Heads outside slots, in place.
   call.request.initial.stride_slot = call.request.final.stride_slot = 64;
   call.request.initial.stride_head = call.request.final.stride_head = 64 * 3;
   call.tensors.final = call.at(65536);
@@ -273,17 +272,17 @@ TEST(Aliasing, OnePoolForFinalStatesAndCheckpoints) {
   call.request.final.num_slots = 8;
   EXPECT_NO_THROW(call.run());
   call.index[2] = 1;
-  call.refuse("tensors.checkpoint_index[2]", "a slot that no final state is written to", "1, which has memory of");
+  call.refuse("tensors.checkpoint_index[2]", "a slot that no final state is written to", "1, which shares memory with");
   EXPECT_NO_THROW(call.run(false));
   call.final_index[1] = -1;
   EXPECT_NO_THROW(call.run());
-  // The same memory as slots of 16 bits: two of them where one of fp32 is.
+  // The same memory as slots of 16 bits: two fit where one of fp32 was.
   call.request.checkpoint.dtype = DR_BF16;
   call.request.checkpoint.num_slots = 16;
   call.index[0] = 6, call.index[1] = 7, call.index[2] = 8;
   EXPECT_NO_THROW(call.run());
   call.index[1] = 5;
-  call.refuse("tensors.checkpoint_index[1]", "a slot that no final state is written to", "5, which has memory of");
+  call.refuse("tensors.checkpoint_index[1]", "a slot that no final state is written to", "5, which shares memory with");
 }
 
 // Nothing is written for an empty list, so its pool may begin where another tensor does.
@@ -314,7 +313,7 @@ TEST(Aliasing, CheckpointsAndInitialStates) {
   EXPECT_NO_THROW(call.run());
 }
 
-// Slots of pools that overlap in every way, against sets of bytes.
+// Pools that overlap in every way, compared with sets of bytes.
 TEST(Aliasing, PoolsAgreeWithSetsOfBytes) {
   std::mt19937 random(4);
   const auto pick = [&](int64_t least, int64_t most) {
@@ -363,7 +362,7 @@ TEST(Aliasing, PoolsAgreeWithSetsOfBytes) {
         legal = legal && (!meet || same);
       }
     }
-    // At one address there is one view.
+    // One address must mean one view.
     if (call.tensors.final == call.tensors.initial && (chosen[0] != other[0] || chosen[1] != other[1])) legal = false;
     bool passed = true;
     try {
@@ -379,7 +378,7 @@ TEST(Aliasing, PoolsAgreeWithSetsOfBytes) {
   EXPECT_GT(in_place, 20);
 }
 
-// It is part of every execution: microseconds.
+// The check is part of every execution, so it must take microseconds only.
 TEST(Aliasing, IsCheap) {
   CheckpointCall call;
   call.use_initial(DR_STATE_SLOTS, 16);
@@ -391,7 +390,7 @@ TEST(Aliasing, IsCheap) {
     check_aliasing(problem, call.tensors, counts_of(problem, call.tensors), nullptr, 0, true);
   const std::chrono::duration<double, std::micro> taken = std::chrono::steady_clock::now() - begin;
   RecordProperty("ns", static_cast<int>(1000 * taken.count() / kCalls));
-  EXPECT_LT(taken.count() / kCalls, 200.0);  // far above what it takes, on any machine and with sanitizers
+  EXPECT_LT(taken.count() / kCalls, 200.0);  // far above the usual time, on any machine and with sanitizers
 }
 
 }  // namespace

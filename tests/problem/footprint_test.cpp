@@ -29,7 +29,7 @@ struct Layout {
   }
 };
 
-// Axes nested in a random order with random gaps; strides of `like` where that fits, so that interleaved views turn up.
+// Axes nested in random order with random gaps. Uses strides of `like` if they fit, so that interleaved views occur.
 Layout draw(std::mt19937& random, const Layout* like) {
   const auto pick = [&](int64_t least, int64_t most) {
     return std::uniform_int_distribution<int64_t>(least, most)(random);
@@ -70,13 +70,13 @@ TEST(Footprint, AgreesWithSetsOfBytes) {
     shared += expected;
     apart_inside += ranges_meet && !expected;
   }
-  // Draws that decide nothing would prove nothing.
+  // Both answers must occur often, or the test would prove nothing.
   EXPECT_GT(shared, kRounds / 10);
   EXPECT_GT(apart_inside, kRounds / 50);
   EXPECT_EQ(unknown, 0);
 }
 
-// Rows of a packed projection at the sizes of real models: one step for each level.
+// Rows of a packed projection at the sizes of real models: one step per level.
 TEST(Footprint, InterleavedViewsAreToldApart) {
   constexpr int64_t kRow = 3 * 64 * 128 * 2, kTokens = 131072, kHead = 256;
   const auto view = [](int64_t column, int64_t heads) {
@@ -109,14 +109,14 @@ TEST(Footprint, OfAnySize) {
   EXPECT_EQ(compare(Footprint(at(16), 8, {{0, 8}}), low), Shared::kNothing);
 }
 
-// Strides without a common divisor: the answer may be "unknown", and comes at once.
+// Strides without a common divisor: the answer may be "unknown", and it must come at once.
 TEST(Footprint, GivesUpInGoodTime) {
   const Footprint a(reinterpret_cast<const void*>(int64_t{1} << 40), 2, {{100000, 1000003}, {1000, 911}});
   const Footprint b(reinterpret_cast<const void*>((int64_t{1} << 40) + 5), 2, {{100000, 1000033}, {1000, 937}});
   const auto begin = std::chrono::steady_clock::now();
   for (int i = 0; i < 100; ++i) compare(a, b);
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
-  EXPECT_LT(taken.count(), 0.5);  // 5 ms each: far above what it takes, far below a search
+  EXPECT_LT(taken.count(), 0.5);  // 5 ms each: far above the usual time, far below a search
 }
 
 }  // namespace

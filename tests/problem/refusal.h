@@ -1,4 +1,4 @@
-// How tests look at a refusal: status, and a message of the form "argument: expected ..., found ...".
+// How tests check a refusal: the status, and a message of the form "argument: expected ..., found ...".
 #pragma once
 #include <gtest/gtest.h>
 
@@ -35,7 +35,7 @@ struct Request : dr_problem {
   }
 };
 
-// Runs `call`, which must be refused as invalid with this argument, and with these words after "expected" and "found".
+// Runs `call`. Expects DR_INVALID with this argument and with these words after "expected" and "found".
 template <std::invocable Call>
 void expect_refusal(Call&& call, const std::string& argument, const std::string& expected, const std::string& found) {
   std::string message;

@@ -13,7 +13,7 @@ struct Field {
   int64_t heads, width;
 };
 
-// Of a KDA problem with HQK = 2, HV = 4, DK = 8, DV = 6.
+// For a KDA problem with HQK = 2, HV = 4, DK = 8, DV = 6.
 const Field kFields[] = {
     {"problem.layout_q", &dr_problem::layout_q, 2, 8}, {"problem.layout_k", &dr_problem::layout_k, 2, 8},
     {"problem.layout_v", &dr_problem::layout_v, 4, 6}, {"problem.layout_o", &dr_problem::layout_o, 4, 6},
@@ -116,7 +116,7 @@ TEST(StrideRules, AnAxisOfOneIndexIsFree) {
   EXPECT_NO_THROW(validate(request));
 }
 
-// What is given for such an axis is replaced by what cannot overflow when kernels multiply it.
+// The stride of such an axis is replaced by one that cannot overflow when kernels multiply it.
 TEST(StrideRules, AnAxisOfOneIndexIsContiguousInside) {
   const int64_t most = std::numeric_limits<int64_t>::max();
   Request request;
@@ -142,7 +142,7 @@ TEST(StrideRules, AnAxisOfOneIndexIsContiguousInside) {
   EXPECT_EQ(p.final.stride_slot, p.initial.stride_slot);
 }
 
-// Defaults of the axes outside still follow what was given: rows of one token each, 1000 elements apart.
+// Defaults of outer axes still follow the given stride: rows of one token each, 1000 elements apart.
 TEST(StrideRules, DefaultsFollowTheGivenStrideOfOneIndex) {
   Request request;
   request.make_batched();

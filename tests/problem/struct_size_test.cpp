@@ -8,7 +8,7 @@
 namespace deltarelay::test {
 namespace {
 
-// The oldest sizes that are accepted are those of the frozen header.
+// The oldest accepted sizes are those of the frozen header.
 static_assert(kSizing<dr_problem>.in_0_2 == sizeof(frozen_dr_problem));
 static_assert(kSizing<dr_options>.in_0_2 == sizeof(frozen_dr_options));
 static_assert(kSizing<dr_tensors>.in_0_2 == sizeof(frozen_dr_tensors));
@@ -36,7 +36,7 @@ TEST(StructSize, GarbageIsNotBelieved) {
   expect_refusal(request, "problem.size", "at least 616", "3452816845");
 }
 
-// As a caller with a newer header would pass it: our structure with fields after it.
+// As a caller with a newer header passes it: our structure with fields after it.
 struct Newer {
   dr_problem problem;
   uint64_t unknown[2];
@@ -53,7 +53,7 @@ TEST(StructSize, LargerIsAcceptedWhileTheRestIsZero) {
                  std::to_string(sizeof newer) + " with byte ");
 }
 
-// A structure as some later version will have it, beside what 0.2.0 had of it.
+// A structure as a later version may define it, beside its form in 0.2.0.
 struct First {
   uint32_t size;
   int32_t kept;

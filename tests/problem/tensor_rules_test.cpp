@@ -7,8 +7,8 @@
 namespace deltarelay::test {
 namespace {
 
-// A problem with tensors that are all there, each in memory that is large enough. It is never read through these pointers by
-// the rules, but for the lists.
+// A problem with all its tensors, each in memory that is large enough. The rules read only the lists through these
+// pointers.
 struct Call {
   Request request;
   dr_tensors tensors{};
@@ -84,7 +84,7 @@ TEST(TensorRules, CountsOfACall) {
   late.tensors.seq_offsets = offsets;
   EXPECT_NO_THROW(late.run());
   late.tensors.num_tokens = 9;
-  late.tensors.num_seqs = 2;  // the third offset is not looked at
+  late.tensors.num_seqs = 2;  // the third offset is not read
   EXPECT_NO_THROW(late.run());
   late.tensors.num_tokens = 8;
   late.refuse("tensors.seq_offsets[2]", "at most num_tokens = 8", "9");
@@ -180,7 +180,7 @@ TEST(TensorRules, GateParameters) {
   call.request.gate_form = DR_GATE_RAW_BOUNDED;
   call.request.lower_bound = -5.0f;
   EXPECT_NO_THROW(call.run());
-  // Parameters of the layer that this gate form has no use for are not looked at.
+  // Gate parameters that this gate form does not need are ignored.
   call.request.gate_form = DR_GATE_LOG;
   call.request.lower_bound = 0.0f;
   call.tensors.a_log = call.memory[8];
@@ -265,7 +265,7 @@ TEST(TensorRules, SlotsAreWrittenOnce) {
   Call call;
   call.use_final(DR_STATE_SLOTS);
   call.final_index[2] = 0;
-  call.refuse("tensors.final_index[2]", "a slot that no other row writes", "0 once more");
+  call.refuse("tensors.final_index[2]", "a slot that no other row writes", "0 a second time");
   call.final_index[0] = call.final_index[2] = -1;  // null slots are not written
   EXPECT_NO_THROW(call.run());
   call.use_initial(DR_STATE_SLOTS);
@@ -273,7 +273,7 @@ TEST(TensorRules, SlotsAreWrittenOnce) {
   EXPECT_NO_THROW(call.run());
 }
 
-// More slots than one window of the check holds, far apart and in no order.
+// More slots than one window of the check holds, far apart and in random order.
 TEST(TensorRules, SlotsAreWrittenOnceInLargePools) {
   constexpr int64_t kRows = 3000;
   Call call;
@@ -291,7 +291,7 @@ TEST(TensorRules, SlotsAreWrittenOnceInLargePools) {
     const int64_t kept = index[row];
     index[row] = index[0];
     call.refuse("tensors.final_index[" + std::to_string(row) + "]", "a slot that no other row writes",
-                std::to_string(index[0]) + " once more");
+                std::to_string(index[0]) + " a second time");
     index[row] = kept;
   }
 }
@@ -476,7 +476,7 @@ TEST(CheckpointLists, Slots) {
   call.request.checkpoint.num_slots = 5;
   EXPECT_NO_THROW(call.run());
   call.index[2] = 4;
-  call.refuse("tensors.checkpoint_index[2]", "a slot that no other row writes", "4 once more");
+  call.refuse("tensors.checkpoint_index[2]", "a slot that no other row writes", "4 a second time");
   call.tensors.checkpoint_index = nullptr;
   call.refuse("tensors.checkpoint_index", "a pointer", "NULL");
 }

@@ -1,4 +1,4 @@
-// The segment table on a GPU: sent with kernel parameters, or written there from offsets that only the GPU has. Needs a GPU.
+// The segment table on a GPU: sent with kernel parameters, or written by the GPU from its own offsets. Needs a GPU.
 #include "run/cuda_table.h"
 
 #include <cuda_runtime_api.h>
@@ -140,7 +140,7 @@ std::unique_ptr<const Plan> late_plan(Random& random, Rule rule, int64_t tokens,
   return make_plan(std::move(p), std::move(options));
 }
 
-// The parts of a table that are in use.
+// The used parts of a table.
 struct Used {
   std::vector<int32_t> counts, chunk_begin;
   std::vector<int64_t> token_begin;

@@ -1,4 +1,4 @@
-// How many CTAs a call of the fused walks starts: one for each item, or fewer that take several.
+// Number of CTAs that a call of the fused walks starts: one per item, or fewer that take several items.
 #include "kernels/cuda/sm90/single_ctas.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@ namespace {
 constexpr int32_t kUnits = 132;
 constexpr unsigned kMost = 8;
 
-// A call whose rows of `phase` have so many chunks, longest first.
+// A call whose rows of `phase` have these chunks, longest first.
 WalkArgs call_of(const std::vector<int32_t>& chunks, int32_t heads, int32_t phase = 1) {
   WalkArgs args{};
   args.phase = phase;
@@ -29,7 +29,7 @@ WalkArgs call_of(const std::vector<int32_t>& chunks, int32_t heads, int32_t phas
   const auto rows_bytes = static_cast<uint32_t>(rows.size() * sizeof(Row));
   tables.at_counts = 0;
   tables.at_rows1 = tables.at_rows3 = 16;
-  // Rows of the other phase, which nobody may look at, are none.
+  // The other phase has no rows, because nobody may read them.
   const int32_t counts[4] = {phase == 1 ? args.row_bound : 0, 0, phase == 3 ? args.row_bound : 0, 0};
   EXPECT_LE(16 + rows_bytes, Tables::kImageBytes);
   std::memcpy(tables.image, counts, sizeof(counts));
@@ -46,14 +46,14 @@ TEST(SingleCtas, OneForEachItemWhileThereIsRoom) {
 
 TEST(SingleCtas, RowsAlikeShareTheMultiprocessors) {
   EXPECT_EQ(ctas(call_of({7, 7}, 67)), 132u);
-  EXPECT_EQ(ctas(call_of(std::vector<int32_t>(8, 32), 64)), 132u);     // four rounds
-  EXPECT_EQ(ctas(call_of(std::vector<int32_t>(8, 32), 64, 3)), 132u);  // of phase 3
+  EXPECT_EQ(ctas(call_of(std::vector<int32_t>(8, 32), 64)), 132u);     // four waves
+  EXPECT_EQ(ctas(call_of(std::vector<int32_t>(8, 32), 64, 3)), 132u);  // phase 3
 }
 
 TEST(SingleCtas, RowsThatDifferAreLeftToTheHardwareWhileRoundsAreFew) {
   EXPECT_EQ(ctas(call_of({8, 7}, 67)), 134u);
   EXPECT_EQ(ctas(call_of({8, 7, 7}, 175)), 525u);
-  EXPECT_EQ(ctas(call_of({8, 7, 7, 7}, 132)), 132u);  // four rounds
+  EXPECT_EQ(ctas(call_of({8, 7, 7, 7}, 132)), 132u);  // four waves
 }
 
 TEST(SingleCtas, NoCtaTakesMoreThanItCan) {
@@ -85,8 +85,8 @@ TEST(SingleCtas, TwinsComeTogether) {
   const auto twins = [](const WalkArgs& args, int32_t units) { return single_ctas(args, kMost, units, 2); };
   EXPECT_EQ(twins(call_of({17}, 2), kUnits), 2u);
   EXPECT_EQ(twins(call_of({17, 17}, 68), kUnits), 132u);
-  EXPECT_EQ(twins(call_of({17, 17}, 68), 131), 130u);             // a multiprocessor is left over
-  EXPECT_EQ(twins(call_of({17, 17}, 8 * 66 + 2), kUnits), 134u);  // 133 would be enough for single ones
+  EXPECT_EQ(twins(call_of({17, 17}, 68), 131), 130u);             // one multiprocessor is unused
+  EXPECT_EQ(twins(call_of({17, 17}, 8 * 66 + 2), kUnits), 134u);  // 133 would be enough for single CTAs
 }
 
 }  // namespace

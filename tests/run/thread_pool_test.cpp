@@ -1,4 +1,5 @@
-// The pool behind dr_execute: every worker runs once, calls from many threads at once, and a forked child has a pool too.
+// The pool behind dr_execute: every worker runs once, many threads may call at once, and a forked child gets a new
+// pool.
 #include "run/thread_pool.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +17,7 @@ namespace {
 
 constexpr int32_t kWorkers = 5;
 
-// Each worker writes its own number, without synchronisation of its own: the pool must order that before run returns.
+// Each worker writes its own number without synchronisation: the pool must make the writes visible before run returns.
 bool runs_every_worker_once() {
   struct Call {
     std::array<int32_t, kWorkers> seen{};
@@ -42,7 +43,7 @@ TEST(ThreadPool, RunsEveryWorkerOnce) {
 
 TEST(ThreadPool, SleepsBetweenCallsAndWakes) {
   for (int32_t i = 0; i < 5; ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // far longer than idle threads look for work
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // much longer than idle threads look for work
     ASSERT_TRUE(runs_every_worker_once());
   }
 }
@@ -68,12 +69,12 @@ TEST(ThreadPool, NestedCallsFinish) {
   EXPECT_EQ(wrong, 0);
 }
 
-// Threads of the pool serve everybody, so they do not stay on the core of whoever called first.
+// Threads of the pool serve all callers, so they must not stay on the core of the first caller.
 TEST(ThreadPool, ThreadsRunWhereTheProcessMay) {
   cpu_set_t process;
   ASSERT_EQ(sched_getaffinity(getpid(), sizeof process, &process), 0);
   if (CPU_COUNT(&process) < 2) GTEST_SKIP() << "needs two CPUs";
-  static constexpr int32_t kMore = kWorkers + 20;  // threads that no test before this one has made
+  static constexpr int32_t kMore = kWorkers + 20;  // more threads than earlier tests have created
   struct Call {
     cpu_set_t process;
     std::array<std::atomic<bool>, kMore> elsewhere{};
@@ -91,7 +92,7 @@ TEST(ThreadPool, ThreadsRunWhereTheProcessMay) {
         [](void* context, int32_t worker) {
           auto& c = *static_cast<Call*>(context);
           c.started.fetch_add(1);
-          while (c.started.load() < kMore) std::this_thread::yield();  // so that each is on a thread of its own
+          while (c.started.load() < kMore) std::this_thread::yield();  // so that each item has its own thread
           cpu_set_t own;
           sched_getaffinity(0, sizeof own, &own);
           c.elsewhere[static_cast<size_t>(worker)] = worker > 0 && !CPU_EQUAL(&own, &c.process);
@@ -106,7 +107,7 @@ TEST(ThreadPool, AForkedChildHasAPool) {
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "ThreadSanitizer ends a forked child that starts threads";
 #endif
-  ASSERT_TRUE(runs_every_worker_once());  // the parent's threads exist, and the child will not have them
+  ASSERT_TRUE(runs_every_worker_once());  // the parent's threads exist now; the child will not have them
   const pid_t child = fork();
   ASSERT_GE(child, 0);
   if (child == 0) _exit(runs_every_worker_once() ? 0 : 1);

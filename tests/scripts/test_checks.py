@@ -1,4 +1,4 @@
-"""The checkers of scripts/ must see what they are there to see: each is given a small tree with one fault in it."""
+"""Tests of the checkers in scripts/: each must find the one fault in a small tree."""
 
 import copy
 import json
@@ -22,7 +22,7 @@ import results_table  # noqa: E402
 
 
 class Tree(unittest.TestCase):
-    """A temporary repository that the checkers take for theirs."""
+    """A temporary repository that the checkers use as theirs."""
 
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
@@ -88,6 +88,25 @@ class Includes(Tree):
         self.assertEqual(len(problems), 2, problems)
         self.assertEqual(check_includes.check_file(self.write("src/plan/fine.cpp", "//\n" * 600)), [])
 
+    def test_long_lines(self):
+        limit = check_includes.MAX_COLUMNS
+        for name in (
+            "src/plan/a.cpp",
+            "src/plan/a.cuh",
+            "scripts/a.py",
+            "scripts/a.sh",
+            "src/CMakeLists.txt",
+            ".ci/run",
+        ):
+            long = self.write(name, "\n" + "x" * (limit + 1) + "\n")
+            self.assertEqual(
+                check_includes.check_file(long),
+                [f"{name}:2: {limit + 1} columns, expected at most {limit}; break the line"],
+            )
+            # Columns count characters, not bytes.
+            self.assertEqual(check_includes.check_file(self.write(name, "\u00e9" * limit + "\n")), [])
+        self.assertEqual(check_includes.check_file(self.write("tests/cases/a.txt", "x" * (limit + 1))), [])
+
 
 class Documents(Tree):
     def test_links(self):
@@ -147,7 +166,9 @@ class Documents(Tree):
     def test_what_a_command_prints(self):
         command = self.write("command", '#!/bin/sh\nprintf "| $1 | $2 |\\n|---|---|\\n| a | b |\\n| c | d |\\n"\n')
         command.chmod(0o755)
-        document = self.write("docs/tiling.md", "before\n<!-- tiling tables -->\n| a |\n<!-- end of tiling tables -->\nbehind\n")
+        document = self.write(
+            "docs/tiling.md", "before\n<!-- tiling tables -->\n| a |\n<!-- end of tiling tables -->\nbehind\n"
+        )
         (problem,) = check_docs.check_printed(str(command), "tiling")
         self.assertIn("docs/tiling.md", problem)
         check_docs.update_printed(str(command), "tiling")
@@ -195,14 +216,16 @@ class Results(Tree):
 
 
 GPU_ROW = {
-    "case": "kda-8k-h64", "line": "kda bf16 hqk=64 hv=64 seqs=8192 device=cuda:0", "rule": "kda", "backend": "cuda-sm90",
+    "case": "kda-8k-h64", "line": "kda bf16 hqk=64 hv=64 seqs=8192 device=cuda:0", "rule": "kda",
+    "backend": "cuda-sm90",
     "segments": 2, "cut_sequences": 1, "ms": 0.4, "ms_low": 0.39, "ms_high": 0.41, "host_us": 9.0, "plan_us": 5.0,
     "token_heads_per_s": 1e9, "gflops": 1e5, "gbytes_per_s": 1700.0, "error": 4e-3, "workspace_bytes": 1000,
-    "workspace_bytes_per_token_head": 912.0, "plan": "words", "unsplit_ms": 0.5, "peers": {"fla": 1.7}, "sweep": {"1": 0.5, "2": 0.4},
+    "workspace_bytes_per_token_head": 912.0, "plan": "words", "unsplit_ms": 0.5, "peers": {"fla": 1.7},
+    "sweep": {"1": 0.5, "2": 0.4},
 }  # fmt: skip
 GPU_RESULTS = {
-    "device": "NVIDIA H200", "date": "2026-11-15T05:23:41Z", "commit": "0123456789ab", "driver": "580.1", "cuda": "13.0",
-    "cpu": "A-1", "rows": [GPU_ROW],
+    "device": "NVIDIA H200", "date": "2026-11-15T05:23:41Z", "commit": "0123456789ab", "driver": "580.1",
+    "cuda": "13.0", "cpu": "A-1", "rows": [GPU_ROW],
     "first_call": [{"rule": "kda", "first_call_ms": 90.0, "context_ms": 200.0}],
 }  # fmt: skip
 TARGETS = {
@@ -228,7 +251,10 @@ class ResultFiles(Tree):
         made = results_table.some_table(self.results)
         self.assertIn("| KDA, 8,192 tokens, 64 heads | **0.40** | 2 | 0.50 | 1.20 FlashKDA (measured) |", made)
         self.assertIn("1 of 1 Hopper targets are met (commit 0123456789ab)", made)
-        self.assertEqual(results_table.elsewhere_words("3.5 m A; ~1.8 B; 2 p100 C"), (1.8, "1.80 B (extrapolated), 2.00 C (published, H100), 3.50 A (measured)"))
+        self.assertEqual(
+            results_table.elsewhere_words("3.5 m A; ~1.8 B; 2 p100 C"),
+            (1.8, "1.80 B (extrapolated), 2.00 C (published, H100), 3.50 A (measured)"),
+        )
 
     def test_a_column_for_each_package(self):
         rows = [
@@ -268,7 +294,14 @@ class ResultFiles(Tree):
             self.assertIn(field, self.check()[0])
 
     def test_values_that_cannot_be(self):
-        for field, value in (("plan", ""), ("ms", 0.5), ("error", -1.0), ("line", "gdn bf16"), ("segments", 1.5), ("ms", float("nan"))):
+        for field, value in (
+            ("plan", ""),
+            ("ms", 0.5),
+            ("error", -1.0),
+            ("line", "gdn bf16"),
+            ("segments", 1.5),
+            ("ms", float("nan")),
+        ):
             self.results = copy.deepcopy(GPU_RESULTS)
             self.results["rows"][0][field] = value
             self.assertEqual(len(self.check()), 1, (field, value))
@@ -292,7 +325,9 @@ class ResultFiles(Tree):
     def test_kernels_that_changed_later_are_reported(self):
         def git(*words):
             options = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
-            return subprocess.run(["git", *options, *words], cwd=self.root, check=True, capture_output=True, text=True).stdout
+            return subprocess.run(
+                ["git", *options, *words], cwd=self.root, check=True, capture_output=True, text=True
+            ).stdout
 
         git("init", "-q")
         self.write("src/kernels/cuda/a.cu", "int a;\n")
@@ -311,7 +346,9 @@ class ResultFiles(Tree):
     def test_the_table_of_a_gpu(self):
         table = results_table.results_table(self.results)
         self.assertIn("NVIDIA H200, driver 580.1, CUDA 13.0, 2026-11-15T05:23:41Z, commit 0123456789ab.", table)
-        self.assertIn("| `kda-8k-h64` | 2 | **0.400** | 0.390 to 0.410 | 0.450 | 0.200 | 1700 | 0.500 | 9.0 | 5.0 | 912 |", table)
+        self.assertIn(
+            "| `kda-8k-h64` | 2 | **0.400** | 0.390 to 0.410 | 0.450 | 0.200 | 1700 | 0.500 | 9.0 | 5.0 | 912 |", table
+        )
         self.assertIn("fla 1.700", table)
         self.assertIn("First KDA call of a cold process", table)
         self.assertIn("| `kda-8k-h64` | 0.500 | 0.400 | 0.400 (2) |", table)
@@ -324,22 +361,28 @@ class ResultFiles(Tree):
         self.results["rows"].insert(0, {**self.results["rows"][0], "case": "other"})
         self.results["rows"][1]["ms"] = 0.46
         lines = results_table.short_table(self.results).splitlines()
-        self.assertEqual(lines, ["0 of 1 figures are as required; ms of those required", "kda-8k-h64 0.4600 of 0.450", "-"])
+        self.assertEqual(
+            lines, ["0 of 1 figures are as required; ms of those required", "kda-8k-h64 0.4600 of 0.450", "-"]
+        )
 
     def test_targets_of_another_device_are_not_shown(self):
         self.results["device"] = "NVIDIA A100"
-        self.assertIn("| `kda-8k-h64` | 2 | 0.400 | 0.390 to 0.410 | - | - |", results_table.results_table(self.results))
+        self.assertIn(
+            "| `kda-8k-h64` | 2 | 0.400 | 0.390 to 0.410 | - | - |", results_table.results_table(self.results)
+        )
 
 
 class PortableRows(Tree):
-    """Rows of the portable kernels: a goal for some alone, and widths that are held to the row with D = 128."""
+    """Rows of the portable kernels: only some have a goal, and widths are compared with the row of D = 128."""
 
     def setUp(self):
         super().setUp()
         self.results = copy.deepcopy(GPU_RESULTS)
         self.row, self.wide, self.free = (copy.deepcopy(GPU_ROW) for _ in range(3))
         self.row.update(case="portable-a", backend="cuda-sm80", sweep={})
-        self.wide.update(case="portable-a-d256", backend="cuda-sm80", ms=2.0, ms_high=2.1, unsplit_ms=2.0, gflops=8e4, sweep={})
+        self.wide.update(
+            case="portable-a-d256", backend="cuda-sm80", ms=2.0, ms_high=2.1, unsplit_ms=2.0, gflops=8e4, sweep={}
+        )
         self.free.update(case="portable-a-fp32", backend="cuda-sm80", ms=3.0, ms_high=3.1, unsplit_ms=3.0, sweep={})
         self.results["rows"] += [self.row, self.wide, self.free]
         targets = copy.deepcopy(TARGETS)
@@ -371,7 +414,9 @@ class PortableRows(Tree):
         self.results["rows"].append(self.wide)
         _, line = self.report()
         self.assertIn("portable-a-d256: is held to the time per flop of portable-a, which was not measured", line)
-        self.assertIn("| `portable-a-d256` | 2 | 2.000 | 0.390 to 2.100 | - | - |", results_table.results_table(self.results))
+        self.assertIn(
+            "| `portable-a-d256` | 2 | 2.000 | 0.390 to 2.100 | - | - |", results_table.results_table(self.results)
+        )
 
     def test_a_table_of_their_own(self):
         first, portable = results_table.results_table(self.results).split("The portable kernels (`cuda-sm80`)")
@@ -420,9 +465,14 @@ class Races(unittest.TestCase):
 
 
 class Wavefronts(unittest.TestCase):
-    HEAD = '"Kernel Name","walk"\n"Address","Source","# Samples","Instructions Executed","L1 Wavefronts Shared","L1 Wavefronts Shared Ideal"\n'
-    ROWS = ('"0x7f10","      @P0 LDS.64 R2, [R4]","5","10","40","20"\n"0x7f20","LDS.64 R6, [R4+0x20]","1","10","20","20"\n'
-            '"0x7f30","FMUL R1, R2, R3","7","30","",""\n')
+    HEAD = (
+        '"Kernel Name","walk"\n"Address","Source","# Samples","Instructions Executed",'
+        '"L1 Wavefronts Shared","L1 Wavefronts Shared Ideal"\n'
+    )
+    ROWS = (
+        '"0x7f10","      @P0 LDS.64 R2, [R4]","5","10","40","20"\n"0x7f20","LDS.64 R6, [R4+0x20]","1","10","20","20"\n'
+        '"0x7f30","FMUL R1, R2, R3","7","30","",""\n'
+    )
 
     def test_sums_by_kind_of_instruction(self):
         kinds = read_wavefronts.by_kind(read_wavefronts.read((self.HEAD + self.ROWS).splitlines()))

@@ -1,4 +1,4 @@
-"""scripts/compare_plans.py without a command: how fields of a plan of 0.1 are found in one of 0.2."""
+"""Tests scripts/compare_plans.py without a command: how fields of a plan of 0.1 map to a plan of 0.2."""
 
 import copy
 import json
@@ -19,7 +19,13 @@ OLD = {
     "backend": "cuda-sm90",
     "case": "kda bf16 seqs=100 isa=fused device=h200",
     "chunk": 32,
-    "device": {"kind": "cuda", "measured": True, "kda": {"emit_ns": 1}, "kda_fused": {"emit_ns": 2}, "kda_portable": {"emit_ns": 3}},
+    "device": {
+        "kind": "cuda",
+        "measured": True,
+        "kda": {"emit_ns": 1},
+        "kda_fused": {"emit_ns": 2},
+        "kda_portable": {"emit_ns": 3},
+    },
     "isa": "fused",
     "options": {"isa": "fused", "threads": 4},
     "problem": {"op": "kda", "lengths": [100]},
@@ -31,9 +37,33 @@ NEW = {
     "case": "kda bf16 seqs=100 variant=fused device=h200",
     "chunk": 32,
     "costs": [
-        {"backend": "cuda-sm90", "variant": "fused", "rule": "kda", "op": "forward", "measured": True, "measured_on": "h200", "emit_ns": 2},
-        {"backend": "cuda-sm90", "variant": "prepared", "rule": "kda", "op": "forward", "measured": True, "measured_on": "h200", "emit_ns": 1},
-        {"backend": "cuda-sm80", "variant": "", "rule": "kda", "op": "forward", "measured": True, "measured_on": "h200", "emit_ns": 3},
+        {
+            "backend": "cuda-sm90",
+            "variant": "fused",
+            "rule": "kda",
+            "op": "forward",
+            "measured": True,
+            "measured_on": "h200",
+            "emit_ns": 2,
+        },
+        {
+            "backend": "cuda-sm90",
+            "variant": "prepared",
+            "rule": "kda",
+            "op": "forward",
+            "measured": True,
+            "measured_on": "h200",
+            "emit_ns": 1,
+        },
+        {
+            "backend": "cuda-sm80",
+            "variant": "",
+            "rule": "kda",
+            "op": "forward",
+            "measured": True,
+            "measured_on": "h200",
+            "emit_ns": 3,
+        },
     ],
     "device": {"kind": "cuda", "model": "", "flops_per_ns": 0},
     "isa": "",
@@ -62,30 +92,70 @@ class Judgement(unittest.TestCase):
         self.assertEqual(changed(lambda n: n.update(chunk=64)), ["chunk: expected 32, found 64"])
         self.assertEqual(changed(lambda n: n.pop("chunk")), ["chunk: expected 32, found nothing"])
         self.assertEqual(changed(lambda n: n.update(surprise=1)), ["surprise: expected nothing, found 1"])
-        self.assertEqual(changed(lambda n: n["problem"].update(rule="gdn")), ['problem.rule: expected "kda", found "gdn"'])
+        self.assertEqual(
+            changed(lambda n: n["problem"].update(rule="gdn")), ['problem.rule: expected "kda", found "gdn"']
+        )
         self.assertEqual(changed(lambda n: n["rows1"][0].update(chunks=5)), ["rows1[0].chunks: expected 4, found 5"])
-        self.assertEqual(changed(lambda n: n["rows1"].append({})), [
-            'rows1: expected [{"begin": 0, "chunks": 4}], found [{"begin": 0, "chunks": 4}, {}]'])
+        self.assertEqual(
+            changed(lambda n: n["rows1"].append({})),
+            ['rows1: expected [{"begin": 0, "chunks": 4}], found [{"begin": 0, "chunks": 4}, {}]'],
+        )
         self.assertEqual(changed(lambda n: n["costs"][2].update(emit_ns=9)), ["costs[].emit_ns: expected 3, found 9"])
-        self.assertEqual(changed(lambda n: n["costs"][0].update(measured=False)), ["costs[].measured: expected true, found false"])
-        self.assertEqual(changed(lambda n: n["costs"][0].update(surprise=1)), ["costs[].surprise: expected nothing, found 1"])
-        self.assertEqual(changed(lambda n: n.update(variant="prepared")), ['variant: expected "fused", found "prepared"'])
+        self.assertEqual(
+            changed(lambda n: n["costs"][0].update(measured=False)), ["costs[].measured: expected true, found false"]
+        )
+        self.assertEqual(
+            changed(lambda n: n["costs"][0].update(surprise=1)), ["costs[].surprise: expected nothing, found 1"]
+        )
+        self.assertEqual(
+            changed(lambda n: n.update(variant="prepared")), ['variant: expected "fused", found "prepared"']
+        )
         self.assertEqual(len(changed(lambda n: n["costs"].pop(1))), 1)
         self.assertEqual(len(changed(lambda n: n.update(signature=OLD["signature"]))), 1)
 
     def test_a_mode_of_the_portable_kernels_is_math(self):
-        old = {"backend": "cuda-sm80", "isa": "tf32", "options": {"isa": "tf32"}, "signature": "kda backend=cuda-sm80 isa=tf32 chunk=32"}
-        new = {"backend": "cuda-sm80", "isa": "", "variant": "", "options": {"isa": "", "variant": "", "math": "tf32"},
-               "signature": "kda backend=cuda-sm80 math=tf32 chunk=32"}
+        old = {
+            "backend": "cuda-sm80",
+            "isa": "tf32",
+            "options": {"isa": "tf32"},
+            "signature": "kda backend=cuda-sm80 isa=tf32 chunk=32",
+        }
+        new = {
+            "backend": "cuda-sm80",
+            "isa": "",
+            "variant": "",
+            "options": {"isa": "", "variant": "", "math": "tf32"},
+            "signature": "kda backend=cuda-sm80 math=tf32 chunk=32",
+        }
         self.assertEqual(judge(old, new), ([], []))
         new["options"]["math"] = "default"
         self.assertEqual(len(judge(old, new)[0]), 1)
 
     def test_a_cpu_keeps_its_instruction_set(self):
-        old = {"backend": "cpu", "isa": "NEON", "device": {"kind": "cpu", "measured": True, "kda": {"emit_ns": 7}}, "options": {"isa": ""}}
-        new = {"backend": "cpu", "isa": "NEON", "variant": "", "device": {"kind": "cpu", "model": "x", "flops_per_ns": 0},
-               "costs": [{"backend": "cpu", "variant": "", "rule": "kda", "op": "forward", "measured": False, "measured_on": "y", "emit_ns": 7}],
-               "options": {"isa": "", "variant": "", "math": "default"}}
+        old = {
+            "backend": "cpu",
+            "isa": "NEON",
+            "device": {"kind": "cpu", "measured": True, "kda": {"emit_ns": 7}},
+            "options": {"isa": ""},
+        }
+        new = {
+            "backend": "cpu",
+            "isa": "NEON",
+            "variant": "",
+            "device": {"kind": "cpu", "model": "x", "flops_per_ns": 0},
+            "costs": [
+                {
+                    "backend": "cpu",
+                    "variant": "",
+                    "rule": "kda",
+                    "op": "forward",
+                    "measured": False,
+                    "measured_on": "y",
+                    "emit_ns": 7,
+                }
+            ],
+            "options": {"isa": "", "variant": "", "math": "default"},
+        }
         unlisted, listed = judge(old, new)
         self.assertEqual(unlisted, [])
         self.assertEqual([reason[:7] for reason in listed], ["item 5:"])
@@ -105,7 +175,9 @@ class Judgement(unittest.TestCase):
             new = {"declined": [{"backend": "x", "reason": now}], "options": {"math": "tf32"} if tf32 else {}}
             return [len(part) for part in judge(old, new)]
 
-        self.assertEqual(reasons("dv: expected 128, found 64", "dv: expected a multiple of 128 up to 512, found 64"), [0, 1])
+        self.assertEqual(
+            reasons("dv: expected 128, found 64", "dv: expected a multiple of 128 up to 512, found 64"), [0, 1]
+        )
         self.assertEqual(reasons("isa: expected none, found fused", "variant: expected none, found fused"), [0, 1])
         self.assertEqual(reasons("isa: expected none, found fused", "math: expected none, found fused"), [1, 0])
         self.assertEqual(reasons("dk: expected 128, found 60", "math: expected default, found tf32", tf32=True), [0, 1])
@@ -114,7 +186,12 @@ class Judgement(unittest.TestCase):
 
     def test_times_that_overflowed(self):
         def times(was, now):
-            return [len(part) for part in judge({"schedule": {"split": [{"end_ns": was}]}}, {"schedule": {"split": [{"end_ns": now}]}})]
+            return [
+                len(part)
+                for part in judge(
+                    {"schedule": {"split": [{"end_ns": was}]}}, {"schedule": {"split": [{"end_ns": now}]}}
+                )
+            ]
 
         self.assertEqual(times(-5, 7), [0, 1])
         self.assertEqual(times(5, 7), [1, 0])
@@ -139,7 +216,12 @@ class Lines(unittest.TestCase):
         self.assertEqual(compare_plans.translate_line("gdn isa=tf32", RULES), "gdn math=tf32")
 
     def test_words_that_the_old_grammar_lacks(self):
-        for line in ("kda seqs=1 gate=init:2", "gdn seqs=1 gate=linear:mixed", "kda seqs=1 bound=5x2", "gdn align=beta:2 seqs=1"):
+        for line in (
+            "kda seqs=1 gate=init:2",
+            "gdn seqs=1 gate=linear:mixed",
+            "kda seqs=1 bound=5x2",
+            "gdn align=beta:2 seqs=1",
+        ):
             self.assertTrue(compare_plans.has_new_words(line, RULES), line)
         for line in ("kda seqs=1 init gate=log:inf", "gdn seqs=1 align=2 init=slots"):
             self.assertFalse(compare_plans.has_new_words(line, RULES), line)

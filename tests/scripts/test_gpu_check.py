@@ -1,5 +1,7 @@
-"""The stage `bench` of scripts/gpu_check.sh, with a command in place of `deltarelay` that times nothing: which cases it is asked for, and what becomes
-of its rows."""
+"""Tests the stage `bench` of scripts/gpu_check.sh with a stand-in for `deltarelay` that times nothing.
+
+The tests check which cases the script asks for and what it does with the rows.
+"""
 
 import json
 import os
@@ -12,7 +14,8 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 CASES = {"targets.txt": ["kda-a", "gdn-b", "mix-c"], "targets_portable.txt": ["portable-kda-a", "portable-gdn-b"]}
-# Writes a row for every case that is asked for. FAULTS: backends whose call ends with a fault, before it has written anything, and `all` for cases that fail.
+# Writes a row for every requested case. FAULTS lists backends whose call crashes before it writes anything; with the
+# suffix "-all" every case of the backend fails.
 COMMAND = """#!/usr/bin/env python3
 import json, os, re, sys
 words = sys.argv[1:]
@@ -21,11 +24,12 @@ backend = re.search(r"backend=(\\S+)", value("--with"))[1]
 faults = os.environ.get("FAULTS", "").split()
 if backend in faults:
     sys.exit(139)
-names = [line.split(":")[0] for line in open(words[1]) if line[0] != "#" and re.search(value("--only"), line.split(":")[0])]
+names = [line.split(":")[0] for line in open(words[1]) if line[0] != "#"]
+names = [name for name in names if re.search(value("--only"), name)]
 if not names:
     sys.exit(2)
-row = {"segments": 1, "ms": 1.0, "ms_low": 1.0, "ms_high": 1.0, "gflops": 1.0, "gbytes_per_s": 1.0, "unsplit_ms": 1.0, "host_us": 1.0}
-row.update(plan_us=1.0, workspace_bytes_per_token_head=1.0, error=1e-3, backend=backend, words=words[2:])
+row = {"segments": 1, "ms": 1.0, "ms_low": 1.0, "ms_high": 1.0, "gflops": 1.0, "gbytes_per_s": 1.0, "unsplit_ms": 1.0}
+row.update(host_us=1.0, plan_us=1.0, workspace_bytes_per_token_head=1.0, error=1e-3, backend=backend, words=words[2:])
 rows = [] if backend + "-all" in faults else [{**row, "case": name, "line": name} for name in names]
 head = {"device": "NVIDIA H200" if rows else "a CPU", "driver": "1", "cuda": "1", "date": "today", "commit": "abc"}
 json.dump({**head, "rows": rows}, open(value("--json"), "w"))
@@ -60,9 +64,15 @@ class Bench(unittest.TestCase):
         out = self.root / "out"
         shutil.rmtree(out, ignore_errors=True)
         words = {name: value for name, value in os.environ.items() if not name.startswith("DELTARELAY_")}
-        done = subprocess.run(["bash", str(self.root / "scripts" / "gpu_check.sh"), str(out), "bench"], env={**words, **environment},
-                              capture_output=True, text=True)
-        self.assertEqual(sorted(path.name for path in out.glob("*.tmp")) if done.returncode == 0 else [], [], done.stdout)
+        done = subprocess.run(
+            ["bash", str(self.root / "scripts" / "gpu_check.sh"), str(out), "bench"],
+            env={**words, **environment},
+            capture_output=True,
+            text=True,
+        )
+        self.assertEqual(
+            sorted(path.name for path in out.glob("*.tmp")) if done.returncode == 0 else [], [], done.stdout
+        )
         files = list(out.glob("*.json"))
         if not files:
             return done.returncode, None
@@ -79,14 +89,22 @@ class Bench(unittest.TestCase):
     def test_rows_of_both_files(self):
         code, results = self.bench()
         self.assertEqual(code, 0)
-        self.assertEqual(self.cases(results), ["kda-a", "gdn-b", "portable-kda-a", "portable-gdn-b"], "mix- is for full runs")
+        self.assertEqual(
+            self.cases(results), ["kda-a", "gdn-b", "portable-kda-a", "portable-gdn-b"], "mix- is for full runs"
+        )
         self.assertEqual([row["backend"] for row in results["rows"]], ["cuda-sm90"] * 2 + ["cuda-sm80"] * 2)
         self.assertEqual([first["rule"] for first in results["first_call"]], ["gdn", "kda"])
-        without_names = [re.sub(r"--only \S+|cuda-sm\d+|\S+\.tmp", "", " ".join(row["words"])) for row in results["rows"]]
+        without_names = [
+            re.sub(r"--only \S+|cuda-sm\d+|\S+\.tmp", "", " ".join(row["words"])) for row in results["rows"]
+        ]
         self.assertEqual(len(set(without_names)), 1, "the same options")
 
     def test_names_are_looked_for_in_both_files(self):
-        for only, expected in (("^portable-gdn", ["portable-gdn-b"]), ("^kda-a$", ["kda-a"]), ("kda-a", ["kda-a", "portable-kda-a"])):
+        for only, expected in (
+            ("^portable-gdn", ["portable-gdn-b"]),
+            ("^kda-a$", ["kda-a"]),
+            ("kda-a", ["kda-a", "portable-kda-a"]),
+        ):
             code, results = self.bench(DELTARELAY_ONLY=only)
             self.assertEqual((code, self.cases(results)), (0, expected))
         self.assertEqual(self.bench(DELTARELAY_ONLY="nothing"), (1, None))
@@ -103,7 +121,11 @@ class Bench(unittest.TestCase):
 
 class Targets(unittest.TestCase):
     def test_every_target_is_a_case_that_is_timed(self):
-        lines = [line for name in CASES for line in (ROOT / "tests" / "cases" / name).read_text(encoding="utf-8").splitlines()]
+        lines = [
+            line
+            for name in CASES
+            for line in (ROOT / "tests" / "cases" / name).read_text(encoding="utf-8").splitlines()
+        ]
         names = {line.split(":")[0] for line in lines if line and line[0] != "#"}
         targets = json.loads((ROOT / "bench" / "targets.json").read_text(encoding="utf-8"))
         for case, target in targets["cases"].items():

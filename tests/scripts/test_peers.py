@@ -1,4 +1,4 @@
-"""bench/peers.py without a GPU, torch or any peer: what it reads of case lines, and its binding of the library.
+"""Tests bench/peers.py without a GPU, torch or any peer: how it reads case lines, and its binding of the library.
 
 Usage: test_peers.py <libdeltarelay.so>
 """
@@ -62,7 +62,7 @@ class Lines(unittest.TestCase):
 
 
 class Binding(unittest.TestCase):
-    """Plans for an H200 that is not here: a field out of place would show in their words."""
+    """Plans for an H200 that is not here: a misplaced field would show in their text."""
 
     def plan(self, rule: str, form: str, lower_bound: float | None, gate: str) -> str:
         library = deltarelay_library.Library(LIBRARY, b"h200")

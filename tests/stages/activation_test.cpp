@@ -1,4 +1,4 @@
-// Gate and write-strength forms against values worked out by hand, and at the ends of their ranges.
+// Gate and write-strength forms against values computed by hand, and at the ends of their ranges.
 #include "kernels/reference/activation.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// The chunk form against the token recurrence, in double: same function, other order of sums. And segments through their
-// transitions against the whole.
+// The chunk form against the token recurrence, in double: the same function with another order of sums. Also segments
+// through their transitions against the whole sequence.
 #include "kernels/reference/chunk_form.h"
 
 #include <gtest/gtest.h>
@@ -155,7 +155,7 @@ TEST(ChunkForm, TransitionsCompose) {
   EXPECT_LE(distance(carry(linear, first.m), whole.m), kTolerance);
 }
 
-// What prepare promises of its parts, not only of their product.
+// Checks each part of Prepared, not only their product.
 TEST(ChunkForm, PreparedPartsHaveTheirShapeAndMeaning) {
   const Shape shape{16, 8, 6, 8};
   const HeadTokens x = make_tokens(shape, mild, 9);

@@ -1,5 +1,5 @@
-// Stages of the cpu backend one at a time against the double chunk form: the transition of a segment, the fold of several,
-// and emit from a given state; on every instruction set of this machine.
+// Single stages of the cpu backend against the double chunk form: the transition of a segment, the fold of several, and
+// emit from a given state, on every instruction set of this machine.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -195,7 +195,7 @@ class Bench {
   std::vector<std::byte> scratch_;
 };
 
-// rms(a - b) / rms(b). A matrix that fp32 can only just tell from zero is held to that floor instead.
+// rms(a - b) / rms(b). If fp32 can hardly tell b from zero, a floor replaces rms(b).
 double distance(const Matrix& a, const Matrix& b) {
   constexpr double kFloor = 1e-30;
   double error = 0.0;

@@ -1,4 +1,4 @@
-// bf16 and fp16 against their definition, over every pattern and around every rounding boundary.
+// bf16 and fp16 against their definition, for every bit pattern and around every rounding boundary.
 #include "problem/number.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ struct Format {
 const Format kFormats[] = {{"bf16", 7, 127, bf16_to_float, float_to_bf16, double_to_bf16},
                            {"fp16", 10, 15, fp16_to_float, float_to_fp16, double_to_fp16}};
 
-// The value of a pattern by definition; NaN and infinity included.
+// The value of a bit pattern by definition; NaN and infinity included.
 double value_of(const Format& f, uint32_t bits) {
   const uint32_t exponent_mask = (1u << (15 - f.mantissa_bits)) - 1;
   const uint32_t exponent = (bits >> f.mantissa_bits) & exponent_mask;
@@ -56,8 +56,8 @@ TEST(Number, EveryPatternHasItsValueAndComesBack) {
   }
 }
 
-// Between two neighbours: just below the middle goes down, just above goes up, the middle goes to the even one. The largest
-// finite number's upper neighbour is infinity, at the place the next power of two would have.
+// Between two neighbours: below the middle rounds down, above rounds up, the middle rounds to even. The upper neighbour
+// of the largest finite number is infinity, at the value of the next power of two.
 TEST(Number, RoundsToNearestTiesToEven) {
   for (const Format& f : kFormats) {
     const uint32_t infinity = ((1u << (15 - f.mantissa_bits)) - 1) << f.mantissa_bits;

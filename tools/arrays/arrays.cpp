@@ -8,7 +8,7 @@
 namespace deltarelay::arrays {
 namespace {
 
-constexpr size_t kPiece = size_t{1} << 24;  // bytes read or written at a time
+constexpr size_t kPiece = size_t{1} << 24;  // bytes per read or write
 
 struct Closer {
   void operator()(std::FILE* file) const { std::fclose(file); }

@@ -1,5 +1,5 @@
-// Files of named arrays as Python's tools write them: NumPy's .npz and .safetensors. What a file says is checked before it is used: a file that was
-// cut short or changed is an error, never a read outside of it.
+// Files of named arrays as Python tools write them: NumPy's .npz and .safetensors. Every number in a file is checked
+// before use: a truncated or changed file is an error and never causes a read outside the file.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -14,24 +14,24 @@
 
 namespace deltarelay::arrays {
 
-// A file that does not read. what() names the part of it, what was expected and what was found.
+// Thrown for a file that cannot be read. what() names the part, what was expected and what was found.
 class FileError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
-// Bytes that are no printable ASCII as \x1b: names of a damaged file come to a terminal.
+// Replaces bytes that are not printable ASCII by \x1b and the like: names of a damaged file may go to a terminal.
 std::string printable(const std::string& text);
 [[noreturn]] void fail(const std::string& what, const std::string& expected, const std::string& found);
 
-constexpr int32_t kOther = -1;   // a type that the library does not take
-constexpr int32_t kUint16 = -2;  // bits of bf16 may be in it
+constexpr int32_t kOther = -1;   // a type that the library does not accept
+constexpr int32_t kUint16 = -2;  // may hold the bits of bf16
 
 struct Array {
   std::string name;        // printable
   int32_t dtype = kOther;  // DR_FP32, DR_BF16, DR_FP16, DR_INT32, DR_INT64 or one of the above
-  std::string type;        // as the file calls it
+  std::string type;        // name in the file
   std::vector<int64_t> shape;
-  std::span<const std::byte> data;  // in order of the indices, the last one fastest; not aligned
+  std::span<const std::byte> data;  // in index order, the last index fastest; not aligned
 };
 
 enum class Format { kNpz, kSafetensors };
@@ -41,9 +41,9 @@ class File {
   Format format() const { return format_; }
   const std::vector<Array>& arrays() const { return arrays_; }
 
-  // From memory, which is kept. Throws FileError.
+  // Takes a file's content, which the object keeps. Throws FileError.
   explicit File(std::vector<std::byte> content);
-  // Throws FileError, also where there is no such file.
+  // Reads a file. Throws FileError, also if the file does not exist.
   static File read(const std::string& path);
 
  private:
@@ -53,17 +53,17 @@ class File {
   std::vector<Array> arrays_;
 };
 
-// Writes a file whole. NumPy has no bf16: in an .npz it is uint16. Throws std::runtime_error when it cannot be written.
+// Writes a whole file. NumPy has no bf16, so an .npz stores it as uint16. Throws std::runtime_error if writing fails.
 void write(const std::string& path, Format format, const std::vector<Array>& arrays);
 
 std::string shape_text(std::span<const int64_t> shape);  // "[1, 4096, 8, 128]"
 
-// ---- the parts ----
+// ---- parts of the implementation ----
 
-// Elements of a shape; -1: more than memory can hold.
+// Number of elements of a shape; -1 if that is more than memory can hold.
 int64_t count_of(std::span<const int64_t> shape);
 uint32_t crc32(std::span<const std::byte> data);
-// The bytes that a stream of deflate (RFC 1951) stands for, which must be `size`.
+// Decompresses a deflate stream (RFC 1951), which must give exactly `size` bytes.
 std::vector<std::byte> inflate(std::span<const std::byte> stream, uint64_t size);
 
 struct ZipEntry {
@@ -76,7 +76,7 @@ std::string npy_header(const Array& array);
 std::vector<Array> read_safetensors(std::span<const std::byte> file);
 std::string safetensors_header(const std::vector<Array>& arrays);
 
-// Little-endian whole numbers at a place that has been checked.
+// Reads a little-endian integer at a position that has been checked.
 template <class T>
 T number_at(std::span<const std::byte> data, size_t at) {
   T value = 0;
@@ -84,7 +84,7 @@ T number_at(std::span<const std::byte> data, size_t at) {
   return value;
 }
 
-// Pieces of a file, one after the other.
+// Writes pieces of a file one after the other.
 class Writer {
  public:
   explicit Writer(const std::string& path);

@@ -8,7 +8,7 @@ namespace {
 
 using Tables = std::array<std::array<uint32_t, 256>, 8>;
 
-// tables[k][b]: what byte b does to the checksum when k more bytes follow it.
+// tables[k][b]: effect of byte b on the checksum if k more bytes follow.
 constexpr Tables make_tables() {
   Tables tables{};
   for (uint32_t byte = 0; byte < 256; ++byte) {

@@ -1,4 +1,4 @@
-// Deflate, RFC 1951, the way out: what np.savez_compressed writes. Codes are read bit by bit by their lengths, which is slow and short.
+// Decompression of deflate (RFC 1951), as np.savez_compressed writes it. Reads codes bit by bit: short code, but slow.
 #include <algorithm>
 #include <array>
 
@@ -25,7 +25,7 @@ class Bits {
     held_ -= count;
     return value;
   }
-  // The rest of a byte is left out, and whole bytes follow.
+  // Skips the rest of the current byte and takes whole bytes.
   std::span<const std::byte> take_bytes(size_t count) {
     next_ -= static_cast<size_t>(held_ / 8);
     bits_ = 0;
@@ -42,7 +42,7 @@ class Bits {
   int held_ = 0;
 };
 
-// Symbols in order of their codes: those of one length follow each other.
+// A Huffman code. Symbols are in the order of their codes: those of one length are neighbours.
 class Code {
  public:
   explicit Code(std::span<const uint8_t> lengths) {
@@ -178,7 +178,7 @@ void inflate_dynamic(Bits& bits, Output& output) {
 }  // namespace
 
 std::vector<std::byte> inflate(std::span<const std::byte> stream, uint64_t size) {
-  // Two bits stand for 258 bytes at most, so that a size that is not true costs no memory.
+  // Two bits give at most 258 bytes. A larger size is false, so refuse it before allocating.
   if (size / 1032 > stream.size()) damaged("more bytes than it can hold");
   Bits bits(stream);
   Output output(size);

@@ -1,4 +1,4 @@
-// NumPy's .npy: a magic word, a Python dictionary as text, the elements.
+// NumPy's .npy: a magic word, a Python dictionary as text, then the elements.
 #include <array>
 #include <charconv>
 #include <string_view>
@@ -9,13 +9,13 @@ namespace deltarelay::arrays {
 namespace {
 
 constexpr std::string_view kMagic = "\x93NUMPY";
-constexpr size_t kMostAxes = 32;  // of NumPy 1
+constexpr size_t kMostAxes = 32;  // limit of NumPy 1
 
 struct TypeName {
   std::string_view text;
   int32_t dtype;
 };
-// V2: bf16 of ml_dtypes, whose name the file does not keep.
+// V2 is bf16 of ml_dtypes; the file does not keep the name of the type.
 constexpr std::array<TypeName, 7> kTypes = {{{"<f4", DR_FP32},
                                              {"<f2", DR_FP16},
                                              {"<i4", DR_INT32},
@@ -24,7 +24,7 @@ constexpr std::array<TypeName, 7> kTypes = {{{"<f4", DR_FP32},
                                              {"|V2", kUint16},
                                              {"<V2", kUint16}}};
 
-// The text behind "'key':" of the dictionary, blanks left out.
+// Returns the text after "'key':" in the dictionary, without blanks.
 std::string_view value_of(const std::string& name, std::string_view header, const std::string& key) {
   const size_t at = header.find("'" + key + "'");
   const size_t colon = at == std::string_view::npos ? at : header.find(':', at);
@@ -76,7 +76,7 @@ Array read_npy(const std::string& name, std::span<const std::byte> file) {
   array.shape = read_shape(name, value_of(name, header, "shape"));
   array.data = file.subspan(begin + length);
 
-  // Elements of types that nobody asks for may be anything.
+  // An array of an unknown type is accepted here and refused only if a caller needs it.
   if (array.dtype == kOther) return array;
   if (value_of(name, header, "fortran_order").substr(0, 5) != "False")
     fail(name, "the last index to run fastest (np.ascontiguousarray)", "the order of Fortran");
@@ -88,7 +88,7 @@ Array read_npy(const std::string& name, std::span<const std::byte> file) {
 }
 
 std::string npy_header(const Array& array) {
-  std::string_view type = "<u2";  // bf16, which NumPy has not
+  std::string_view type = "<u2";  // bf16, which NumPy does not have
   for (const TypeName& known : kTypes)
     if (known.dtype == array.dtype && known.dtype != kUint16) type = known.text;
   std::string shape;

@@ -21,7 +21,7 @@ constexpr std::array<TypeName, 6> kTypes = {{{"F32", DR_FP32, 4},
                                              {"I32", DR_INT32, 4},
                                              {"I64", DR_INT64, 8},
                                              {"U16", kUint16, 2}}};
-constexpr uint64_t kMostHeader = 100'000'000;  // as its authors have it
+constexpr uint64_t kMostHeader = 100'000'000;  // limit of the format
 
 const json& member(const std::string& name, const json& entry, const char* key, bool good) {
   if (!good) fail(name, std::string("an entry with '") + key + "'", "another");

@@ -1,4 +1,4 @@
-// Zip archives as zipfile of Python writes them: stored or deflated, with sizes of 64 bits where they are needed.
+// Zip archives as Python's zipfile writes them: stored or deflated, with 64-bit sizes if needed.
 #include <algorithm>
 
 #include "arrays/arrays.h"
@@ -9,7 +9,7 @@ namespace {
 constexpr uint32_t kLocalMagic = 0x04034b50, kCentralMagic = 0x02014b50, kEndMagic = 0x06054b50;
 constexpr uint32_t kEnd64Magic = 0x06064b50, kLocator64Magic = 0x07064b50;
 constexpr size_t kLocalBytes = 30, kCentralBytes = 46, kEndBytes = 22, kEnd64Bytes = 56, kLocator64Bytes = 20;
-constexpr uint32_t kIn64 = 0xffffffffu;  // the true number is in the extra field
+constexpr uint32_t kIn64 = 0xffffffffu;  // the number is in the extra field
 
 [[noreturn]] void damaged(const std::string& found) { fail("archive", "a zip file as np.savez writes it", found); }
 
@@ -45,7 +45,7 @@ struct Entry {
   uint64_t packed = 0, size = 0, begin = 0;
 };
 
-// Numbers that did not fit in 32 bits, in the order in which they are left out.
+// Reads the numbers that did not fit 32 bits, in the order in which the entry omits them.
 void read_extra(std::span<const std::byte> extra, Entry& entry) {
   while (extra.size() >= 4) {
     const auto kind = number_at<uint16_t>(extra, 0);
@@ -90,11 +90,11 @@ void put(std::string& text, uint64_t value, int bytes) {
 
 uint64_t at_most_32(uint64_t value) { return std::min<uint64_t>(value, kIn64); }
 
-// What a local header and an entry of the directory share, with an extra field of the numbers that need 64 bits.
+// Writes the fields that a local header and an entry of the directory share, with an extra field for 64-bit numbers.
 void put_facts(std::string& text, const Entry& entry, bool central) {
   const bool wide = entry.size >= kIn64;
   const bool far = central && entry.begin >= kIn64;
-  put(text, wide || far ? 45 : 20, 2);  // version that reads it
+  put(text, wide || far ? 45 : 20, 2);  // version needed to read
   put(text, 0, 2), put(text, 0, 2);     // flags, stored
   put(text, 0, 2), put(text, 0x21, 2);  // midnight, 1 January 1980
   put(text, entry.sum, 4);
@@ -144,7 +144,7 @@ std::vector<ZipEntry> read_zip(std::span<const std::byte> file, std::list<std::v
 void write_zip(Writer& writer, const std::vector<Array>& arrays) {
   std::string directory;
   for (const Array& array : arrays) {
-    // One piece for the checksum: header and elements.
+    // The checksum covers header and elements.
     const std::string header = npy_header(array);
     std::vector<std::byte> data(header.size() + array.data.size());
     const std::span<const std::byte> head = std::as_bytes(std::span(header));

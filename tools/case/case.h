@@ -1,5 +1,5 @@
-// A case: one line that says what is asked, on what values, and how it is to be done. Tests, benchmarks, the command and
-// bug reports share this grammar (docs/cases.md); a failure prints its line, and the line brings it back.
+// A case: one line that gives a problem, its values and its options. Tests, benchmarks, the command and bug reports
+// share this grammar (docs/cases.md). A failure prints its line, and the line reproduces the failure.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -15,21 +15,21 @@
 
 namespace deltarelay::cases {
 
-// A line that does not read: what() names the word, what was expected and what was found.
+// Thrown for a line that cannot be parsed. what() names the word, what was expected and what was found.
 class CaseError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// Values of the log-decay before it is put into the gate's form (log: as it is, linear: exp of it). Raw forms draw a raw
-// gate from a normal distribution; of the other profiles they know kInit and kAtBound (bounded) only.
+// Values of the log-decay, before conversion to the gate's form (log: unchanged, linear: its exp). Raw forms draw a raw
+// gate from a normal distribution; of the other profiles they accept only kInit and kAtBound (bounded).
 enum class GateProfile {
   kRange,    // uniform in [gate_low, gate_high]; raw forms: normal raw values
   kZero,     // all 0: nothing is forgotten
   kExtreme,  // 90 % at -1000, the rest uniform in [-1, 0]
   kInf,      // 10 % at -inf (linear: 0), the rest uniform in [-1, 0]
-  kMean,     // exponential with mean gate_low (< 0; 0 is all zero): dense and thin decays side by side
-  kAtBound,  // bounded: raw values so large that every log-decay is the bound
+  kMean,     // exponential with mean gate_low (< 0; 0 means all zero): strong and weak decays side by side
+  kAtBound,  // bounded: raw values so large that every log-decay equals the bound
   kInit,     // a freshly initialised layer: see docs/cases.md
   kMixed     // heads 2, 5 and 8 of every ten at -1e-4, the others at -1
 };
@@ -44,9 +44,9 @@ enum class BetaProfile {
 };
 
 enum class KeyProfile {
-  kNormal,      // normal, divided by sqrt(DK) (so that |k| is near 1), unless l2norm does it in the call
-  kCorrelated,  // uniform in [0, 1), normalised to length 1: every pair of keys points almost the same way
-  kUneven       // normal, of lengths that differ by up to 2^20: only l2norm makes them keys
+  kNormal,      // normal, divided by sqrt(DK) (so that |k| is near 1) unless the call applies l2norm
+  kCorrelated,  // uniform in [0, 1), normalised to length 1: every two keys point almost the same way
+  kUneven       // normal, with lengths that differ by up to 2^20; needs l2norm
 };
 
 enum class Strides {
@@ -62,7 +62,7 @@ struct State {
   int32_t use = DR_STATE_NONE;
   int32_t layout = DR_STATE_VALUE_MAJOR;
   int32_t dtype = DR_FP32;
-  // Slots only. Indices are a seeded permutation of the pool that leaves out the null slot.
+  // For slots. Indices are a seeded permutation of the pool without the null slot.
   int32_t index_dtype = DR_INT32;
   int64_t pool = 0;                   // slots; 0: as many as needed, plus the null slot
   std::optional<int64_t> null_index;  // entries n with n % 4 == 1 name this slot
@@ -71,13 +71,13 @@ struct State {
   bool operator==(const State&) const = default;
 };
 
-// A device as a caller describes it, with the stage costs that plans for it are made with.
+// A device as a caller describes it, with its stage costs.
 struct DeviceFacts {
   dr_device device;
   std::vector<dr_costs> costs;
 };
 
-// Promised bytes of single tensors (token tensors and pools); 0: as of the others.
+// Promised alignment in bytes of single tensors (token tensors and pools); 0: as of the others.
 struct Alignments {
   int32_t& operator[](Tensor tensor) { return bytes[static_cast<size_t>(tensor)]; }
   int32_t operator[](Tensor tensor) const { return bytes[static_cast<size_t>(tensor)]; }
@@ -107,7 +107,7 @@ struct Case {
   int64_t tail = 0;              // packed: rows after the last offset
   int32_t offsets_dtype = DR_INT32;
   LengthsAt lengths_at = LengthsAt::kPlan;
-  // Lengths at execution: tokens and sequences that the plan is made for; 0: as many as there are.
+  // Lengths at execution: tokens and sequences of the plan; 0: those of the case.
   int64_t bound_tokens = 0, bound_seqs = 0;
 
   int32_t gate_form = DR_GATE_LOG;
@@ -147,7 +147,7 @@ struct Case {
   int32_t threads = 0;
   bool invariant = false;
   int32_t carry = DR_CARRY_EXACT;
-  double carry_log_decay = 0;  // truncated; 0: the library's
+  double carry_log_decay = 0;  // truncated; 0: the library's default
   uint64_t seed = 1;
   // Facts to plan with where `device` is empty; nullptr: the library's. No part of the line: a file has them.
   std::shared_ptr<const DeviceFacts> facts;
@@ -160,74 +160,75 @@ struct Case {
   int32_t beta_dtype() const { return dtype_beta != 0 ? dtype_beta : dtype; }
   bool raw_gate() const { return gate_form == DR_GATE_RAW_SOFTPLUS || gate_form == DR_GATE_RAW_BOUNDED; }
   int64_t num_seqs() const { return static_cast<int64_t>(lengths.size()); }
-  int64_t tokens() const;      // of all sequences
-  int64_t num_tokens() const;  // rows of the tensors: tokens and tail
+  int64_t tokens() const;      // sum of all lengths
+  int64_t num_tokens() const;  // rows of the tensors: tokens() + tail
   int64_t token_heads() const { return tokens() * heads_v; }
   std::vector<int64_t> offsets() const;  // num_seqs + 1 entries
-  // Runs in the memory of a GPU: it names one that is here (device=cuda:0), or a CUDA backend and no device.
+  // Does the case run in GPU memory? True if it names a GPU of this machine (device=cuda:0), or a CUDA backend and no
+  // device.
   bool on_gpu() const;
-  // Gates at or near 0 together with correlated keys, beta near 2 or, of KDA in 16 bits, keys of few channels: the wider column of the table of
-  // tolerances.
+  // Does the case need the wider column of the tolerance table? True for gates at or near 0 together with correlated
+  // keys, beta near 2 or, for KDA in 16 bits, keys of few channels.
   bool hostile() const;
-  // Between typical and hostile, for bf16 (docs/numerics.md has the figures): correlated keys and beta near 2 at once, whatever the gates are; or
-  // KDA with gates at or near 0, beta 1 and keys of up to 64 channels.
+  // Is the case between typical and hostile, for bf16 (figures in docs/numerics.md)? True for correlated keys and beta
+  // near 2 together, with any gates; and for KDA with gates at or near 0, beta 1 and keys of up to 64 channels.
   bool strained() const;
 };
 
-// One line. Throws CaseError.
+// Parses one line. Throws CaseError.
 Case parse(std::string_view line);
-// The canonical line: parse(print(c)) == c for every c that parse can return.
+// Returns the canonical line: parse(print(c)) == c for every c that parse can return.
 std::string print(const Case& c);
 
-// One word of the grammar for help, made from the tables that parse() reads: "hv=N" and what it means.
+// One word of the grammar for help, from the tables that parse() reads: "hv=N" and its meaning.
 struct GrammarWord {
   std::string word;
   std::string meaning;
 };
 std::vector<GrammarWord> grammar();
 
-// A text as errors show it: in quotes, bytes that are no printable ASCII as \x1b, cut after 60 characters.
+// A text as errors show it: quoted, bytes that are not printable ASCII as \x1b, truncated after 60 characters.
 std::string in_quotes(std::string_view text);
 
-// A case line with the name left out, for titles.
+// A case line without its name, for titles.
 std::string print_without_name(const Case& c);
 
-// Lines of a file; blank lines and what follows a # are left out. Throws CaseError with file and line number.
+// Reads the lines of a file, without blank lines and comments (#). Throws CaseError with file and line number.
 std::vector<Case> read_file(const std::filesystem::path& path);
-// Arguments of the command, in order: files of cases, quoted case lines, and bare words (a case then begins at each rule or
-// `name:`). Throws CaseError.
+// Reads arguments of the command, in order: files of cases, quoted case lines, and bare words (each rule or `name:`
+// starts a new case). Throws CaseError.
 std::vector<Case> read_arguments(const std::vector<std::string>& arguments);
 
-// The case with some words replaced or added, e.g. "segments=3 threads=1". Throws CaseError.
+// Returns the case with some words replaced or added, e.g. "segments=3 threads=1". Throws CaseError.
 Case with_words(const Case& c, std::string_view words);
 
-// A valid case drawn from everything the grammar can say, small enough that tokens x HV x DK x DV stays under `cost`.
-// The same seed gives the same case on every machine. `backend` is named in it, and what that is known to decline is not drawn.
+// Draws a valid case from everything the grammar can express, with tokens x HV x DK x DV below `cost`. A seed gives the
+// same case on every machine. The case names `backend` and avoids what that backend is known to decline.
 Case random_case(uint64_t seed, int64_t cost, const std::string& backend = {});
 
-// Promises this alignment of every tensor and pool of a problem.
+// Sets this promised alignment for every tensor and pool of a problem.
 void promise_alignment(dr_problem& problem, int32_t bytes);
 
-// The request that a case makes of the library. The structures point into this object, which therefore stays where it is.
+// The request that a case makes of the library. Its structures point into this object, so it must not be moved.
 class Request {
  public:
-  explicit Request(const Case& c);  // throws CaseError when the device is unknown
+  explicit Request(const Case& c);  // throws CaseError for an unknown device
   Request(const Request&) = delete;
   Request& operator=(const Request&) = delete;
 
   dr_problem problem;
   dr_options options;
 
-  const void* seq_offsets() const;  // in the type of the case, num_seqs + 1 entries; NULL when batched
+  const void* seq_offsets() const;  // in the type of the case, num_seqs + 1 entries; NULL if batched
 
  private:
-  Case case_;  // owns the strings that options points to
+  Case case_;  // owns the strings that the options point to
   dr_device device_;
   std::vector<int32_t> offsets32_;
   std::vector<int64_t> offsets64_;
 };
 
-// Strides::kPacked: elements of one token row of the shared tensor, and where k and v begin in it (q at 0).
+// Strides::kPacked: elements per token row of the shared tensor, and the offsets of k and v in it (q is at 0).
 struct PackedRow {
   int64_t width;
   int64_t k;
@@ -235,8 +236,8 @@ struct PackedRow {
 };
 PackedRow packed_row(const Case& c);
 
-// A tensor of tokens as the case has it, [T, heads, width] (GDN gates and beta: width 1). No stride is left at its default (a Request
-// leaves contiguous ones at 0).
+// A tensor of tokens of the case, [T, heads, width] (GDN gates and beta: width 1). All strides are resolved; a Request
+// leaves contiguous ones at 0.
 struct Rows {
   int32_t dtype;
   int64_t heads;
@@ -245,19 +246,20 @@ struct Rows {
 };
 Rows rows_of(const Case& c, Tensor tensor);
 
-// Elements from the first to past the last of it. A kPacked view of q, k or v ends where its own last row ends.
+// Elements from the first to past the last. A kPacked view of q, k or v ends at the end of its own last row.
 int64_t extent(const Case& c, const Rows& rows);
 
-// Sizes of the axes of a call, where `checkpoint_rows` are kept.
+// Sizes of the axes of a call with `checkpoint_rows` checkpoints.
 TensorSizes sizes_of(const Case& c, int64_t checkpoint_rows = 0);
 
-// States in the pool of `state` when `entries` rows (sequences or checkpoints) are wanted.
+// Number of states in the pool of `state` for `entries` rows (sequences or checkpoints).
 int64_t pool_size(const State& state, int64_t entries);
-// Slot of every entry, DR_STATE_SLOTS: the permutation described at State. `salt` tells the pools of one case apart.
+// DR_STATE_SLOTS: the slot of every entry, by the permutation described at State. `salt` distinguishes the pools of a
+// case.
 std::vector<int64_t> slot_indices(const State& state, int64_t entries, uint64_t seed, uint64_t salt);
-// has_initial of every sequence.
+// The has_initial mask of all sequences.
 std::vector<uint8_t> initial_mask(const Case& c);
-// Rows of checkpoints: for every sequence, the positions after which a state is kept (kChunks: the starts of chunks).
+// For every sequence, the positions after which a checkpoint is kept (kChunks: the starts of chunks).
 std::vector<std::vector<int64_t>> checkpoint_positions(const Case& c);
 
 const char* dtype_name(int32_t dtype);

@@ -1,4 +1,4 @@
-// A counter-based hash (the finaliser of splitmix64): the same numbers on every machine, in any order.
+// A counter-based hash (the finaliser of splitmix64): the same numbers on every machine and in any order.
 #pragma once
 #include <cstdint>
 

@@ -12,12 +12,12 @@
 namespace deltarelay::cases {
 namespace {
 
-// Far above any real case, far below what a product of two of them would need to overflow.
+// Far above any real case, and low enough that a product of two does not overflow.
 constexpr int64_t kMaxLength = int64_t{1} << 36;
 constexpr int64_t kMaxSequences = int64_t{1} << 24;
 constexpr int64_t kMaxHeads = 1 << 16;
-constexpr int64_t kMaxTokenHeads = int64_t{1} << 46;  // times a width it still counts elements; the library takes 2^44
-constexpr int64_t kMaxWidth = 1 << 12;  // the library says which widths it takes; a case may ask for a wrong one
+constexpr int64_t kMaxTokenHeads = int64_t{1} << 46;  // times a width this still fits int64_t; the library accepts 2^44
+constexpr int64_t kMaxWidth = 1 << 12;  // above the library's limit, so that a case can ask for an invalid width
 
 [[noreturn]] void fail(std::string_view word, std::string_view expected, std::string_view found) {
   throw CaseError(std::string(word) + ": expected " + std::string(expected) + ", found " + in_quotes(found));
@@ -34,7 +34,7 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
   return parts;
 }
 
-// A whole number; the suffix k stands for 1024.
+// Parses an integer; the suffix k means 1024.
 int64_t parse_integer(std::string_view word, std::string_view text, int64_t low, int64_t high) {
   const std::string expected = "a whole number from " + std::to_string(low) + " to " + std::to_string(high);
   std::string_view digits = text;
@@ -52,7 +52,7 @@ double parse_number(std::string_view word, std::string_view text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (text.empty() || error != std::errc() || end != text.data() + text.size() || !std::isfinite(value))
     fail(word, "a finite number", text);
-  return value == 0 ? 0.0 : value;  // -0 is 0
+  return value == 0 ? 0.0 : value;  // -0 becomes 0
 }
 
 template <typename T, size_t N>
@@ -62,7 +62,7 @@ T parse_word(std::string_view word, std::string_view text, const std::array<Word
   return *value;
 }
 
-// Names are printed again, in errors and results.
+// Is the text a name that errors and results can print?
 bool is_name(std::string_view text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c <= '~'; });
 }
@@ -103,7 +103,7 @@ void parse_bound(std::string_view text, Case& c) {
   c.bound_seqs = parse_integer("bound", text.substr(times + 1), 1, kMaxSequences);
 }
 
-// "init" or "init:SPREAD"; false: something else.
+// Parses "init" or "init:SPREAD". Returns false for anything else.
 bool parse_init(std::string_view text, Case& c) {
   if (text != "init" && text.substr(0, 5) != "init:") return false;
   c.gate_profile = GateProfile::kInit;
@@ -114,7 +114,7 @@ bool parse_init(std::string_view text, Case& c) {
 }
 
 void parse_gate(std::string_view text, Case& c) {
-  // Profiles of whole layers stand for the form in which engines pass such gates.
+  // A profile of a whole layer implies the form in which engines pass such gates.
   if (parse_init(text, c)) {
     c.gate_form = c.rule == DR_KDA ? DR_GATE_RAW_SOFTPLUS : DR_GATE_LOG;
     return;
@@ -162,7 +162,7 @@ void parse_gate(std::string_view text, Case& c) {
   if (c.gate_low > c.gate_high) fail("gate", "LOW,HIGH with LOW <= HIGH", rest);
 }
 
-// rows|slots, value|key, a data type, int32|int64, pool=N, null=I, negative, pad=N, in any order.
+// Attributes in any order: rows|slots, value|key, a data type, int32|int64, pool=N, null=I, negative, pad=N.
 State parse_state(std::string_view word, std::string_view text) {
   State state;
   state.use = DR_STATE_ROWS;
@@ -250,7 +250,7 @@ int32_t parse_int32(std::string_view word, std::string_view text, int64_t low, i
   return static_cast<int32_t>(parse_integer(word, text, low, high));
 }
 
-// "N" for all tensors, "TENSOR:N" for one; with commas between.
+// "N" for all tensors or "TENSOR:N" for one, separated by commas.
 void parse_alignments(std::string_view text, Case& c) {
   constexpr int32_t kMost = 4096;
   c.alignment = 0;
@@ -275,11 +275,11 @@ std::string choices(const std::array<Word<T>, N>& words) {
   return list;
 }
 
-// key=value words: what the parser takes and what help says are one table.
+// key=value words. The parser and the help use the same table.
 struct Key {
   std::string_view key;
-  std::string values;   // as help writes them
-  const char* meaning;  // in a line
+  std::string values;   // as help prints them
+  const char* meaning;  // one line of help
   Setter set;
 };
 
@@ -380,7 +380,7 @@ const std::vector<Flag>& flags() {
   return table;
 }
 
-// The entry of a table whose `name` is `text`; nullptr: there is none.
+// Returns the entry of a table whose `name` is `text`, or nullptr.
 template <typename Entry>
 const Entry* find_entry(const std::vector<Entry>& table, std::string_view Entry::*name, std::string_view text) {
   const auto found = std::find_if(table.begin(), table.end(), [&](const Entry& entry) { return entry.*name == text; });
@@ -402,13 +402,13 @@ std::vector<std::string_view> words_of(std::string_view line) {
   return words;
 }
 
-// What single words cannot see: defaults that follow another word, and words that need one.
+// Checks and defaults that involve more than one word.
 void settle(Case& c, const std::set<std::string_view>& given) {
   const auto has = [&](std::string_view word) { return given.count(word) > 0; };
   if (!has("hqk") && has("hv")) c.heads_qk = c.heads_v;
   if (!has("hv")) c.heads_v = c.heads_qk;
   if (!has("dv")) c.dv = c.dk;
-  // Engines hand on log gates of GDN in fp32.
+  // Engines pass log gates of GDN in fp32.
   if (c.gate_profile == GateProfile::kInit && !c.raw_gate() && !has("g")) c.dtype_gate = DR_FP32;
   if (has("seqs") == has("batch"))
     fail("seqs", "one of seqs=LENGTH[xTIMES],... and batch=BxT", has("seqs") ? "both" : "neither");
@@ -444,7 +444,7 @@ void settle(Case& c, const std::set<std::string_view>& given) {
 }  // namespace
 
 std::string in_quotes(std::string_view text) {
-  constexpr size_t kMost = 60;  // characters of a text that are shown
+  constexpr size_t kMost = 60;  // characters of a text that errors show
   std::string shown = "'";
   for (size_t i = 0; i < text.size(); ++i) {
     if (i == kMost) return shown + "...' (" + std::to_string(text.size()) + " bytes)";
@@ -542,7 +542,7 @@ std::vector<Case> read_arguments(const std::vector<std::string>& arguments) {
       continue;
     }
     const bool quoted = argument.find(' ') != std::string::npos;
-    // Said plainly, or a mistyped path would be reported as a strange rule.
+    // Without this message, a mistyped path would be reported as an unknown rule.
     if (!quoted && line.empty() && argument.find_first_of("/.") != std::string::npos && argument.back() != ':')
       fail("file", "a file of cases that can be read", argument);
     const bool starts = quoted || argument.empty() || argument.back() == ':' || find_word(kRules, argument) != nullptr;
@@ -550,7 +550,7 @@ std::vector<Case> read_arguments(const std::vector<std::string>& arguments) {
     line += (line.empty() ? "" : " ") + argument;
     after_name = !argument.empty() && argument.back() == ':';
     if (quoted) finish();
-    if (argument.empty()) parse(argument);  // an empty case: let the grammar say what it expected
+    if (argument.empty()) parse(argument);  // an empty case: the parser reports what it expected
   }
   finish();
   return all;
@@ -563,7 +563,7 @@ Case with_words(const Case& c, std::string_view words) {
   };
   std::set<std::string_view> replaced;
   for (std::string_view word : words_of(words)) replaced.insert(key_of(word));
-  // Two ways to say the same thing.
+  // seqs and batch exclude each other.
   if (replaced.count("seqs") > 0) replaced.insert("batch");
   if (replaced.count("batch") > 0) replaced.insert("seqs");
   const std::string old = print(c);

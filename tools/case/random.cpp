@@ -33,7 +33,8 @@ int32_t random_width(Dice& dice) {
   return dice.one_in(3) ? static_cast<int32_t>(1 + dice.below(256)) : dice.pick(kWidths);
 }
 
-// What cuda-sm90 takes: one width of keys, some of values, one 16-bit type, aligned tensors. Of other cases it would decline nine in ten.
+// cuda-sm90 accepts one key width, some value widths, one 16-bit type and aligned tensors. It would decline nine in ten
+// other cases.
 bool is_hopper(const Case& c) { return c.backend == "cuda-sm90"; }
 
 int32_t random_value_width(Dice& dice, const Case& c) {
@@ -49,15 +50,17 @@ void random_types(Dice& dice, Case& c) {
   if (dice.one_in(3)) c.dtype_beta = DR_FP32;
 }
 
-// The error of a block is an estimate from its numbers. With products of 16 bits and fewer numbers than this it is over the tolerance now and
-// then by luck: bf16 on a CPU, 20,000 cases, three at 5.0e-3 to 5.5e-3 on 9 to 16 numbers of tensors that are at 3e-3 as a whole.
+// The error of a block is estimated from its numbers. With 16-bit products and fewer numbers than this, the estimate
+// exceeds the tolerance by chance. Measured: bf16 on a CPU, 20,000 cases, three at 5.0e-3 to 5.5e-3 on 9 to 16 numbers
+// of tensors whose overall error is 3e-3.
 constexpr int64_t kLeastBlock = 128;
 
-// Outputs of a token that starts from nothing are one number, q.k, times a vector, and q.k may be what is left of a cancellation. Of fp32, whose
-// tolerance is near its last bit, that shows (two of 10,000 cases); not all of four tokens are so.
+// Outputs of a token that starts from a zero state are one number, q.k, times a vector, and q.k may be the rest of a
+// cancellation. In fp32, whose tolerance is near its last bit, that shows (two of 10,000 cases). With four tokens, at
+// least one is not affected.
 constexpr int64_t kLeastFp32 = 4;
-// The same of GPU backends, which round scores to 16 bits too: on an H200, 2 of some 7,500 cases, both of two tokens, at 5.8e-3 and 1.1e-2 where
-// the tensor is at 3e-3 as a whole.
+// The same for GPU backends, which also round scores to 16 bits: on an H200, 2 of about 7,500 cases, both of two
+// tokens, at 5.8e-3 and 1.1e-2 with an overall error of 3e-3.
 constexpr int64_t kLeastRounded = 12;
 
 bool rounds_scores(const Case& c) { return c.dtype != DR_FP32 && c.backend.rfind("cuda", 0) == 0; }
@@ -67,7 +70,7 @@ int64_t least_length(const Case& c) {
   return std::max(rounds_scores(c) ? kLeastRounded : 1, (kLeastBlock + c.dv - 1) / c.dv);
 }
 
-// The length drawn, or one that can be measured if so many tokens are left, or none.
+// Returns the length drawn, or else the smallest length that can be measured if `left` allows it, or else 0.
 int64_t measurable_length(int64_t drawn, int64_t left, const Case& c) {
   const int64_t length = std::max(drawn, least_length(c));
   return drawn > 0 && length <= left ? length : 0;
@@ -89,7 +92,7 @@ void random_sizes(Dice& dice, int64_t cost, Case& c) {
   c.heads_v = c.heads_qk * (dice.one_in(2) ? 1 : dice.pick(kGroups));
   const int64_t area = int64_t{c.dk} * c.dv;
   while (c.heads_v > c.heads_qk && c.heads_v * area * 64 > cost) c.heads_v -= c.heads_qk;
-  constexpr int64_t kMostTokens = 8192;  // narrow heads would otherwise get millions
+  constexpr int64_t kMostTokens = 8192;  // otherwise narrow heads would get millions
   const int64_t tokens = std::clamp<int64_t>(cost / (c.heads_v * area), 1, kMostTokens);
 
   c.batched = dice.one_in(4);
@@ -139,11 +142,12 @@ void random_values(Dice& dice, Case& c) {
   c.beta = dice.pick(kBetas);
   c.keys = dice.one_in(4) ? KeyProfile::kCorrelated : KeyProfile::kNormal;
   c.l2norm = dice.one_in(3);
-  // Long products of (I - beta k k^T) with beta |k|^2 above 2 grow without bound; only normalised keys keep near2 tame.
+  // Long products of (I - beta k k^T) with beta |k|^2 above 2 grow without bound, so near2 needs normalised keys.
   if (c.beta == BetaProfile::kNear2 || c.beta == BetaProfile::kTwice) c.l2norm = true;
-  // So are the lengths of keys of a few normal numbers: |k|^2 is above 2 for one in 20 at 8 channels, one in 6 at one channel.
+  // Keys of a few normal numbers have the same problem: |k|^2 is above 2 for one in 20 at 8 channels, one in 6 at one
+  // channel.
   if (c.dk < 8) c.l2norm = true;
-  // With nothing written, only the initial state is left, and a strong decay sends that below what any type can hold.
+  // If nothing is written, only the initial state is left, and a strong decay brings it below the range of every type.
   if (c.beta == BetaProfile::kZero) {
     c.gate_form = DR_GATE_LOG;
     c.gate_profile = GateProfile::kZero;
@@ -155,16 +159,16 @@ void random_values(Dice& dice, Case& c) {
   if (dice.one_in(5)) c.scale = 0.25;
 }
 
-// Rounding to 16 bits is held to its root mean square, which a handful of elements may miss by chance: fp32 data, whose
-// own error is far below it, is stored in 16 bits only in blocks of so many elements.
+// The tolerance for rounding to 16 bits is its root mean square, which a few elements may exceed by chance. So fp32
+// data, whose own error is far below, is stored in 16 bits only in blocks of enough elements.
 void keep_rounding_typical(Case& c) {
   constexpr int64_t kTypicalBlock = 1024;
-  constexpr int64_t kMostHostile = 2048;  // tokens for which the table promises anything
+  constexpr int64_t kMostHostile = 2048;  // tokens covered by the tolerance table
   if (c.dtype == DR_BF16 && c.hostile())
     for (int64_t& length : c.lengths) length = std::min(length, kMostHostile);
   if (c.dtype != DR_FP32) return;
   if (shortest_block(c) < kTypicalBlock) c.dtype_o = 0;
-  // A state after strong decay is the outer product of its last key and value: as few numbers as those have.
+  // After strong decay a state is the outer product of its last key and value, so it has only that many free numbers.
   for (State* state : {&c.initial, &c.final, &c.checkpoint})
     if (std::min(c.dk, c.dv) < 64) state->dtype = DR_FP32;
 }
@@ -211,8 +215,8 @@ void random_states(Dice& dice, Case& c) {
   }
 }
 
-// Every chunk length divides 64. A forced split leaves sequences of fewer chunks whole, so it is asked for only where any chunk length
-// cuts something.
+// Every chunk length divides 64. A forced split leaves sequences with fewer chunks whole, so it is drawn only if every
+// chunk length cuts something.
 void random_segments(Dice& dice, Case& c) {
   constexpr int64_t kLargestChunk = 64;
   c.invariant = dice.one_in(6);
@@ -229,14 +233,14 @@ void random_segments(Dice& dice, Case& c) {
   }
 }
 
-// Where the contract allows it: what is dropped is at most the rounding of fp32.
+// Draws a truncated carry if the contract allows it. What may be dropped is at most the rounding of fp32.
 void random_carry(Dice& dice, Case& c) {
   if (!c.l2norm || c.beta_form() == DR_BETA_VALUE || !dice.one_in(3)) return;
   c.carry = DR_CARRY_TRUNCATED;
   if (dice.one_in(2)) c.carry_log_decay = -16.0 - static_cast<double>(dice.below(48));
 }
 
-// Ways that the backend takes for the rest of the case.
+// Draws a variant that the backend accepts for the rest of the case.
 void random_way(Dice& dice, Case& c) {
   const bool tf32 = c.backend == "cuda-sm80" && c.dtype == DR_FP32 && shortest_block(c) >= kLeastBlock;
   if (tf32 && dice.one_in(3)) c.math = DR_MATH_TF32;
@@ -245,18 +249,19 @@ void random_way(Dice& dice, Case& c) {
   c.variant = fused && dice.one_in(2) ? "fused" : "prepared";
 }
 
-// Gates of fresh and of trained layers, instead of those drawn.
+// Replaces the drawn gates by those of fresh or trained layers.
 void random_layer_gates(Dice& dice, Case& c) {
-  if (c.beta == BetaProfile::kZero || !dice.one_in(6)) return;  // with nothing written gates stay at 0
+  if (c.beta == BetaProfile::kZero || !dice.one_in(6)) return;  // if nothing is written, gates stay at 0
   const bool mixed = !c.raw_gate() && dice.one_in(2);
   c.gate_profile = mixed ? GateProfile::kMixed : GateProfile::kInit;
   if (!mixed && dice.one_in(3)) c.gate_spread = 2.0;
-  if (!mixed && !c.raw_gate()) c.dtype_gate = DR_FP32;  // as the grammar has it where nothing is said
+  if (!mixed && !c.raw_gate()) c.dtype_gate = DR_FP32;  // the grammar's default
   c.gate_low = -5.0;
   keep_rounding_typical(c);
 }
 
-// Promises of single tensors. Views of a packed row are aligned as their widths leave them, and cuda-sm90 asks nothing of gates and beta alone.
+// Draws promised alignments of single tensors. Widths fix the alignment of views of a packed row. cuda-sm90 needs no
+// alignment of gates and beta alone.
 void random_alignments(Dice& dice, Case& c) {
   constexpr std::array<int32_t, 4> kAlignments = {2, 4, 8, 32};
   if (!dice.one_in(4)) return;
@@ -289,12 +294,12 @@ Case random_case(uint64_t seed, int64_t cost, const std::string& backend) {
     c.strides = Strides::kPadded;  // heads side by side
   if (dice.one_in(3)) c.threads = static_cast<int32_t>(1 + dice.below(3));
   random_segments(dice, c);
-  // Views of a packed row are aligned as their widths leave them.
+  // Widths fix the alignment of views of a packed row.
   constexpr std::array<int32_t, 3> kAlignments = {2, 4, 8};
   if (dice.one_in(6) && c.strides != Strides::kPacked && !is_hopper(c)) c.alignment = dice.pick(kAlignments);
   random_way(dice, c);
   random_carry(dice, c);
-  // Drawn last, so that what a seed drew before these came is what it draws still.
+  // Drawn last, so that older seeds still draw the same cases.
   if (c.lengths_at == LengthsAt::kExecute && c.strides != Strides::kHeadFirst && c.num_tokens() > 0 && dice.one_in(2)) {
     c.bound_tokens = c.num_tokens() + dice.below(3000);
     c.bound_seqs = c.num_seqs() + dice.below(40);

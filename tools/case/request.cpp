@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t kCheckpointChunk = 64;  // of DR_CHECKPOINTS_CHUNKS
 
-// Without a list of them: a case that the library is to refuse may have more than memory holds.
+// Counts without building a list: a case that the library must refuse may have more checkpoints than memory holds.
 int64_t count_checkpoints(const Case& c) {
   int64_t count = 0;
   for (const int64_t length : c.lengths) {
@@ -50,7 +50,7 @@ dr_layout packed_strides(const Case& c, int64_t width) {
   return strides;
 }
 
-// The alignment that views of a packed row keep when the row itself has kAlignment.
+// Alignment of views of a packed row if the row itself has kAlignment.
 int32_t packed_alignment(const Case& c) {
   const PackedRow row = packed_row(c);
   int64_t alignment = kAlignment;
@@ -77,8 +77,8 @@ dr_state state_of(const Case& c, const State& state, int64_t entries) {
 // Gates at or near 0.
 bool is_slow(const Case& c) {
   constexpr double kNearZero = -0.1;  // per token: more than half of the state survives six tokens
-  // Softplus gates include slow heads: a_log goes down to -3, a log-decay of -0.04 in the mean. Half of the channels of a fresh layer
-  // are slower than -0.1 too.
+  // Softplus gates include slow heads: a_log goes down to -3, a mean log-decay of -0.04. Half of the channels of a
+  // fresh layer are slower than -0.1 too.
   return c.gate_form == DR_GATE_RAW_SOFTPLUS || c.gate_profile == GateProfile::kInit ||
          c.gate_profile == GateProfile::kMixed ||
          (!c.raw_gate() &&
@@ -88,7 +88,7 @@ bool is_slow(const Case& c) {
 
 bool writes_near_2(const Case& c) { return c.beta == BetaProfile::kNear2 || c.beta == BetaProfile::kTwice; }
 
-// Of single tensors, over what was promised of all.
+// Applies promises of single tensors over the promise for all.
 void promise_alignments(dr_problem& problem, const Alignments& alignments) {
   const auto promise = [&](Tensor tensor, int32_t& of) {
     if (alignments[tensor] != 0) of = alignments[tensor];
@@ -237,7 +237,7 @@ Request::Request(const Case& c) : case_(c) {
     promise_alignment(problem, packed_alignment(c));
   }
   promise_alignments(problem, c.alignments);
-  // How many checkpoints a list or late lengths will give is not known to the plan, so the pool has to be stated.
+  // The plan does not know how many checkpoints a list or late lengths give, so the pool size must be stated.
   if (problem.checkpoint.use != DR_STATE_NONE) problem.checkpoint.num_slots = pool_size(c.checkpoint, num_checkpoints);
 
   dr_options_init(&options);
@@ -263,7 +263,7 @@ Request::Request(const Case& c) : case_(c) {
     options.costs = case_.facts->costs.data();
     options.num_costs = static_cast<int32_t>(case_.facts->costs.size());
   } else if (c.on_gpu()) {
-    // A CUDA backend means the GPU of this machine. Where there is none the library says so.
+    // A CUDA backend means the GPU of this machine. If there is none, the library reports it.
     dr_device_init(&device_);
     if (dr_device_find("cuda:0", &device_) == DR_SUCCESS) options.device = &device_;
   }
@@ -277,7 +277,7 @@ const void* Request::seq_offsets() const {
 int64_t pool_size(const State& state, int64_t entries) {
   if (state.use != DR_STATE_SLOTS) return entries;
   if (state.pool != 0) return state.pool;
-  // Three slots nobody names, so that a stray write has somewhere to show.
+  // Three unused slots, so that a stray write becomes visible.
   return std::max(entries + 3, state.null_index.value_or(-1) + 1) + (state.null_index ? 1 : 0);
 }
 

@@ -1,4 +1,4 @@
-// Words of the grammar beside what they stand for; parse.cpp and print.cpp read the same tables.
+// Words of the grammar and their values. parse.cpp and print.cpp read the same tables.
 #pragma once
 #include <algorithm>
 #include <array>

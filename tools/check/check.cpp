@@ -26,7 +26,7 @@ std::string line_of(const TensorError& error) {
   return line;
 }
 
-// Runs `body` and turns what it throws into a verdict.
+// Runs `body` and turns exceptions into a verdict.
 template <class Body>
 void with_verdict(Outcome& outcome, const Body& body) {
   try {
@@ -43,10 +43,10 @@ void with_verdict(Outcome& outcome, const Body& body) {
   }
 }
 
-// From here on the GPU makes its own tokens rather than wait for their copies, which take seconds.
+// From this size on the GPU generates its own tokens, because copies would take seconds.
 constexpr int64_t kWorthMaking = int64_t{1} << 30;  // bytes
 
-// Said before the tensors are made: there may be gigabytes of them.
+// Checked before the tensors are allocated, because they may take gigabytes.
 const cases::Case& runnable(const cases::Case& c) {
   if (c.on_gpu()) gpu::require();
   return c;

@@ -1,5 +1,5 @@
-// A case, from its line to a verdict: build the tensors, run the plan in hostile memory, run the reference, compare. A case on
-// a GPU is the same, with the tensors copied there and the results copied back.
+// Checks a case: builds the tensors, runs the plan in guarded memory, runs the reference, compares. For a case on a GPU
+// the tensors are copied there and the results copied back.
 #pragma once
 #include <memory>
 #include <string>
@@ -13,19 +13,19 @@ namespace deltarelay::check {
 
 enum class Verdict {
   kPassed,
-  kFailed,    // ran, and is wrong; or an error that no caller could expect
-  kDeclined,  // DR_UNSUPPORTED: a valid case that the chosen backend does not serve, or that this machine cannot run
-  kInvalid    // DR_INVALID: the case itself contradicts the contract
+  kFailed,    // ran with a wrong result, or an error that no caller could expect
+  kDeclined,  // DR_UNSUPPORTED: a valid case that the backend does not serve or this machine cannot run
+  kInvalid    // DR_INVALID: the case contradicts the contract
 };
 
 struct Outcome {
   Verdict verdict = Verdict::kFailed;
-  std::string message;  // why, when not passed
+  std::string message;  // the reason, unless passed
   std::vector<TensorError> errors;
-  uint64_t hash = 0;      // of the outputs: equal for equal bits; 0: the case did not run to its end
+  uint64_t hash = 0;      // of the outputs: equal for equal bits; 0: the case did not finish
   int32_t sampled = 0;    // value columns that were measured; 0: all
   std::string plan;       // signature of the plan, one line
-  std::string plan_text;  // in words
+  std::string plan_text;  // description of the plan
   double run_seconds = 0.0;
   double reference_seconds = 0.0;
 
@@ -35,28 +35,28 @@ struct Outcome {
 
 Outcome check_case(const cases::Case& c, const CheckOptions& options = {});
 
-// A case with its inputs and its reference, for judging several ways of doing it.
+// A case with its inputs and its reference, to judge several ways to compute it.
 class Trial {
  public:
   explicit Trial(const cases::Case& c,
                  const CheckOptions& options = {});  // throws cases::CaseError, RunError, bad_alloc
 
-  // `way` is the case with other words on how it is to be done: backend, segments, threads.
+  // `way` is the same case with other options: backend, segments, threads.
   Outcome judge(const cases::Case& way);
 
   TensorSet& tensors() { return tensors_; }
-  bool drawn() const { return !options_.fill; }                      // its inputs are those of its line
-  gpu::DeviceTensors& device_tensors() { return *device_tensors_; }  // of a case on a GPU
+  bool drawn() const { return !options_.fill; }                      // were the inputs drawn from the case's line?
+  gpu::DeviceTensors& device_tensors() { return *device_tensors_; }  // for a case on a GPU
 
  private:
   void run(const cases::Case& way, Outcome& outcome);
   CheckOptions options_;
   TensorSet tensors_;
   std::unique_ptr<gpu::DeviceTensors> device_tensors_;
-  std::unique_ptr<const Reference> reference_;  // made when first needed
+  std::unique_ptr<const Reference> reference_;  // computed at first use
 };
 
-// Several lines: the case, the plan, each tensor with error and tolerance, the message.
+// Returns several lines: the case, the plan, each tensor with error and tolerance, the message.
 std::string report(const cases::Case& c, const Outcome& outcome);
 
 }  // namespace deltarelay::check

@@ -1,4 +1,4 @@
-// In place of device_memory.cu and device_generate.cu in a build without CUDA.
+// Replaces device_memory.cu and device_generate.cu in a build without CUDA.
 #include "check/device_generate.h"
 #include "check/device_memory.h"
 #include "check/run_error.h"

@@ -14,7 +14,7 @@ namespace {
 
 void expect(cudaError_t error, const char* call) {
   if (error == cudaSuccess) return;
-  cudaGetLastError();  // one that can be forgotten is
+  cudaGetLastError();  // clears an error that is not sticky
   if (error == cudaErrorMemoryAllocation) throw std::bad_alloc();
   throw RunError(DR_DEVICE_ERROR, std::string("device: ") + call + ": " + cudaGetErrorString(error));
 }
@@ -23,7 +23,8 @@ cudaStream_t stream_of(void* handle) { return static_cast<cudaStream_t>(handle);
 
 size_t size(int64_t bytes) { return static_cast<size_t>(bytes); }
 
-// "580.159.03", from the management library that comes with the driver; the runtime knows only which CUDA the driver is for.
+// Returns a version such as "580.159.03" from the driver's management library. The runtime knows only the driver's
+// CUDA.
 std::string driver_version() {
   std::string version;
   if (void* library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL)) {
@@ -41,7 +42,7 @@ std::string driver_version() {
 
 constexpr int kThreads = 256;
 
-// Sums of mixed words do not depend on the order in which they are added.
+// A sum of mixed words does not depend on the order of addition.
 __global__ void __launch_bounds__(kThreads)
     hash_kernel(const uint8_t* data, int64_t bytes, uint64_t* sum, uint64_t salt) {
   const int64_t words = (bytes + 3) / 4;
@@ -84,7 +85,7 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
-// What the host may need to queue one graph and one mark; a pause of so much for each keeps it ahead.
+// Time the host may need to queue one graph and one mark. A pause of this length per replay keeps the host ahead.
 constexpr double kLaunchMilliseconds = 0.02;
 
 }  // namespace

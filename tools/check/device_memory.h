@@ -1,8 +1,8 @@
 // The GPU as the checks see it: memory, streams, graphs, clocks. All CUDA calls of the tools are behind this header
-// (device_memory.cu); a build without CUDA has device_absent.cpp instead, where everything but why_absent() throws.
+// (device_memory.cu). A build without CUDA uses device_absent.cpp, where everything but why_absent() throws.
 //
-// Errors are RunError: DR_UNSUPPORTED where there is no GPU to run on, DR_DEVICE_ERROR where CUDA reports one (an error of
-// a kernel shows at the next call that waits for it). Memory that cannot be had is std::bad_alloc.
+// Errors are RunError: DR_UNSUPPORTED if there is no GPU, DR_DEVICE_ERROR if CUDA reports an error (an error of a
+// kernel shows at the next call that waits for it). A failed allocation throws std::bad_alloc.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace deltarelay::check::gpu {
 
-// Why no case can run on a GPU here ("built without CUDA", "no GPU: ..."); empty when one can.
+// Why no case can run on a GPU here ("built without CUDA", "no GPU: ..."); empty if one can.
 std::string why_absent();
 // Throws unless a GPU can be used.
 void require();
@@ -26,7 +26,7 @@ struct Facts {
 };
 Facts facts();
 
-// Bytes that are free on the GPU now.
+// Bytes that are free on the GPU.
 int64_t free_bytes();
 
 class Memory {
@@ -45,7 +45,7 @@ class Memory {
   int64_t bytes_ = 0;
 };
 
-// These wait for everything that the GPU has been given, and are done when they return.
+// These wait for all work of the GPU and return when done.
 void upload(void* device, const void* host, int64_t bytes);
 void download(void* host, const void* device, int64_t bytes);
 void copy(void* device, const void* from_device, int64_t bytes);
@@ -61,13 +61,13 @@ class Stream {
 
   void* handle() const { return handle_; }  // a cudaStream_t, as dr_execute takes it
   void synchronize() const;
-  // What follows is queued and not waited for.
+  // The following calls queue work and do not wait.
   void fill(void* device, uint8_t value, int64_t bytes) const;
   void copy(void* device, const void* from_device, int64_t bytes) const;
-  // Adds the hash of the bytes, in which every place counts, to *sum (device memory): equal memory, equal sums. `salt` tells
-  // several pieces in one sum apart.
+  // Adds a position-dependent hash of the bytes to *sum (device memory): equal memory gives equal sums. `salt`
+  // distinguishes several pieces in one sum.
   void add_hash(const void* device, int64_t bytes, uint64_t* sum, uint64_t salt = 0) const;
-  // Keeps the stream busy for so long, so that the host can queue work ahead of it.
+  // Keeps the stream busy for this long, so that the host can queue work ahead.
   void pause(double milliseconds) const;
 
  private:
@@ -76,8 +76,8 @@ class Stream {
 
 uint64_t hash(const void* device, int64_t bytes);
 
-// What `work` puts on the stream, recorded once (in the mode that refuses allocations and waits anywhere in the process)
-// and played again by launch().
+// Records what `work` puts on the stream, in the capture mode that refuses allocations and waits anywhere in the
+// process. launch() replays it.
 class Graph {
  public:
   Graph(const Stream& stream, const std::function<void()>& work);
@@ -93,10 +93,10 @@ class Graph {
   int64_t num_nodes_ = 0;
 };
 
-// Milliseconds of each of `count` replays, graphs[0], graphs[1], ... in turn, with a mark of the GPU's clock between any
-// two. They are queued behind a pause: the host is ahead, so that launching them is no part of their time.
+// Returns the milliseconds of each of `count` replays of graphs[0], graphs[1], ... in turn, with an event between any
+// two. They are queued behind a pause, so launch overhead of the host is not part of the time.
 std::vector<double> time_replays(const Stream& stream, const std::vector<Graph>& graphs, int64_t count);
-// Milliseconds of one replay when `count` of them follow each other without a mark between.
+// Returns the milliseconds of one replay if `count` replays follow each other without events in between.
 double time_back_to_back(const Stream& stream, const std::vector<Graph>& graphs, int64_t count);
 
 }  // namespace deltarelay::check::gpu

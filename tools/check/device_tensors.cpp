@@ -16,7 +16,7 @@ bool is_token_input(const std::string& name) {
   return false;
 }
 
-// Every pointer of dr_tensors, but for the report.
+// Calls body for every pointer of dr_tensors except the report.
 template <class Body>
 void for_each_pointer(dr_tensors& t, const Body& body) {
   for (const TensorEntry& entry : kTensors)
@@ -122,7 +122,7 @@ void DeviceTensors::upload(TensorSet& host, Tokens tokens) {
       throw std::logic_error("DeviceTensors: upload of other shapes");
     if (pieces_[i].output) continue;
     if (generated && is_token_input(pieces_[i].name)) {
-      pieces_[i].memory.poison();  // what no token writes stays NaN, as in host memory
+      pieces_[i].memory.poison();  // elements that no token writes stay NaN, as in host memory
     } else {
       gpu::upload(pieces_[i].memory.data(), all[i].data, all[i].bytes);
     }

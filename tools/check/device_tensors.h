@@ -1,4 +1,4 @@
-// The memory of one case on the GPU: what TensorSet holds, piece for piece, each with canaries around it.
+// The memory of one case on the GPU: the pieces of TensorSet, each with canaries around it.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -30,15 +30,16 @@ class GuardedMemory {
   int64_t alignment_ = 1;
 };
 
-// Where q, k, v, g and beta come from: copied from host memory, or made anew by the GPU from the case's line, which is the same
-// as long as nobody changed them there and much quicker when they are gigabytes (cases that only the CPU can make are copied).
+// Source of q, k, v, g and beta: copied from host memory, or generated again by the GPU from the case's line. Both are
+// equal unless somebody changed the host's values. Generating is much faster for gigabytes. Cases that only the CPU can
+// generate are copied.
 enum class Tokens { kCopied, kMadeHere };
 
 class DeviceTensors {
  public:
-  // The inputs of `host` as they are now; outputs are poison.
+  // Copies the current inputs of `host`. Outputs are poison.
   explicit DeviceTensors(TensorSet& host, Tokens tokens = Tokens::kCopied);
-  // The same inputs at other addresses.
+  // Copies the inputs to new addresses.
   explicit DeviceTensors(const DeviceTensors& other);
   DeviceTensors& operator=(const DeviceTensors&) = delete;
 
@@ -46,20 +47,20 @@ class DeviceTensors {
   const cases::Case& of() const { return case_; }
   int64_t bytes() const;  // of all tensors
 
-  // The inputs of `host`, which has the same shapes, at the addresses they have here.
+  // Copies the inputs of `host`, which has the same shapes, to the existing addresses.
   void upload(TensorSet& host, Tokens tokens = Tokens::kCopied);
-  // Other values for q, k, v, g and beta, drawn by the GPU; false where only the CPU can (gpu::can_generate).
+  // Draws other values for q, k, v, g and beta on the GPU. Returns false if only the CPU can (gpu::can_generate).
   bool generate(uint64_t seed);
-  // Outputs to NaN (states in place: back to the initial ones). Before every run.
+  // Sets outputs to NaN (states in place: back to the initial states). Call it before every run.
   void poison();
   // The same, queued on a stream.
   void poison(const Stream& stream) const;
-  // Outputs into those of `host`, where they can be measured.
+  // Copies outputs to `host`, where they can be measured.
   void download(TensorSet& host) const;
-  // What a run must not have done that only shows here, empty when all is well: canaries touched; those, or inputs changed.
+  // Reports damage by a run, empty if there is none: damaged canaries; or those and changed inputs.
   std::string damaged_canaries() const;
   std::string damage() const;
-  // Adds the hash of everything a run may have changed to *sum (device memory), queued.
+  // Adds the hash of everything that a run may change to *sum (device memory). Queued.
   void add_output_hash(const Stream& stream, uint64_t* sum) const;
   uint64_t output_hash() const;
 
@@ -68,9 +69,9 @@ class DeviceTensors {
     const char* name;
     bool output;
     GuardedMemory memory;
-    uint64_t hash = 0;  // inputs: of what was put there
+    uint64_t hash = 0;  // inputs: hash of the data written there
   };
-  std::vector<uint64_t> input_hashes() const;  // one for every piece; 0 of outputs
+  std::vector<uint64_t> input_hashes() const;  // one per piece; 0 for outputs
   const Piece* find(const char* name) const;
   void remember_inputs();
   void add(const char* name, bool output, int64_t bytes, int64_t alignment);

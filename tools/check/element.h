@@ -1,5 +1,5 @@
-// Elements of tensors as doubles, for the data types of deltarelay.h. The check library sees only the public header, so
-// it reads and rounds with its own few lines: a defect in the library's conversions cannot hide here.
+// Elements of tensors as doubles, for the data types of deltarelay.h. The check library sees only the public header. It
+// reads and rounds with its own code, so a defect in the library's conversions cannot hide here.
 #pragma once
 #include <bit>
 #include <cmath>
@@ -20,7 +20,7 @@ inline double fp16_to_double(uint16_t bits) {
   return (bits & 0x8000) != 0 ? -magnitude : magnitude;
 }
 
-// Nearest, ties to even, in whole numbers: the GPU's generator makes the same bits with the same lines.
+// Rounds to nearest, ties to even, in integers. The GPU's generator uses the same code and gets the same bits.
 constexpr uint16_t double_to_fp16(double value) {
   const auto bits = std::bit_cast<uint64_t>(value);
   const uint64_t magnitude = bits & 0x7fff'ffff'ffff'ffffu;
@@ -28,19 +28,19 @@ constexpr uint16_t double_to_fp16(double value) {
   if (magnitude > 0x7ff0'0000'0000'0000u) return 0x7e00;
   const int exponent = static_cast<int>(magnitude >> 52) - 1023;
   if (exponent > 15) return static_cast<uint16_t>(sign | 0x7c00);
-  if (exponent < -25) return static_cast<uint16_t>(sign);  // less than half of the least number
-  // In units of the last place of the result; below 2^-14 those no longer shrink.
+  if (exponent < -25) return static_cast<uint16_t>(sign);  // less than half of the smallest number
+  // In units of the last place of the result, which stops shrinking below 2^-14.
   const uint64_t mantissa = (magnitude & 0xf'ffff'ffff'ffffu) | 0x10'0000'0000'0000u;
   const int shift = 42 + (exponent < -14 ? -14 - exponent : 0);
   const uint64_t rest = mantissa & ((uint64_t{1} << shift) - 1);
   const uint64_t half = uint64_t{1} << (shift - 1);
   auto units = static_cast<int>(mantissa >> shift);
   if (rest > half || (rest == half && units % 2 != 0)) ++units;
-  // From 2^10 on, units carry the leading bit, which the exponent field absorbs; 2^11 carries once more.
+  // From 2^10 on, units contain the leading bit, which the exponent field absorbs; 2^11 carries again.
   return static_cast<uint16_t>(sign | (((exponent < -14 ? 0 : exponent + 14) << 10) + units));
 }
 
-// Through fp32, because inputs are many: twice rounded, but what is stored is what the reference reads.
+// Goes through fp32, because there are many inputs. That rounds twice, but the reference reads the stored value.
 constexpr uint16_t double_to_bf16(double value) {
   const auto bits = std::bit_cast<uint32_t>(static_cast<float>(value));
   const bool nan = value != value;
@@ -62,7 +62,7 @@ inline void store(void* data, int32_t dtype, int64_t index, double value) {
   }
 }
 
-// What is left of a number that is stored.
+// The value that a stored number keeps.
 inline double rounded_to(int32_t dtype, double value) {
   if (dtype == DR_FP32) return static_cast<float>(value);
   uint16_t bits = 0;

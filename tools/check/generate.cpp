@@ -62,7 +62,7 @@ double Values::gate(int64_t index) const {
 
 double Values::beta(int64_t index) const { return rules_->beta(index); }
 
-// From slow heads (exp(-3) = 0.05) to fast ones (exp(2) = 7.4), no two alike: a read of the wrong head shows.
+// From slow heads (exp(-3) = 0.05) to fast heads (exp(2) = 7.4), all different, so that reading the wrong head shows.
 double Values::a_log(int64_t head) const {
   if (rules_->gate_profile == cases::GateProfile::kInit)
     return gate_form_ == DR_GATE_RAW_BOUNDED ? 0.0 : portable_log(rules_->init_a(head));

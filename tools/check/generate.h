@@ -1,14 +1,14 @@
-// Inputs of a case, counter-based: every element is a pure function of (seed, tensor, index), so that any element can be
-// made again alone, in any order, on any machine.
+// Inputs of a case, counter-based: every element is a pure function of (seed, tensor, index). So every element can be
+// generated alone, in any order, on any machine.
 //
 //   stream  key = mix(seed + 2^56 * tensor)               mix of case/mix.h
-//   element bits = mix(key + index * 0x9e3779b97f4a7c15)  64 bits; index counts the contiguous tensor, whatever its strides
+//   element bits = mix(key + index * 0x9e3779b97f4a7c15)  64 bits; index counts the contiguous tensor, for all strides
 //   uniform = (bits >> 40) * 2^-24                        in [0, 1), exact in fp32
 //   normal  = (sum of the four 16-bit fields - 131070) / (65536 / sqrt(3))   mean 0, variance 1, within +-3.47
 //
-// Then one rounding to the data type. No step depends on a math library, except exp and log of linear gates and of the
-// profile "mean": the GPU makes the same bits of all other profiles (device_generate.h). The profile "init" has exp and log of its own
-// (portable_math.h).
+// Then the number is rounded once to the data type. No step depends on a math library, except exp and log of linear
+// gates and of the profile "mean"; the GPU generates the same bits for all other profiles (device_generate.h). The
+// profile "init" uses its own exp and log (portable_math.h).
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -51,7 +51,7 @@ class Values {
   double a_log(int64_t head) const;
   double dt_bias(int64_t index) const;
   double initial(int64_t index) const;  // [N, HV, DK, DV]
-  // What the elements of key row `row` (t * HQK + head) are divided by.
+  // Divisor of the elements of key row `row` (t * HQK + head).
   double key_length(int64_t row) const;
 
  private:

@@ -45,7 +45,7 @@ class JobRun {
     const std::lock_guard<std::mutex> lock(mutex_);
     cases::Case c;
     if (error_ != nullptr || !hooks_.next(c)) return nullptr;
-    waiting_.push_back({std::move(c), {}});  // a deque: other jobs stay where they are
+    waiting_.push_back({std::move(c), {}});  // a deque, so that other jobs keep their addresses
     return &waiting_.back();
   }
 
@@ -68,7 +68,7 @@ class JobRun {
   CheckOptions options_;
   const JobHooks& hooks_;
   std::mutex mutex_;
-  std::deque<Job> waiting_;  // in the order in which they came
+  std::deque<Job> waiting_;  // in order of arrival
   std::exception_ptr error_;
 };
 

@@ -7,9 +7,10 @@
 namespace deltarelay::check {
 namespace {
 
-// Of the tensor's rms: blocks that are almost silent are not held to their own whisper. The rms of a few numbers is no scale
-// at all (one number may be what is left of a cancellation, and then 2e-5 is below what fp32 can give: 4 ulp of its terms
-// over 0.01), so blocks that short are held to a tenth, and those of one to three numbers to all of it.
+// Floor of a block's scale, relative to the tensor's rms, so that nearly silent blocks are not compared with their own
+// rms. The rms of a few numbers is no reliable scale: one number may be the rest of a cancellation, and then 2e-5 is
+// below what fp32 can give (4 ulp of its terms over 0.01). So short blocks use a tenth, and blocks of one to three
+// numbers use all of it.
 constexpr double kFloor = 0.01;
 constexpr double kFloorOfShortBlocks = 0.1;
 constexpr int64_t kShortBlock = 64;

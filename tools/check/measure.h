@@ -2,9 +2,9 @@
 //
 //     error = rms(out - reference) / max(rms(reference of the block), 0.01 * rms(reference of the whole tensor))
 //
-// The worst block is the error of the tensor; the ratio over the whole tensor is kept beside it. A number that is not
-// finite where the reference is fails by itself. Where results are stored in fewer bits, a block is allowed at least what that costs the
-// reference itself: a block that a few numbers dominate may lose twice of what many lose on average.
+// The worst block is the error of the tensor; the ratio over the whole tensor is kept as well. A number that is not
+// finite while the reference is finite fails. If results are stored in fewer bits, a block may have at least the error
+// that storing the reference itself has: a block with a few dominant numbers may lose twice the average.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -22,7 +22,7 @@ struct TensorError {
   int64_t not_finite = 0;  // NaN or Inf where the reference is finite, or elements left unwritten
   double tolerance = 0.0;  // of the worst block
 
-  bool passes() const { return not_finite == 0 && worst <= tolerance; }  // a NaN error does not pass
+  bool passes() const { return not_finite == 0 && worst <= tolerance; }  // false for a NaN error
 };
 
 class Measure {
@@ -45,13 +45,13 @@ class Measure {
     if (std::isfinite(stored)) block.rounding += (stored - reference) * (stored - reference);
     ++block.count;
   }
-  // An element that the reference was not computed for: it must at least be a number.
+  // Adds an element without a reference: it must at least be finite.
   void add_unmeasured(double out) { not_finite_ += std::isfinite(out) ? 0 : 1; }
 
-  // What another measure of the same tensor has seen of it.
+  // Adds the results of another measure of the same tensor.
   void merge(const Measure& other);
 
-  // `storage`: the part of `tolerance` that is for storing in fewer bits.
+  // `storage`: the part of `tolerance` that allows for storing in fewer bits.
   TensorError finish(std::string tensor, double tolerance, double storage = 0.0) const;
 
  private:

@@ -26,7 +26,7 @@ bool holds(const std::byte* data, int64_t bytes, uint16_t pattern) {
 void GuardedBuffer::Free::operator()(std::byte* memory) const { std::free(memory); }
 
 GuardLayout guard_layout(int64_t bytes, int64_t alignment) {
-  // Twice the alignment for the block, once for the offset in it: the start is then an odd multiple.
+  // Align the block to twice the alignment and add one alignment, so that the start is an odd multiple.
   const int64_t lead = (kGuardBytes + 2 * alignment - 1) / (2 * alignment) * (2 * alignment) + alignment;
   const int64_t block = alignment * 2 < 16 ? 16 : alignment * 2;
   return {lead, (lead + bytes + kGuardBytes + block - 1) / block * block, block};

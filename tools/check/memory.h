@@ -1,5 +1,5 @@
-// Memory that notices: canaries on both sides of every buffer, and fillings that are NaN in every floating type, so that
-// a read outside turns up in the results and a write outside turns up here.
+// Memory that detects stray accesses: canaries on both sides of every buffer, and fill patterns that are NaN in every
+// floating type. So a read outside shows in the results, and a write outside shows in the canaries.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -9,15 +9,15 @@
 namespace deltarelay::check {
 
 constexpr uint16_t kPoison = 0xffff;  // NaN in fp32, bf16 and fp16
-constexpr uint16_t kCanary = 0xffa5;  // NaN in all three too, and told apart from poison
+constexpr uint16_t kCanary = 0xffa5;  // NaN in all three too, and different from poison
 
 constexpr int64_t kGuardBytes = 512;  // on each side
 
-// Of tensors: what the library asks for when nothing is promised, so that it is checked with no more; and what allocators of GPU memory give at
-// least, for timings. On an H200 rows that begin in the middle of a 32-byte sector cost 2 to 11 %.
+// Alignment of tensors. Checks use the library's default promise and no more. Timings use what GPU allocators
+// guarantee: on an H200 rows that start inside a 32-byte sector cost 2 to 11 %.
 constexpr int64_t kLeastAlignment = 16, kAllocatorAlignment = 256;
 
-// Where a buffer lies in its block: aligned to `alignment` and to no more than that, with a guard before and behind.
+// Position of a buffer in its block: aligned to `alignment` and no more, with a guard on each side.
 struct GuardLayout {
   int64_t lead;   // from the start of the block to the data
   int64_t total;  // bytes of the block, a multiple of block_alignment
@@ -28,7 +28,7 @@ GuardLayout guard_layout(int64_t bytes, int64_t alignment);
 class GuardedBuffer {
  public:
   GuardedBuffer() = default;
-  // `bytes` of poison, aligned to `alignment` and to no more than that.
+  // `bytes` of poison, aligned to `alignment` and no more.
   GuardedBuffer(int64_t bytes, int64_t alignment);
 
   std::byte* data() { return data_; }
@@ -52,7 +52,7 @@ class GuardedBuffer {
   int64_t alignment_ = 1;
 };
 
-// What a guard holds, before and after a run.
+// The contents of a guard.
 std::vector<std::byte> guard_bytes();
 
 // Whether `bytes` (even) from `data` on are still poison.

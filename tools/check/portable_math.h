@@ -1,5 +1,5 @@
-// exp, log and softplus with the same bits on every machine: only additions, multiplications and divisions, in one order, compiled
-// without fused multiply-add. The relative error is below 1e-14.
+// exp, log and softplus with the same bits on every machine: only additions, multiplications and divisions in a fixed
+// order, compiled without fused multiply-add. The relative error is below 1e-14.
 #pragma once
 
 namespace deltarelay::check {

@@ -9,11 +9,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// An error of a GPU fails every case after it, the first of them those that ran beside the one to blame.
+// After an error of a GPU every case fails, first those that ran beside the faulty one.
 constexpr int64_t kMostFailures = 40;
-constexpr int64_t kMostDeclined = 40;  // beyond as many as have run
+constexpr int64_t kMostDeclined = 40;  // more than the number of cases that have run
 
-// "variant: expected fused or prepared, found x" is the same reason whatever was found.
+// Removes what was found: "variant: expected fused or prepared, found x" is one reason for every x.
 std::string reason_of(const std::string& message) { return message.substr(0, message.find(", found")); }
 
 class RandomRun {

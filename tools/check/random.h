@@ -11,13 +11,13 @@
 namespace deltarelay::check {
 
 struct RandomOptions {
-  int64_t cases = 0;          // until so many have run, those that are declined not counted,
-  double seconds = 0;         // and for so long at least
-  uint64_t seed = 1;          // of the first; the others follow by one
-  int64_t cost = 50'000'000;  // most tokens x HV x DK x DV of a case: some 50 ms for the reference on one core
-  int32_t jobs = 1;           // cases at a time, each on a thread and, on a GPU, on a stream of its own
-  std::string words;          // replace or add to those of every case
-  std::vector<std::string> backends = {""};  // drawn for in turn
+  int64_t cases = 0;          // stop after this many cases, declined ones not counted,
+  double seconds = 0;         // but not before this time
+  uint64_t seed = 1;          // of the first case; each further case adds one
+  int64_t cost = 50'000'000;  // limit on tokens x HV x DK x DV of a case: about 50 ms for the reference on one core
+  int32_t jobs = 1;           // cases at a time, each on its own thread and, on a GPU, its own stream
+  std::string words;          // replace or add words of every case
+  std::vector<std::string> backends = {""};  // used in turn
   CheckOptions check;
 };
 
@@ -25,12 +25,12 @@ struct RandomTally {
   int64_t passed = 0;
   int64_t failed = 0;
   int64_t declined = 0;
-  std::map<std::string, int64_t> reasons;  // of those declined, without what was found
-  std::string given_up;                    // why the run ended early: more of it would tell nothing; empty: it did not
+  std::map<std::string, int64_t> reasons;  // of declined cases, without what was found
+  std::string given_up;                    // why the run ended early; empty if it did not
 };
 
-// `before` (may be empty) and `after` see every case in the order in which they are drawn, one call at a time. Which cases are drawn does
-// not depend on `jobs`, but for the last few.
+// `before` (may be empty) and `after` see every case in the order of drawing, one call at a time. Which cases are drawn
+// does not depend on `jobs`, except for the last few.
 RandomTally check_random(const RandomOptions& options, const std::function<void(const cases::Case&)>& before,
                          const std::function<void(const cases::Case&, const Outcome&)>& after);
 

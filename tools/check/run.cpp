@@ -17,7 +17,7 @@ void require(dr_status status) {
   if (status != DR_SUCCESS) throw RunError(status, std::string(dr_status_string(status)) + ": " + dr_last_error());
 }
 
-// The same question put to the reference: outputs in fp32, contiguous, one row for every sequence and checkpoint.
+// The same problem for the reference: outputs in fp32, contiguous, one row per sequence and checkpoint.
 cases::Case reference_case(const cases::Case& c) {
   cases::Case r = c;
   r.backend = "reference";
@@ -57,7 +57,8 @@ struct Columns {
   std::vector<bool> measured;
 };
 
-// Heads on all cores: each (sequence, head) is summed in the order it always was, so the figures do not depend on the cores.
+// Uses all cores. Each (sequence, head) is summed in a fixed order, so the figures do not depend on the number of
+// cores.
 template <class Body>
 Measure measure_heads(const cases::Case& c, int64_t elements, const Body& body) {
   constexpr int64_t kWorthAThread = 1 << 20;  // elements
@@ -73,7 +74,7 @@ Measure measure_heads(const cases::Case& c, int64_t elements, const Body& body) 
   return all;
 }
 
-// expected(row, head, t, column) and expected(row, head, i, column) give the other side.
+// expected(row, head, t, column) and expected(row, head, i, column) return the values to compare with.
 template <class Expected>
 TensorError compare_output(const TensorSet& tensors, const Columns& columns, const Expected& expected) {
   const cases::Case& c = tensors.of();
@@ -96,7 +97,7 @@ TensorError compare_output(const TensorSet& tensors, const Columns& columns, con
   return measure.finish("o", tolerance_of_output(c), storage_of_output(c));
 }
 
-// `sequence_of` (may be nullptr: row n is sequence n) tells which block the states of a row count for.
+// `sequence_of` says to which block the states of a row belong. nullptr: row n is sequence n.
 template <class Expected>
 TensorError compare_states(const char* name, const cases::Case& c, const StateTensor& states,
                            const std::vector<int64_t>* sequence_of, const Columns& columns, const Expected& expected) {
@@ -214,7 +215,8 @@ Reference run_reference(const TensorSet& tensors, const CheckOptions& options) {
   Reference reference;
   if (!options.full_columns) reference.columns = sampled_columns(c);
   cases::Request request(r);
-  // The promise made of the case's pointers need not hold of the vectors below: elements are aligned, no more.
+  // The alignment promised for the case's pointers need not hold for the vectors below: they have element alignment
+  // only.
   request.problem.layout_o = {};
   cases::promise_alignment(request.problem, 1);
   request.options.threads = options.reference_threads;

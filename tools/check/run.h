@@ -1,4 +1,4 @@
-// Running a case: its plan with guarded workspace, and the reference beside it.
+// Runs a case: its plan with a guarded workspace, and the reference.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -14,17 +14,17 @@
 namespace deltarelay::check {
 
 struct CheckOptions {
-  // Off: the workspace on the GPU is left as it was allocated, so that compute-sanitizer's initcheck sees reads of what was
+  // Off: the GPU workspace stays uninitialised, so that compute-sanitizer's initcheck sees reads of memory that was
   // never written.
   bool poison_workspace = true;
-  bool compare = true;                  // hold the outputs against the reference
-  bool full_columns = false;            // every value column, however large the case is
-  int32_t reference_threads = 0;        // 0: all; 1 where cases run side by side
-  int64_t alignment = kLeastAlignment;  // of tensors, where the case does not say
-  Fill fill;                            // inputs that are given; empty: they are drawn
+  bool compare = true;                  // compare the outputs with the reference
+  bool full_columns = false;            // measure every value column, even of large cases
+  int32_t reference_threads = 0;        // 0: all; use 1 if cases run side by side
+  int64_t alignment = kLeastAlignment;  // of tensors, unless the case gives one
+  Fill fill;                            // writes given inputs; empty: inputs are drawn
 };
 
-// The plan of a case (or of a request changed by hand) and a workspace of its size, full of NaN, where the case runs.
+// The plan of a case (or of a request changed by hand) and a workspace of its size, full of NaN, on the case's device.
 class PlannedRun {
  public:
   explicit PlannedRun(const cases::Case& c, const CheckOptions& options = {});  // throws RunError
@@ -38,12 +38,12 @@ class PlannedRun {
   std::string describe(int32_t format) const;  // DR_DESCRIBE_*
   int64_t workspace_bytes() const { return workspace_bytes_; }
   void execute(const dr_tensors& tensors);  // in host memory; throws RunError
-  // Pointers to device memory; returns when the work is queued.
+  // Takes pointers to device memory and returns when the work is queued.
   void execute(const dr_tensors& tensors, const gpu::Stream& stream);
-  // Whether the library kept to the workspace it asked for.
+  // Did the library stay inside its workspace?
   bool workspace_intact() const { return workspace_.intact() && device_workspace_.intact(); }
   void poison_workspace();
-  // The plan goes, the workspace stays: for a graph that outlives its plan.
+  // Destroys the plan and keeps the workspace, for a graph that outlives its plan.
   void destroy_plan();
 
  private:
@@ -54,7 +54,7 @@ class PlannedRun {
   gpu::GuardedMemory device_workspace_;
 };
 
-// What the reference backend makes of the same inputs, in fp32, contiguous.
+// Results of the reference backend on the same inputs, in fp32, contiguous.
 struct Reference {
   std::vector<int32_t> columns;    // value columns that were computed; empty: all
   std::vector<float> o;            // [T, HV, DV], rows in order of sequences
@@ -62,23 +62,23 @@ struct Reference {
   std::vector<float> checkpoint;   // [row, HV, DV, DK]
 };
 
-// Value columns that a case is measured on. All of them up to kFullColumns token-heads. Above, kSampledColumns, or as many as the
-// shortest sequence (not empty) needs for a block of kBlockNumbers outputs, all if need be, but no more than the reference can
-// compute in kReferenceWork: the error of a block of few numbers is a matter of luck.
+// Value columns on which a case is measured. Up to kFullColumns token-heads: all. Above: kSampledColumns, or as many as
+// the shortest non-empty sequence needs for a block of kBlockNumbers outputs, but no more than the reference can
+// compute within kReferenceWork. The error of a block of few numbers depends on chance.
 constexpr int64_t kFullColumns = 64 * 1024;  // token-heads
 constexpr int32_t kSampledColumns = 8;
 constexpr int64_t kBlockNumbers = 1024;
-// Token-heads x columns: 64 times a case at the limit above with 128 columns. A core does 76,000 x 128 a second at DK = 128, so
-// 3.5 s on 16 cores.
+// Token-heads x columns: 64 times a case at the limit above with 128 columns. One core computes 76,000 x 128 per second
+// at DK = 128, so 16 cores need 3.5 s.
 constexpr int64_t kReferenceWork = 64 * kFullColumns * 128;
 int32_t measured_columns(const cases::Case& c);
-// Which they are: seeded, increasing; empty: all.
+// The sampled columns: seeded, increasing; empty: all.
 std::vector<int32_t> sampled_columns(const cases::Case& c);
 
 Reference run_reference(const TensorSet& tensors, const CheckOptions& options = {});  // throws RunError
-// o, and final states and checkpoints where the case has them.
+// Compares o, and final states and checkpoints if the case has them.
 std::vector<TensorError> compare(const TensorSet& tensors, const Reference& reference);
-// The outputs of one run held against those of another of the same shape, blocks and measure as ever.
+// Compares the outputs of one run with those of another of the same shape, with the same blocks and measure.
 std::vector<TensorError> compare(const TensorSet& tensors, const TensorSet& other);
 
 }  // namespace deltarelay::check

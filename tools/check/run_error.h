@@ -6,7 +6,7 @@
 
 namespace deltarelay::check {
 
-// The library said no, or something around it broke.
+// The library refused a call, or something around it failed.
 class RunError : public std::runtime_error {
  public:
   RunError(dr_status status, const std::string& message) : std::runtime_error(message), status_(status) {}

@@ -16,7 +16,7 @@ enum Salt : uint64_t { kInitialSalt = 1, kFinalSalt = 2, kCheckpointSalt = 3 };
 constexpr int64_t kWorthAThread = 1 << 12;  // token rows
 constexpr int64_t kStatesWorthAThread = 8;
 
-// A hash of bytes in which every place counts, the same on every machine.
+// A position-dependent hash of bytes, the same on every machine.
 class ByteHash {
  public:
   void add(const std::byte* data, int64_t bytes) {
@@ -60,7 +60,7 @@ StateTensor TensorSet::allocate_pool(Tensor tensor, Index& index, const cases::S
   pool.num_slots = cases::pool_size(state, entries);
   GuardedBuffer& memory = buffer(tensor);
   int64_t alignment = alignment_of(state.dtype, case_.alignments[tensor]);
-  if (case_.in_place && tensor == Tensor::kFinal)  // it is the initial pool too
+  if (case_.in_place && tensor == Tensor::kFinal)  // the final pool is the initial pool
     alignment = std::max(alignment, alignment_of(state.dtype, case_.alignments[Tensor::kInitial]));
   memory = GuardedBuffer(pool.num_slots * pool.stride_slot * bytes_of(state.dtype), alignment);
   pool.data = memory.data();
@@ -83,7 +83,7 @@ StateTensor TensorSet::allocate_pool(Tensor tensor, Index& index, const cases::S
 
 TensorSet::TensorSet(const cases::Case& c, int64_t alignment, const Fill& fill)
     : case_(c), request_(c), alignment_(alignment), offsets_(c.offsets()) {
-  // Of all tensors, where the case says it; views of a packed row promise what their widths leave.
+  // The case's alignment applies to all tensors. Widths fix the alignment of views of a packed row.
   if (c.alignment != 0) {
     alignment_ = c.alignment;
   } else if (c.strides == cases::Strides::kPacked) {
@@ -92,8 +92,7 @@ TensorSet::TensorSet(const cases::Case& c, int64_t alignment, const Fill& fill)
   if (c.strides == cases::Strides::kPacked) {
     const cases::PackedRow row = cases::packed_row(c);
     const int64_t element = bytes_of(c.dtype);
-    // Views promise less than the row they lie in has.
-    // A row at least: where there is no token, k and v still begin behind q.
+    // Views promise less than their row has. Allocate at least one row: without tokens, k and v still begin after q.
     memory_qkv_ =
         GuardedBuffer(std::max<int64_t>(1, c.num_tokens()) * row.width * element, std::max<int64_t>(16, alignment_));
     q_ = view(cases::rows_of(c, Tensor::kQ), memory_qkv_.data());
@@ -146,7 +145,7 @@ TensorSet::TensorSet(const cases::Case& c, int64_t alignment, const Fill& fill)
   if (c.mask) tensors_.has_initial = mask_.data();
   if (c.checkpoints == DR_CHECKPOINTS_LIST) {
     tensors_.checkpoint_offsets = checkpoint_offsets_.data();
-    checkpoint_positions_.push_back(0);  // a list without entries still has an address
+    checkpoint_positions_.push_back(0);  // an empty list still needs an address
     tensors_.checkpoint_positions = checkpoint_positions_.data();
   }
   if (c.lengths_at == cases::LengthsAt::kExecute) tensors_.seq_offsets = request_.seq_offsets();
@@ -170,7 +169,7 @@ void TensorSet::allocate_parameters() {
 void TensorSet::generate_tokens() {
   const Values values(case_);
   const int64_t gates = g_.width;
-  // Sequence and token of every row, rows in order.
+  // Sequence and token of every row, in order.
   std::vector<std::pair<int64_t, int64_t>> rows;
   rows.reserve(static_cast<size_t>(case_.tokens()));
   for (int64_t n = 0; n < case_.num_seqs(); ++n) {
@@ -257,7 +256,7 @@ std::vector<TensorSet::Memory> TensorSet::memory() {
     add(entry.name, buffer(entry.tensor), entry.direction == TensorDirection::kOut);
     const void* const data = pointer_of(tensors_, entry);
     if (data == nullptr || (entry.kind != TensorKind::kIndex && entry.kind != TensorKind::kList)) continue;
-    // Aligned as one element is, which is all that the contract promises of lists.
+    // Element alignment only, which is all that the contract promises for lists.
     all.push_back({entry.name, static_cast<const std::byte*>(data), nullptr, list_bytes(entry), element_bytes(entry)});
   }
   return all;
@@ -319,7 +318,7 @@ std::string TensorSet::damaged_output() const {
   return {};
 }
 
-// Slots that are not written, and gaps between slots, must hold what they held before the run.
+// Slots that are not written, and gaps between slots, must be unchanged.
 std::string TensorSet::damaged_pool(const char* name, const StateTensor& pool, const GuardedBuffer& buffer,
                                     const GuardedBuffer* before) const {
   if (!pool.used()) return {};

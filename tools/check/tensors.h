@@ -1,4 +1,4 @@
-// The memory of one case: every tensor the library is given, generated, guarded and poisoned.
+// The memory of one case: every tensor of a call, generated, guarded and poisoned.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -14,7 +14,7 @@
 
 namespace deltarelay::check {
 
-// A tensor of tokens, [T, heads, width] under its strides.
+// A tensor of tokens, [T, heads, width], with its strides.
 struct TokenTensor {
   std::byte* data = nullptr;
   int32_t dtype = DR_FP32;
@@ -23,7 +23,7 @@ struct TokenTensor {
   int64_t width = 0;
   const std::vector<int64_t>* offsets = nullptr;  // packed; nullptr: batched
 
-  // Element (sequence, token in it, head, feature).
+  // Index of the element (sequence, token in the sequence, head, feature).
   int64_t at(int64_t sequence, int64_t t, int64_t head, int64_t i) const {
     const int64_t start =
         offsets != nullptr ? (*offsets)[static_cast<size_t>(sequence)] * strides.token : sequence * strides.sequence;
@@ -33,7 +33,7 @@ struct TokenTensor {
   void set(int64_t element, double value) const { store(data, dtype, element, value); }
 };
 
-// A pool of states, and which slot each entry (sequence or checkpoint row) has; -1: null.
+// A pool of states and the slot of each entry (sequence or checkpoint row); -1: null.
 struct StateTensor {
   std::byte* data = nullptr;
   cases::State state;
@@ -54,42 +54,42 @@ struct StateTensor {
 };
 
 class TensorSet;
-// Writes the inputs of a case, in place of values that are drawn. They are NaN before.
+// Writes given inputs instead of drawn ones. The tensors are NaN before.
 using Fill = std::function<void(TensorSet&)>;
 
-// Inputs hold the values of the case where the contract lets the library look, and NaN everywhere else: rows behind the
-// last offset, gaps between rows, slots that no sequence reads, states whose mask is off.
+// Inputs hold the values of the case wherever the contract lets the library read, and NaN everywhere else: rows after
+// the last offset, gaps between rows, slots that no sequence reads, states whose mask is off.
 class TensorSet {
  public:
-  // `alignment`: of tensors, where the case does not say (align=), and no more than that. Throws cases::CaseError, std::bad_alloc.
+  // `alignment` of tensors, unless the case gives one (align=), and no more. Throws cases::CaseError, std::bad_alloc.
   explicit TensorSet(const cases::Case& c, int64_t alignment = kLeastAlignment, const Fill& fill = {});
   TensorSet(const TensorSet&) = delete;
   TensorSet& operator=(const TensorSet&) = delete;
 
   const cases::Case& of() const { return case_; }
-  // Pointers for dr_execute. When states are in place, initial and final are the same memory.
+  // Pointers for dr_execute. With states in place, initial and final are the same memory.
   const dr_tensors& tensors() const { return tensors_; }
-  // The same inputs with the initial states as generated, for a run that must not see what an earlier run left behind.
+  // The same inputs with the generated initial states, for a run that must not see results of an earlier run.
   dr_tensors inputs() const;
 
-  // Every piece of memory that tensors() points into, for a copy of it elsewhere.
+  // Every piece of memory that tensors() points to, to copy it elsewhere.
   struct Memory {
     const char* name;
     const std::byte* data;
-    std::byte* output;  // the same address where a run writes; nullptr: an input
+    std::byte* output;  // the same address if a run writes there; nullptr: an input
     int64_t bytes;
     int64_t alignment;
   };
   std::vector<Memory> memory();
 
-  // Outputs to NaN (states in place: back to the initial ones). Before every run.
+  // Sets outputs to NaN (states in place: back to the initial states). Call it before every run.
   void poison();
-  // What a run must not have changed or left out: canaries, gaps, slots not named, rows behind the last offset (zero).
-  // Empty when all is well, else the first finding.
+  // Checks what a run must not change or leave out: canaries, gaps, unnamed slots, rows after the last offset (zero).
+  // Returns the first finding, or an empty text.
   std::string damage() const;
-  // Every byte a run may have changed: o, final states, checkpoints. Equal for equal results.
+  // All bytes that a run may change: o, final states, checkpoints. Equal for equal results.
   std::vector<std::byte> output_bits() const;
-  // A hash of what a run writes: rows of o and named slots of the pools as stored, without the gaps between them.
+  // Hash of what a run writes: rows of o and named slots of the pools as stored, without gaps.
   uint64_t output_hash() const;
 
   const TokenTensor& q() const { return q_; }
@@ -98,7 +98,7 @@ class TensorSet {
   const TokenTensor& g() const { return g_; }
   const TokenTensor& beta() const { return beta_; }
   const TokenTensor& o() const { return o_; }
-  // Parameters of raw gates, contiguous; nullptr: the case has none.
+  // Parameters of raw gates, contiguous; nullptr if the case has none.
   std::byte* a_log() { return buffer(Tensor::kALog).data(); }
   std::byte* dt_bias() { return buffer(Tensor::kDtBias).data(); }
   const StateTensor& initial() const { return initial_; }  // as generated
@@ -108,7 +108,7 @@ class TensorSet {
   const std::vector<int64_t>& checkpoint_sequence() const { return checkpoint_sequence_; }
 
  private:
-  // What is promised of a pointer, or of every one (0); an element is aligned to itself whatever was promised.
+  // Alignment of a pointer with this promise, or of every pointer (0). At least the size of an element.
   int64_t alignment_of(int32_t dtype, int32_t promised = 0) const {
     return std::max(promised != 0 ? promised : alignment_, bytes_of(dtype));
   }
@@ -137,7 +137,7 @@ class TensorSet {
   cases::Request request_;
   int64_t alignment_;
   std::vector<int64_t> offsets_;
-  std::array<GuardedBuffer, kNumTensors> buffers_;  // but for lists
+  std::array<GuardedBuffer, kNumTensors> buffers_;  // except lists
   GuardedBuffer memory_qkv_;                        // q, k and v as views of one row
   TokenTensor q_, k_, v_, g_, beta_, o_;
   StateTensor initial_, final_, checkpoint_;

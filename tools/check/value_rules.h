@@ -36,7 +36,8 @@ struct ValueRules {
   }
   constexpr double v(int64_t index) const { return normal(bits(Stream::kV, index)); }
 
-  // kInit, as FLA's layers begin: A of a head, and the bias of a channel (KDA) or head (GDN), whose softplus is log-uniform.
+  // kInit, as FLA's layers begin: A of a head, and the bias of a channel (KDA) or head (GDN), whose softplus is
+  // log-uniform.
   static constexpr double kMostA = 16.0, kLeastStep = 1e-3, kMostStep = 0.1;
   constexpr double init_a(int64_t head) const {
     return kMostA - (kMostA - a_low) * uniform(bits(Stream::kALog, head));  // never 0, which has no logarithm

@@ -24,7 +24,7 @@ struct Settings {
   std::string commit = kCommit;
 };
 
-// Cells of finished rows are printed at once, in columns that are wide enough for what usually comes.
+// Prints rows as they finish, in columns wide enough for usual values.
 class RowPrinter {
  public:
   RowPrinter(const std::vector<cases::Case>& all, Columns kind) : columns_(result_columns(kind)) {
@@ -64,7 +64,7 @@ class RowPrinter {
   std::vector<size_t> widths_;
 };
 
-// Throws unless the outcome passed, with what there is to say.
+// Throws with the outcome's message unless the outcome passed.
 const check::Outcome& require_passed(const check::Outcome& outcome) {
   if (!outcome.passed()) throw std::runtime_error(outcome.message);
   return outcome;
@@ -76,7 +76,7 @@ int64_t most_segments(const cases::Case& c) {
 }
 
 constexpr int64_t kSweep[] = {1, 2, 4, 8, 16, 32, 64};
-constexpr double kSweepShare = 0.3;  // of the time that the row itself gets, for each number of segments
+constexpr double kSweepShare = 0.3;  // time for each number of segments, relative to the row itself
 
 std::vector<SweepPoint> sweep(const cases::Case& c, check::Trial& trial, const TimedInputs& inputs, double min_seconds,
                               const ShowProgress& progress) {
@@ -88,7 +88,7 @@ std::vector<SweepPoint> sweep(const cases::Case& c, check::Trial& trial, const T
       way.segment_value = segments;
     }
     const check::Outcome outcome = trial.judge(way);
-    // Forced cuts are declined, or no sequence has so many chunks: there is no such point. Anything else is a failure of the case.
+    // The backend declines forced cuts, or no sequence has enough chunks: no such point. Anything else is a failure.
     if (outcome.verdict == check::Verdict::kDeclined || outcome.verdict == check::Verdict::kInvalid) continue;
     if (!outcome.passed()) throw std::runtime_error(std::to_string(segments) + " segments: " + outcome.message);
     if (most_segments(way) < segments) continue;
@@ -109,7 +109,7 @@ BenchRow measure(const cases::Case& c, const Settings& settings, const std::func
   options.alignment = check::kAllocatorAlignment;
   check::Trial trial(c, options);
   const check::Outcome outcome = require_passed(trial.judge(c));
-  // The call it is held against is held to the same.
+  // The unsplit call for comparison must pass too.
   if (cuts_something(c)) require_passed(trial.judge(unsplit_of(c)));
   const auto timed = [&](double share) { show(share, "timing "); };
   timed(0);
@@ -121,14 +121,14 @@ BenchRow measure(const cases::Case& c, const Settings& settings, const std::func
 
 int run(const Settings& settings) {
   const std::vector<cases::Case> all = settings.arguments.read();
-  if (!settings.json.empty() && settings.json != "-") require_writable(settings.json);  // not after minutes of timing
+  if (!settings.json.empty() && settings.json != "-") require_writable(settings.json);  // before minutes of timing
   const bool gpu = !all.empty() && std::all_of(all.begin(), all.end(), [](const cases::Case& c) { return c.on_gpu(); });
   const Columns kind = gpu ? Columns::kGpu : Columns::kCpu;
   std::vector<BenchRow> rows;
   int64_t failed = 0;
-  constexpr int64_t kSteps = 100;  // of the progress bar, for each case
+  constexpr int64_t kSteps = 100;  // of the progress bar, per case
   Progress progress(kSteps * static_cast<int64_t>(all.size()));
-  // Standard output is for one thing: rows as they come, one Markdown table, or JSON.
+  // Standard output has one format: rows as they come, one Markdown table, or JSON.
   std::optional<RowPrinter> printer;
   if (!settings.markdown && settings.json != "-") printer.emplace(all, kind);
   for (size_t i = 0; i < all.size(); ++i) {
@@ -149,7 +149,7 @@ int run(const Settings& settings) {
       if (printer) printer->print(rows.back());
     } catch (const cases::CaseError&) {
       throw;
-    } catch (const std::runtime_error& error) {  // of the check, of the library, or of the run
+    } catch (const std::runtime_error& error) {  // from the check, the library or the run
       fail(error.what());
     } catch (const std::bad_alloc&) {
       fail("memory: the tensors of this case do not fit");

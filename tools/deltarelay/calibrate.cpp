@@ -1,4 +1,4 @@
-// Facts and stage costs of this machine's CPU, measured: what the library itself does not do behind a caller's back.
+// Measures facts and stage costs of this machine's CPU. The library never measures by itself.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -25,11 +25,11 @@ struct Settings {
 
 constexpr int32_t kBursts = 50;
 constexpr double kBurstSeconds = 0.003;
-// All calls take turns, so that a slow stretch of the machine falls on all of them alike.
+// All calls take turns, so that a slow period of the machine affects all of them alike.
 constexpr int32_t kMostRounds = 5;
 constexpr double kRoundSeconds = 0.1;
 
-// Nanoseconds that this thread has worked: what other processes take of a core in between does not count.
+// CPU time of this thread in nanoseconds: time that other processes take of the core does not count.
 double worked_ns() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
@@ -40,12 +40,12 @@ double elapsed_ns() {
   return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// A call that is timed: the least of its times, since whatever else the machine does only ever adds to one. A call on one thread
-// is done by the caller's, so it is timed by that thread's work; one on several by the time that passes.
+// A timed call. Keeps the smallest time, because other load can only add time. A call on one thread runs on the
+// caller's thread and is measured by CPU time; a call on several threads is measured by wall time.
 class TimedCall {
  public:
   explicit TimedCall(const std::string& line) : tensors_(cases::parse(line)), run_(tensors_.of()) {
-    run_.execute(tensors_.tensors());  // the first one pays for threads and pages
+    run_.execute(tensors_.tensors());  // the first call pays for threads and page faults
   }
   void run_for(double seconds) {
     const auto clock = tensors_.of().threads == 1 ? worked_ns : elapsed_ns;
@@ -64,13 +64,13 @@ class TimedCall {
   double best_ns_ = std::numeric_limits<double>::infinity();
 };
 
-// The calls of one rule. Differences between them are the costs, as DK = DV = 128 has them.
+// The calls of one rule at DK = DV = 128. Costs are differences between them.
 struct RuleCalls {
   static constexpr int64_t kChunk = 16;               // of the cpu backend
   static constexpr int64_t kShort = 64, kLong = 256;  // chunks of a whole sequence
-  static constexpr int64_t kThird = 64;               // chunks of one of three segments, or twice that
-  static constexpr int64_t kPieces = 16;              // segments of the long sequence, or twice as many
-  static constexpr int64_t kBrief = 16;               // chunks where what is sought is a few microseconds
+  static constexpr int64_t kThird = 64;               // chunks of one of three segments; also twice that
+  static constexpr int64_t kPieces = 16;              // segments of the long sequence; also twice as many
+  static constexpr int64_t kBrief = 16;               // chunks for a cost of a few microseconds
 
   TimedCall emit, emit_long;      // one head on one thread
   TimedCall narrow, narrow_long;  // half of the value columns
@@ -94,18 +94,18 @@ struct RuleCalls {
     return {&emit, &emit_long, &narrow, &narrow_long, &thirds, &thirds_long, &pieces, &more_pieces, &whole, &halves};
   }
 
-  // Leaves the costs as they are and returns false where the times cannot be right: differences of times on a busy machine.
+  // Returns false and leaves the costs unchanged if the times cannot be right, as differences on a busy machine may be.
   bool set_costs(dr_costs& c) const {
     const double more = kLong - kShort;
     const double emit_ns = (emit_long.ns() - emit.ns()) / more;
     const double item_ns = emit.ns() - kShort * emit_ns;
-    // Half of the columns take what all of them share and half of the rest.
+    // Half of the columns take the shared part and half of the rest.
     const double local_ns = 2 * (narrow_long.ns() - narrow.ns()) / more - emit_ns;
     const double summarize_ns = (thirds_long.ns() - thirds.ns() - 3 * kThird * emit_ns) / kThird;
-    // Twice as many segments are so many more folds. Of the chunks those of the first and the last segment are not summarized.
+    // Twice as many segments are that many more folds. The first and the last segment are not summarized.
     constexpr int64_t kMoreSummarized = kLong / kPieces;
     const double carry_ns = (more_pieces.ns() - pieces.ns() - kMoreSummarized * summarize_ns) / kPieces;
-    // A summary is a walk with other columns, a fold a product of the size of a few chunks.
+    // A summary is a walk with other columns; a fold is a product of the size of a few chunks.
     const bool credible = emit_ns > 0 && summarize_ns > 0.5 * emit_ns && summarize_ns < 4 * emit_ns && local_ns > 0 &&
                           local_ns < emit_ns && carry_ns > 0 && carry_ns < 20 * emit_ns;
     if (!credible) return false;
@@ -124,8 +124,8 @@ struct RuleCalls {
   }
 
  private:
-  // So weak that no number underflows. Subnormal numbers are slow on x86: with gates that forget, cut calls took two to four
-  // times as long on a Xeon.
+  // Gates are so weak that no number underflows. Subnormal numbers are slow on x86: with gates that forget, cut calls
+  // took two to four times as long on a Xeon.
   static constexpr const char* kGates = "gate=log:-0.01,0";
 
   static std::string line(const std::string& rule, int64_t chunks, const std::string& words, int32_t units = 1) {
@@ -137,7 +137,7 @@ struct RuleCalls {
 cases::DeviceFacts measure(double seconds) {
   cases::DeviceFacts facts;
   facts.device = device_at(0);
-  double rate = 0;  // the most of many short bursts, as above
+  double rate = 0;  // largest of many short bursts
   for (int32_t burst = 0; burst < kBursts; ++burst) rate = std::max(rate, measure_fma_gflops(1, kBurstSeconds));
   facts.device.flops_per_ns = std::max(1, static_cast<int32_t>(std::lround(rate)));
   Progress progress(100);

@@ -32,7 +32,7 @@ OptionText text_of(const CLI::Option& option) {
           .takes_value = option.get_items_expected_max() > 0};
 }
 
-// Said before the options are read: CLI11 reports a missing subcommand, not the word that is none.
+// Checked before CLI11 reads the options: CLI11 would report a missing subcommand, not the unknown word.
 void require_known_subcommand(const Command& app, int argc, char** argv) {
   if (argc < 2 || argv[1][0] == '-') return;
   std::string known;
@@ -145,7 +145,7 @@ std::vector<OptionText> Command::options() const {
 
 bool Command::is_called(const std::string& name) const { return app_->check_name(name); }
 
-// Not CLI::App::help() of the command itself, which hands over to the subcommand that was parsed.
+// CLI::App::help() of the command would print the help of the subcommand that was parsed.
 std::string Command::help() const {
   const CLI::App* parent = app_->get_parent();
   if (parent != nullptr) return app_->help(parent->get_name());

@@ -1,5 +1,5 @@
-// The command line behind a small header. CLI11 takes a compiler ten seconds a file, and twice that under AddressSanitizer, so
-// command_line.cpp alone sees it.
+// The command line behind a small header. CLI11 costs ten seconds of compile time per file, twice that under
+// AddressSanitizer, so only command_line.cpp includes it.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -15,14 +15,14 @@ class Option;
 
 namespace deltarelay::command {
 
-// An option as it is being added.
+// An option that is being added.
 class Option {
  public:
   explicit Option(CLI::Option* option) : option_(option) {}
-  Option& value(const char* name);  // what help calls it: "FILE"
+  Option& value(const char* name);  // name in help: "FILE"
   Option& required();
   Option& not_empty();
-  Option& positive();  // finite too
+  Option& positive();  // and finite
   Option& within(double low, double high);
   Option& within(int32_t low, int32_t high);
   Option& one_of(const std::vector<std::string>& words);
@@ -33,7 +33,7 @@ class Option {
   CLI::Option* option_;
 };
 
-// An option as help, manual page and completion show it.
+// An option as shown in help, the manual page and completion.
 struct OptionText {
   std::string shown;  // "-q,--quiet", or the name of a positional one
   std::vector<std::string> long_names, short_names;
@@ -43,7 +43,7 @@ struct OptionText {
   bool takes_value;
 };
 
-// The command or one of its subcommands; a copy is the same one.
+// The command or one of its subcommands. Copies refer to the same object.
 class Command {
  public:
   explicit Command(CLI::App* app) : app_(app) {}
@@ -65,7 +65,7 @@ class Command {
   std::vector<Command> subcommands() const;
   std::vector<OptionText> options() const;
   bool is_called(const std::string& name) const;
-  std::string help() const;  // its own, whichever subcommand was parsed
+  std::string help() const;  // of this command, whichever subcommand was parsed
 
  private:
   CLI::App* app_;
@@ -79,8 +79,8 @@ class CommandLine {
   CommandLine& operator=(const CommandLine&) = delete;
 
   Command command() const { return Command(app_.get()); }
-  // Runs the callback of the subcommand that the words name. An exit code where that is not to be: help was asked for, or the words do not
-  // read; all that there is to say is printed then.
+  // Parses the arguments and runs the callback of the named subcommand. Returns an exit code instead if help was asked
+  // for or the arguments are wrong; then everything has been printed.
   std::optional<int> parse(int argc, char** argv);
 
  private:

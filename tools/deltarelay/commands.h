@@ -11,11 +11,11 @@ namespace deltarelay::command {
 
 enum ExitCode {
   kExitSuccess = 0,
-  kExitFailure = 1,  // a check failed, the library refused a case, or the output could not be written
-  kExitUsage = 2     // an option or a case line does not read, or a file cannot be opened
+  kExitFailure = 1,  // a check failed, the library refused a case, or output could not be written
+  kExitUsage = 2     // an option or a case line is wrong, or a file cannot be opened
 };
 
-// What the caller wrote cannot be used: kExitUsage. Every other exception but cases::CaseError is kExitFailure.
+// Wrong input of the user: kExitUsage. Every other exception except cases::CaseError is kExitFailure.
 class UsageError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -31,27 +31,27 @@ void add_verify(Command app, int& exit_code);
 void add_bench(Command app, int& exit_code);
 void add_run(Command app, int& exit_code);
 void add_calibrate(Command app, int& exit_code);
-// These read the other commands from `app`, so that what they print cannot differ from what the parser takes.
+// These read the other commands from `app`, so their output always matches the parser.
 void add_help(Command app);
 void add_man(Command app);
 void add_completion(Command app);
 
-// The positional arguments that every command on cases takes, with the words that are to replace theirs.
+// Positional arguments of all commands on cases, with the words that replace words of the cases.
 struct CaseArguments {
   std::vector<std::string> words;
   std::string with;
-  std::string only;         // a regular expression over names, or over lines without one; empty: all
-  std::string device_file;  // facts to plan with, as `calibrate` writes them; empty: the library's
+  std::string only;         // regular expression over names, or over lines without a name; empty: all
+  std::string device_file;  // device facts as `calibrate` writes them; empty: the library's
 
   void add_to(Command app, bool required = true);
   std::vector<cases::Case> read() const;  // throws cases::CaseError
 };
 
-// Throws UsageError unless a file at `path` can be written. Leaves what is there as it is.
+// Throws UsageError unless a file at `path` can be written. Does not change an existing file.
 void require_writable(const std::string& path);
-// Writes a file whole. Throws UsageError when it cannot be opened, std::runtime_error when it cannot be written to its end.
+// Writes a whole file. Throws UsageError if it cannot be opened, std::runtime_error if it cannot be written completely.
 void write_file(const std::string& path, const std::string& text);
-// Throws std::runtime_error unless all that was printed to standard output has been written.
+// Throws std::runtime_error unless everything printed to standard output has been written.
 void finish_standard_output();
 
 }  // namespace deltarelay::command

@@ -1,4 +1,5 @@
-# Writes OUTPUT, a header with the commit of SOURCE, and touches it only when the commit has changed. Runs at every build.
+# Writes OUTPUT, a header with the commit of SOURCE. Changes the file only if the commit has changed. Runs at every
+# build.
 cmake_minimum_required(VERSION 3.24)
 execute_process(
   COMMAND git describe --always --dirty --abbrev=12 --exclude=*

@@ -1,4 +1,4 @@
-// Completion scripts for shells, made from the subcommands and options that the parser has.
+// Completion scripts for shells, generated from the subcommands and options of the parser.
 #include <algorithm>
 #include <cstdio>
 
@@ -50,14 +50,14 @@ std::string join(const std::vector<std::string>& words) {
   return text;
 }
 
-// Text between single quotes of a shell.
+// Quotes a text for a shell.
 std::string quote(const std::string& text) {
   std::string out = "'";
   for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
   return out + "'";
 }
 
-// With a backslash before what means something to zsh's _arguments.
+// Escapes characters that have a meaning in zsh's _arguments.
 std::string escape_zsh(const std::string& text) {
   std::string out;
   for (const char c : text) {

@@ -16,7 +16,7 @@ using nlohmann::json;
 
 namespace {
 
-// An object of a file, with its place there for what is said when a field is missing or of another kind.
+// An object of a JSON file with its path in the file, for messages about missing or wrong fields.
 class Fields {
  public:
   Fields(std::string path, std::string place, const json& object)

@@ -7,11 +7,11 @@
 namespace deltarelay::command {
 namespace {
 
-// One line a backend, then the plan. Returns whether the library takes the case.
+// Prints one line per backend, then the plan. Returns whether the library accepts the case.
 bool explain(const cases::Case& c) {
   std::printf("%s\n\n", bold(cases::print(c)).c_str());
   const cases::Request request(c);
-  // Asked of each backend in turn, so the case's own wish for one is set aside.
+  // Every backend is asked in turn, so the backend of the case is cleared.
   dr_options options = request.options;
   options.backend = nullptr;
   std::printf("%s\n", bold("backends").c_str());
@@ -23,7 +23,7 @@ bool explain(const cases::Case& c) {
     }
     const std::string name = dr_backend_name(i);
     std::string reason = dr_last_error();
-    if (reason.starts_with(name + ": ")) reason.erase(0, name.size() + 2);  // it stands at the head of the line already
+    if (reason.starts_with(name + ": ")) reason.erase(0, name.size() + 2);  // the line already starts with the name
     std::printf("  %-12s %s\n", name.c_str(),
                 status == DR_SUCCESS ? green("accepts").c_str() : ("declines: " + reason).c_str());
   }

@@ -16,16 +16,16 @@ HWY_BEFORE_NAMESPACE();
 namespace deltarelay::command::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Independent chains: pipes times latency is 16 on cores with four FMA pipes (32 registers), 8 to 10 on x86 (two pipes),
-// where AVX2 and older have only 16 registers.
+// Independent chains: pipes times latency is 16 on cores with four FMA pipes (32 registers), 8 to 10 on x86 (two
+// pipes), where AVX2 and older have only 16 registers.
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_SSE4 || HWY_TARGET == HWY_SSSE3
 constexpr size_t kChains = 12;
 #else
 constexpr size_t kChains = 24;
 #endif
 
-// Runs `rounds` rounds of kChains FMAs; adds the floating-point operations to *flops. The sum is what is overwritten, as in
-// a matrix product (Arm's FMLA knows no other form); the product is small, so sums stay finite and normal.
+// Runs `rounds` rounds of kChains FMAs and adds the floating-point operations to *flops. The sum is overwritten, as in
+// a matrix product (the only form of Arm's FMLA). The product is small, so sums stay finite and normal.
 float run_fma(int64_t rounds, double* flops) {
   const hn::ScalableTag<float> d;
   using V = hn::Vec<decltype(d)>;
@@ -35,7 +35,7 @@ float run_fma(int64_t rounds, double* flops) {
   V a4 = hn::Iota(d, 5), a5 = hn::Iota(d, 6), a6 = hn::Iota(d, 7), a7 = hn::Iota(d, 8);
   V a8 = hn::Iota(d, 9), a9 = hn::Iota(d, 10), a10 = hn::Iota(d, 11), a11 = hn::Iota(d, 12);
   V b0 = a0, b1 = a1, b2 = a2, b3 = a3, b4 = a4, b5 = a5, b6 = a6, b7 = a7, b8 = a8, b9 = a9, b10 = a10, b11 = a11;
-  // The second dozen starts elsewhere, or the compiler may notice that it computes the same.
+  // The second half starts from other values. Otherwise the compiler may notice that it computes the same.
   const V shift = hn::Set(d, 0.5f);
   b0 = hn::Add(b0, shift), b1 = hn::Add(b1, shift), b2 = hn::Add(b2, shift), b3 = hn::Add(b3, shift);
   b4 = hn::Add(b4, shift), b5 = hn::Add(b5, shift), b6 = hn::Add(b6, shift), b7 = hn::Add(b7, shift);
@@ -74,7 +74,7 @@ std::string fma_target() { return HWY_DYNAMIC_DISPATCH(target_name)(); }
 
 double measure_fma_gflops(int32_t threads, double seconds) {
   using Clock = std::chrono::steady_clock;
-  constexpr int64_t kRounds = 20000;  // between two looks at the clock: a few hundred microseconds
+  constexpr int64_t kRounds = 20000;  // between two clock readings: a few hundred microseconds
   const auto run = HWY_DYNAMIC_DISPATCH(run_fma);
   const auto workers = static_cast<size_t>(std::max(1, threads));
   struct Share {
@@ -86,7 +86,7 @@ double measure_fma_gflops(int32_t threads, double seconds) {
   std::atomic<size_t> ready{0};
   const auto work = [&](size_t index) {
     Share share;
-    share.sink += run(kRounds, &share.flops);  // brings the clock of the core up
+    share.sink += run(kRounds, &share.flops);  // raises the clock frequency of the core
     share.flops = 0;
     ready.fetch_add(1);
     while (ready.load() < workers) std::this_thread::yield();

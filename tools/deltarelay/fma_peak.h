@@ -1,4 +1,4 @@
-// What the machine could do at best: fp32 multiply-adds on registers alone, with the widest vectors it has.
+// Peak rate of the machine: fp32 multiply-adds on registers only, with its widest vectors.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -1,4 +1,4 @@
-// How long a call takes on the GPU: graphs of it, replayed on inputs that take turns.
+// Times a call on the GPU: replays graphs of the call on alternating inputs.
 #include <algorithm>
 #include <chrono>
 #include <memory>
@@ -15,20 +15,20 @@ namespace gpu = check::gpu;
 
 constexpr int kSlices = 12;
 constexpr double kWarmUpSeconds = 0.1;  // clocks rise under load
-constexpr int64_t kMostReplays = 200;   // of one slice; their launches fit the driver's queue
+constexpr int64_t kMostReplays = 200;   // per slice; their launches fit the driver's queue
 constexpr int64_t kLeastReplays = 4;
-constexpr int64_t kMostSets = 64;      // tiny calls stay below three times the cache; their time is the launch anyway
-constexpr int64_t kCacheMultiple = 3;  // sets together are so many times the L2 cache
+constexpr int64_t kMostSets = 64;  // tiny calls stay below three times the cache; launch overhead dominates them anyway
+constexpr int64_t kCacheMultiple = 3;  // all sets together, in multiples of the L2 cache
 constexpr int kHostCalls = 200;
 constexpr double kHostSeconds = 0.2;
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
-// One graph for each set of tensors: a replay finds none of its inputs in the cache.
+// One graph per set of tensors, so that a replay finds none of its inputs in the cache.
 class Replays {
  public:
   Replays(const cases::Case& c, const std::vector<gpu::DeviceTensors*>& sets, const gpu::Stream& stream) : run_(c) {
-    // Eagerly once: what a first call loads is no part of a graph.
+    // One eager call first: what a first call loads must not be part of a graph.
     run_.execute(sets[0]->tensors(), stream);
     stream.synchronize();
     for (const gpu::DeviceTensors* set : sets)
@@ -38,7 +38,7 @@ class Replays {
   check::PlannedRun& run() { return run_; }
   const std::vector<gpu::Graph>& graphs() const { return graphs_; }
 
-  // What is timed is what was checked: a replay leaves the bits of a call.
+  // Checks that a replay gives the same bits as the checked call.
   void require_same_bits(gpu::DeviceTensors& set, const gpu::Stream& stream) {
     set.poison();
     run_.execute(set.tensors(), stream);
@@ -51,7 +51,7 @@ class Replays {
       throw check::RunError(DR_INTERNAL, "graph: a replay left other bits than the call it was captured from");
   }
 
-  // So many replays as take about `seconds`, in whole rounds over the sets: the next round finds the first set as cold as ever.
+  // Number of replays that take about `seconds`, in whole rounds over the sets, so that every set is cold again.
   int64_t replays_in(double seconds, const gpu::Stream& stream) const {
     const double one = percentile(gpu::time_replays(stream, graphs_, whole_rounds(kLeastReplays)), 0.5);
     const double count = 1e3 * seconds / std::max(one, 1e-3);
@@ -98,7 +98,7 @@ TimedInputs::TimedInputs(check::Trial& trial) : trial_(trial) {
   sets_.push_back(&first);
   for (int64_t i = 1; i < num_sets; ++i) {
     others_.push_back(std::make_unique<gpu::DeviceTensors>(first));
-    // Where only the CPU can make others, or they were given, the values stay the same.
+    // If only the CPU can draw other values, or the values were given, they stay the same.
     if (trial.drawn()) others_.back()->generate(c.seed + static_cast<uint64_t>(i));
     sets_.push_back(others_.back().get());
   }

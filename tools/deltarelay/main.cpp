@@ -12,7 +12,7 @@
 namespace deltarelay::command {
 namespace {
 
-// An extended regular expression of POSIX, found anywhere in a text.
+// A POSIX extended regular expression that may match anywhere in a text.
 class Pattern {
  public:
   explicit Pattern(const std::string& text) {

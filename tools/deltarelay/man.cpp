@@ -1,4 +1,4 @@
-// The manual page, deltarelay.1: what the options say of themselves, as troff.
+// The manual page deltarelay.1, generated as troff from the options.
 #include <algorithm>
 #include <cstdio>
 
@@ -12,7 +12,7 @@ std::string escape(const std::string& text) {
   std::string out;
   bool line_begins = true;
   for (const char c : text) {
-    if (line_begins && (c == '.' || c == '\'')) out += "\\&";  // would be a request
+    if (line_begins && (c == '.' || c == '\'')) out += "\\&";  // otherwise troff reads a request
     if (c == '\\') {
       out += "\\e";
     } else if (c == '-') {

@@ -20,7 +20,7 @@ constexpr int64_t kMostWidth = 1 << 12;
   throw UsageError(what + ": expected " + expected + ", found " + found);
 }
 
-// Words that contradict the file, or that say what is to be drawn.
+// Words that contradict the file or describe what to draw.
 const std::set<std::string> kFromFile = {
     "hqk",     "hv",   "dk",   "dv",   "seqs", "batch", "tail", "offsets",     "bound",           "g", "b", "a-log",
     "dt-bias", "fp32", "bf16", "fp16", "keys", "seed",  "mask", "checkpoints", "checkpoint-state"};
@@ -45,7 +45,7 @@ cases::Case parse_words(const std::string& rule, const std::vector<std::string>&
   return c;
 }
 
-// A shape by what its axes are: "[T, HQK, DK]".
+// Checks a shape; `axes` names its axes: "[T, HQK, DK]".
 void require_shape(const Array& array, const std::vector<int64_t>& shape, const char* axes) {
   if (array.shape != shape) fail(array.name, std::string(axes) + " = " + shape_text(shape), shape_text(array.shape));
 }
@@ -214,7 +214,7 @@ int64_t OwnData::row_of(int64_t sequence, int64_t t, int64_t head, int64_t heads
 
 namespace {
 
-// Every row of a tensor of tokens: sequence, token in it, head.
+// Calls body for every row of a tensor of tokens: sequence, token in the sequence, head.
 template <class Body>
 void for_each_row(const cases::Case& c, int64_t heads, const Body& body) {
   for (int64_t n = 0; n < c.num_seqs(); ++n)
@@ -252,7 +252,7 @@ std::vector<Array> OwnData::results(check::TensorSet& tensors, std::vector<std::
   std::vector<Array> all;
   const auto add = [&](const char* name, int32_t dtype, std::vector<int64_t> shape) -> std::byte* {
     const int64_t bytes = arrays::count_of(shape) * check::bytes_of(dtype);
-    memory.emplace_back(static_cast<size_t>(bytes));  // zeros, as rows behind the last offset are
+    memory.emplace_back(static_cast<size_t>(bytes));  // zeros, like rows after the last offset
     all.push_back({name, dtype, cases::dtype_name(dtype), std::move(shape), memory.back()});
     return memory.back().data();
   };

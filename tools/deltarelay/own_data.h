@@ -1,4 +1,4 @@
-// A caller's own arrays as a case: shapes, types and lengths from a file, words on how it is to be done from the command line.
+// A user's arrays as a case: shapes, types and lengths come from a file, options from words of the command line.
 #pragma once
 #include <string>
 #include <vector>
@@ -11,15 +11,15 @@ namespace deltarelay::command {
 
 class OwnData {
  public:
-  // `words`: of a case, but for those that the file says. `bf16`: arrays of uint16 hold bits of bf16.
-  // Throws UsageError, cases::CaseError.
+  // `words`: words of a case, except those that the file determines. `bf16`: uint16 arrays hold bits of bf16. Throws
+  // UsageError, cases::CaseError.
   OwnData(const arrays::File& file, const std::string& rule, const std::vector<std::string>& words, bool bf16);
 
   const cases::Case& of() const { return case_; }
-  const std::vector<std::string>& unused() const { return unused_; }  // arrays that it does not look at
+  const std::vector<std::string>& unused() const { return unused_; }  // arrays that are not used
 
   void fill(check::TensorSet& tensors) const;
-  // o and final, as the input lies in its file. They point into `memory`.
+  // o and final in the layout of the input file. They point into `memory`.
   std::vector<arrays::Array> results(check::TensorSet& tensors, std::vector<std::vector<std::byte>>& memory) const;
 
  private:
@@ -39,7 +39,7 @@ class OwnData {
   std::vector<std::string> unused_;
   cases::Case case_;
   std::vector<int64_t> offsets_;
-  int64_t rows_ = 0;  // of tokens in a sequence (batched) or in all
+  int64_t rows_ = 0;  // tokens of one sequence (batched) or of all sequences
   const arrays::Array *q_ = nullptr, *k_ = nullptr, *v_ = nullptr, *g_ = nullptr, *beta_ = nullptr, *a_log_ = nullptr,
                       *dt_bias_ = nullptr, *initial_ = nullptr;
 };

@@ -1,4 +1,4 @@
-// A forward on the caller's own tensors: read, run, held against the reference, timed, written.
+// Runs a forward on the user's tensors: reads, runs, compares with the reference, times, writes.
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -29,7 +29,7 @@ struct Settings {
   double seconds = 0.5;
 };
 
-// Draws the bar again while something runs that does not report: reading a file, the reference.
+// Redraws the progress bar during work that reports nothing: reading a file, the reference.
 class Watched {
  public:
   Watched() : thread_([this] { watch(); }) {}
@@ -69,14 +69,14 @@ class Watched {
   std::thread thread_;
 };
 
-// Nobody knows how hard these values are, so what counts as wrong is an error above what the hardest may have.
+// The values are unknown, so an error counts as wrong only above the tolerance of hostile data.
 cases::Case judged_as_hostile(cases::Case c) {
   c.keys = cases::KeyProfile::kCorrelated;
   c.gate_profile = cases::GateProfile::kZero;
   return c;
 }
 
-// The case as a line, without the range of gates that would have been drawn.
+// The case as a line, without the gate range that a drawn case would have.
 std::string line_of(const cases::Case& c) {
   std::string line = cases::print(c);
   const std::string drawn = ":-5,0";

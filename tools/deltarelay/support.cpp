@@ -12,7 +12,8 @@ namespace {
 
 using nlohmann::json;
 
-// What is asked of every backend: words added to "<rule> <data type>", so each entry is a case that can be run by hand.
+// One question to every backend: words that are added to "<rule> <data type>". Each entry is a case that can be run by
+// hand.
 struct Feature {
   const char* name;
   const char* words;
@@ -54,7 +55,8 @@ struct Answer {
   std::string reason;
 };
 
-// Where a backend is asked: on this machine, or, when it takes nothing here, on the first device of the table where it does.
+// Device on which a backend is asked: this machine, or else the first device of the table where the backend accepts
+// something.
 std::string place_of(int32_t backend) {
   const auto takes = [backend](const std::string& words) {
     const cases::Request request(cases::parse("kda bf16 " + std::string(kBase) + words));
@@ -81,7 +83,7 @@ Answer ask(int32_t backend, const char* rule, const char* type, const Feature& f
   return {status, status == DR_SUCCESS ? "" : dr_last_error()};
 }
 
-// Data types that a backend takes, in words: "fp32 bf16 fp16", "all", "-".
+// Data types that a backend accepts, in words: "fp32 bf16 fp16", "all", "-".
 std::string types_of(int32_t backend, const char* rule, const Feature& feature) {
   std::string types;
   size_t count = 0;
@@ -136,7 +138,7 @@ struct Column {
   }
 };
 
-// Backends that take something; one that takes nothing would only be a column of dashes.
+// Backends that accept something. Others would only be a column of dashes.
 std::vector<Column> columns() {
   std::vector<Column> all;
   for (int32_t backend = 0; backend < dr_backend_count(); ++backend) {

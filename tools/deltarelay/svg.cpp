@@ -64,7 +64,7 @@ std::string style() {
 }
 }  // namespace
 
-// The label of a tick: round numbers without the zeros that other durations keep.
+// Label of a tick: round numbers without trailing zeros.
 std::string tick_label(double ns) {
   if (ns == 0) return "0";
   std::array<char, 32> text{};
@@ -98,7 +98,7 @@ std::string document(double height, const std::string& title, const std::string&
 }
 
 std::string case_at(double x, double y, const std::string& case_line) {
-  // The line may be long; a monospaced character is about 0.602 of its size wide.
+  // The line may be too long. A monospaced character is about 0.602 of its size wide.
   constexpr double kCharacter = 12.5 * 0.602;
   const auto fits = static_cast<size_t>((kWidth - 2 * x) / kCharacter);
   return text_at(x, y, "case", case_line.size() > fits ? case_line.substr(0, fits - 3) + "..." : case_line);

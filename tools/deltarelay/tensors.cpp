@@ -76,7 +76,7 @@ std::string axes_of(const TensorEntry& entry) {
   return "[" + text + "]";
 }
 
-// Strides and a promise of alignment are for what has a description in the problem.
+// Name of the problem's description of the tensor, which gives strides and alignment; empty if there is none.
 std::string placed_by(const TensorEntry& entry) {
   if (entry.kind == TensorKind::kRows) return std::string("layout_") + entry.name;
   return entry.kind == TensorKind::kPool ? entry.name : "contiguous";

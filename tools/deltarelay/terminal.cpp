@@ -19,7 +19,7 @@ std::string coloured(const char* code, const std::string& text) {
   return colours ? "\033[" + std::string(code) + "m" + text + "\033[0m" : text;
 }
 
-// Columns on a screen: bytes that begin a UTF-8 character.
+// Width on a screen: counts bytes that begin a UTF-8 character.
 size_t columns_of(const std::string& text) {
   return static_cast<size_t>(
       std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));

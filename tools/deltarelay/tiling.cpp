@@ -18,10 +18,11 @@ constexpr const char* kBackend = "cuda-sm80";
 constexpr const char* kRules[] = {"kda", "gdn"};
 constexpr const char* kTypes[] = {"bf16", "fp16", "fp32"};
 constexpr int kWidths[] = {64, 96, 128, 192, 256};
-// With more value columns than a narrow tile has, the wider one is taken where there is one.
+// If there are more value columns than a narrow tile has, the wide tile is used if it exists.
 constexpr int kColumns[] = {128, 64};
 
-// The CTAs that serve a rule, data type and width on a device, read off plans: one, or one with wide and one with narrow tiles.
+// The CTAs for a rule, data type and width on a device, from plans: one kind, or one with wide and one with narrow
+// tiles.
 std::vector<json> ctas_of(const dr_device& device, const std::string& rule, const std::string& type, int width) {
   std::vector<json> all;
   for (const int columns : kColumns) {
@@ -47,7 +48,7 @@ json tilings_of(const dr_device& device) {
   return rows;
 }
 
-// GPUs of the table, or those that are named. GPUs of this machine have to be named: the table is the same everywhere.
+// GPUs of the table, or the named ones. GPUs of this machine must be named, so the table is the same everywhere.
 std::vector<dr_device> devices_named(const std::vector<std::string>& names) {
   std::vector<dr_device> devices;
   for (const std::string& name : names) {
@@ -67,7 +68,7 @@ std::vector<dr_device> devices_named(const std::vector<std::string>& names) {
 
 std::string text_of(const json& number) { return std::to_string(number.get<int64_t>()); }
 
-// One row for all devices: their shared memory is all that makes a difference, and only to the number of CTAs.
+// One row for all devices: they differ only in shared memory, which changes only the number of CTAs.
 Table tiling_table(const std::vector<dr_device>& devices) {
   std::set<int64_t> sizes;
   for (const dr_device& device : devices) sizes.insert(device.l1_bytes);
@@ -83,7 +84,7 @@ Table tiling_table(const std::vector<dr_device>& devices) {
   Table table(std::move(header), 2);
   for (size_t i = 0; i < tables[0].size(); ++i) {
     const json& row = tables[0][i];
-    if (row["dtype"] == "fp16") continue;  // as bf16
+    if (row["dtype"] == "fp16") continue;  // the same as bf16
     std::vector<std::string> cells = {row["rule"], row["dtype"] == "bf16" ? "16 bit" : "fp32"};
     for (const char* field : {"width", "value_columns", "chunk", "threads", "stages"})
       cells.push_back(text_of(row[field]));
@@ -128,7 +129,7 @@ void print_tables(const std::vector<dr_device>& devices, bool markdown) {
   }
   std::printf("%s\n%s\n", bold("CTAs of the portable kernels, and how many a multiprocessor runs at once").c_str(),
               tiling.text().c_str());
-  std::printf("%s\n%s", bold("what the planner reckons with: a chunk of one head at DK = DV = 128, 16 bit").c_str(),
+  std::printf("%s\n%s", bold("what the planner assumes: a chunk of one head at DK = DV = 128, 16 bit").c_str(),
               costs.text().c_str());
 }
 
@@ -141,10 +142,11 @@ void add_tiling(Command app, int& exit_code) {
     bool markdown = false;
   };
   Command command = app.add_subcommand(
-      "tiling", "How the portable GPU kernels are cut for each device, and what the planner reckons");
+      "tiling", "How the portable GPU kernels are tiled for each device, and the costs that the planner assumes");
   command.footer(
-      "Columns: CTAs by registers is what a multiprocessor has registers for, CTAs in a size what it runs at once with "
-      "so much shared memory.\n"
+      "Columns: 'CTAs by registers' is the number of CTAs that the registers of a multiprocessor allow; 'CTAs in' a "
+      "size is "
+      "the number that runs at once with this much shared memory.\n"
       "Example:\n  deltarelay tiling --device rtx4090");
   auto settings = std::make_shared<Settings>();
   command.add_option("--device", settings->devices, "Known devices, see `deltarelay info`; all GPU models without")

@@ -24,13 +24,13 @@ using svg::text_at;
 using svg::tick_label;
 using svg::tick_step;
 
-// Pixels of the page.
+// Sizes on the page in pixels.
 constexpr double kMargin = 28;
 constexpr double kLabelWidth = 64;  // names of units, left of a panel
 constexpr double kNoteWidth = 96;   // end of the schedule, right of a panel
 constexpr double kPlotLeft = kMargin + kLabelWidth;
 constexpr double kPlotWidth = kWidth - kPlotLeft - kMargin - kNoteWidth;
-constexpr double kPanelHeight = 330;  // of a machine with many units
+constexpr double kPanelHeight = 330;  // for a machine with many units
 constexpr double kMaxUnitHeight = 44;
 constexpr double kTitleHeight = 108;
 constexpr double kPanelTitle = 34;
@@ -55,9 +55,9 @@ struct Item {
 
 struct Schedule {
   std::vector<Item> items;
-  double prepare = 0;  // ns before the first item, all units busy
+  double prepare = 0;  // ns before the first item, with all units busy
   double end = 0;      // ns
-  double busy = 0;     // ns of all units in items, carry left out
+  double busy = 0;     // ns of all units in items, without carry
   double carry_begin = 0;
   double carry_end = 0;
   int64_t tiles = 1;     // value tiles of a head
@@ -96,7 +96,7 @@ Schedule read_schedule(const json& all, const char* name) {
   return schedule;
 }
 
-// Neighbours of the same work on one unit are drawn as one when they are too thin to be told apart.
+// Draws neighbouring items of the same work on one unit as one if they are too thin to distinguish.
 std::vector<Item> merge_thin(std::vector<Item> items, double ns_per_pixel) {
   std::stable_sort(items.begin(), items.end(),
                    [](const Item& a, const Item& b) { return a.unit != b.unit ? a.unit < b.unit : a.begin < b.begin; });
@@ -116,14 +116,14 @@ std::vector<Item> merge_thin(std::vector<Item> items, double ns_per_pixel) {
   return merged;
 }
 
-// Hue by sequence, lightness by segment: neighbours in time differ, and a sequence stays one colour.
+// Hue by sequence, lightness by segment: neighbours in time differ, and a sequence keeps its colour.
 std::string fill_of(int64_t sequence, int64_t segment) {
   constexpr std::array<int, 10> kHues = {214, 28, 152, 342, 268, 48, 188, 4, 92, 308};
   constexpr std::array<int, 4> kLightness = {40, 57, 48, 65};
   const int hue = kHues[static_cast<size_t>(sequence) % kHues.size()];
   const int saturation = 62 - 12 * static_cast<int>((static_cast<size_t>(sequence) / kHues.size()) % 3);
   const int lightness = kLightness[static_cast<size_t>(segment) % kLightness.size()];
-  // HSL to RGB by hand: not every viewer of SVG knows hsl().
+  // HSL to RGB by hand, because not every SVG viewer supports hsl().
   const double l = lightness / 100.0;
   const double amplitude = saturation / 100.0 * std::min(l, 1 - l);
   const auto channel = [&](int n) {
@@ -147,7 +147,7 @@ class Picture {
     relayed_ = plan.value("relay_shares", 0) > 0;
     end_ = std::max({split_.end, unsplit_.end, 1.0});
     tiles_ = std::max(split_.tiles, unsplit_.tiles);
-    // Many units share a panel of fixed height; few get rows that can carry a label.
+    // Many units share a panel of fixed height. Few units get rows that are high enough for a label.
     unit_height_ = std::min(kMaxUnitHeight, kPanelHeight / static_cast<double>(units_));
   }
 
@@ -166,7 +166,7 @@ class Picture {
   }
 
  private:
-  // Of a plan that hands rows on parts of them look like segments.
+  // In a plan that hands rows on, parts of rows look like segments.
   bool compares() const { return cut() || relayed_; }
   std::string other_way() const { return relayed_ ? "in rounds" : "unsplit"; }
   bool cut() const {
@@ -228,7 +228,7 @@ class Picture {
     }
   }
 
-  // The longest label that fits into a bar; empty when none does.
+  // The longest label that fits a bar; empty if none fits.
   std::string label_of(const Item& item, double width) const {
     const std::string segment = "seq " + std::to_string(item.sequence) + " seg " + std::to_string(item.segment);
     const std::string tile = tiles_ > 1 ? " tile " + std::to_string(item.tile) : "";
@@ -250,7 +250,7 @@ class Picture {
     const double width = std::max(0.4, x_of(item.end) - x);
     const double height = std::max(0.8, unit_height_ - 2 * gap);
     const bool rounded = height > 10 && width > 8;
-    // A white seam would eat most of a thin row.
+    // A white seam would hide most of a thin row.
     const bool seam = height > 6 && width > 3;
     const std::string outline =
         std::string(seam ? " stroke=\"#ffffff\" stroke-width=\"0.6\"" : "") + (rounded ? " rx=\"2\"" : "");
@@ -262,7 +262,7 @@ class Picture {
     body_ += rect(x, y, width, height, "fill=\"" + fill_of(item.sequence, item.segment) + "\"" + outline);
     if (item.work == "summarize") body_ += rect(x, y, width, height, "fill=\"url(#hatch)\"" + outline);
     body_ += "</g>\n";
-    // What a wide bar is, in itself.
+    // Label inside a wide bar.
     if (height < 18) return;
     const std::string label = label_of(item, width);
     if (label.empty()) return;
@@ -270,7 +270,7 @@ class Picture {
     body_ += text_at(x + width / 2, y + height / 2 + 4, css, label, "middle");
   }
 
-  // A stage in which all units work together.
+  // Draws a stage in which all units work together.
   void draw_band(double top, double height, const std::string& stage, double begin, double end, const char* fill) {
     if (end <= begin) return;
     const double x = x_of(begin);
@@ -349,7 +349,7 @@ class Picture {
   std::string body_;
 };
 
-// A plan whose schedule is too long to list: its stages one after the other, and the call with nothing cut below them.
+// For a plan whose schedule is too long to list: draws its stages, and below them the call without cuts.
 std::string draw_stages(const json& plan, const std::string& case_line) {
   const double total = plan.value("predicted_ns", 0.0);
   const double unsplit = plan.value("unsplit_ns", 0.0);
@@ -392,7 +392,7 @@ std::string draw_timeline(const nlohmann::json& plan, const std::string& case_li
   if (plan.contains("schedule")) return Picture(plan, case_line).draw();
   if (!plan.at("problem").at("lengths_known").get<bool>())
     throw NothingToDraw(
-        "--svg: expected lengths that are known when the plan is made, found lengths=execute: until they come there is "
+        "--svg: expected lengths that are known when the plan is made, found lengths=execute: without lengths there is "
         "no "
         "schedule to draw");
   return draw_stages(plan, case_line);

@@ -14,7 +14,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kSlices = 12;
 constexpr double kFmaSeconds =
-    0.008;  // a burst: long against a time slice of the system, short against a slice of ours
+    0.008;  // length of a burst: long compared with a time slice of the system, short compared with one of ours
 constexpr double kWarmUpSeconds = 0.05;
 constexpr size_t kMinRuns = 5;
 constexpr size_t kMaxPlans = 200;
@@ -22,7 +22,7 @@ constexpr double kPlanSeconds = 0.05;
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
-// Runs for `seconds`, at least once; appends the milliseconds of every call.
+// Runs for `seconds`, at least once, and appends the milliseconds of every call.
 void run_for(double seconds, check::PlannedRun& run, const dr_tensors& tensors, std::vector<double>& ms) {
   const auto begin = Clock::now();
   do {
@@ -137,7 +137,7 @@ Timing time_case(const cases::Case& c, const TimedInputs& inputs, const TimingOp
   }
   timing.call = spread_of(calls);
   timing.unsplit = unsplit ? spread_of(whole_calls) : timing.call;
-  // A CPU plan is done by the caller's own thread and its helpers: the call is the work.
+  // A CPU plan runs on the caller's thread and its helpers, so the host time is the time of the call.
   timing.host_us = timing.call.median * 1e3;
   timing.fma_peak_gflops = percentile(peaks, 0.5);
   return timing;

@@ -1,4 +1,4 @@
-// How long a case takes: medians and spread, with what it is held against timed in between.
+// Times a case: medians and spread, interleaved with what it is compared with.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -21,15 +21,15 @@ struct Spread {  // milliseconds
 
 struct Timing {
   bool on_gpu = false;
-  Spread call;         // CPU: one dr_execute, from call to return; GPU: all its work there, replayed as a graph
-  Spread unsplit;      // the same case with segments=off; equals `call` when nothing is cut
-  double host_us = 0;  // median of one dr_execute from call to return, with nothing queued before it
+  Spread call;         // CPU: one dr_execute, from call to return; GPU: all its work, replayed as a graph
+  Spread unsplit;      // the same case with segments=off; equals `call` if nothing is cut
+  double host_us = 0;  // median of one dr_execute from call to return, with an empty queue
   double plan_us = 0;  // median of dr_plan_create
   // CPU only
-  double fma_peak_gflops = 0;  // median over the same stretch of time, same number of threads
+  double fma_peak_gflops = 0;  // median over the same time, with the same number of threads
   // GPU only
-  double back_to_back_ms = 0;  // one replay in a row of them, with no clock read between
-  int64_t input_sets = 0;      // sets of tensors that took turns, so that none is found in the L2 cache
+  double back_to_back_ms = 0;  // one replay in a series without events in between
+  int64_t input_sets = 0;      // alternating sets of tensors, so that none is in the L2 cache
   int64_t graph_nodes = 0;     // kernels and copies of one call
 
   std::string backend;
@@ -39,7 +39,7 @@ struct Timing {
   int32_t chunk = 0;
   int32_t threads = 0;
   int32_t value_tiles = 0;
-  int64_t segments = 0;  // most of one sequence
+  int64_t segments = 0;  // largest number of one sequence
   int64_t cut_sequences = 0;
   int64_t predicted_ns = 0;
   int64_t predicted_unsplit_ns = 0;
@@ -51,8 +51,8 @@ using ShowProgress = std::function<void(double share)>;
 // The case with every sequence whole.
 cases::Case unsplit_of(const cases::Case& c);
 
-// The tensors that a case is timed on: on the CPU those it was checked with, on a GPU several sets of them, so many that together
-// they are far larger than its cache.
+// The tensors on which a case is timed. On the CPU: those of the check. On a GPU: several sets that together are much
+// larger than the cache.
 class TimedInputs {
  public:
   explicit TimedInputs(check::Trial& trial);
@@ -61,7 +61,7 @@ class TimedInputs {
   TimedInputs& operator=(const TimedInputs&) = delete;
 
   const dr_tensors& host() const { return trial_.tensors().tensors(); }
-  const std::vector<check::gpu::DeviceTensors*>& sets() const { return sets_; }  // on a GPU, at least one
+  const std::vector<check::gpu::DeviceTensors*>& sets() const { return sets_; }  // GPU: at least one
 
  private:
   check::Trial& trial_;
@@ -70,21 +70,21 @@ class TimedInputs {
 };
 
 struct TimingOptions {
-  double min_seconds = 0.5;    // for each timed plan
-  bool beside_unsplit = true;  // the case with segments=off in turns with it, where something is cut
+  double min_seconds = 0.5;    // per timed plan
+  bool beside_unsplit = true;  // if something is cut, also time the case with segments=off, in turn
 };
 
-// Times a case that has been checked. Calls, unsplit calls and, on the CPU, bursts of FMAs take turns in slices, so that a slow
-// stretch of the machine falls on all of them alike. Throws check::RunError.
+// Times a case that has been checked. Calls, unsplit calls and, on the CPU, bursts of FMAs take turns in slices, so
+// that a slow period of the machine affects all of them alike. Throws check::RunError.
 Timing time_case(const cases::Case& c, const TimedInputs& inputs, const TimingOptions& options,
                  const ShowProgress& progress);
 
-// Bytes that have to move at least once.
+// Bytes that must move at least once.
 int64_t least_bytes(const cases::Case& c);
 
-// ---- for the two ways of timing (timing.cpp, gpu_timing.cpp) ----
+// ---- shared by timing.cpp and gpu_timing.cpp ----
 
-// What the plan says of itself, and how long it takes to make it.
+// Facts of the plan, and how long planning takes.
 Timing timing_of_plan(const cases::Case& c, const check::PlannedRun& run);
 double percentile(std::vector<double> values, double share);
 Spread spread_of(const std::vector<double>& ms);

@@ -17,7 +17,7 @@ struct Settings {
   bool skip_declined = false;
   bool quiet = false;
   bool hash = false;
-  bool compare = false;  // with a hash too
+  bool compare = false;  // with --hash, compare with the reference too
   check::CheckOptions check;
   check::RandomOptions random;
 
@@ -64,7 +64,7 @@ void print_failed(const cases::Case& c, const check::Outcome& outcome) {
   std::printf("      repeat: deltarelay verify \"%s\"\n", cases::print(c).c_str());
 }
 
-// One line for every case, so that those of two builds can be compared with diff. Reasons go to standard error.
+// Prints one line per case, so that diff can compare two builds. Reasons go to standard error.
 void print_hash(const cases::Case& c, const check::Outcome& outcome) {
   if (outcome.passed()) {
     std::printf("%016llx  %s\n", static_cast<unsigned long long>(outcome.hash), cases::print(c).c_str());
@@ -97,7 +97,7 @@ void count(const cases::Case& c, const check::Outcome& outcome, const Settings& 
   std::fflush(stdout);
 }
 
-// Every case once more for each instruction set of the cpu backend.
+// Repeats every case for each instruction set of the cpu backend.
 std::vector<cases::Case> for_every_isa(const std::vector<cases::Case>& all) {
   std::vector<cases::Case> more;
   for (int32_t i = 0; i < dr_isa_count(); ++i)

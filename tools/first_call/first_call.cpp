@@ -1,5 +1,5 @@
-// What the first call costs in a cold process: from loading the library to the first result on the GPU. A bare CUDA context is
-// made and timed before, so that it is no part of it.
+// Measures the cost of a first call in a cold process: from loading the library to the first result on the GPU. A CUDA
+// context is created and timed first, so it is not part of the cost.
 //
 //   deltarelay-first-call <libdeltarelay.so> kda|gdn      one line of JSON, milliseconds
 #include <cuda_runtime.h>
@@ -31,7 +31,7 @@ constexpr int64_t kTokens = 1024;
 constexpr int64_t kHeads = 8;
 constexpr int64_t kWidth = 128;
 
-// Device memory with bf16 numbers in [-1, 1), a function of the place.
+// Allocates device memory with bf16 numbers in [-1, 1) that depend on the position.
 void* make_bf16(int64_t count) {
   std::vector<uint16_t> values(static_cast<size_t>(count));
   uint32_t state = 12345;
@@ -48,7 +48,7 @@ void* make_bf16(int64_t count) {
   return data;
 }
 
-// The functions of the contract, looked up in the library that was loaded.
+// The functions of the API, looked up in the loaded library.
 class Library {
  public:
   explicit Library(const char* path) : handle_(dlopen(path, RTLD_NOW | RTLD_LOCAL)) {
@@ -70,7 +70,7 @@ class Library {
 
 #define DR_FIND(library, function) (library).find<decltype(&(function))>(#function)
 
-// At least one number of the output, all of them finite: the GPU has been at work.
+// Checks that the output has at least one nonzero number and only finite ones: the GPU has computed something.
 void require_result(const void* o, int64_t count) {
   std::vector<uint16_t> values(static_cast<size_t>(count));
   expect(cudaMemcpy(values.data(), o, values.size() * 2, cudaMemcpyDeviceToHost), "cudaMemcpy");
@@ -84,7 +84,7 @@ void require_result(const void* o, int64_t count) {
 
 void run(const char* path, bool kda) {
   const auto start = Clock::now();
-  expect(cudaFree(nullptr), "cudaFree");  // makes the context
+  expect(cudaFree(nullptr), "cudaFree");  // creates the context
   const double context = milliseconds_since(start);
 
   const int64_t rows = kTokens * kHeads;

@@ -1,4 +1,4 @@
-// Elementary functions on vectors, and what turns raw gates and betas into decays and write strengths.
+// Elementary functions on vectors, and the activations that turn raw gates and betas into decays and write strengths.
 #if defined(DELTARELAY_CPU_ACTIVATION_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef DELTARELAY_CPU_ACTIVATION_INL_H_
 #undef DELTARELAY_CPU_ACTIVATION_INL_H_
@@ -12,17 +12,17 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace deltarelay::cpu::HWY_NAMESPACE {
-namespace {  // internal linkage: several translation units compile this text with different instructions
+namespace {  // internal linkage: several translation units compile this file with different instructions
 namespace hn = hwy::HWY_NAMESPACE;
 
-// exp(x) = 2^n 2^r, n the integer nearest to x / ln 2. Relative error below 1e-7 (1 + |x|): what is left of x / ln 2 carries
-// its rounding, which matters less the smaller exp(x) is. Below -87.3, -inf included, exactly 0 (the true value is under
-// 2^-126, and a decay that small forgets). NaN stays NaN. Above 88 any number or NaN comes out: such gates are outside the
-// contract and must only not fault.
+// exp(x) = 2^n 2^r, with n the integer nearest to x / ln 2. The relative error is below 1e-7 (1 + |x|): r carries the
+// round-off of x / ln 2, which matters less as exp(x) gets smaller. Below -87.3, -inf included, the result is exactly 0
+// (the true value is under 2^-126, and a decay that small forgets). NaN stays NaN. Above 88 the result is any number or
+// NaN: such gates are outside the contract and must only not fault.
 template <int32_t kCount>
-HWY_INLINE void exp_of(Vec (&x)[kCount]) {  // several at once: one alone waits for its own chain of twelve operations
+HWY_INLINE void exp_of(Vec (&x)[kCount]) {  // several vectors, to hide the latency of a chain of twelve operations
   const F32 d;
-  // 2^r, |r| <= 1/2: the polynomial of degree 6 whose largest relative error is least, 1.9e-9.
+  // 2^r for |r| <= 1/2: the polynomial of degree 6 with the smallest maximal relative error, 1.9e-9.
   constexpr float kTerms[] = {
       1.53458124e-4f, 1.33999309e-3f, 9.61848907e-3f, 5.55032864e-2f, 2.40226462e-1f, 6.93147182e-1f, 1.0f};
   Vec n[kCount], r[kCount], p[kCount];
@@ -41,15 +41,15 @@ HWY_INLINE void exp_of(Vec (&x)[kCount]) {  // several at once: one alone waits 
   }
   DR_UNROLL
   for (int32_t i = 0; i < kCount; ++i) {
-#if HWY_TARGET <= HWY_AVX3  // one instruction scales by 2^n, and a NaN stays one
+#if HWY_TARGET <= HWY_AVX3  // one instruction scales by 2^n and keeps a NaN
     const Vec kept{_mm512_scalef_ps(p[i].raw, n[i].raw)};
 #else
     const hn::RebindToSigned<F32> di;
     const hn::RebindToUnsigned<F32> du;
-    // Unsigned, since lanes that are dropped below may wrap.
+    // Unsigned, because lanes that are dropped below may wrap.
     const auto exponent = hn::BitCast(du, hn::ShiftLeft<23>(hn::ConvertTo(di, n[i])));
     const auto scaled = hn::Add(hn::BitCast(du, p[i]), exponent);
-#if HWY_TARGET == HWY_NEON  // a NaN converts to 0 and keeps its bits
+#if HWY_TARGET == HWY_NEON  // a NaN converts to 0 and so keeps its bits
     const Vec kept = hn::BitCast(d, scaled);
 #else
     const Vec kept = hn::IfThenElse(hn::Eq(x[i], x[i]), hn::BitCast(d, scaled), x[i]);
@@ -65,14 +65,15 @@ HWY_INLINE Vec exp_of(Vec x) {
   return one[0];
 }
 
-HWY_INLINE Vec sigmoid_of(Vec x) {  // both halves in exp(-|x|) <= 1
+HWY_INLINE Vec sigmoid_of(Vec x) {  // both branches use exp(-|x|) <= 1
   const F32 d;
   const Vec e = exp_of(hn::Neg(hn::Abs(x)));
   const Vec top = hn::IfThenElse(hn::Lt(x, hn::Zero(d)), e, hn::Set(d, 1.0f));
   return hn::Div(top, hn::Add(e, hn::Set(d, 1.0f)));
 }
 
-// max(x, 0) + log(1 + e), e = exp(-|x|), with log(1 + e) = 2 atanh(s), s = e / (2 + e) <= 1/3: s^19 / 19 is below 1e-10.
+// max(x, 0) + log(1 + e), e = exp(-|x|), with log(1 + e) = 2 atanh(s), s = e / (2 + e) <= 1/3: s^19 / 19 is below
+// 1e-10.
 HWY_INLINE Vec softplus_of(Vec x) {
   const F32 d;
   const Vec e = exp_of(hn::Neg(hn::Abs(x)));
@@ -90,17 +91,17 @@ HWY_INLINE Vec softplus_of(Vec x) {
   return hn::MulAdd(hn::Set(d, 2.0f), p, hn::Max(x, hn::Zero(d)));
 }
 
-// What a head's gate needs besides its input.
+// Parameters of a head's gate.
 struct GateTerms {
   GateForm form;
   float factor;  // exp(a_log), or 1
   float lower_bound;
-  float floor;        // least log-decay promised; -infinity when none
+  float floor;        // smallest log-decay promised; -infinity if none
   float floor_decay;  // exp(floor)
   const float* bias;  // per channel, padded with zeros; nullptr: none
 };
 
-// Log-decay of a gate input, or the decay itself where that is what is given; before any floor.
+// Returns the log-decay of a gate input, or the decay itself for linear gates. Applies no floor.
 template <GateForm kForm>
 HWY_INLINE Vec raw_decay(const GateTerms& terms, Vec x, int32_t channel) {
   const F32 d;
@@ -110,21 +111,21 @@ HWY_INLINE Vec raw_decay(const GateTerms& terms, Vec x, int32_t channel) {
   return hn::Mul(hn::Set(d, terms.lower_bound), sigmoid_of(hn::Mul(x, hn::Set(d, terms.factor))));
 }
 
-// The same, not below the floor.
+// The same with the floor applied.
 template <GateForm kForm, bool kFloor>
 HWY_INLINE Vec log_decay(const GateTerms& terms, Vec x, int32_t channel) {
   const F32 d;
   const Vec raw = raw_decay<kForm>(terms, x, channel);
   if constexpr (!kFloor) return raw;
   const Vec floor = hn::Set(d, kForm == GateForm::kLinear ? terms.floor_decay : terms.floor);
-  return hn::IfThenElse(hn::Lt(raw, floor), floor, raw);  // compare and select: max may drop a NaN
+  return hn::IfThenElse(hn::Lt(raw, floor), floor, raw);  // compare and select, because max may drop a NaN
 }
 
-// Rows of gate inputs become rows of decays (possibly in place), and `whole` the decay over all of them.
+// Turns rows of gate inputs into rows of decays (possibly in place), and `whole` into the decay over all rows.
 //
-// Sums and products: the decay of a whole chunk multiplies the state over and over, so it is formed from the sum of its
-// logarithms, rounded once; a product of 16 rounded decays would repeat the same rounding error every chunk when the gate
-// is constant. Everything else is a product of decays, which needs no difference of large sums and no positive exponent.
+// The decay of a whole chunk multiplies the state again and again. So it is computed from the sum of logarithms and
+// rounded once: a product of 16 rounded decays would repeat the same rounding error in every chunk if the gate is
+// constant. All other decays are products of decays, which need no difference of large sums and no positive exponent.
 template <GateForm kForm, bool kFloor, class Number>
 HWY_INLINE void activate_form(const GateTerms terms, const Number* inputs, int64_t stride, int32_t tokens,
                               int32_t channels, float* rows, float* HWY_RESTRICT whole) {
@@ -153,7 +154,7 @@ HWY_INLINE void activate_form(const GateTerms terms, const Number* inputs, int64
     }
     if constexpr (kForm != GateForm::kLinear) hn::StoreU(exp_of(sum), d, whole + c);
   }
-  if constexpr (kForm == GateForm::kLinear) {  // given decays are multiplied in double and rounded once
+  if constexpr (kForm == GateForm::kLinear) {  // multiply given decays in double and round once
     for (int32_t c = 0; c < channels; ++c) {
       double product = 1.0;
       for (int32_t t = 0; t < tokens; ++t) product *= static_cast<double>(rows[t * channels + c]);
@@ -162,7 +163,8 @@ HWY_INLINE void activate_form(const GateTerms terms, const Number* inputs, int64
   }
 }
 
-// One gate a token (GDN), tokens in lanes: inputs[kChunk] become decays, and the decay over the first `tokens` is given back.
+// GDN: one gate per token, tokens in lanes. Turns inputs[kChunk] into decays and returns the decay over the first
+// `tokens`.
 template <GateForm kForm, bool kFloor>
 HWY_INLINE float activate_tokens_form(const GateTerms terms, const float* inputs, int32_t tokens, float* decays) {
   const F32 d;
@@ -191,7 +193,7 @@ HWY_INLINE float activate_tokens_form(const GateTerms terms, const float* inputs
 template <GateForm kForm, bool kFloor>
 struct GateKind {};
 
-// Calls body with the GateKind of `terms`.
+// Calls body with the GateForm and floor of `terms` as compile-time constants.
 template <class Body>
 HWY_INLINE auto with_gate_kind(const GateTerms& terms, const Body& body) {
   switch (terms.form) {

@@ -1,4 +1,5 @@
-// The cpu backend: rows and folds spread over workers. Which worker runs what never changes a bit of the result.
+// The cpu backend: spreads rows and folds over workers. The assignment of work to workers never changes a bit of the
+// result.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -16,15 +17,15 @@ const Kernels& kernels_of(const Problem& problem, int32_t isa) {
   return available_isas()[static_cast<size_t>(isa)].kernels_for(problem);
 }
 
-// Tile `tile` of `tiles` over `panels` panels: near-equal, some may be empty.
+// Panels of tile `tile` if `tiles` tiles share `panels` panels: near-equal counts, some may be 0.
 PanelRange tile_range(int32_t panels, int32_t tiles, int32_t tile) {
   const int32_t first = static_cast<int32_t>(static_cast<int64_t>(panels) * tile / tiles);
   const int32_t last = static_cast<int32_t>(static_cast<int64_t>(panels) * (tile + 1) / tiles);
   return {first, last - first};
 }
 
-// Calls body(memory, worker, item) for items [0, count), each once, in the order of their numbers as workers come free;
-// `memory` is one Memory for each worker.
+// Calls body(memory, worker, item) once for each item in [0, count). Free workers take items in increasing order. Each
+// worker has its own Memory.
 struct NoMemory {};
 template <class Memory, class Body>
 void for_each(const StageArgs& args, Executor& executor, int64_t count, Body body) {
@@ -78,7 +79,7 @@ void run_rows(const StageArgs& args, const Row* rows, int64_t count, Executor& e
   const int32_t key_panels = panels_for(problem.dk, kernels.panel_columns);
   const int64_t tiles = args.tiling.value_tiles;
   const int64_t heads = problem.heads_v;
-  // Rows of one sequence come together, so a worker usually has the count of earlier checkpoints at hand.
+  // Rows of one sequence are neighbours, so a worker usually has the count of earlier checkpoints in its Memory.
   for_each<CheckpointRows>(
       args, executor, count * heads * tiles, [&](CheckpointRows& memory, int32_t worker, int64_t i) {
         const Row& row = rows[i / (heads * tiles)];
@@ -95,7 +96,7 @@ void run_folds(const StageArgs& args, const Fold* folds, int64_t count, Executor
   const Problem& problem = args.problem;
   const Kernels& kernels = kernels_of(problem, args.isa);
   const int32_t panels = panels_for(problem.dv, kernels.panel_columns);
-  // Columns fold independently: as many tiles as keep all workers busy.
+  // Columns fold independently, so there are as many tiles as keep all workers busy.
   const auto tiles = static_cast<int32_t>(std::min<int64_t>(panels, args.tiling.threads));
   const int64_t heads = problem.heads_v;
   for_each<NoMemory>(args, executor, count * heads * tiles, [&](NoMemory, int32_t worker, int64_t i) {
@@ -106,7 +107,7 @@ void run_folds(const StageArgs& args, const Fold* folds, int64_t count, Executor
   });
 }
 
-// An empty sequence is a row of no chunks: it enters with its initial state and leaves it as final.
+// An empty sequence is a row without chunks: its final state is its initial state.
 void finish(const StageArgs& args, Executor& executor) {
   const Problem& problem = args.problem;
   if (!problem.batched()) {
@@ -129,7 +130,7 @@ void finish(const StageArgs& args, Executor& executor) {
     if (args.sequences.length(n) != 0) return;
     const Row row{static_cast<int32_t>(n), 0, 0, Work::kEmit, -1, -1, -1};
     for (int32_t head = 0; head < problem.heads_v; ++head)
-      for (int32_t p = 0; p < all.count; ++p)  // panel by panel: scratch is sized for one tile
+      for (int32_t p = 0; p < all.count; ++p)  // one panel at a time: scratch is sized for one tile
         kernels.run_item(args, {row, head, {p, 1}, 0}, args.scratch + worker * args.scratch_bytes);
   });
 }

@@ -1,5 +1,5 @@
-// Kernels for bf16 data. This file alone is compiled for processors with native bf16 products (see CMakeLists.txt), so
-// nothing of it may run before bf16_target, which the caller's plain code guards, has asked the machine.
+// Kernels for bf16 data. Only this file is compiled for processors with native bf16 products (see CMakeLists.txt). No
+// function of this file may run before isa.cpp has checked the machine.
 #include "kernels/cpu/isa.h"
 
 #if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC) || defined(__AVX512BF16__)

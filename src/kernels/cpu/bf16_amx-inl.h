@@ -1,8 +1,10 @@
-// Products of bf16 numbers with AMX: a tile register of 16 x 16 sums gains (16 rows x 32) (32 x 16 columns) in one instruction.
+// Products of bf16 numbers with AMX: one instruction adds (16 rows x 32) (32 x 16 columns) to a tile register of 16 x
+// 16 sums.
 //
-// All eight registers have that one shape; four are sums, so that every operand that is loaded is used twice. A chunk has 16
-// tokens, half the depth of an instruction, so operands that are summed over tokens are padded with zeros: an instruction of half
-// the depth would take as long. A left operand is rows; a right one is [pair of the summed axis][column][2]; the state is rows.
+// All eight registers have this shape. Four hold sums, so that every loaded operand is used twice. A chunk has 16
+// tokens, half the depth of an instruction, so operands that are summed over tokens are padded with zeros: an
+// instruction of half the depth would take as long. A left operand is stored by rows, a right operand as [pair of the
+// summed axis][column][2], and the state by rows.
 #pragma once
 #include <atomic>
 
@@ -13,23 +15,23 @@ namespace deltarelay::cpu::HWY_NAMESPACE {
 namespace {
 
 struct AmxPanel {
-  static constexpr int32_t kTile = 16;   // rows of a register, and sums in one of them
-  static constexpr int32_t kDepth = 32;  // bf16 numbers in a row
+  static constexpr int32_t kTile = 16;   // rows of a register, and sums per row
+  static constexpr int32_t kDepth = 32;  // bf16 numbers per row
   static constexpr int32_t kChannelStep = kDepth;
-  static constexpr int32_t kTurnedTokens = kDepth;
+  static constexpr int32_t kTransposedTokens = kDepth;
   static constexpr bool kLeftIsRows = true;
-  static constexpr bool kAsks = true;
+  static constexpr bool kPrefetches = true;
   static constexpr bool kReadsAhead = true;
   static constexpr bool kOnePass = true;
   static_assert(kCols == 2 * kTile && kChunk == kTile);
 
-  // A thread's registers are its own, so every item sets and releases them.
+  // Tile registers belong to a thread, so every item configures and releases them.
   struct Session {
     Session() {
       alignas(64) uint8_t config[64] = {};
       config[0] = 1;
       for (int32_t tile = 0; tile < 8; ++tile) {
-        config[16 + 2 * tile] = 64;  // bytes of a row
+        config[16 + 2 * tile] = 64;  // bytes per row
         config[48 + tile] = kTile;
       }
       _tile_loadconfig(config);
@@ -41,7 +43,7 @@ struct AmxPanel {
     return static_cast<int64_t>(token) * channels + channel;
   }
 
-  // Four rows times factor[column]; `left` is the first row's place, rows `left_row` apart.
+  // Packs four rows times factor[column]. `left` points at the first row; rows are `left_row` apart.
   static HWY_INLINE void pack_left(const float* HWY_RESTRICT rows, int64_t stride, const float* HWY_RESTRICT factor,
                                    int32_t columns, int32_t left_row, uint16_t* HWY_RESTRICT left) {
     for (int32_t c = 0; c < columns; c += 16) {
@@ -53,8 +55,9 @@ struct AmxPanel {
     }
   }
 
-  // A chunk of rows [token][channel], turned: rows [channel][token].
-  static HWY_INLINE void pack_turned(const float* HWY_RESTRICT rows, int32_t channels, uint16_t* HWY_RESTRICT turned) {
+  // Transposes a chunk of rows, [token][channel] -> [channel][token].
+  static HWY_INLINE void pack_transposed(const float* HWY_RESTRICT rows, int32_t channels,
+                                         uint16_t* HWY_RESTRICT transposed) {
     int32_t c = 0;
     for (; c + kDepth <= channels; c += kDepth) {
       __m512i v[kChunk];
@@ -63,22 +66,22 @@ struct AmxPanel {
         const float* row = rows + t * channels + c;
         v[t] = as_bits(_mm512_cvtne2ps_pbh(_mm512_loadu_ps(row + 16), _mm512_loadu_ps(row)));
       }
-      turn(v);
-      store_turned(v, turned + c * kTurnedTokens);
+      transpose(v);
+      store_transposed(v, transposed + c * kTransposedTokens);
     }
     if (c == channels) return;
-    __m512i v[kChunk];  // 16 channels are left
+    __m512i v[kChunk];  // the last 16 channels
     DR_UNROLL
     for (int32_t t = 0; t < kChunk; ++t)
       v[t] = as_bits(_mm512_cvtne2ps_pbh(_mm512_setzero_ps(), _mm512_loadu_ps(rows + t * channels + c)));
-    turn(v);
-    store_turned(v, turned + c * kTurnedTokens);
+    transpose(v);
+    store_transposed(v, transposed + c * kTransposedTokens);
   }
 
-  // Bare rows are left operands as they are; keys turned by pairs of channels are the right operand of the scores and, with the
-  // pairs taken apart, the left operand of the update.
+  // Bare rows (without decay) are left operands as they are. Keys transposed by pairs of channels are the right operand
+  // of the scores. With the pairs taken apart they are the left operand of the state update.
   static HWY_INLINE void pack_bare(const uint16_t* k, const uint16_t* q, int32_t channels, uint16_t*, uint16_t*,
-                                   uint16_t* turned, Scores& scores) {
+                                   uint16_t* transposed, Scores& scores) {
     const int64_t row_bytes = int64_t{channels} * 2;
     _tile_zero(0);
     _tile_zero(1);
@@ -87,10 +90,10 @@ struct AmxPanel {
       __m512i v[kChunk];
       DR_UNROLL
       for (int32_t t = 0; t < kChunk; ++t) v[t] = _mm512_loadu_si512(k + t * channels + c);
-      turn(v);
+      transpose(v);
       DR_UNROLL
       for (int32_t pair = 0; pair < kDepth / 2; ++pair) _mm512_store_si512(pairs + pair * kChunk, v[pair]);
-      store_turned(v, turned + c * kTurnedTokens);
+      store_transposed(v, transposed + c * kTransposedTokens);
       memory_is_read();
       _tile_loadd(6, pairs, 64);
       _tile_loadd(4, k + c, row_bytes);
@@ -99,12 +102,12 @@ struct AmxPanel {
       _tile_dpbf16ps(1, 5, 6);
     }
     alignas(64) float qk[kChunk * kChunk];  // [row][column]
-    _tile_stored(0, scores.kk, 64);         // the same both ways
+    _tile_stored(0, scores.kk, 64);         // symmetric: [row][column] equals [column][row]
     _tile_stored(1, qk, 64);
     __m512i v[kChunk];
     DR_UNROLL
     for (int32_t i = 0; i < kChunk; ++i) v[i] = _mm512_load_si512(qk + i * kChunk);
-    turn(v);
+    transpose(v);
     DR_UNROLL
     for (int32_t j = 0; j < kChunk; ++j) _mm512_store_si512(scores.qk + j * kChunk, v[j]);
   }
@@ -123,8 +126,8 @@ struct AmxPanel {
     std::copy_n(state, channels * kCols, panel);
   }
 
-  // Keys and queries read the state together, a step of 32 channels at a time, so that other work can be done between the
-  // steps: sums stay in four registers. Rows past the end of a sequence are zeros and cost nothing extra.
+  // Products of keys and queries with the state, in steps of 32 channels. Sums stay in four registers, so other work
+  // can run between the steps. Rows past the end of a sequence are zeros and cost nothing extra.
   class Reading {
    public:
     HWY_INLINE Reading(const uint16_t* keys, const uint16_t* queries, const uint16_t* rounded, int32_t channels)
@@ -136,7 +139,7 @@ struct AmxPanel {
       _tile_zero(3);
     }
 
-    // Part `part` of `parts`, in order.
+    // Does part `part` of `parts`, in order.
     HWY_INLINE void read(int32_t part, int32_t parts) {
       const int64_t row_bytes = int64_t{channels_} * 2;
       const int32_t end = channels_ / kDepth * (part + 1) / parts * kDepth;
@@ -189,11 +192,11 @@ struct AmxPanel {
     }
   }
 
-  // The matrix unit is a step of 16 channels ahead of the vectors that add its products to the decayed state. A load waits for
-  // every earlier store with the same last 12 bits of address, so products lie as the state's channels do, modulo 4 KiB: the
-  // step that is being stored is then half a page away from the one that is being added.
+  // The matrix unit runs one step of 16 channels ahead of the vectors that add its products to the decayed state. A
+  // load waits for every earlier store whose address has the same last 12 bits. So products lie at the same offsets
+  // modulo 4 KiB as the state's channels: the step being stored is then half a page away from the step being added.
   template <class Meanwhile>
-  static HWY_INLINE void update_state(const float* decay, const uint16_t* turned, const uint16_t* values,
+  static HWY_INLINE void update_state(const float* decay, const uint16_t* transposed, const uint16_t* values,
                                       int32_t channels, int32_t, float* state, uint16_t* rounded,
                                       const Meanwhile& meanwhile) {
     constexpr int32_t kStep = kTile * kCols;
@@ -210,7 +213,7 @@ struct AmxPanel {
       if (c < channels) {
         _tile_zero(0);
         _tile_zero(1);
-        _tile_loadd(4, turned + c * kTurnedTokens, kTurnedBytes);
+        _tile_loadd(4, transposed + c * kTransposedTokens, kTransposedBytes);
         _tile_dpbf16ps(0, 4, 6);
         _tile_dpbf16ps(1, 4, 7);
         _tile_stored(0, even, kRowBytes);
@@ -221,7 +224,7 @@ struct AmxPanel {
       if (c == channels) break;
       _tile_zero(2);
       _tile_zero(3);
-      _tile_loadd(5, turned + (c + kTile) * kTurnedTokens, kTurnedBytes);
+      _tile_loadd(5, transposed + (c + kTile) * kTransposedTokens, kTransposedBytes);
       _tile_dpbf16ps(2, 5, 6);
       _tile_dpbf16ps(3, 5, 7);
       _tile_stored(2, odd, kRowBytes);
@@ -233,16 +236,16 @@ struct AmxPanel {
 
  private:
   static constexpr int32_t kRowBytes = kCols * 4;
-  static constexpr int32_t kPairBytes = kCols * 4;  // of a right operand
-  static constexpr int32_t kTurnedBytes = kTurnedTokens * 2;
+  static constexpr int32_t kPairBytes = kCols * 4;  // bytes per pair of a right operand
+  static constexpr int32_t kTransposedBytes = kTransposedTokens * 2;
 
-  // GCC's tile loads do not say that they read memory: without this, stores may be moved behind them.
+  // GCC's tile loads do not declare that they read memory. Without this fence, stores may move after them.
   static HWY_INLINE void memory_is_read() { std::atomic_signal_fence(std::memory_order_seq_cst); }
 
   static HWY_INLINE void store_half(__m256i v, uint16_t* to) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), v); }
 
-  // Places of 16-bit numbers in a vector, counted in bytes for the byte permutation: one instruction on processors with AMX,
-  // where the permutation of words takes two.
+  // Positions of 16-bit numbers in a vector, in bytes for the byte permutation. It is one instruction on processors
+  // with AMX; the permutation of words takes two.
   struct Places {
     alignas(64) uint8_t bytes[64];
     template <class Place>
@@ -257,20 +260,20 @@ struct AmxPanel {
     return _mm512_permutexvar_epi8(_mm512_load_si512(places.bytes), v);
   }
 
-  // Lanes {first[i], second[i]} as pairs of bf16.
+  // Stores lanes {first[i], second[i]} as pairs of bf16.
   static HWY_INLINE void store_pairs(__m512 first, __m512 second, uint16_t* to) {
     static constexpr Places kInterleave([](int32_t i) { return i / 2 + i % 2 * 16; });
     _mm512_storeu_si512(to, permute(kInterleave, as_bits(_mm512_cvtne2ps_pbh(second, first))));
   }
 
-  // Pairs of channels of 16 tokens, a vector a pair, to rows [channel][token].
-  static HWY_INLINE void store_turned(const __m512i (&pairs)[kChunk], uint16_t* turned) {
+  // Pairs of channels of 16 tokens, one vector per pair, to rows [channel][token].
+  static HWY_INLINE void store_transposed(const __m512i (&pairs)[kChunk], uint16_t* transposed) {
     static constexpr Places kApart([](int32_t i) { return i % 16 * 2 + i / 16; });
     DR_UNROLL
     for (int32_t pair = 0; pair < kChunk; ++pair) {
       const __m512i rows = permute(kApart, pairs[pair]);
-      store_half(_mm512_castsi512_si256(rows), turned + 2 * pair * kTurnedTokens);
-      store_half(_mm512_extracti64x4_epi64(rows, 1), turned + (2 * pair + 1) * kTurnedTokens);
+      store_half(_mm512_castsi512_si256(rows), transposed + 2 * pair * kTransposedTokens);
+      store_half(_mm512_extracti64x4_epi64(rows, 1), transposed + (2 * pair + 1) * kTransposedTokens);
     }
   }
 
@@ -281,7 +284,7 @@ struct AmxPanel {
                     right + r * kCols + 2 * half);
   }
 
-  // 16 channels of the state: decayed, plus products, and rounded.
+  // For 16 channels of the state: decays them, adds the products, and rounds a bf16 copy.
   static HWY_INLINE void add_products(const float* HWY_RESTRICT products, const float* HWY_RESTRICT decay,
                                       float* HWY_RESTRICT state, uint16_t* HWY_RESTRICT rounded) {
     for (int32_t c = 0; c < kTile; c += 2) {

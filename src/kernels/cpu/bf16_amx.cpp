@@ -1,4 +1,5 @@
-// Kernels for bf16 data with AMX. Compiled for processors that have it (see CMakeLists.txt); isa.cpp asks the machine first.
+// Kernels for bf16 data with AMX. Compiled for processors that have AMX (see CMakeLists.txt); isa.cpp checks the
+// machine before the first call.
 #include "kernels/cpu/isa.h"
 
 #if defined(__AMX_BF16__) && defined(__AVX512BF16__)

@@ -1,19 +1,20 @@
-// The bf16 engine: products of q, k, state and corrected values with the processor's bf16 instructions, operands rounded to
-// bf16 and sums kept in fp32; gates and the solve stay fp32. Numbers per token multiply the rows of products, not the operands,
-// so keys and queries that carry no decay of their own (GDN) are multiplied as they were given, without rounding.
+// The bf16 engine: bf16 instructions compute the products of q, k, state and V_new, with operands rounded to bf16 and
+// sums in fp32. Gates and the solve stay fp32. Factors per token multiply the rows of products, not the operands. So
+// keys and queries without a decay of their own (GDN) enter the products as the caller gave them, without rounding.
 //
 // `Panel` is one family of instructions:
-//   kChannelStep, kTurnedTokens     multiples to which channels and tokens of operands are padded with zeros
-//   kAsks                           the engine asks for the next chunk's rows
-//   kReadsAhead                     Reading reads the state of a panel in parts, between the steps of the panel before
-//   kOnePass                        vectors of rows go to left operands straight from the pass that makes them: needs kLeftIsRows
-//   kLeftIsRows                     a left operand is rows [token][channel], so bare rows are copied straight there
-//   Session                         held while an item is walked
-//   pack_left                       four rows of fp32 numbers times factor[channel] into a left operand
-//   pack_turned                     a chunk of fp32 rows, turned, as the left operand of the update
-//   pack_bare                       left operands and scores of a chunk of bf16 rows, [token][channel] each
-//   enter, leave                    the state of a panel, from and to rows
-//   read_state, round_values, update_state     the products of a chunk; the last calls meanwhile() now and then if it kAsks
+//   kChannelStep, kTransposedTokens  multiples to which channels and tokens of operands are padded with zeros
+//   kPrefetches                      the engine prefetches the rows of the next chunk
+//   kReadsAhead                      Reading multiplies with the state of a panel between steps of the panel before
+//   kOnePass                         one_pass writes rows directly to left operands; needs kLeftIsRows
+//   kLeftIsRows                      a left operand is rows [token][channel], so bare rows are copied directly
+//   Session                          held while an item is walked
+//   pack_left                        packs four rows of fp32 numbers times factor[channel] into a left operand
+//   pack_transposed                  transposes a chunk of fp32 rows into the left operand of the update
+//   pack_bare                        left operands and scores of a chunk of bf16 rows, [token][channel] each
+//   enter, leave                     load and store the state of a panel from and to rows
+//   read_state, round_values, update_state
+//                                    the products of a chunk; with kPrefetches, update_state calls meanwhile() in between
 #pragma once
 #include "kernels/cpu/walk-inl.h"
 
@@ -25,7 +26,7 @@ template <class Panel>
 class Bf16Engine {
  public:
   using Value = uint16_t;
-  static constexpr bool kAsks = Panel::kAsks;
+  static constexpr bool kPrefetches = Panel::kPrefetches;
   static constexpr bool kOnePass = Panel::kOnePass;
   static constexpr bool kWritesBf16 = kCols * sizeof(uint16_t) >= 64;
 
@@ -39,8 +40,8 @@ class Bf16Engine {
         decay_(carver.take(Panel::decay_floats(wide_))),
         keys_(carver.take<uint16_t>(kChunk * int64_t{wide_})),
         queries_(carver.take<uint16_t>(kChunk * int64_t{wide_})),
-        turned_(carver.take<uint16_t>(Panel::kTurnedTokens * int64_t{wide_})),
-        values_(carver.take<uint16_t>(Panel::kTurnedTokens * int64_t{kCols})),
+        transposed_(carver.take<uint16_t>(Panel::kTransposedTokens * int64_t{wide_})),
+        values_(carver.take<uint16_t>(Panel::kTransposedTokens * int64_t{kCols})),
         bare_k_(Panel::kLeftIsRows ? keys_ : carver.take<uint16_t>(kChunk * int64_t{wide_})),
         bare_q_(Panel::kLeftIsRows ? queries_ : carver.take<uint16_t>(kChunk * int64_t{wide_})) {}
 
@@ -51,12 +52,12 @@ class Bf16Engine {
       std::fill(state_ + at + used, state_ + at + panel_numbers(), 0.0f);
       std::fill(rounded_ + at + used, rounded_ + at + panel_numbers(), uint16_t{0});
     }
-    // What is not written again is padding.
+    // Padding is zeroed once and never written again.
     std::fill(decay_, decay_ + Panel::decay_floats(wide_), 0.0f);
     std::fill(keys_, keys_ + kChunk * wide_, uint16_t{0});
     std::fill(queries_, queries_ + kChunk * wide_, uint16_t{0});
-    std::fill(turned_, turned_ + Panel::kTurnedTokens * wide_, uint16_t{0});
-    std::fill(values_, values_ + Panel::kTurnedTokens * kCols, uint16_t{0});
+    std::fill(transposed_, transposed_ + Panel::kTransposedTokens * wide_, uint16_t{0});
+    std::fill(values_, values_ + Panel::kTransposedTokens * kCols, uint16_t{0});
   }
 
   void leave(float* panels) {
@@ -72,21 +73,21 @@ class Bf16Engine {
       std::copy_n(factors.minus_beta_k, kChunk, scales_.keys);
       std::copy_n(factors.q, kChunk, scales_.queries);
       std::copy_n(factors.k, kChunk, scales_.to_end);
-      Panel::pack_turned(s.operands.to_end, channels_, turned_);
+      Panel::pack_transposed(s.operands.k_to_end, channels_, transposed_);
     } else {
       prepare_bare(in, gate, shape, s.operands);
     }
-    Panel::pack_decay(s.operands.decay, channels_, decay_);
+    Panel::pack_decay(s.operands.decay_chunk, channels_, decay_);
   }
 
   HWY_INLINE void keys(const float* rows, int64_t stride, const float* factor, const float*, int32_t token,
                        int32_t channel, int32_t width) const {
-    if constexpr (kAsks) ahead_->ask(kAskedWithRows);
+    if constexpr (kPrefetches) ahead_->prefetch(kPrefetchedWithRows);
     Panel::pack_left(rows, stride, factor, width, wide_, keys_ + Panel::place(token, channel, wide_));
   }
   HWY_INLINE void queries(const float* rows, int64_t stride, const float* factor, const float*, int32_t token,
                           int32_t channel, int32_t width) const {
-    if constexpr (kAsks) ahead_->ask(kAskedWithRows);
+    if constexpr (kPrefetches) ahead_->prefetch(kPrefetchedWithRows);
     Panel::pack_left(rows, stride, factor, width, wide_, queries_ + Panel::place(token, channel, wide_));
   }
 
@@ -95,7 +96,7 @@ class Bf16Engine {
     return {keys_ + at, queries_ + at, wide_};
   }
   HWY_INLINE void meanwhile() const {
-    if constexpr (kAsks) ahead_->ask(kAskedWithRows);
+    if constexpr (kPrefetches) ahead_->prefetch(kPrefetchedWithRows);
   }
 
   HWY_INLINE void advance(int32_t p, int32_t tokens, const uint16_t* HWY_RESTRICT values, int64_t value_stride,
@@ -104,18 +105,18 @@ class Bf16Engine {
     float* HWY_RESTRICT state = state_ + p * panel_numbers();
     uint16_t* HWY_RESTRICT rounded = rounded_ + p * panel_numbers();
     const int32_t row_tiles = (tokens + kRows - 1) / kRows;
-    alignas(64) float x[kChunk * kCols];
+    alignas(64) float v_new[kChunk * kCols];
     const uint16_t* queries = outputs.wanted() ? queries_ : nullptr;
-    // What the matrix unit reads for the next panel is under way while vectors solve this one.
+    // While vectors solve this panel, the matrix unit already multiplies with the state of the next panel.
     const bool ahead_of_next = Panel::kReadsAhead && p + 1 < panels_;
     float *read_keys = read_keys_[p % 2], *read_queries = read_queries_[p % 2];
     if (!Panel::kReadsAhead || p == 0)
       Panel::read_state(keys_, queries, rounded, wide_, tokens, read_keys, read_queries);
     typename Panel::Reading reading(keys_, queries, rounded + panel_numbers(), wide_);
     const int32_t places = 2 * row_tiles + 2 * (wide_ / Panel::kChannelStep);
-    const int32_t asked = kAsks ? (ahead.left() + (panels_ - p) * places - 1) / ((panels_ - p) * places) : 0;
+    const int32_t prefetched = kPrefetches ? (ahead.left() + (panels_ - p) * places - 1) / ((panels_ - p) * places) : 0;
     const auto meanwhile = [&]() HWY_ATTR {
-      if constexpr (kAsks) ahead.ask(asked);
+      if constexpr (kPrefetches) ahead.prefetch(prefetched);
     };
     Tile tile;
     for (int32_t t = 0; t < row_tiles; ++t) {
@@ -123,19 +124,20 @@ class Bf16Engine {
       load(tile, read_keys + t * kRows * kCols, kCols);
       scale_rows(tile, scales_.keys + t * kRows);
       if (values != nullptr) add_scaled(tile, values + t * kRows * value_stride, value_stride, in.beta + t * kRows);
-      multiply(tile, in.solve + t * kChunk * kRows, kRows, x, t * kRows);
-      substitute(tile, in.solve + (t * kChunk + t * kRows) * kRows);
-      store(tile, x + t * kRows * kCols, kCols);
+      multiply(tile, in.minus_akk + t * kChunk * kRows, kRows, v_new, t * kRows);
+      substitute(tile, in.minus_akk + (t * kChunk + t * kRows) * kRows);
+      store(tile, v_new + t * kRows * kCols, kCols);
       if (ahead_of_next) reading.read(t, 2 * kRowTiles);
     }
-    std::fill(x + row_tiles * kRows * kCols, x + kChunk * kCols, 0.0f);
-    Panel::round_values(x, scales_.to_end, tokens, values_);
+    std::fill(v_new + row_tiles * kRows * kCols, v_new + kChunk * kCols, 0.0f);
+    Panel::round_values(v_new, scales_.to_end, tokens, values_);
     for (int32_t t = 0; t < row_tiles && outputs.wanted(); ++t) {
       meanwhile();
-      // What the chunk's own tokens add stays fp32: in short sequences it is all there is, and it is cheap.
+      // The products of the chunk's own tokens stay fp32: they are cheap, and in a short sequence they are the whole
+      // result.
       load(tile, read_queries + t * kRows * kCols, kCols);
       scale_rows(tile, scales_.queries + t * kRows);
-      multiply(tile, in.mix + t * kChunk * kRows, kRows, x, (t + 1) * kRows);
+      multiply(tile, in.aqk + t * kChunk * kRows, kRows, v_new, (t + 1) * kRows);
       if (outputs.half != nullptr)
         store_rounded(tile, outputs.half + t * kRows * outputs.stride, outputs.stride);
       else
@@ -146,16 +148,17 @@ class Bf16Engine {
       reading.read(0, 1);
       reading.store(read_keys_[(p + 1) % 2], read_queries_[(p + 1) % 2]);
     }
-    Panel::update_state(decay_, turned_, values_, wide_, tokens, state, rounded, meanwhile);
+    Panel::update_state(decay_, transposed_, values_, wide_, tokens, state, rounded, meanwhile);
   }
 
  private:
-  // Of the 80 rows of a chunk, with four rows of keys or queries: no more lines than miss buffers.
-  static constexpr int32_t kAskedWithRows = 4;
+  // Of the 80 rows of a chunk, prefetch this many with each four rows of keys or queries: no more lines than miss
+  // buffers.
+  static constexpr int32_t kPrefetchedWithRows = 4;
 
   int64_t panel_numbers() const { return int64_t{wide_} * kCols; }
 
-  // A chunk's rows as they are, zeros in padded channels and past its end.
+  // Copies a chunk's rows unchanged, with zeros in padded channels and past the end of the sequence.
   HWY_INLINE RowsOf<uint16_t> copy_rows(const void* base, int64_t stride, const ChunkShape& shape, uint16_t* to) const {
     const hn::ScalableTag<uint16_t> d;
     constexpr auto kStep = static_cast<int32_t>(hn::MaxLanes(d));
@@ -172,25 +175,25 @@ class Bf16Engine {
     return {to, wide_};
   }
 
-  // GDN's chunk: keys and queries stay bare, scores of them are exact products, and numbers per row do the rest.
+  // GDN: keys and queries stay without decay, their scores are exact products, and factors per row do the rest.
   HWY_NOINLINE void prepare_bare(const HeadInputs& in, const GateTerms& gate, const ChunkShape& shape,
                                  const ChunkOperands& out) {
     const auto k = copy_rows(in.k, in.layout_k, shape, bare_k_);
-    if constexpr (kAsks) ahead_->ask(kAskedWithRows);
+    if constexpr (kPrefetches) ahead_->prefetch(kPrefetchedWithRows);
     const auto q = copy_rows(in.q, in.layout_q, shape, bare_q_);
     RowFactors factors;
     row_factors(problem_, in, shape, k, q, out.beta, factors);
     alignas(64) float decay[kChunk];
-    token_decays(problem_, in, gate, shape, decay, out.decay);
+    token_decays(problem_, in, gate, shape, decay, out.decay_chunk);
     Scores scores;
-    Panel::pack_bare(k.base, q.base, wide_, keys_, queries_, turned_, scores);
-    if constexpr (kAsks) ahead_->ask(kAskedWithRows);
+    Panel::pack_bare(k.base, q.base, wide_, keys_, queries_, transposed_, scores);
+    if constexpr (kPrefetches) ahead_->prefetch(kPrefetchedWithRows);
     decay_scores(decay, scores);
     pack_scores(scores, factors, out);
     row_scales(factors, decay, scales_);
   }
 
-  // Row r of the tile plus scale[r] times row r of `rows`.
+  // Adds scale[r] times row r of `rows` to row r of the tile.
   static HWY_INLINE void add_scaled(Tile& tile, const uint16_t* HWY_RESTRICT rows, int64_t stride,
                                     const float* HWY_RESTRICT scale) {
     const F32 d;
@@ -211,19 +214,19 @@ class Bf16Engine {
   const Problem& problem_;
   int32_t panels_;
   int32_t channels_;
-  int32_t wide_;       // channels of operands
-  float* state_;       // [panel][channel][column] in the family's own order
-  uint16_t* rounded_;  // the state as right operands, [panel]
-  float* decay_;       // of the channels, as update_state reads it
-  uint16_t* keys_;     // left operand: k from the start
-  uint16_t* queries_;  // left operand: q from the start
-  uint16_t* turned_;   // left operand: k to the end, turned
-  uint16_t* values_;   // right operand: corrected values of one panel
-  uint16_t* bare_k_;   // [token][channel]
-  uint16_t* bare_q_;   // [token][channel]
+  int32_t wide_;          // padded channels of operands
+  float* state_;          // [panel][channel][column] in the order of the instruction family
+  uint16_t* rounded_;     // state as right operands, [panel]
+  float* decay_;          // decay_chunk, as update_state reads it
+  uint16_t* keys_;        // left operand: k_from_start
+  uint16_t* queries_;     // left operand: q_from_start
+  uint16_t* transposed_;  // left operand: k_to_end, transposed
+  uint16_t* values_;      // right operand: V_new of one panel
+  uint16_t* bare_k_;      // [token][channel]
+  uint16_t* bare_q_;      // [token][channel]
   RowsAhead* ahead_ = nullptr;
-  RowScales scales_;  // of what comes out of keys_ and queries_ and what goes into values_
-  alignas(64) float read_keys_[2][kChunk * kCols];  // what keys and queries read, of this panel and the next
+  RowScales scales_;                                // factors of the products of keys_ and queries_, and of values_
+  alignas(64) float read_keys_[2][kChunk * kCols];  // keys_ times the state, of this panel and the next
   alignas(64) float read_queries_[2][kChunk * kCols];
 };
 

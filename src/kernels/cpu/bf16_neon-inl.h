@@ -1,7 +1,8 @@
 // Products of bf16 numbers with BFMMLA: 2 x 2 fp32 accumulators += (2 rows x 4) (2 columns x 4)^T in one instruction.
 //
-// A register tile is 8 rows x 8 columns as 4 x 4 blocks [row pair][column pair], a block {r0c0, r0c1, r1c0, r1c1}. Operands
-// are [step][pair][2][4] with 4 numbers of the summed axis a step; left and right operand look alike.
+// A register tile is 8 rows x 8 columns, as 4 x 4 blocks [row pair][column pair]; a block is {r0c0, r0c1, r1c0, r1c1}.
+// Operands are [step][pair][2][4]; a step has 4 numbers of the summed axis. Left and right operands have the same
+// layout.
 #pragma once
 #include <arm_neon.h>
 
@@ -12,19 +13,19 @@ namespace deltarelay::cpu::HWY_NAMESPACE {
 namespace {
 
 struct NeonTiles {
-  static constexpr int32_t kDepth = 4;  // numbers of the summed axis a step
+  static constexpr int32_t kDepth = 4;  // numbers of the summed axis per step
   static constexpr int32_t kTileRows = 8;
   static constexpr int32_t kTileCols = 8;
-  static constexpr int32_t kLeftStep = 32;  // bf16 numbers a step
+  static constexpr int32_t kLeftStep = 32;  // bf16 numbers per step
   static constexpr int32_t kRightStep = 32;
-  static constexpr int32_t kScaleFloats = 16;  // of a packed row scale
+  static constexpr int32_t kScaleFloats = 16;  // floats of a packed row scale
   static constexpr bool kLeftIsRows = false;
 
   struct Tile {
     float32x4_t block[4][4];
   };
 
-  // Where a row stands in its tile's step that holds `channel`, in an operand of row tiles.
+  // Position of (token, channel) in an operand of row tiles: the row inside the step that holds `channel`.
   static int64_t place(int32_t token, int32_t channel, int32_t channels) {
     return (static_cast<int64_t>(token / kTileRows) * channels + channel) * kTileRows + token % kTileRows * kDepth;
   }
@@ -72,7 +73,7 @@ struct NeonTiles {
     }
   }
 
-  // Numbers per row as scale_rows reads them: {s0, s0, s1, s1} for each pair.
+  // Packs factors per row as scale_rows reads them: {s0, s0, s1, s1} for each pair.
   static HWY_INLINE void pack_scale(const float* HWY_RESTRICT scale, float* HWY_RESTRICT to) {
     for (int32_t r = 0; r < 4; ++r) {
       const float32x2_t pair = vld1_f32(scale + 2 * r);
@@ -124,7 +125,7 @@ struct NeonTiles {
     return vreinterpretq_u16_bf16(vcvtq_high_bf16_f32(vcvtq_low_bf16_f32(low), high));
   }
 
-  // The tile as a right operand whose summed axis is the tile's rows: kTileRows / kDepth steps.
+  // Stores the tile as a right operand that is summed over the tile's rows: kTileRows / kDepth steps.
   static HWY_INLINE void to_right(const Tile& tile, uint16_t* HWY_RESTRICT to) {
     DR_UNROLL
     for (int32_t step = 0; step < 2; ++step) {
@@ -136,8 +137,8 @@ struct NeonTiles {
     }
   }
 
-  // Four rows ("sub-chunk") times factor[column], into a left operand whose summed axis is the columns; `left` is the first
-  // row's place.
+  // Packs the four rows of a sub-chunk, times factor[column], into a left operand that is summed over columns. `left`
+  // is the position of the first row.
   static HWY_INLINE void pack_left(const float* HWY_RESTRICT rows, int64_t stride, const float* HWY_RESTRICT factor,
                                    int32_t columns, int32_t, uint16_t* HWY_RESTRICT left) {
     uint16_t* HWY_RESTRICT to = left;
@@ -153,8 +154,9 @@ struct NeonTiles {
     }
   }
 
-  // A chunk of rows [token][channel], turned: left operands [channel tile][step over tokens], summed axis the tokens.
-  static HWY_INLINE void pack_turned(const float* HWY_RESTRICT rows, int32_t channels, uint16_t* HWY_RESTRICT left) {
+  // Transposes a chunk of rows [token][channel] to left operands [channel tile][step over tokens], summed over tokens.
+  static HWY_INLINE void pack_transposed(const float* HWY_RESTRICT rows, int32_t channels,
+                                         uint16_t* HWY_RESTRICT left) {
     for (int32_t c = 0; c < channels; c += 4) {
       uint16_t* HWY_RESTRICT to = left + static_cast<int64_t>(c / kTileRows) * kTileRows * kChunk + c % kTileRows * 4;
       for (int32_t t = 0; t < kChunk; t += kDepth) {
@@ -170,13 +172,13 @@ struct NeonTiles {
     }
   }
 
-  // Bare rows: left operands of keys and queries, keys turned, and scores. A right operand of keys looks like a left one, so
-  // the scores need nothing else packed.
+  // From bare rows (without decay): left operands of keys and queries, transposed keys, and scores. Left and right
+  // operands have the same layout, so the scores need no further packing.
   static HWY_INLINE void pack_bare(const uint16_t* k, const uint16_t* q, int32_t channels, uint16_t* keys,
-                                   uint16_t* queries, uint16_t* turned, Scores& scores) {
+                                   uint16_t* queries, uint16_t* transposed, Scores& scores) {
     pack_rows(k, channels, keys);
     pack_rows(q, channels, queries);
-    turn_rows(k, channels, turned);
+    transpose_rows(k, channels, transposed);
     for (int32_t j = 0; j < kChunk; j += kTileRows) {
       for (int32_t i = j; i < kChunk; i += kTileRows) {
         score(keys + j * channels, keys + i * channels, channels, scores.kk + j * kChunk + i);
@@ -207,7 +209,8 @@ struct NeonTiles {
     }
   }
 
-  static HWY_INLINE void turn_rows(const uint16_t* HWY_RESTRICT rows, int32_t channels, uint16_t* HWY_RESTRICT left) {
+  static HWY_INLINE void transpose_rows(const uint16_t* HWY_RESTRICT rows, int32_t channels,
+                                        uint16_t* HWY_RESTRICT left) {
     const auto pairs = [](uint16x8_t v) { return vreinterpretq_u32_u16(v); };
     for (int32_t c = 0; c < channels; c += kTileRows) {
       uint16_t* HWY_RESTRICT to = left + static_cast<int64_t>(c) * kChunk;
@@ -215,7 +218,7 @@ struct NeonTiles {
         const uint16_t* HWY_RESTRICT from = rows + t * channels + c;
         const uint16x8_t r0 = vld1q_u16(from), r1 = vld1q_u16(from + channels);
         const uint16x8_t r2 = vld1q_u16(from + 2 * channels), r3 = vld1q_u16(from + 3 * channels);
-        // Two tokens of a channel, then four.
+        // Interleave two tokens of a channel, then four.
         const uint32x4_t a = pairs(vzip1q_u16(r0, r1)), b = pairs(vzip2q_u16(r0, r1));
         const uint32x4_t e = pairs(vzip1q_u16(r2, r3)), f = pairs(vzip2q_u16(r2, r3));
         vst1q_u16(to, vreinterpretq_u16_u32(vzip1q_u32(a, e)));

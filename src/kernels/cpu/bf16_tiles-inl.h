@@ -1,4 +1,4 @@
-// Products of a panel for families of bf16 instructions whose tiles live in vector registers (`Tiles`: BFMMLA, VDPBF16PS).
+// Products of a panel for bf16 instructions whose tiles live in vector registers (`Tiles`: BFMMLA, VDPBF16PS).
 #pragma once
 #include "kernels/cpu/prepare-inl.h"
 
@@ -12,9 +12,9 @@ struct TilePanel : Tiles {
   static constexpr int32_t kTileRows = Tiles::kTileRows;
   static_assert(Tiles::kTileCols == kCols && kTileRows % kRows == 0 && kChunk % kTileRows == 0);
   static constexpr int32_t kChannelStep = kChannelPad;
-  static constexpr int32_t kTurnedTokens = kChunk;
+  static constexpr int32_t kTransposedTokens = kChunk;
 
-  static constexpr bool kAsks = false;
+  static constexpr bool kPrefetches = false;
   static constexpr bool kReadsAhead = false;
   static constexpr bool kOnePass = false;
 
@@ -74,7 +74,7 @@ struct TilePanel : Tiles {
   }
 
   template <class Meanwhile>
-  static HWY_INLINE void update_state(const float* HWY_RESTRICT decay, const uint16_t* HWY_RESTRICT turned,
+  static HWY_INLINE void update_state(const float* HWY_RESTRICT decay, const uint16_t* HWY_RESTRICT transposed,
                                       const uint16_t* HWY_RESTRICT values, int32_t channels, int32_t tokens,
                                       float* HWY_RESTRICT state, uint16_t* HWY_RESTRICT rounded, const Meanwhile&) {
     const int32_t depth = (tokens + kTileRows - 1) / kTileRows * kTileRows;
@@ -82,7 +82,7 @@ struct TilePanel : Tiles {
       Tile tile;
       Tiles::load(tile, state + c * kCols);
       Tiles::scale_rows(tile, decay + c / kTileRows * Tiles::kScaleFloats);
-      Tiles::multiply(tile, turned + c * kChunk, values, depth);
+      Tiles::multiply(tile, transposed + c * kChunk, values, depth);
       Tiles::store(tile, state + c * kCols);
       Tiles::to_right(tile, rounded + c * kCols);
     }

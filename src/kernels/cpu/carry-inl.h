@@ -1,4 +1,4 @@
-// carry: fold the transitions of one sequence and head in order, S <- M S + B, for some panels of value columns.
+// carry: folds the transitions of one sequence and head in order, S <- M S + B, for some panels of value columns.
 #if defined(DELTARELAY_CPU_CARRY_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef DELTARELAY_CPU_CARRY_INL_H_
 #undef DELTARELAY_CPU_CARRY_INL_H_
@@ -10,10 +10,11 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace deltarelay::cpu::HWY_NAMESPACE {
-namespace {  // internal linkage: several translation units compile this text with different instructions
+namespace {  // internal linkage: several translation units compile this file with different instructions
 namespace hn = hwy::HWY_NAMESPACE;
 
-// to += M from, one panel. M lies in panels of its columns: kCols neighbouring numbers of a row are kCols steps of the sum.
+// to += M from, for one panel. M is stored in panels of its columns: kCols consecutive numbers of a row are kCols
+// terms.
 HWY_INLINE void fold_panel(const float* HWY_RESTRICT transition, const float* HWY_RESTRICT from, int32_t dk,
                            int32_t channels, float* HWY_RESTRICT to) {
   const F32 d;

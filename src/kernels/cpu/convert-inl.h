@@ -1,4 +1,4 @@
-// Rows of fp32, bf16 or fp16 numbers to and from fp32, rounding to nearest even.
+// Converts rows of fp32, bf16 or fp16 numbers to and from fp32, rounding to nearest even.
 #if defined(DELTARELAY_CPU_CONVERT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef DELTARELAY_CPU_CONVERT_INL_H_
 #undef DELTARELAY_CPU_CONVERT_INL_H_
@@ -14,7 +14,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace deltarelay::cpu::HWY_NAMESPACE {
-namespace {  // internal linkage: several translation units compile this text with different instructions
+namespace {  // internal linkage: several translation units compile this file with different instructions
 namespace hn = hwy::HWY_NAMESPACE;
 
 using U32 = hn::RebindToUnsigned<F32>;
@@ -28,7 +28,7 @@ HWY_INLINE Vec load_bf16(const uint16_t* from) {
   return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(du, hn::LoadU(dh, from))));
 }
 
-// Lanes of fp32 or bf16 numbers.
+// Load one vector of fp32 or bf16 numbers.
 HWY_INLINE Vec load_lanes(const float* from) { return hn::LoadU(F32(), from); }
 HWY_INLINE Vec load_lanes(const uint16_t* from) { return load_bf16(from); }
 
@@ -38,7 +38,7 @@ HWY_INLINE Vec load_fp16(const uint16_t* from) {
   return hn::PromoteTo(d, hn::LoadU(dh, reinterpret_cast<const hwy::float16_t*>(from)));
 }
 
-// Highway's own conversion truncates.
+// Highway's conversion truncates; this one rounds.
 HWY_INLINE void store_bf16(Vec v, uint16_t* to) {
 #if HWY_TARGET == HWY_NEON && defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
   vst1_u16(to, vreinterpret_u16_bf16(vcvt_bf16_f32(v.raw)));
@@ -55,7 +55,7 @@ HWY_INLINE void store_bf16(Vec v, uint16_t* to) {
 #endif
 }
 
-// The same for outputs: the rounding that x86 has makes 0 of what is below 2^-126, where a state that is only handed on keeps it.
+// For outputs. The x86 instruction flushes values below 2^-126 to 0. A state that is handed on must keep them.
 HWY_INLINE void store_bf16_output(Vec v, uint16_t* to) {
 #if HWY_TARGET <= HWY_AVX3 && defined(__AVX512BF16__)
   const __m256bh rounded = _mm512_cvtneps_pbh(v.raw);
@@ -65,7 +65,7 @@ HWY_INLINE void store_bf16_output(Vec v, uint16_t* to) {
 #endif
 }
 
-// Two vectors side by side.
+// Two neighbouring vectors.
 HWY_INLINE void store_bf16_output(Vec lo, Vec hi, uint16_t* to) {
 #if HWY_TARGET <= HWY_AVX3 && defined(__AVX512BF16__)
   const __m512bh rounded = _mm512_cvtne2ps_pbh(hi.raw, lo.raw);
@@ -81,7 +81,7 @@ HWY_INLINE void store_fp16(Vec v, uint16_t* to) {
   hn::StoreU(hn::DemoteTo(dh, v), dh, reinterpret_cast<hwy::float16_t*>(to));
 }
 
-// Scalars at the end of a row go through the portable conversions.
+// The last numbers of a row go through the portable conversions.
 HWY_NOINLINE inline void load_row(const void* from, DType type, int64_t count, float* HWY_RESTRICT to) {
   const F32 d;
   int64_t i = 0;
@@ -101,7 +101,7 @@ HWY_NOINLINE inline void load_row(const void* from, DType type, int64_t count, f
   }
 }
 
-// bf16 numbers as they are.
+// Copies bf16 numbers unchanged.
 inline void load_row(const void* from, DType, int64_t count, uint16_t* HWY_RESTRICT to) {
   std::memcpy(to, from, sizeof(uint16_t) * static_cast<size_t>(count));
 }
@@ -135,7 +135,7 @@ inline float load_one(const void* from, DType type, int64_t i) {
   return type == DType::kBf16 ? bf16_to_float(half) : fp16_to_float(half);
 }
 
-// Element `i` of a typed array, as an address.
+// Address of element `i` of a typed array.
 inline const void* at(const void* base, DType type, int64_t i) {
   return static_cast<const std::byte*>(base) + i * static_cast<int64_t>(size_of(type));
 }

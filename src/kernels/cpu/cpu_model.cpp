@@ -9,7 +9,7 @@
 namespace deltarelay::cpu {
 namespace {
 
-// Arm kernels report numbers: implementer 0x41 is Arm itself; others are printed as they are.
+// Linux on Arm reports numbers. Implementer 0x41 is Arm, whose parts are named here; others are printed as numbers.
 struct ArmPart {
   std::string_view part;
   std::string_view name;
@@ -56,7 +56,7 @@ std::string model_of_first_processor() {
 }  // namespace
 
 const char* cpu_model() {
-  struct Text {  // as long as dr_device.model, and without a destructor: threads may plan while the process exits
+  struct Text {  // as long as dr_device.model; no destructor, because threads may plan while the process exits
     char bytes[64];
   };
   static const Text kModel = [] {

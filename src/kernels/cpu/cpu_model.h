@@ -1,9 +1,9 @@
-// What the maker of this machine's CPU calls it.
+// The manufacturer's name of this machine's CPU.
 #pragma once
 
 namespace deltarelay::cpu {
 
-// "Arm Neoverse-V1", "Intel(R) Xeon(R) ...", as the system names its first processor; "": not known. Asked once.
+// Returns a name such as "Arm Neoverse-V1" or "Intel(R) Xeon(R) ..." of the first processor; "" if unknown. Read once.
 const char* cpu_model();
 
 }  // namespace deltarelay::cpu

@@ -1,4 +1,4 @@
-// The fp32 engine: every product by the fp32 micro-kernel. Data of 16 bits is widened when it is read.
+// The fp32 engine: the fp32 micro-kernel computes every product. 16-bit data is widened on load.
 #if defined(DELTARELAY_CPU_FP32_ENGINE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef DELTARELAY_CPU_FP32_ENGINE_INL_H_
 #undef DELTARELAY_CPU_FP32_ENGINE_INL_H_
@@ -10,10 +10,11 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace deltarelay::cpu::HWY_NAMESPACE {
-namespace {  // internal linkage: several translation units compile this text with different instructions
+namespace {  // internal linkage: several translation units compile this file with different instructions
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The four rows of a sub-chunk, [token][channel] -> [channel][kRows], times factor[channel] (nullptr: 1) and scale[token].
+// Transposes the rows of a sub-chunk, [token][channel] -> [channel][kRows], times factor[channel] (nullptr: 1) and
+// scale[token].
 HWY_INLINE void pack_rows(const float* HWY_RESTRICT rows, int64_t stride, const float* HWY_RESTRICT factor,
                           const float* HWY_RESTRICT scale, int32_t width, float* HWY_RESTRICT to) {
 #if HWY_TARGET == HWY_SCALAR
@@ -45,7 +46,7 @@ HWY_INLINE void pack_rows(const float* HWY_RESTRICT rows, int64_t stride, const 
 class Fp32Engine {
  public:
   using Value = float;
-  static constexpr bool kAsks = false;
+  static constexpr bool kPrefetches = false;
   static constexpr bool kWritesBf16 = false;
   static constexpr bool kOnePass = false;
 
@@ -61,9 +62,9 @@ class Fp32Engine {
   void prepare(const HeadInputs& in, const GateTerms& gate, const ChunkShape& shape, const WalkScratch& s, RowsAhead&) {
     if (problem_.rule == Rule::kGdn) return prepare_gdn(problem_, in, gate, shape, s.staging, s.operands, *this);
     const RowFactors factors = prepare_kda(problem_, in, gate, shape, s.staging, s.operands, *this);
-    float* to_end = s.operands.to_end;
+    float* k_to_end = s.operands.k_to_end;
     for (int32_t t = 0; t < kChunk && problem_.l2norm; ++t)
-      scale_row(to_end + t * channels_, factors.k[t], channels_, to_end + t * channels_);
+      scale_row(k_to_end + t * channels_, factors.k[t], channels_, k_to_end + t * channels_);
   }
 
   HWY_INLINE void keys(const float* rows, int64_t stride, const float* factor, const float* scale, int32_t token,
@@ -75,15 +76,15 @@ class Fp32Engine {
     pack_rows(rows, stride, factor, scale + token, width, queries_ + place(token, channel));
   }
 
-  // One chunk of one panel. `values` and `outputs` point at the panel's columns; nullptr: no values (columns of M), no
-  // outputs (summarize).
+  // Advances one panel by one chunk. `values` and `outputs` point at the panel's columns. `values` is nullptr for the
+  // columns of M, `outputs` is nullptr in summarize.
   HWY_INLINE void advance(int32_t p, int32_t tokens, const float* HWY_RESTRICT values, int64_t value_stride,
                           const OutputRows& outputs, const WalkScratch& s, RowsAhead&) {
     const ChunkOperands& in = s.operands;
     const int32_t dk = problem_.dk;
     const int32_t channels = channels_;
     float* HWY_RESTRICT panel = s.panels + static_cast<int64_t>(p) * channels * kCols;
-    alignas(64) float x[kChunk * kCols];
+    alignas(64) float v_new[kChunk * kCols];
     const int32_t row_tiles = (tokens + kRows - 1) / kRows;
     const int64_t tile_floats = static_cast<int64_t>(channels) * kRows;
     Tile tile;
@@ -95,36 +96,36 @@ class Fp32Engine {
         clear(tile);
       }
       multiply(tile, keys_ + t * tile_floats, kRows, panel, dk);
-      multiply(tile, in.solve + t * kChunk * kRows, kRows, x, t * kRows);
-      substitute(tile, in.solve + (t * kChunk + t * kRows) * kRows);
-      store(tile, x + t * kRows * kCols, kCols);
+      multiply(tile, in.minus_akk + t * kChunk * kRows, kRows, v_new, t * kRows);
+      substitute(tile, in.minus_akk + (t * kChunk + t * kRows) * kRows);
+      store(tile, v_new + t * kRows * kCols, kCols);
     }
     if (outputs.full != nullptr) {
       for (int32_t t = 0; t < row_tiles; ++t) {
         clear(tile);
         multiply(tile, queries_ + t * tile_floats, kRows, panel, dk);
-        multiply(tile, in.mix + t * kChunk * kRows, kRows, x, (t + 1) * kRows);
+        multiply(tile, in.aqk + t * kChunk * kRows, kRows, v_new, (t + 1) * kRows);
         store(tile, outputs.full + t * kRows * outputs.stride, outputs.stride);
       }
     }
     for (int32_t c = 0; c < channels; c += kRows) {
       load(tile, panel + c * kCols, kCols);
-      scale_rows(tile, in.decay + c);
-      multiply(tile, in.to_end + c, channels, x, tokens);
+      scale_rows(tile, in.decay_chunk + c);
+      multiply(tile, in.k_to_end + c, channels, v_new, tokens);
       store(tile, panel + c * kCols, kCols);
     }
   }
 
  private:
-  // Where a token and channel stand in an operand packed by row tiles.
+  // Index of (token, channel) in an operand packed by row tiles.
   int64_t place(int32_t token, int32_t channel) const {
     return (static_cast<int64_t>(token / kRows) * channels_ + channel) * kRows + token % kRows;
   }
 
   const Problem& problem_;
   int32_t channels_;
-  float* keys_;     // [row tile][channel][kRows]: k from the start, times -beta
-  float* queries_;  // [row tile][channel][kRows]: q from the start
+  float* keys_;     // [row tile][channel][kRows]: -beta k_from_start
+  float* queries_;  // [row tile][channel][kRows]: q_from_start
 };
 
 }  // namespace

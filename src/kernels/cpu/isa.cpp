@@ -25,7 +25,7 @@ namespace cpu {
 
 namespace {
 
-// The instruction set with native bf16 products that extends a vector target, if this machine has it.
+// Name of the bf16 instruction set that extends a vector target, if this machine has it; else nullptr.
 const char* bf16_isa_name(int64_t highway_target) {
 #if defined(__aarch64__) && defined(__linux__)
   if (highway_target == HWY_NEON && (getauxval(AT_HWCAP2) & HWCAP2_BF16) != 0) return "neon-bf16";
@@ -36,7 +36,7 @@ const char* bf16_isa_name(int64_t highway_target) {
   return nullptr;
 }
 
-// AMX registers are large, and Linux gives them only to processes that ask. nullptr: not to be had.
+// Linux grants the large AMX registers only on request. Returns nullptr if the request fails.
 const Kernels* granted_amx_kernels(int64_t highway_target) {
 #if defined(__x86_64__) && defined(__linux__)
   if (highway_target != HWY_AVX3 || !__builtin_cpu_supports("avx512bf16")) return nullptr;
@@ -55,9 +55,9 @@ const Kernels* granted_amx_kernels(int64_t highway_target) {
 
 namespace {
 
-// Without a destructor: threads may still be executing while the process exits.
+// No destructor: threads may still execute while the process exits.
 struct IsaList {
-  static constexpr size_t kMost = 8;  // more than are compiled for any machine
+  static constexpr size_t kMost = 8;  // more than any build has
   Isa isas[kMost]{};
   size_t count = 0;
 
@@ -73,7 +73,7 @@ std::span<const Isa> available_isas() {
     IsaList isas;
     const int64_t supported = hwy::SupportedTargets();
     for (const SimdTarget& target : simd_targets()) {
-      // The portable target needs nothing of the machine, whatever the detection says of it.
+      // The portable target runs everywhere, whatever the detection reports.
       if ((supported & target.highway_target) == 0 && &target != &simd_targets().back()) continue;
       if (const Kernels* amx = granted_amx_kernels(target.highway_target))
         isas.push_back({"avx512-amx", target.kernels, amx});
@@ -84,8 +84,8 @@ std::span<const Isa> available_isas() {
         isas.push_back(plain);
         continue;
       }
-      // BFMMLA runs at four times the rate of fp32 FMA. With VDPBF16PS bf16 data took 1.6 to 1.8 times as long as in fp32
-      // arithmetic on the Xeon it was measured on, so it is there to be asked for, not the default.
+      // BFMMLA has four times the rate of fp32 FMA. With VDPBF16PS, bf16 data took 1.6 to 1.8 times as long as with
+      // fp32 arithmetic on the Xeon that was measured, so a caller can ask for it but it is not the default.
       const Isa native{bf16_name, target.kernels, bf16};
       const bool native_first = target.highway_target == HWY_NEON;
       isas.push_back(native_first ? native : plain);
@@ -144,13 +144,13 @@ void cpu_describe(dr_device* device) {
 }
 
 void cpu_costs(const dr_device& device, Rule rule, dr_costs* costs) {
-  // Of a chunk of 16 tokens on one core of a Neoverse-V1 at 2.6 GHz, fp32.
+  // Measured for a chunk of 16 tokens on one core of a Neoverse-V1 at 2.6 GHz, fp32.
   constexpr const char* kModel = "Arm Neoverse-V1";
   constexpr int64_t kFlopsPerNs = 83;
   const bool kda = rule == Rule::kKda;
   costs->measured = std::strcmp(device.model, kModel) == 0 ? 1 : 0;
   std::snprintf(costs->measured_on, sizeof costs->measured_on, "%s", kModel);
-  // On other processors arithmetic is faster or slower by a common factor, if that is known. Only ratios decide a plan.
+  // Another processor is faster or slower by a common factor, if flops_per_ns is known. Only ratios decide a plan.
   const bool scaled = costs->measured == 0 && device.flops_per_ns > 0;
   const auto arithmetic = [&](int64_t ns) {
     return static_cast<int32_t>(scaled ? std::max<int64_t>(1, ns * kFlopsPerNs / device.flops_per_ns) : ns);

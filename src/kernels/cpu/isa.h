@@ -1,4 +1,4 @@
-// Instruction sets of the cpu backend: what was compiled, what this machine runs.
+// Instruction sets of the cpu backend: those of the build and those of this machine.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -13,14 +13,16 @@ struct SimdTarget {
   const Kernels* kernels;
 };
 
-// Compiled targets, best first (kernels.cpp).
+// Vector targets of the build, best first (kernels.cpp).
 std::span<const SimdTarget> simd_targets();
 
-// Narrower keys are multiplied in fp32: with few terms in a sum the rounding of its operands does not average out (final
-// states of dk <= 16 missed the 5e-3 of bf16 data by a factor of two), and short sums gain little from matrix instructions.
+// Narrower keys are multiplied in fp32. With few terms in a sum the round-off of its bf16 operands does not average
+// out: final states with dk <= 16 missed the tolerance 5e-3 of bf16 data by a factor of two. Short sums also gain
+// little from matrix instructions.
 constexpr int32_t kLeastBf16Width = 32;
 
-// One choice of a caller: vectors for fp32 arithmetic, and matrix instructions for bf16 data where `bf16` is not nullptr.
+// One instruction set to choose: vectors for fp32 arithmetic and, if `bf16` is not nullptr, matrix instructions for
+// bf16 data.
 struct Isa {
   const char* name;
   const Kernels* fp32;
@@ -31,11 +33,11 @@ struct Isa {
   }
 };
 
-// What this machine runs, best first; never empty.
+// Instruction sets of this machine, best first; never empty.
 std::span<const Isa> available_isas();
 
-// Kernels for bf16 data with native products; nullptr when none were compiled. Only to be called on a machine that has the
-// instructions (isa.cpp asks): the file they are in is compiled with them throughout.
+// Kernels for bf16 data with native products; nullptr if the build has none. Call them only after isa.cpp has checked
+// the machine: their whole file is compiled with these instructions.
 const Kernels* bf16_kernels();
 const Kernels* amx_kernels();
 

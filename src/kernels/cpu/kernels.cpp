@@ -1,8 +1,8 @@
-// The SIMD text, compiled once for every instruction set.
+// The SIMD sources, compiled once per instruction set.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/kernels.cpp"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
-// After foreach_target, as Highway asks.
+// After foreach_target, as Highway requires.
 #include "hwy/highway.h"
 #include "kernels/cpu/carry-inl.h"
 #include "kernels/cpu/fp32_engine-inl.h"
@@ -10,7 +10,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace deltarelay::cpu::HWY_NAMESPACE {
 
-// Defined in every target's namespace; gathered below.
+// Every target's namespace defines it; simd_targets collects them below.
 extern const Kernels kKernels;
 const Kernels kKernels{kCols, scratch_bytes<Fp32Engine>, walk_item<Fp32Engine>, run_fold};
 

@@ -1,5 +1,5 @@
-// The one product of the cpu backend: a tile of kRows x kCols fp32 accumulators in registers, fed by a packed left operand
-// (kRows consecutive numbers a step) and a panel of kCols columns.
+// The only product of the cpu backend: a tile of kRows x kCols fp32 accumulators in registers. Its left operand is
+// packed (kRows consecutive numbers per step); its right operand is a panel of kCols columns.
 //
 // Re-included for every instruction set by foreach_target.h.
 #if defined(DELTARELAY_CPU_MICRO_KERNEL_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -14,10 +14,10 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace deltarelay::cpu::HWY_NAMESPACE {
-namespace {  // internal linkage: several translation units compile this text with different instructions
+namespace {  // internal linkage: several translation units compile this file with different instructions
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Loops over rows of a tile must be unrolled early, or the compiler keeps the tile in memory.
+// Loops over the rows of a tile must be unrolled early. Otherwise the compiler keeps the tile in memory.
 #ifndef DR_UNROLL
 #define DR_UNROLL _Pragma("GCC unroll 16")
 #endif
@@ -27,8 +27,8 @@ using Vec = hn::Vec<F32>;
 inline constexpr int32_t kLanes = static_cast<int32_t>(hn::MaxLanes(F32()));
 inline constexpr int32_t kCols = 2 * kLanes;
 
-// Rows of a tile. 2 * kRows accumulators hide the FMA latency (4 cycles x 4 pipes on a Neoverse-V1, 4 x 2 on x86) and must
-// fit beside the operands: 16 of 32 registers on NEON and AVX-512, 8 of 16 before.
+// Rows of a tile. 2 * kRows accumulators hide the FMA latency (4 cycles x 4 pipes on a Neoverse-V1, 4 x 2 on x86) and
+// must fit beside the operands: 16 of 32 registers on NEON and AVX-512, 8 of 16 on older x86.
 #if HWY_TARGET == HWY_NEON || HWY_TARGET <= HWY_AVX3
 inline constexpr int32_t kRows = 8;
 #else
@@ -38,7 +38,7 @@ static_assert(kChunk % kRows == 0 && kChannelPad % kRows == 0 && kChannelPad % k
 inline constexpr int32_t kRowTiles = kChunk / kRows;
 
 struct Tile {
-  HWY_INLINE Tile() {}  // spelled out: a constructor the compiler makes would lack the target attribute
+  HWY_INLINE Tile() {}  // explicit, because an implicit constructor would lack the target attribute
   Vec lo[kRows];
   Vec hi[kRows];
 };
@@ -49,7 +49,7 @@ HWY_INLINE void multiply(Tile& tile, const float* HWY_RESTRICT left, int64_t lef
   const F32 d;
 #if HWY_TARGET == HWY_NEON
   static_assert(kRows == 8 && kLanes == 4);
-  for (int32_t i = 0; i < steps; ++i) {  // lanes of the left operand feed the FMA directly
+  for (int32_t i = 0; i < steps; ++i) {  // the FMA takes a lane of the left operand directly
     const Vec a = hn::LoadU(d, left);
     const Vec b = hn::LoadU(d, left + 4);
     const Vec lo = hn::LoadU(d, panel);
@@ -74,7 +74,7 @@ HWY_INLINE void multiply(Tile& tile, const float* HWY_RESTRICT left, int64_t lef
     tile.hi[7] = hn::MulAdd(hn::Broadcast<3>(b), hi, tile.hi[7]);
   }
 #else
-  for (int32_t i = 0; i < steps; ++i) {  // a broadcast from memory costs a load, not a shuffle
+  for (int32_t i = 0; i < steps; ++i) {  // a broadcast from memory costs a load and no shuffle
     const Vec lo = hn::LoadU(d, panel);
     const Vec hi = hn::LoadU(d, panel + kLanes);
     DR_UNROLL
@@ -113,7 +113,7 @@ HWY_INLINE void clear(Tile& tile) {
   for (int32_t r = 0; r < kRows; ++r) tile.lo[r] = tile.hi[r] = hn::Zero(d);
 }
 
-// Row r of the tile times scale[r].
+// Multiplies row r of the tile by scale[r].
 HWY_INLINE void scale_rows(Tile& tile, const float* HWY_RESTRICT scale) {
   const F32 d;
   DR_UNROLL
@@ -124,8 +124,8 @@ HWY_INLINE void scale_rows(Tile& tile, const float* HWY_RESTRICT scale) {
   }
 }
 
-// Forward substitution inside the tile: row i += sum over j < i of left[j * kRows + i] * row j. The chain over j is serial, but
-// the rows below j advance together.
+// Forward substitution inside the tile: row i += sum over j < i of left[j * kRows + i] * row j. The chain over j is
+// serial, but all rows below j advance together.
 HWY_INLINE void substitute(Tile& tile, const float* HWY_RESTRICT left) {
   const F32 d;
   DR_UNROLL

@@ -1,15 +1,17 @@
 // prepare: everything of a chunk that does not depend on the state, for one value head.
 //
-//   from_start  k and q (scaled) times the decay from the chunk's start up to and including the token
-//   to_end      k times the decay from after the token to the chunk's end
-//   Akk, Aqk    lower triangles of key-key (times beta of the row) and query-key products with the decay between the tokens
+//   k_from_start, q_from_start   k and q (scaled) times the decay from the chunk's start up to and including the token
+//   k_to_end                     k times the decay from after the token to the chunk's end
+//   Akk, Aqk                     lower triangles of the key-key products (times beta of the row) and the query-key
+//                                products, each with the decay between the two tokens
 //
-// No decay is ever divided out: for tokens j < i the product over j+1..i is formed as (product from the start of i's
-// sub-chunk to i) x (product from after j to that start), or pair by pair inside a sub-chunk. All factors are <= 1, so any
-// gate is safe, -infinity included, and tokens past the end of a sequence are rows of zeros with decay 1.
+// No decay is ever divided out. For tokens j < i in different sub-chunks, the decay over j+1..i is the product of two
+// factors: from the start of i's sub-chunk to i, and from after j to that start. Inside a sub-chunk it is formed pair
+// by pair. All factors are <= 1, so every gate is safe, -infinity included. Tokens past the end of a sequence are rows
+// of zeros with decay 1.
 //
-// Norms, scale and beta are numbers per row: they multiply packed operands and 16 x 16 scores, never the rows themselves, so
-// rows of fp32 data are read where the caller keeps them.
+// Norms, scale and beta are one number per row. They multiply packed operands and 16 x 16 scores, never the rows, so
+// rows of fp32 data are read from the caller's memory.
 #if defined(DELTARELAY_CPU_PREPARE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef DELTARELAY_CPU_PREPARE_INL_H_
 #undef DELTARELAY_CPU_PREPARE_INL_H_
@@ -26,10 +28,10 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace deltarelay::cpu::HWY_NAMESPACE {
-namespace {  // internal linkage: several translation units compile this text with different instructions
+namespace {  // internal linkage: several translation units compile this file with different instructions
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Rows of numbers, in the caller's memory or staged.
+// Rows of numbers, in the caller's memory or in a staging buffer.
 template <class Number>
 struct RowsOf {
   const Number* base;
@@ -38,30 +40,31 @@ struct RowsOf {
 };
 using RowView = RowsOf<float>;
 
-// What a chunk's panels read. from_start is handed out sub-chunk by sub-chunk, to be packed as the products want it.
+// Operands of a chunk that all panels read. k_from_start and q_from_start are not here: `pack` takes them per
+// sub-chunk.
 struct ChunkOperands {
-  float* to_end;  // [token][channel]
-  float* decay;   // [channel]
-  float* solve;   // [row tile][token][kRows]: -beta Akk
-  float* mix;     // [row tile][token][kRows]: Aqk
-  float* beta;    // [token]
+  float* k_to_end;     // [token][channel]
+  float* decay_chunk;  // [channel]
+  float* minus_akk;    // -Akk, [row tile][token][kRows]
+  float* aqk;          // [row tile][token][kRows]
+  float* beta;         // [token]
 };
 
-// Channels are prepared in blocks whose rows stay in L1. Sums over lanes are added up once a block, and the longer the vectors the
-// more that costs beside the products.
+// Channels per block. The rows of a block stay in L1. Sums over lanes are reduced once per block, and with longer
+// vectors that reduction costs more relative to the products.
 inline constexpr int32_t kChannelBlock = kLanes < 16 ? 64 : 128;
 static_assert(kChannelBlock % kChannelPad == 0);
 
-// Row-major staging of one chunk.
+// Row-major staging buffers of one chunk.
 struct Staging {
-  float* k;       // [token][channel] unless the caller's rows can be read in place
+  float* k;       // [token][channel], unless the caller's rows can be read directly
   float* q;       // [token][channel]
   float* g;       // [token][channel]
   float* decay;   // [token][channel of a block]
-  float* rows_k;  // [token of a sub-chunk][channel of a block] from the start of the sub-chunk
-  float* rows_q;  // [token of a sub-chunk][channel of a block]
-  float* starts;  // two of [channel of a block]: decay from the start of the chunk to this and the next sub-chunk
-  float* bias;    // one row, padded
+  float* rows_k;  // [token of a sub-chunk][channel of a block]: k times the decay from the start of the sub-chunk
+  float* rows_q;  // [token of a sub-chunk][channel of a block]: the same for q
+  float* starts;  // two of [channel of a block]: decay from the chunk's start to this and to the next sub-chunk
+  float* bias;    // one row, padded with zeros
 };
 
 struct HeadInputs {  // addresses of one (sequence, head), strides in elements
@@ -72,14 +75,15 @@ struct HeadInputs {  // addresses of one (sequence, head), strides in elements
   int64_t layout_q, layout_k, layout_g, layout_beta;
 };
 
-// What a chunk is: `tokens` tokens from `first` of its sequence, channels padded to `channels`.
+// A chunk: `tokens` tokens of a sequence, the first at `first`; channels are padded to `channels`.
 struct ChunkShape {
   int64_t first;
   int32_t tokens;
   int32_t channels;
 };
 
-// Rows as fp32: in place when they are whole, else staged with zeros in padded channels and rows past the end.
+// Rows as fp32: the caller's memory if they need no padding, else a staging buffer with zeros in padded channels and
+// rows.
 HWY_INLINE RowView view_rows(const void* base, DType type, int64_t stride, const ChunkShape& shape, int32_t count,
                              float* staging) {
   const void* start = at(base, type, shape.first * stride);
@@ -105,14 +109,14 @@ HWY_INLINE float square_sum(const Number* HWY_RESTRICT row, int32_t channels) {
   return hn::GetLane(hn::SumOfLanes(d, sum));
 }
 
-// Numbers per row: norm of k; scale and norm of q; betas.
+// Factors per token.
 struct RowFactors {
-  alignas(64) float k[kChunk];
-  alignas(64) float q[kChunk];
-  alignas(64) float minus_beta_k[kChunk];
+  alignas(64) float k[kChunk];             // rk
+  alignas(64) float q[kChunk];             // scale rq
+  alignas(64) float minus_beta_k[kChunk];  // -beta rk
 };
 
-template <class Rows>  // of fp32 or bf16 numbers
+template <class Rows>  // rows of fp32 or bf16 numbers
 HWY_INLINE void row_factors(const Problem& problem, const HeadInputs& in, const ChunkShape& shape, const Rows& k,
                             const Rows& q, float* beta, RowFactors& out) {
   for (int32_t t = 0; t < kChunk; ++t)
@@ -130,14 +134,14 @@ HWY_INLINE void row_factors(const Problem& problem, const HeadInputs& in, const 
   }
 }
 
-// Sums of products of rows i and columns j as they are gathered: scores[j][i], so that four rows lie side by side.
+// Sums of products of rows i and columns j, stored transposed as scores[j][i], so that four rows are neighbours.
 struct Scores {
   alignas(64) float kk[kChunk * kChunk] = {};
   alignas(64) float qk[kChunk * kChunk] = {};
 };
 
 #if HWY_TARGET != HWY_NEON && HWY_TARGET != HWY_SCALAR
-// The sum of a vector's blocks of four lanes.
+// Adds the blocks of four lanes of a vector.
 template <class D, class V>
 HWY_INLINE auto add_blocks(D d, V v) {
   if constexpr (hn::MaxLanes(d) <= 4) {
@@ -157,7 +161,8 @@ HWY_INLINE void add_sums(Vec s0, Vec s1, Vec s2, Vec s3, float* HWY_RESTRICT to)
 #elif HWY_TARGET == HWY_SCALAR
   to[0] += s0.raw, to[1] += s1.raw, to[2] += s2.raw, to[3] += s3.raw;
 #else
-  // Two rounds turn and add, four vectors to one: every block of four lanes then holds its part of the four sums.
+  // Two rounds of interleave and add reduce four vectors to one. Every block of four lanes then holds its share of the
+  // sums.
   const F32 d;
   const Vec even = hn::Add(hn::InterleaveLower(d, s0, s2), hn::InterleaveUpper(d, s0, s2));
   const Vec odd = hn::Add(hn::InterleaveLower(d, s1, s3), hn::InterleaveUpper(d, s1, s3));
@@ -171,7 +176,7 @@ HWY_INLINE void add_sums(Vec s0, Vec s1, Vec s2, Vec s3, float* HWY_RESTRICT to)
 HWY_INLINE void dot_block(const float* HWY_RESTRICT rows, int64_t row_stride, const float* HWY_RESTRICT columns,
                           int64_t column_stride, int32_t width, float* HWY_RESTRICT out) {
   const F32 d;
-  // As many accumulators as a tile of the micro-kernel has.
+  // As many accumulators as a tile of the micro-kernel.
   constexpr int32_t kWide = 2 * kRows / kSubChunk;
   for (int32_t j0 = 0; j0 < kSubChunk; j0 += kWide) {
     Vec sum[kSubChunk][kWide];
@@ -203,7 +208,7 @@ HWY_INLINE void add_pairs(Vec kk10, Vec kk20, Vec kk21, Vec kk30, Vec kk31, Vec 
   add_sums(zero, zero, zero, kk32, out + 2 * kChunk);
 }
 
-// Products inside one sub-chunk, pair by pair; entries above the diagonal are left alone.
+// Products inside one sub-chunk, pair by pair. Entries above the diagonal are not written.
 HWY_INLINE void pair_block(const float* HWY_RESTRICT keys, int64_t key_stride, const float* HWY_RESTRICT queries,
                            int64_t query_stride, const float* HWY_RESTRICT decay, int32_t width,
                            float* HWY_RESTRICT out_kk, float* HWY_RESTRICT out_qk) {
@@ -223,7 +228,7 @@ HWY_INLINE void pair_block(const float* HWY_RESTRICT keys, int64_t key_stride, c
     const Vec q1 = hn::LoadU(d, queries + query_stride + c);
     const Vec q2 = hn::LoadU(d, queries + 2 * query_stride + c);
     const Vec q3 = hn::LoadU(d, queries + 3 * query_stride + c);
-    Vec key = hn::LoadU(d, keys + c);  // column 0, decayed row by row
+    Vec key = hn::LoadU(d, keys + c);  // key of token 0, decayed row by row
     qk00 = hn::MulAdd(hn::LoadU(d, queries + c), key, qk00);
     key = hn::Mul(key, d1);
     kk10 = hn::MulAdd(k1, key, kk10), qk10 = hn::MulAdd(q1, key, qk10);
@@ -250,8 +255,8 @@ HWY_INLINE void pair_block(const float* HWY_RESTRICT keys, int64_t key_stride, c
   add_sums(zero, zero, zero, qk33, out_qk + 3 * kChunk);
 }
 
-// Scores to packed operands, with the factors of their rows and columns: -beta Akk for the solve, Aqk for the outputs. The
-// upper triangle is selected away, not multiplied: what stands there may be anything.
+// Packs the scores, times the factors of their rows and columns: -Akk for the solve, Aqk for the outputs. The upper
+// triangle is masked, not multiplied by 0, because it may hold NaN or inf.
 HWY_INLINE void pack_scores(const Scores& scores, const RowFactors& factors, const ChunkOperands& out) {
   const hn::CappedTag<float, kRows> d;
   constexpr auto kStep = static_cast<int32_t>(hn::MaxLanes(d));
@@ -265,14 +270,14 @@ HWY_INLINE void pack_scores(const Scores& scores, const RowFactors& factors, con
       const auto column = hn::Set(d, factors.k[j]);
       const auto kk = hn::Mul(of_k, hn::Mul(column, hn::LoadU(d, scores.kk + j * kChunk + i)));
       const auto qk = hn::Mul(of_q, hn::Mul(column, hn::LoadU(d, scores.qk + j * kChunk + i)));
-      hn::StoreU(hn::IfThenElseZero(hn::Lt(token, rows), kk), d, out.solve + to + j * kRows);
-      hn::StoreU(hn::IfThenElseZero(hn::Le(token, rows), qk), d, out.mix + to + j * kRows);
+      hn::StoreU(hn::IfThenElseZero(hn::Lt(token, rows), kk), d, out.minus_akk + to + j * kRows);
+      hn::StoreU(hn::IfThenElseZero(hn::Le(token, rows), qk), d, out.aqk + to + j * kRows);
     }
   }
 }
 
-// Rows of a sub-chunk and of a block of KDA channels times their decays from the start of the sub-chunk. `start` is the decay
-// from the start of the chunk to there, and becomes that to the next sub-chunk.
+// Multiplies the rows of a sub-chunk, for one block of KDA channels, by their decays from the start of the sub-chunk.
+// `start` is the decay from the chunk's start to this sub-chunk; `next` receives the decay to the next one.
 HWY_INLINE void decay_rows(const float* HWY_RESTRICT k, int64_t k_stride, const float* HWY_RESTRICT q, int64_t q_stride,
                            const float* HWY_RESTRICT decay, int32_t width, float* HWY_RESTRICT rows_k,
                            float* HWY_RESTRICT rows_q, const float* HWY_RESTRICT start, float* HWY_RESTRICT next) {
@@ -289,7 +294,7 @@ HWY_INLINE void decay_rows(const float* HWY_RESTRICT k, int64_t k_stride, const 
   }
 }
 
-// The columns of the `count` tokens before a sub-chunk, times what it decays.
+// Multiplies the columns of the `count` tokens before a sub-chunk by the decay of the sub-chunk.
 HWY_INLINE void scale_earlier(float* HWY_RESTRICT columns, int64_t stride, int32_t count, Vec end) {
   const F32 d;
   for (int32_t t = 0; t < count; ++t) {
@@ -298,8 +303,8 @@ HWY_INLINE void scale_earlier(float* HWY_RESTRICT columns, int64_t stride, int32
   }
 }
 
-// Moves the columns of earlier sub-chunks on from the start of sub-chunk `block` to the start of the next one, and adds its
-// own keys. After the last sub-chunk the columns are what to_end is.
+// Moves the columns of earlier sub-chunks from the start of sub-chunk `block` to the start of the next one, and adds
+// the keys of this sub-chunk. After the last sub-chunk the columns are k_to_end.
 HWY_INLINE void advance_columns(const float* HWY_RESTRICT k, int64_t k_stride, const float* HWY_RESTRICT decay,
                                 int32_t width, int32_t block, float* HWY_RESTRICT columns, int64_t stride) {
   const F32 d;
@@ -314,7 +319,7 @@ HWY_INLINE void advance_columns(const float* HWY_RESTRICT k, int64_t k_stride, c
   }
 }
 
-// That without the sub-chunk's own keys, which one_pass has put there: `decay` is that of sub-chunk `block` alone.
+// The same without the keys of this sub-chunk, which one_pass has stored. `decay` starts at sub-chunk `block`.
 HWY_INLINE void decay_columns(const float* HWY_RESTRICT decay, int32_t width, int32_t block,
                               float* HWY_RESTRICT columns, int64_t stride) {
   const F32 d;
@@ -325,17 +330,20 @@ HWY_INLINE void decay_columns(const float* HWY_RESTRICT decay, int32_t width, in
   }
 }
 
-// `pack` has keys(rows, stride, factor, scale, token, channel, width) and queries(...), which take the four rows of a
-// sub-chunk, `width` channels from `channel` on, times factor[channel] (nullptr: 1) and scale[token]. With kOnePass it has
-// instead left(token, channel), where bf16 rows of both go, and meanwhile(), called between passes.
+// Where one_pass writes the bf16 rows of a sub-chunk.
+//
+// A `pack` has keys(rows, stride, factor, scale, token, channel, width) and queries(...). They take the four rows of a
+// sub-chunk, `width` channels from `channel` on, times factor[channel] (nullptr: 1) and scale[token]. With kOnePass,
+// `pack` has instead left(token, channel), the destination of the bf16 rows, and meanwhile(), which is called between
+// passes.
 struct LeftRows {
   uint16_t* keys;
   uint16_t* queries;
   int64_t stride;
 };
 
-// decay_rows, packing, pair_block and the sub-chunk's own columns of advance_columns in one pass: every number is loaded, and
-// widened, once. For 32 registers: 16 sums and what is at hand.
+// decay_rows, packing, pair_block and this sub-chunk's part of advance_columns in one pass, so that every number is
+// loaded and widened once. Made for 32 registers: 16 sums and the operands.
 template <class Number>
 HWY_INLINE void one_pass(const Number* HWY_RESTRICT keys, int64_t key_stride, const Number* HWY_RESTRICT queries,
                          int64_t query_stride, const float* HWY_RESTRICT decay, int32_t width,
@@ -350,7 +358,7 @@ HWY_INLINE void one_pass(const Number* HWY_RESTRICT keys, int64_t key_stride, co
   Vec qk30 = zero, qk31 = zero, qk32 = zero, qk33 = zero;
   for (int32_t c = 0; c < width; c += kLanes) {
     const Vec first = hn::LoadU(d, start + c);
-    Vec sub, k, q;  // decay from the start of the sub-chunk; rows of the token at hand
+    Vec sub, k, q;  // decay from the start of the sub-chunk; rows of the current token
     const auto take = [&](int32_t t, Vec decayed) HWY_ATTR {
       sub = decayed;
       k = load_lanes(keys + t * key_stride + c);
@@ -364,7 +372,7 @@ HWY_INLINE void one_pass(const Number* HWY_RESTRICT keys, int64_t key_stride, co
     take(0, hn::LoadU(d, decay + c));
     qk00 = hn::MulAdd(q, k, qk00);
     Vec now = hn::LoadU(d, decay + width + c);
-    Vec key0 = hn::Mul(k, now);  // keys of the tokens before, decayed up to the one at hand
+    Vec key0 = hn::Mul(k, now);  // keys of earlier tokens, decayed to the current token
     take(1, hn::Mul(sub, now));
     kk10 = hn::MulAdd(k, key0, kk10), qk10 = hn::MulAdd(q, key0, qk10), qk11 = hn::MulAdd(q, k, qk11);
     now = hn::LoadU(d, decay + 2 * width + c);
@@ -394,7 +402,7 @@ HWY_INLINE void one_pass(const Number* HWY_RESTRICT keys, int64_t key_stride, co
   add_sums(zero, zero, zero, qk33, out_qk + 3 * kChunk);
 }
 
-// KDA: a decay per token and channel. Gives the factors of the rows; those of to_end are left to the caller.
+// KDA: one decay per token and channel. Returns the factors per token; the caller applies those of k_to_end.
 template <class Rows, class Pack>
 HWY_INLINE RowFactors prepare_kda_rows(const Problem& problem, const HeadInputs& in, const GateTerms& gate,
                                        const ChunkShape& shape, const Rows& k, const Rows& q, const Staging& s,
@@ -403,7 +411,7 @@ HWY_INLINE RowFactors prepare_kda_rows(const Problem& problem, const HeadInputs&
   RowFactors factors;
   row_factors(problem, in, shape, k, q, out.beta, factors);
 
-  // Gates are read once: whole rows of bf16 where they are, without staging.
+  // Whole rows of bf16 gates are read from the caller's memory, without staging.
   const bool bare = problem.dtype_gate == DType::kBf16 && shape.tokens == kChunk && problem.dk == channels;
   const auto* bare_g = static_cast<const uint16_t*>(at(in.g, DType::kBf16, shape.first * in.layout_g));
   const RowView g = bare ? RowView{} : view_rows(in.g, problem.dtype_gate, in.layout_g, shape, problem.dk, s.g);
@@ -413,11 +421,11 @@ HWY_INLINE RowFactors prepare_kda_rows(const Problem& problem, const HeadInputs&
     GateTerms terms = gate;
     if (terms.bias != nullptr) terms.bias += c;
     if (bare)
-      activate_gates(terms, bare_g + c, in.layout_g, kChunk, width, s.decay, out.decay + c);
+      activate_gates(terms, bare_g + c, in.layout_g, kChunk, width, s.decay, out.decay_chunk + c);
     else
-      activate_gates(terms, g.base + c, g.stride, shape.tokens, width, s.decay, out.decay + c);
+      activate_gates(terms, g.base + c, g.stride, shape.tokens, width, s.decay, out.decay_chunk + c);
     std::fill(s.decay + shape.tokens * width, s.decay + kChunk * width, 1.0f);
-    float* columns = out.to_end + c;
+    float* columns = out.k_to_end + c;
     float *start = s.starts, *next = s.starts + width;
     std::fill(start, start + width, 1.0f);
     for (int32_t block = 0; block < kChunk; block += kSubChunk) {
@@ -467,9 +475,9 @@ HWY_NOINLINE RowFactors prepare_kda(const Problem& problem, const HeadInputs& in
   return prepare_kda_rows(problem, in, gate, shape, k, q, s, out, pack);
 }
 
-// GDN: one decay per token, so products of keys and queries are taken bare and the decays multiply 16 x 16 numbers.
+// GDN: one decay per token. So products use keys and queries without decay, and the decays multiply 16 x 16 scores.
 
-// Decays of a chunk, 1 past its end; fills those of the channels, all alike.
+// Decays of the tokens of a chunk, 1 past its end. Fills channel_decay with decay_chunk, the same for all channels.
 HWY_INLINE void token_decays(const Problem& problem, const HeadInputs& in, const GateTerms& gate,
                              const ChunkShape& shape, float* HWY_RESTRICT decay, float* HWY_RESTRICT channel_decay) {
   alignas(64) float inputs[kChunk] = {};
@@ -480,10 +488,10 @@ HWY_INLINE void token_decays(const Problem& problem, const HeadInputs& in, const
   std::fill(channel_decay, channel_decay + shape.channels, whole);
 }
 
-// Bare scores times the decays after token j up to token i.
+// Multiplies score (i, j) by the decay E_ij from after token j to token i.
 HWY_INLINE void decay_scores(const float* HWY_RESTRICT decay, Scores& scores) {
   const F32 d;
-  for (int32_t first = 0; first < kChunk; first += kLanes) {  // of rows i
+  for (int32_t first = 0; first < kChunk; first += kLanes) {  // first of kLanes rows i
     const Vec rows = hn::Iota(d, static_cast<float>(first));
     Vec between = hn::Zero(d);
     for (int32_t j = kChunk - 1; j >= 0; --j) {
@@ -498,11 +506,11 @@ HWY_INLINE void decay_scores(const float* HWY_RESTRICT decay, Scores& scores) {
   }
 }
 
-// What multiplies the rows of a chunk, or the rows of their products: everything that is a number per token.
+// Factors per token for the rows of a chunk, or for the rows of their products.
 struct RowScales {
-  alignas(64) float keys[kChunk];     // from the start, times -beta
-  alignas(64) float queries[kChunk];  // from the start
-  alignas(64) float to_end[kChunk];
+  alignas(64) float keys[kChunk];     // of k_from_start, times -beta
+  alignas(64) float queries[kChunk];  // of q_from_start
+  alignas(64) float to_end[kChunk];   // of k_to_end
 };
 
 HWY_INLINE void row_scales(const RowFactors& factors, const float* HWY_RESTRICT decay, RowScales& out) {
@@ -533,7 +541,7 @@ HWY_NOINLINE void prepare_gdn(const Problem& problem, const HeadInputs& in, cons
   RowFactors factors;
   row_factors(problem, in, shape, k, q, out.beta, factors);
   alignas(64) float decay[kChunk];
-  token_decays(problem, in, gate, shape, decay, out.decay);
+  token_decays(problem, in, gate, shape, decay, out.decay_chunk);
 
   Scores scores;
   for (int32_t i = 0; i < shape.tokens; i += kSubChunk) {
@@ -551,7 +559,7 @@ HWY_NOINLINE void prepare_gdn(const Problem& problem, const HeadInputs& in, cons
     pack.keys(k.row(t), k.stride, nullptr, scales.keys, t, 0, channels);
     pack.queries(q.row(t), q.stride, nullptr, scales.queries, t, 0, channels);
   }
-  for (int32_t t = 0; t < kChunk; ++t) scale_row(k.row(t), scales.to_end[t], channels, out.to_end + t * channels);
+  for (int32_t t = 0; t < kChunk; ++t) scale_row(k.row(t), scales.to_end[t], channels, out.k_to_end + t * channels);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Which state of the caller's pools belongs to a sequence or a checkpoint. -1 everywhere means: read zero, write nothing.
+// Slots of the caller's pools for sequences and checkpoints. A slot of -1 means: read zero, write nothing.
 #pragma once
 #include <cstdint>
 
@@ -16,10 +16,10 @@ inline int64_t final_slot(const StageArgs& args, int64_t sequence) {
   return slot_of(args.problem.final, args.tensors.final_index, sequence);
 }
 
-// The checkpoints of one sequence, walked in the order of their positions.
+// The checkpoints of one sequence, in the order of their positions.
 class CheckpointCursor {
  public:
-  // `base`: first checkpoint row of the sequence (see first_checkpoint); positions before `position` are skipped.
+  // `base` is the first checkpoint row of the sequence (see first_checkpoint). Positions before `position` are skipped.
   CheckpointCursor(const StageArgs& args, int64_t sequence, int64_t base, int64_t position)
       : args_(args), row_(base), end_(base), step_(0) {
     const Problem& problem = args.problem;
@@ -48,7 +48,7 @@ class CheckpointCursor {
     }
   }
 
-  // If a checkpoint lies exactly at `position`, gives its pool slot (-1: written nowhere) and moves on.
+  // If a checkpoint lies exactly at `position`, writes its pool slot (-1: none) to `slot`, moves on and returns true.
   bool take(int64_t position, int64_t& slot) {
     if (row_ >= end_) return false;
     const int64_t due = step_ > 0 ? next_ : args_.tensors.checkpoint_positions[row_];
@@ -67,7 +67,7 @@ class CheckpointCursor {
   int64_t next_ = 0;
 };
 
-// First checkpoint row of each sequence in turn; remembers the last one asked for, as rows of one sequence come together.
+// First checkpoint row of a sequence. Remembers the last answer, because rows of one sequence are neighbours.
 class CheckpointRows {
  public:
   int64_t first(const StageArgs& args, int64_t sequence) {

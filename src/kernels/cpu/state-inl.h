@@ -1,4 +1,4 @@
-// States between the caller's pools ([DV, DK] or [DK, DV], fp32 or 16 bits) and panels ([channel][kCols] fp32).
+// Moves states between the caller's pools ([DV, DK] or [DK, DV], fp32 or 16 bits) and panels ([channel][kCols] fp32).
 #if defined(DELTARELAY_CPU_STATE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef DELTARELAY_CPU_STATE_INL_H_
 #undef DELTARELAY_CPU_STATE_INL_H_
@@ -14,22 +14,22 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace deltarelay::cpu::HWY_NAMESPACE {
-namespace {  // internal linkage: several translation units compile this text with different instructions
+namespace {  // internal linkage: several translation units compile this file with different instructions
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Values that are turned together.
-inline constexpr int32_t kTurned = 4;
+// Value columns that are transposed together.
+inline constexpr int32_t kTransposed = 4;
 // Floats of the line buffer below.
-inline constexpr int64_t kLineFloats = static_cast<int64_t>(kTurned) * kMaxKeyWidth;
+inline constexpr int64_t kLineFloats = static_cast<int64_t>(kTransposed) * kMaxKeyWidth;
 
 // to[i][j] = from[j][i] for a 4 x 4 block.
-HWY_INLINE void turn_block(const float* HWY_RESTRICT from, int64_t from_stride, float* HWY_RESTRICT to,
-                           int64_t to_stride) {
+HWY_INLINE void transpose_block(const float* HWY_RESTRICT from, int64_t from_stride, float* HWY_RESTRICT to,
+                                int64_t to_stride) {
 #if HWY_TARGET == HWY_SCALAR
-  for (int32_t i = 0; i < kTurned; ++i)
-    for (int32_t j = 0; j < kTurned; ++j) to[i * to_stride + j] = from[j * from_stride + i];
+  for (int32_t i = 0; i < kTransposed; ++i)
+    for (int32_t j = 0; j < kTransposed; ++j) to[i * to_stride + j] = from[j * from_stride + i];
 #else
-  const hn::FixedTag<float, kTurned> d;
+  const hn::FixedTag<float, kTransposed> d;
   const auto r0 = hn::LoadU(d, from), r1 = hn::LoadU(d, from + from_stride);
   const auto r2 = hn::LoadU(d, from + 2 * from_stride), r3 = hn::LoadU(d, from + 3 * from_stride);
   const auto lo02 = hn::InterleaveLower(d, r0, r2), hi02 = hn::InterleaveUpper(d, r0, r2);
@@ -41,8 +41,8 @@ HWY_INLINE void turn_block(const float* HWY_RESTRICT from, int64_t from_stride, 
 #endif
 }
 
-// One panel: value columns [column, column + kCols) of the state at `base + offset`; channels and columns past the state's
-// are zero. `lines` holds kLineFloats.
+// Loads one panel: value columns [column, column + kCols) of the state at `base + offset`. Channels and columns outside
+// the state become zero. `lines` is a buffer of kLineFloats floats.
 inline void load_panel(const Problem& problem, const StatePool& pool, const void* base, int64_t offset, int32_t column,
                        int32_t channels, float* HWY_RESTRICT lines, float* HWY_RESTRICT panel) {
   const int32_t columns = std::min(kCols, problem.dv - column);
@@ -53,9 +53,9 @@ inline void load_panel(const Problem& problem, const StatePool& pool, const void
                panel + c * kCols);
     return;
   }
-  static_assert(kCols % kTurned == 0 || HWY_TARGET == HWY_SCALAR);
-  for (int32_t v = 0; v < kCols; v += std::min(kTurned, kCols)) {
-    for (int32_t i = 0; i < kTurned; ++i) {
+  static_assert(kCols % kTransposed == 0 || HWY_TARGET == HWY_SCALAR);
+  for (int32_t v = 0; v < kCols; v += std::min(kTransposed, kCols)) {
+    for (int32_t i = 0; i < kTransposed; ++i) {
       float* line = lines + i * kMaxKeyWidth;
       const int32_t given = v + i < columns ? problem.dk : 0;
       if (given > 0)
@@ -63,12 +63,12 @@ inline void load_panel(const Problem& problem, const StatePool& pool, const void
                  line);
       std::fill(line + given, line + channels, 0.0f);
     }
-    for (int32_t c = 0; c < channels; c += kTurned) {
-#if HWY_TARGET == HWY_SCALAR  // a panel is narrower than a block
-      for (int32_t j = 0; j < kTurned; ++j)
+    for (int32_t c = 0; c < channels; c += kTransposed) {
+#if HWY_TARGET == HWY_SCALAR  // here a panel is narrower than a block
+      for (int32_t j = 0; j < kTransposed; ++j)
         for (int32_t i = 0; i < kCols; ++i) panel[(c + j) * kCols + i] = lines[i * kMaxKeyWidth + c + j];
 #else
-      turn_block(lines + c, kMaxKeyWidth, panel + c * kCols + v, kCols);
+      transpose_block(lines + c, kMaxKeyWidth, panel + c * kCols + v, kCols);
 #endif
     }
   }
@@ -83,22 +83,22 @@ inline void store_panel(const Problem& problem, const StatePool& pool, void* bas
                 at(base, pool.dtype, offset + static_cast<int64_t>(c) * problem.dv + column), pool.dtype);
     return;
   }
-  for (int32_t v = 0; v < columns; v += std::min(kTurned, kCols)) {
-    for (int32_t c = 0; c < channels; c += kTurned) {
+  for (int32_t v = 0; v < columns; v += std::min(kTransposed, kCols)) {
+    for (int32_t c = 0; c < channels; c += kTransposed) {
 #if HWY_TARGET == HWY_SCALAR
-      for (int32_t j = 0; j < kTurned; ++j)
+      for (int32_t j = 0; j < kTransposed; ++j)
         for (int32_t i = 0; i < kCols; ++i) lines[i * kMaxKeyWidth + c + j] = panel[(c + j) * kCols + i];
 #else
-      turn_block(panel + c * kCols + v, kCols, lines + c, kMaxKeyWidth);
+      transpose_block(panel + c * kCols + v, kCols, lines + c, kMaxKeyWidth);
 #endif
     }
-    for (int32_t i = 0; i < std::min(std::min(kTurned, kCols), columns - v); ++i)
+    for (int32_t i = 0; i < std::min(std::min(kTransposed, kCols), columns - v); ++i)
       store_row(lines + i * kMaxKeyWidth, problem.dk,
                 at(base, pool.dtype, offset + static_cast<int64_t>(column + v + i) * problem.dk), pool.dtype);
   }
 }
 
-// Panels of a state, or zeros when there is none.
+// Loads the panels of a state, or zeros if there is no state.
 inline void load_state(const Problem& problem, const StatePool& pool, const void* base, int64_t slot, int32_t head,
                        PanelRange range, int32_t channels, float* lines, float* panels) {
   for (int32_t p = 0; p < range.count; ++p) {

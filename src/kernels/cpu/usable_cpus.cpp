@@ -20,17 +20,17 @@ namespace {
 
 #if defined(__linux__)
 
-// The affinity of a thread: one bit a CPU, in the words of cpu_set_t. Empty: it could not be had.
+// The affinity of a thread, one bit per CPU in the words of cpu_set_t. Empty if the system does not tell.
 std::vector<cpu_set_t> affinity_of(pid_t thread) {
   constexpr size_t kMostSets = 64;                          // 65,536 CPUs
-  for (size_t count = 1; count <= kMostSets; count *= 2) {  // a kernel for more CPUs than fit refuses
+  for (size_t count = 1; count <= kMostSets; count *= 2) {  // the system refuses a set that is smaller than its own
     std::vector<cpu_set_t> sets(count);
     if (sched_getaffinity(thread, count * sizeof(cpu_set_t), sets.data()) == 0) return sets;
   }
   return {};
 }
 
-// The main thread has the number of the process.
+// The id of the main thread is the id of the process.
 std::vector<cpu_set_t> affinity_of_process() { return affinity_of(getpid()); }
 
 int32_t affinity_cpus() {
@@ -56,11 +56,11 @@ bool lists(const std::string& names, const std::string& name) {
   return std::find(all.begin(), all.end(), name) != all.end();
 }
 
-// Where a hierarchy of cgroups can be seen, and where this process is in it.
+// A mounted cgroup hierarchy and the place of this process in it.
 struct Hierarchy {
-  std::string mount;  // folder
-  std::string root;   // the cgroup that is at `mount`
-  std::string group;  // of this process
+  std::string mount;  // folder of the mount
+  std::string root;   // cgroup that is visible at `mount`
+  std::string group;  // cgroup of this process
   bool unified = false;
 };
 
@@ -68,7 +68,7 @@ std::vector<Hierarchy> mounted_hierarchies(const std::string& root) {
   std::vector<Hierarchy> found;
   std::ifstream file(root + "/proc/self/mountinfo");
   for (std::string line; std::getline(file, line);) {
-    // number parent device root mount options [optional...] - type source options
+    // Fields: number parent device root mount options [optional...] - type source options
     const std::vector<std::string> words = words_of(line, ' ');
     const auto dash = std::find(words.begin(), words.end(), "-");
     if (words.size() < 5 || words.end() - dash < 4) continue;
@@ -82,7 +82,7 @@ std::vector<Hierarchy> mounted_hierarchies(const std::string& root) {
 void place_process(const std::string& root, std::vector<Hierarchy>& hierarchies) {
   std::ifstream file(root + "/proc/self/cgroup");
   for (std::string line; std::getline(file, line);) {
-    // number:controllers:path, the unified one with number 0 and no controllers
+    // Fields: number:controllers:path. The unified hierarchy has number 0 and no controllers.
     const size_t first = line.find(':'), second = line.find(':', first + 1);
     if (first == std::string::npos || second == std::string::npos) continue;
     const std::string controllers = line.substr(first + 1, second - first - 1);
@@ -97,7 +97,7 @@ constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 int64_t quota_in(const std::string& folder, bool unified) {
   int64_t quota = -1, period = 0;
   if (unified) {
-    std::ifstream(folder + "/cpu.max") >> quota >> period;  // "max 100000": no number, so `quota` becomes 0
+    std::ifstream(folder + "/cpu.max") >> quota >> period;  // "max 100000" is no number and leaves `quota` at 0
   } else {
     std::ifstream(folder + "/cpu.cfs_quota_us") >> quota;
     std::ifstream(folder + "/cpu.cfs_period_us") >> period;
@@ -112,7 +112,7 @@ int32_t quota_cpus(const std::string& root) {
   place_process(root, hierarchies);
   int64_t least = kNoLimit;
   for (const Hierarchy& h : hierarchies) {
-    // The path below the mount. A group that is not below its root is seen from inside a container as the mount itself.
+    // Path below the mount. Inside a container, a group outside the visible root appears as the mount itself.
     std::string path;
     if (h.root == "/") {
       path = h.group;
@@ -144,7 +144,7 @@ void cpu_run_anywhere() {
   const auto process = cpu::affinity_of_process();
   const auto own = cpu::affinity_of(0);
   const size_t bytes = process.size() * sizeof(cpu_set_t);
-  // Where it could not be had, or cannot be set, the thread runs where its maker did.
+  // If the affinity cannot be read or set, the thread keeps the affinity of the thread that created it.
   if (process.empty() || (own.size() == process.size() && CPU_EQUAL_S(bytes, own.data(), process.data()))) return;
   sched_setaffinity(0, bytes, process.data());
 #endif

@@ -1,11 +1,11 @@
-// The walk of one work item, whatever arithmetic its engine uses: a segment of one head, chunk by chunk, with some panels of
-// the state at hand.
+// The walk of one work item, for any engine: one segment of one head, chunk by chunk, with some panels of the state.
 //
-//   X = (I + Akk)^-1 beta (V - k_from_start S)      solved forward, no inverse is formed
-//   O = q_from_start S + Aqk X
-//   S = diag(decay) S + to_end^T X
+//   R     = beta (V - k_from_start S)
+//   V_new = (I + Akk)^-1 R                         by forward substitution; the inverse is not formed
+//   O     = q_from_start S + Aqk V_new
+//   S     = diag(decay_chunk) S + k_to_end^T V_new
 //
-// summarize is the same walk from S = 0 (columns of B) and from S = I with V = 0 (columns of M), without outputs.
+// summarize is the same walk without outputs, from S = 0 (columns of B) and from S = I with V = 0 (columns of M).
 #if defined(DELTARELAY_CPU_WALK_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef DELTARELAY_CPU_WALK_INL_H_
 #undef DELTARELAY_CPU_WALK_INL_H_
@@ -23,10 +23,10 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace deltarelay::cpu::HWY_NAMESPACE {
-namespace {  // internal linkage: several translation units compile this text with different instructions
+namespace {  // internal linkage: several translation units compile this file with different instructions
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Pieces of a worker's scratch, cache lines apart.
+// Divides a worker's scratch into arrays that start on cache lines.
 class Carver {
  public:
   explicit Carver(std::byte* base) : base_(base) {}
@@ -47,7 +47,7 @@ class Carver {
 struct WalkScratch {
   ChunkOperands operands;
   Staging staging;
-  float* values;   // [token][panels * kCols], of the engine's Value
+  float* values;   // [token][panels * kCols], of type Engine::Value
   float* outputs;  // [token][panels * kCols]
   float* panels;   // [panel][channel][kCols]
   float* lines;    // kLineFloats
@@ -57,10 +57,10 @@ inline WalkScratch carve_walk(const Problem& problem, int32_t panels, Carver& ca
   const int64_t channels = padded_channels(problem.dk);
   const int64_t rows = kChunk * channels;
   WalkScratch s;
-  s.operands.to_end = carver.take(rows);
-  s.operands.decay = carver.take(channels);
-  s.operands.solve = carver.take(kChunk * kChunk);
-  s.operands.mix = carver.take(kChunk * kChunk);
+  s.operands.k_to_end = carver.take(rows);
+  s.operands.decay_chunk = carver.take(channels);
+  s.operands.minus_akk = carver.take(kChunk * kChunk);
+  s.operands.aqk = carver.take(kChunk * kChunk);
   s.operands.beta = carver.take(kChunk);
   s.staging.k = carver.take(rows);
   s.staging.q = carver.take(rows);
@@ -77,17 +77,17 @@ inline WalkScratch carve_walk(const Problem& problem, int32_t panels, Carver& ca
   return s;
 }
 
-// Asks for rows while other work goes on: rows of one head lie far apart when there are many heads, which hardware
-// prefetchers do not follow. Into L2, not L1: strides of a power of two would crowd the state out of a few sets of L1.
+// Prefetches rows of the next chunk. With many heads the rows of one head lie far apart, and hardware prefetchers do
+// not follow. The target is L2, not L1: rows at a power-of-two stride would evict the state from a few sets of L1.
 //
-// A line that is asked for holds one of the core's few miss buffers until it comes from memory, and so does every line that
-// the products want from L2. A burst therefore stops everything for as long as it lasts: rows are asked for one by one.
+// A prefetched line holds one of the core's few miss buffers until it arrives, and so does every line that the products
+// load from L2. A burst of prefetches therefore stalls everything, so rows are prefetched one by one.
 class RowsAhead {
  public:
   explicit RowsAhead(int32_t rows) : rows_(rows) {}
 
-  // `rows` rows of `count` numbers from row `first` on. Without rows there may be no such address either: a stride can be so
-  // large that only the rows of the tensor are in the range of int64_t.
+  // Adds `rows_` rows of `count` numbers, from row `first` on. Without rows the address is not formed: with a very
+  // large stride only rows inside the tensor have an address within int64_t.
   void add(const void* base, DType type, int64_t stride, int64_t first, int64_t count) {
     if (rows_ == 0) return;
     const auto size = static_cast<int64_t>(size_of(type));
@@ -97,8 +97,8 @@ class RowsAhead {
 
   int32_t left() const { return left_; }
 
-  // The next `rows` rows, in turns over the tensors.
-  HWY_INLINE void ask(int32_t rows) {
+  // Prefetches the next `rows` rows, in turn over the tensors.
+  HWY_INLINE void prefetch(int32_t rows) {
     rows = std::min(rows, left_);
     left_ -= rows;
     for (; rows > 0; --rows) {
@@ -136,7 +136,7 @@ inline GateTerms gate_terms(const StageArgs& args, int32_t head, int32_t channel
   if (problem.rule == Rule::kKda) {
     const int64_t first = static_cast<int64_t>(head) * problem.dk;
     for (int32_t c = 0; c < problem.dk; ++c) bias[c] = number(args.tensors.dt_bias, problem.dtype_dt_bias, first + c);
-  } else {  // one number for a row of tokens
+  } else {  // one number for all tokens in a vector
     std::fill(bias, bias + kChannelPad, number(args.tensors.dt_bias, problem.dtype_dt_bias, head));
   }
   gate.bias = bias;
@@ -166,7 +166,7 @@ inline float* slot_panels(float* base, int32_t slot, int32_t heads, int32_t head
   return base + ((static_cast<int64_t>(slot) * heads + head) * slot_panel_count + first) * panel_floats;
 }
 
-// The state that enters the segment, or the start of a summary.
+// Loads the state that enters the segment, or the start of a summary: 0 for B, I for M.
 inline void enter(const StageArgs& args, const Item& item, int32_t channels, const WalkScratch& s) {
   const Problem& problem = args.problem;
   const int64_t panel_floats = static_cast<int64_t>(channels) * kCols;
@@ -174,7 +174,7 @@ inline void enter(const StageArgs& args, const Item& item, int32_t channels, con
   if (item.row.work == Work::kSummarize) {
     std::fill(s.panels, s.panels + item.panels.count * panel_floats, 0.0f);
     for (int32_t p = 0; p < item.panels.count; ++p) {
-      const int32_t column = (item.panels.first + p - value_panels) * kCols;  // of M
+      const int32_t column = (item.panels.first + p - value_panels) * kCols;  // column of M
       if (column < 0) continue;
       for (int32_t i = column; i < std::min(column + kCols, problem.dk); ++i)
         s.panels[p * panel_floats + i * kCols + (i - column)] = 1.0f;
@@ -189,7 +189,7 @@ inline void enter(const StageArgs& args, const Item& item, int32_t channels, con
   }
 }
 
-// Hands the panels on: to the slot of a summary or a later segment.
+// Stores the panels in the slot of the summary or of the next segment.
 inline void leave(const StageArgs& args, const Item& item, int32_t channels, const WalkScratch& s) {
   if (item.row.slot_out < 0) return;
   const Problem& problem = args.problem;
@@ -205,7 +205,7 @@ inline void leave(const StageArgs& args, const Item& item, int32_t channels, con
   }
 }
 
-// Where a panel's outputs go: fp32 rows, bf16 rows, or nowhere (summarize).
+// Destination of a panel's outputs: fp32 rows, bf16 rows, or none (summarize).
 struct OutputRows {
   float* full;
   uint16_t* half;
@@ -213,15 +213,16 @@ struct OutputRows {
   bool wanted() const { return full != nullptr || half != nullptr; }
 };
 
-// An engine has
-//   Value                                  numbers of values as it reads them: float, or uint16_t for bf16
-//   Engine(problem, panels, carver)        takes its own scratch
-//   kAsks                                  rows of the next chunk are asked for by prepare and advance; else a few before each panel
-//   kWritesBf16                            advance takes bf16 outputs too: whole rows of a panel are whole cache lines
-//   enter(panels)                          the state is at hand as [panel][channel][kCols]
-//   prepare(in, gate, shape, scratch, ahead)     operands of a chunk
+// An engine has:
+//   Value                                         type of values: float, or uint16_t for bf16
+//   Engine(problem, panels, carver)               takes its own scratch
+//   kPrefetches                                   prepare and advance prefetch the next chunk; else walk_item does,
+//                                                 a few rows before each panel
+//   kWritesBf16                                   advance also writes bf16 outputs, in whole cache lines
+//   enter(panels)                                 takes the state from [panel][channel][kCols]
+//   prepare(in, gate, shape, scratch, ahead)      computes the operands of a chunk
 //   advance(panel, tokens, values, value_stride, outputs, scratch, ahead)
-//   leave(panels)                          the state is wanted as [panel][channel][kCols] again
+//   leave(panels)                                 stores the state to [panel][channel][kCols]
 template <class Engine>
 inline void walk_item(const StageArgs& args, const Item& item, std::byte* memory) {
   const Problem& problem = args.problem;
@@ -247,7 +248,7 @@ inline void walk_item(const StageArgs& args, const Item& item, std::byte* memory
                        args.sequences.start(row.sequence, problem.o) + item.head * problem.o.head + first_column)
                   : nullptr;
 
-  // The state after the row's last token, when it is folded elsewhere.
+  // State after the row's last token, if the carry has already computed it.
   const float* folded = row.slot_folded >= 0 ? slot_panels(args.slot_state, row.slot_folded, problem.heads_v, item.head,
                                                            panels_for(problem.dv, kCols), item.panels.first, channels)
                                              : nullptr;
@@ -273,9 +274,9 @@ inline void walk_item(const StageArgs& args, const Item& item, std::byte* memory
     ahead.add(in.q, problem.dtype, in.layout_q, next, problem.dk);
     ahead.add(in.g, problem.dtype_gate, in.layout_g, next, problem.rule == Rule::kKda ? problem.dk : 1);
     ahead.add(v, problem.dtype, problem.v.token, next, columns);
-    if (emits) ahead.add(o, problem.dtype_o, problem.o.token, Engine::kAsks ? next : first, columns);
+    if (emits) ahead.add(o, problem.dtype_o, problem.o.token, Engine::kPrefetches ? next : first, columns);
     engine.prepare(in, gate, shape, s, ahead);
-    // Whole rows of values that need no conversion, and of outputs, are read and written where the caller keeps them.
+    // Read values that need no conversion, and write whole rows of outputs, directly in the caller's memory.
     const bool whole = tokens == kChunk && columns == stride;
     using Value = typename Engine::Value;
     auto* staged = reinterpret_cast<Value*>(s.values);
@@ -300,7 +301,7 @@ inline void walk_item(const StageArgs& args, const Item& item, std::byte* memory
     else if (emits)
       outputs.full = full ? static_cast<float*>(out) : s.outputs;
     for (int32_t p = 0; p < item.panels.count; ++p) {
-      if constexpr (!Engine::kAsks) ahead.ask(ahead.left() / (item.panels.count - p));
+      if constexpr (!Engine::kPrefetches) ahead.prefetch(ahead.left() / (item.panels.count - p));
       engine.advance(p, tokens, item.panels.first + p < value_panels ? values.base + p * kCols : nullptr, values.stride,
                      outputs, s, ahead);
       if (outputs.full != nullptr) outputs.full += kCols;
@@ -321,7 +322,7 @@ inline void walk_item(const StageArgs& args, const Item& item, std::byte* memory
                 channels, s.lines, folded != nullptr ? folded : s.panels);
 }
 
-// Bytes of scratch of one worker.
+// Bytes of scratch that one worker needs.
 template <class Engine>
 size_t scratch_bytes(const Problem& problem, int32_t panels) {
   Carver carver(nullptr);

@@ -1,4 +1,5 @@
-// Gate and write strength from what the caller passes, in double. docs/math.md, "Gates and write strengths".
+// Log-decays and write strengths from the caller's gates and betas, in double (docs/math.md, "Gates and write
+// strengths").
 #pragma once
 #include <cmath>
 #include <limits>
@@ -7,7 +8,7 @@
 
 namespace deltarelay::reference {
 
-// No form overflows: exp is only taken of numbers <= 0 here.
+// No overflow: the argument of exp is never above 0.
 inline double sigmoid(double x) {
   const double e = std::exp(-std::fabs(x));
   return x >= 0.0 ? 1.0 / (1.0 + e) : e / (1.0 + e);
@@ -15,7 +16,7 @@ inline double sigmoid(double x) {
 
 inline double softplus(double x) { return (x > 0.0 ? x : 0.0) + std::log1p(std::exp(-std::fabs(x))); }
 
-// The gate of one value head: what is constant over its tokens.
+// Parameters of the gate that are constant over the tokens of one value head.
 struct Gate {
   GateForm form = GateForm::kLog;
   double a = 1.0;                                           // exp(a_log)
@@ -23,8 +24,8 @@ struct Gate {
   double floor = -std::numeric_limits<double>::infinity();  // log and linear forms: lower log-decays are raised to it
 };
 
-// Log-decay, natural logarithm; -infinity forgets exactly. NaN stays NaN. A decay below 0, which the contract leaves open, is
-// read as 0, as the cpu backend reads it.
+// Returns the log-decay, natural logarithm; -infinity forgets exactly. NaN stays NaN. A decay below 0 is outside the
+// contract; it reads as 0, as in the cpu backend.
 inline double log_decay(const Gate& gate, double g, double bias) {
   switch (gate.form) {
     case GateForm::kLog:

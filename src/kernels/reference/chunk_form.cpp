@@ -26,31 +26,31 @@ void advance(const std::vector<double>& decay, const Matrix& keys, const Matrix&
   }
 }
 
-// values - w state
-Matrix corrected(const Matrix& values, const Matrix& w, const Matrix& state) {
+// V_new = U - W S
+Matrix corrected(const Matrix& u, const Matrix& w, const Matrix& state) {
   Matrix result = multiply(w, state);
   for (int64_t i = 0; i < result.rows(); ++i) {
-    for (int64_t j = 0; j < result.columns(); ++j) result(i, j) = values(i, j) - result(i, j);
+    for (int64_t j = 0; j < result.columns(); ++j) result(i, j) = u(i, j) - result(i, j);
   }
   return result;
 }
 
 double gate(const HeadTokens& tokens, int64_t t, int64_t i) { return tokens.g(t, tokens.g.columns() == 1 ? 0 : i); }
 
-// exp of the sum of gates of the tokens in (after, t]: the decay that what was written at `after` meets at `t`.
+// E_ij with j = after, i = t: exp of the sum of the gates of the tokens in (after, t].
 double decay_between(const HeadTokens& tokens, int64_t after, int64_t t, int64_t i) {
   double sum = 0.0;
   for (int64_t s = after + 1; s <= t; ++s) sum += gate(tokens, s, i);
   return std::exp(sum);
 }
 
-// (I + lower)^-1 for a strictly lower matrix, by forward substitution.
-Matrix invert_unit_lower(const Matrix& lower) {
-  Matrix inverse = Matrix::identity(lower.rows());
-  for (int64_t i = 0; i < lower.rows(); ++i) {
+// inverse = (I + Akk)^-1 for a strictly lower Akk, by forward substitution.
+Matrix invert_unit_lower(const Matrix& akk) {
+  Matrix inverse = Matrix::identity(akk.rows());
+  for (int64_t i = 0; i < akk.rows(); ++i) {
     for (int64_t j = 0; j < i; ++j) {
       double sum = 0.0;
-      for (int64_t l = j; l < i; ++l) sum += lower(i, l) * inverse(l, j);
+      for (int64_t l = j; l < i; ++l) sum += akk(i, l) * inverse(l, j);
       inverse(i, j) = -sum;
     }
   }
@@ -110,7 +110,7 @@ Prepared prepare(const HeadTokens& tokens, int64_t begin, int64_t count) {
   return p;
 }
 
-// M and B are what the chunks do to the columns of [I | 0]: the same recurrence, with values only in the columns of B.
+// Runs the recurrence on the columns [I | 0]: the first become M, with U = 0; the others become B, with the chunk's U.
 Transition summarize(std::span<const Prepared> chunks) {
   Transition result;
   if (chunks.empty()) return result;
@@ -118,8 +118,8 @@ Transition summarize(std::span<const Prepared> chunks) {
   result.m = Matrix::identity(dk);
   result.b = Matrix(dk, chunks[0].u.columns());
   for (const Prepared& chunk : chunks) {
-    const Matrix no_values(chunk.w.rows(), dk);
-    advance(chunk.decay_chunk, chunk.k_to_end, corrected(no_values, chunk.w, result.m), result.m);
+    const Matrix no_u(chunk.w.rows(), dk);
+    advance(chunk.decay_chunk, chunk.k_to_end, corrected(no_u, chunk.w, result.m), result.m);
     advance(chunk.decay_chunk, chunk.k_to_end, corrected(chunk.u, chunk.w, result.b), result.b);
   }
   return result;

@@ -1,9 +1,9 @@
-// The chunk form in double precision: what each stage of a fast backend computes, one function a stage, for one head of
-// one sequence. Stage kernels are held against these; these are held against the token recurrence. docs/math.md, "Chunk
-// form", has the equations in the same symbols.
+// The chunk form in double precision, one function per stage, for one head of one sequence. Tests compare the stages of
+// fast backends with these functions, and these functions with the token recurrence. docs/math.md, "Chunk form", has
+// the equations in the same symbols.
 //
-// Any gate is safe, -infinity included: a decay between two tokens is exp of the sum of the gates between them, which is
-// never positive and never a difference of two sums.
+// Every gate is safe, -infinity included: a decay between two tokens is exp of the sum of the gates between them. That
+// sum is never positive and is never formed as a difference of two sums.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -44,9 +44,9 @@ struct HeadTokens {
   int64_t dv() const { return v.columns(); }
 };
 
-// What `prepare` knows of one chunk of C tokens.
+// What `prepare` computes for one chunk of C tokens.
 struct Prepared {
-  Matrix gate_sum;                  // G  [C, DK]: sum of the gates from the chunk's start to the token, both included
+  Matrix gate_sum;                  // G [C, DK]: sum of the gates from the chunk's first token to this one, inclusive
   Matrix akk;                       // [C, C], strictly lower
   Matrix inverse;                   // [C, C] = (I + Akk)^-1, unit lower
   Matrix aqk;                       // [C, C], lower, with scale
@@ -63,16 +63,16 @@ struct Transition {
   Matrix b;  // [DK, DV]
 };
 
-// Tokens [begin, begin + count) as one chunk.
+// Prepares tokens [begin, begin + count) as one chunk.
 Prepared prepare(const HeadTokens& tokens, int64_t begin, int64_t count);
 // The transition of a run of chunks.
 Transition summarize(std::span<const Prepared> chunks);
-// The state behind a segment from the state before it.
+// Returns the state after a segment from the state before it.
 Matrix carry(const Transition& segment, const Matrix& state_in);
-// Replays chunks from `state`, which is left behind the last of them. Output rows start at `first_row` of o [T, DV].
+// Replays chunks from `state` and leaves the state after the last chunk there. Output starts at row `first_row` of o.
 void emit(std::span<const Prepared> chunks, Matrix& state, Matrix& o, int64_t first_row);
 
-// The token recurrence on the same input, for o [T, DV] and the state.
+// The token recurrence on the same input. Writes o [T, DV] and advances `state`.
 void recur(const HeadTokens& tokens, Matrix& state, Matrix& o);
 
 }  // namespace deltarelay::reference

@@ -1,5 +1,5 @@
 // The definition: the token recurrence in double precision, in the symbols of docs/math.md. Every other backend is
-// measured against it, so it is written to be read; speed comes only from columns of S lying side by side.
+// measured against it, so clarity comes before speed. Its one optimisation is that columns of S lie side by side.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -16,10 +16,10 @@ namespace reference {
 namespace {
 
 constexpr int32_t kChunk = 64;
-// Tokens activated at a time. Checkpoints lie on multiples of it, so none falls inside.
+// Tokens activated at a time. Checkpoints lie at multiples of kTokens, so none falls between two of these groups.
 constexpr int32_t kTokens = static_cast<int32_t>(kCheckpointAlignment);
-// Value columns that advance together: their sums stay in registers, and 128 x 32 doubles are 32 KB, at home in any L1.
-// The narrow panel is for a few chosen columns.
+// Value columns that advance together. Their sums stay in registers, and 128 x 32 doubles are 32 KB, which fits any L1.
+// The narrow panel serves calls that ask for a few columns only.
 constexpr int32_t kPanel = 32;
 constexpr int32_t kNarrowPanel = 8;
 
@@ -62,7 +62,7 @@ void normalise(int32_t dk, double* x) {
   for (int32_t i = 0; i < dk; ++i) x[i] *= factor;
 }
 
-// Value columns [first, first + count) of those that were asked for, of one head of one sequence.
+// Value columns [first, first + count) of the requested ones, for one head of one sequence.
 struct Item {
   int64_t sequence;
   int32_t head;
@@ -125,11 +125,11 @@ class Worker {
     gate_.form = p_.gate_form;
     gate_.lower_bound = p_.lower_bound;
     if (p_.gate_floor < 0.0f) gate_.floor = p_.gate_floor;
-    const bool given = p_.raw_gate() && args_.tensors.a_log != nullptr;  // other forms do not look at it
+    const bool given = p_.raw_gate() && args_.tensors.a_log != nullptr;  // other gate forms ignore a_log
     gate_.a = given ? std::exp(load_as_double(args_.tensors.a_log, p_.dtype_a_log, head)) : 1.0;
   }
 
-  // q, k, decays and write strengths of `count` tokens from `t` on.
+  // Fills tokens_ with q, k, decays and write strengths of `count` tokens, the first at `t`.
   void activate(const Item& item, int64_t t, int32_t count) {
     const dr_tensors& x = args_.tensors;
     const int32_t dk = p_.dk;
@@ -158,7 +158,7 @@ class Worker {
     }
   }
 
-  // The activated tokens on one panel of columns.
+  // Advances one panel of columns by the activated tokens.
   template <int W>
   void advance(const Item& item, int32_t panel, int64_t t, int32_t count) {
     const int32_t used = std::min<int32_t>(W, item.count - panel * W);
@@ -220,7 +220,7 @@ class Worker {
   double* state_;  // [panel, DK, W]
 };
 
-// Runs work(worker, i) for every i below `count`; a worker meets its items in increasing order.
+// Runs work(worker, i) for every i below `count`. Each worker gets its items in increasing order.
 template <class Work>
 void for_each(const StageArgs& args, int64_t count, Executor& executor, const Work& work) {
   struct Context {
@@ -246,8 +246,8 @@ void for_each(const StageArgs& args, int64_t count, Executor& executor, const Wo
 
 int32_t chosen_columns(const StageArgs& args) { return args.columns != nullptr ? args.num_columns : args.problem.dv; }
 
-// Only whole sequences: a cut would round the state to fp32 on its way through a slot, and then this would no longer be
-// the definition. The planner does not cut for this backend.
+// Takes whole sequences only. A cut would round the state to fp32 in a slot, and the result would no longer be the
+// definition. The planner does not cut for this backend.
 void run_rows(const StageArgs& args, const Row* rows, int64_t count, Executor& executor) {
   for (const Row* row = rows; row != rows + count; ++row) {
     if (row->work != Work::kEmit || row->begin != 0 || row->slot_in >= 0 || row->slot_out >= 0) {
@@ -273,7 +273,8 @@ void run_folds(const StageArgs&, const Fold*, int64_t count, Executor&) {
   if (count != 0) throw Error(DR_INTERNAL, "reference backend: expected no folds, found " + std::to_string(count));
 }
 
-// Rows of o that belong to no sequence are zero; an empty sequence hands its initial state on.
+// Sets the rows of o that belong to no sequence to zero. Copies the initial state of an empty sequence to its final
+// state.
 void finish(const StageArgs& args, Executor& executor) {
   const Problem& p = args.problem;
   const int32_t columns = chosen_columns(args);

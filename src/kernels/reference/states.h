@@ -1,4 +1,4 @@
-// The caller's states: which slot belongs to what, and columns of a state in and out of double storage.
+// States of the caller: the slot of a sequence or checkpoint, and columns of a state to and from double.
 #pragma once
 #include <cstdint>
 
@@ -16,8 +16,8 @@ inline int64_t element_of(const StatePool& pool, int64_t slot, int64_t head, int
                                                          : static_cast<int64_t>(i) * dv + column);
 }
 
-// Rows of the checkpoint tensor that belong to one sequence. Rows lie in sequence order, so the first row of a sequence
-// follows from the lengths of those before it: a cursor that moves forward finds it without a table.
+// Checkpoint rows of one sequence. Rows lie in sequence order, so the first row of a sequence follows from the lengths
+// of the sequences before it. A cursor that moves forward needs no table.
 class CheckpointRows {
  public:
   CheckpointRows(const Problem& problem, const dr_tensors& tensors, const Sequences& sequences)
@@ -36,7 +36,7 @@ class CheckpointRows {
 
   int64_t first() const { return first_; }
   int64_t count() const { return count_; }
-  // Tokens of the sequence that row first() + j has seen.
+  // Tokens of the sequence that the state in row first() + j includes.
   int64_t position(int64_t j) const {
     switch (problem_.checkpoints) {
       case Checkpoints::kEvery:

@@ -1,10 +1,12 @@
-// Products of a warp, and how their operands lie in registers and in shared memory: one policy per kind of number.
+// Products of a warp, and the layout of their operands in registers and in shared memory: one policy per number type.
 //
-// Everything is counted in groups of 32: a left operand is 16 rows x 32 columns, a right one 32 rows x 8 columns. A sum has 4 numbers a
-// lane (l = 4 g + q): (row g, column 2 q), (g, 2 q + 1), (g + 8, 2 q), (g + 8, 2 q + 1). Four sums side by side, 16 numbers, are a left
-// operand after conversion, without leaving the lane.
+// All sizes come in groups of 32: a left operand is 16 rows x 32 columns, a right operand 32 rows x 8 columns. An
+// accumulator holds 4 numbers per lane (lane = 4 quad + member): (row quad, column 2 member), (quad, 2 member + 1),
+// (quad + 8, 2 member), (quad + 8, 2 member + 1). Four neighbouring accumulators, 16 numbers, become a left operand by
+// conversion alone: every number stays in its lane.
 //
-// A tile in shared memory has rows of `row_bytes`, 16 beyond a multiple of 128 (or of 64): 8 rows at one column touch every bank once.
+// A row of a tile in shared memory has `row_bytes` bytes, 16 more than a multiple of 128 (or of 64). So 8 rows at one
+// column touch every bank once.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -19,12 +21,12 @@
 
 namespace deltarelay::cuda::sm80 {
 
-// fp32 numbers whose products may keep 11 bits of each factor.
+// fp32 numbers whose products keep 11 bits of each factor.
 struct Tf32 {
   float value;
 };
 
-// 16-bit numbers, of products whose left operands, and squares, have an upper and a lower half.
+// 16-bit numbers. The left operands and squares of their products have an upper and a lower half.
 template <class Element>
 struct Fine {
   Element value;
@@ -43,9 +45,9 @@ constexpr bool kIsFine = !std::is_same_v<Number, typename ElementOf<Number>::Typ
 // 16-bit numbers: mma.m16n8k16 and ldmatrix.
 template <class Element>
 struct HalfArithmetic {
-  static constexpr bool kExactSums = false;  // sums of gates need no more than fp32
-  static constexpr int kBatch = 4;           // right operands that are loaded together,
-  static constexpr bool kLoadsAhead = true;  // one batch before they are needed
+  static constexpr bool kExactSums = false;  // fp32 is enough for sums of gates
+  static constexpr int kBatch = 4;           // right operands that are loaded together
+  static constexpr bool kLoadsAhead = true;  // load a batch before the batch ahead of it is used
   struct Left {
     Fragment half[2];
   };
@@ -60,7 +62,8 @@ struct HalfArithmetic {
     mma<Element>(sum, a.half[0], b.reg[0], b.reg[1]);
     mma<Element>(sum, a.half[1], b.reg[2], b.reg[3]);
   }
-  // Some sums with one left operand. They take turns: a product waits for the one before it in its sum.
+  // Several accumulators with one left operand. Products alternate between accumulators, because each waits for the
+  // previous product of its accumulator.
   template <int kSums, int kCount>
   static __device__ __forceinline__ void multiply_batch(float (&sums)[kSums][4], int first, const Left& a,
                                                         const Right (&b)[kCount]) {
@@ -72,7 +75,8 @@ struct HalfArithmetic {
     }
   }
 
-  // Adds to each row tile its left^T of a square (record.h), whose rows are columns of the sums. What is above the diagonal is not there.
+  // Adds left^T of each row tile times a square (record.h) whose rows are columns of the accumulators. The part above
+  // the diagonal is not stored.
   template <int kRowTiles>
   static __device__ __forceinline__ void multiply_square(float (&sums)[kRowTiles][4][4], const Left (&a)[kRowTiles],
                                                          uint32_t square, int lane) {
@@ -95,7 +99,8 @@ struct HalfArithmetic {
     }
   }
 
-  // Where this lane begins to read: a left operand, a right operand whose columns are 8 rows of a tile, one whose rows are 32 rows.
+  // Where this lane starts to read: a left operand; a right operand whose columns are 8 rows of a tile; a right operand
+  // whose rows are 32 rows of a tile.
   static __device__ __forceinline__ uint32_t left_place(int lane, int row_bytes) {
     return lane % 16 * row_bytes + lane / 16 * 16;
   }
@@ -111,7 +116,7 @@ struct HalfArithmetic {
     return load_matrix_transposed(address);
   }
 
-  // Values of 32 tokens (columns) and 16 value columns (rows) as sums hold them, from a tile [token][value].
+  // Values of 32 tokens (columns) and 16 value columns (rows) in accumulator layout, from a tile [token][value].
   static __device__ __forceinline__ uint32_t values_place(int lane, int row_bytes) {
     return (lane / 16 * 8 + lane % 8) * row_bytes + lane / 8 % 2 * 16;
   }
@@ -127,8 +132,8 @@ struct HalfArithmetic {
   }
 };
 
-// x = half + low, each of 16 bits, where x is a left operand or a number of a square; tiles are as they come. The product of two lower halves
-// is left out: exact to 2^-16 |x y| (bf16).
+// x = high + low, each of 16 bits, if x belongs to a left operand or a square. Tiles keep their 16 bits. The product of
+// two low parts is left out: the error is at most 2^-16 |x y| (bf16).
 template <class Element>
 struct FineArithmetic : HalfArithmetic<Element> {
   using Whole = HalfArithmetic<Element>;
@@ -165,15 +170,16 @@ struct FineArithmetic : HalfArithmetic<Element> {
   }
 };
 
-// fp32 numbers: mma.m16n8k8 in TF32. Column k of a left operand and row k of a right one may be any channel, as long as it is the same:
-// k = q is channel 2 q and k = q + 4 channel 2 q + 1, so that sums are operands as they stand, and a lane's two numbers neighbours.
-// kProducts 3: x = high + low of 11 bits each, x y ~ high high + low high + high low, exact to 2^-21 |x y|.
+// fp32 numbers: mma.m16n8k8 in TF32. Column k of a left operand and row k of a right operand may be any channel, if
+// both are the same. Here k = member is channel 2 member, and k = member + 4 is channel 2 member + 1. So accumulators
+// are operands without a move, and the two numbers of a lane are neighbours. kProducts 3: x = high + low with 11 bits
+// each, and x y ~ high high + low high + high low; the error is at most 2^-21 |x y|.
 template <int kProducts>
 struct FloatArithmetic {
   static constexpr bool kExactSums = kProducts == 3;
-  static constexpr int kBatch = 1;  // registers hold no more
+  static constexpr int kBatch = 1;  // more do not fit registers
   static constexpr bool kLoadsAhead = false;
-  static constexpr int kSteps = 4;  // of 8 columns
+  static constexpr int kSteps = 4;  // steps of 8 columns
   struct Left {
     uint32_t high[kSteps][4], low[kProducts == 3 ? kSteps : 1][4];
   };
@@ -181,7 +187,7 @@ struct FloatArithmetic {
     float2 pair[kSteps];
   };
 
-  // `high` is rounded to 11 bits (half away from zero); of `low`, which is exact and has 12, the product drops the last one.
+  // `high` is rounded to 11 bits (half away from zero). `low` is exact and has 12 bits; the product drops the last one.
   static __device__ __forceinline__ void split(float x, uint32_t& high, uint32_t& low) {
     high = (__float_as_uint(x) + 0x1000u) & 0xffffe000u;
     low = __float_as_uint(x - __uint_as_float(high));
@@ -204,7 +210,7 @@ struct FloatArithmetic {
     return a;
   }
 
-  // Tensor cores truncate when they add: no more than two products of the upper parts meet there, the rest is added in fp32.
+  // Tensor cores truncate when they add. So at most two products of high parts are added there, and the rest in fp32.
   static __device__ __forceinline__ void multiply(float (&sum)[4], const Left& a, const Right& b) {
     if constexpr (kProducts == 3) {
       float upper[2][4] = {}, cross[4] = {};
@@ -323,11 +329,11 @@ struct ArithmeticOf<Tf32> {
 };
 template <class Number>
 using Arithmetic = typename ArithmeticOf<Number>::Type;
-// Of products of two tiles, which have no lower halves.
+// For products of two tiles, which have no lower halves.
 template <class Number>
 using TileArithmetic = Arithmetic<typename ElementOf<Number>::Type>;
 
-// Four sums as a left operand.
+// Converts four accumulators to a left operand.
 template <class Arithmetic>
 __device__ __forceinline__ typename Arithmetic::Left left_of(const float (&sums)[4][4]) {
   float numbers[16];
@@ -336,7 +342,8 @@ __device__ __forceinline__ typename Arithmetic::Left left_of(const float (&sums)
   return Arithmetic::left(numbers, 0);
 }
 
-// Block (i, j) of P or T, as sums hold it: of columns 0-7 and of columns 8-15. By all lanes of a warp. Lower halves lie behind all upper ones.
+// Stores block (i, j) of Aqk or inverse - I: columns 0-7 (`left`) and 8-15 (`right`) in accumulator layout. Call it
+// with all lanes of a warp. Lower halves follow after all upper halves.
 template <class Number>
 __device__ __forceinline__ void store_block(uint8_t* square, int i, int j, const float (&left)[4],
                                             const float (&right)[4], int lane) {
@@ -370,7 +377,8 @@ __device__ __forceinline__ void store_block(uint8_t* square, int i, int j, const
     }
   }
 }
-// Zeros where the format has a place for them: of the block above the diagonal, and behind rows, so that a copy of the square reads nothing unwritten.
+// Stores zeros where the format keeps them: in the block above the diagonal and in the padding of rows. So a copy of
+// the square reads no unwritten memory.
 template <class Number>
 __device__ __forceinline__ void store_zeros(uint8_t* square, int lane) {
   if constexpr (sizeof(Number) == 4) {
@@ -381,7 +389,7 @@ __device__ __forceinline__ void store_zeros(uint8_t* square, int lane) {
   }
 }
 
-// Two neighbouring numbers to a tile or square, in shared or global memory.
+// Stores two neighbouring numbers to a tile or square, in shared or global memory.
 template <class Number>
 __device__ __forceinline__ void put_pair(uint8_t* to, float low, float high) {
   if constexpr (sizeof(Number) == 2)

@@ -1,11 +1,11 @@
-// carry: the state that enters every later segment, by folding transitions in order. One step, for some value rows v of the transposed
-// state:
-//     S'[v][k] = B[v][k] + sum over c of S[v][c] Mt[c][k]           Mt: row c holds M e_c
+// carry: the state that enters every later segment, by folding transitions in order. One step, for value rows v of S^T:
+//     S_next^T[v][k] = B^T[v][k] + sum over c of S^T[v][c] M^T[c][k]
 //
-// The chain over steps is serial; rows of the state fold independently. A CTA owns 16 of them and all steps. A warp has 32 key columns k and
-// every 32 channels c, or a part of them: its numbers of Mt, which do not wait for the chain, come to the lane that needs them while one or two
-// steps before are at work. A transition that has vanished (vanished.cuh) is never used, for its memory holds anything: S' = B. Sums over
-// channels meet in shared memory. Products are 3xTF32, and no more than 32 channels are summed by tensor cores, which truncate.
+// The chain over steps is serial, but rows of S^T fold independently. A CTA owns 16 rows and walks all steps. A warp
+// has 32 key columns k and all or some of the channels c, in groups of 32. Its numbers of M^T do not depend on the
+// chain, so a lane loads them one or two steps ahead. A vanished transition (vanished.cuh) is never read, because its
+// memory is undefined: S_next = B. Partial sums over channels are added in shared memory. Products are 3xTF32. Tensor
+// cores truncate, so they sum at most 32 channels.
 #pragma once
 #include <cstdint>
 
@@ -24,32 +24,32 @@ constexpr int kCarryRows = 16;
 template <int kWidth>
 struct Carry {
   static constexpr int kColumnGroups = kWidth / 32, kChannelGroups = kWidth <= 128 ? kWidth / 32 : 2;
-  static constexpr int kSlabs = kWidth / 32 / kChannelGroups;  // of 32 channels, a warp
+  static constexpr int kSlabs = kWidth / 32 / kChannelGroups;  // groups of 32 channels per warp
   static constexpr int kAllThreads = kColumnGroups * kChannelGroups * 32;
-  static constexpr int kRow = kWidth + 8;  // floats: 8 bytes a lane touch every bank once
+  static constexpr int kRow = kWidth + 8;  // floats per row: accesses of 8 bytes per lane touch every bank once
   static constexpr int kFours = kCarryRows * kWidth / 4, kFoursEach = (kFours + kAllThreads - 1) / kAllThreads;
   static constexpr int kRowFours = kWidth / 4;
-  static constexpr int kRowsDown = kAllThreads / kRowFours;  // from one of a thread's fours to its next
+  static constexpr int kRowsDown = kAllThreads / kRowFours;  // rows from one float4 of a thread to its next
   static_assert(kAllThreads % kRowFours == 0);
-  // Steps by which M and B come before they are needed: two where shared memory has room.
+  // Steps by which M and B are loaded ahead: two if shared memory has room.
   static constexpr int kAhead = kWidth < 128 ? 2 : 1;
   using Numbers = FloatArithmetic<3>;
-  static constexpr int kPieces = 2 * Numbers::kSteps;  // of 16 bytes, that a lane has of 32 channels of M
+  static constexpr int kPieces = 2 * Numbers::kSteps;  // pieces of 16 bytes per lane for 32 channels of M
 
   struct Shared {
     float state[kCarryRows][kRow];
-    float part[kChannelGroups][kCarryRows][kRow];  // of S Mt
-    // M and B of every other step, where there are two ahead: 16 bytes a thread, which it alone writes and reads.
+    float part[kChannelGroups][kCarryRows][kRow];  // partial sums of S^T M^T
+    // M and B of every other step, if two are ahead: 16 bytes per thread, which only that thread writes and reads.
     float4 ahead[kAhead == 2 ? kPieces + kFoursEach : 1][kAhead == 2 ? kAllThreads : 1];
   };
 
-  // Which transitions live, in order of steps. Every warp asks for itself, a lane for every 32nd step, so that none waits for another: all find the
-  // same, for nobody writes it here.
+  // Which transitions live (have not vanished), in the order of steps. Every warp reads the flags itself, one lane per
+  // 32nd step, so no warp waits for another. All find the same flags, because this kernel does not write them.
   struct Lives {
-    const uint32_t* first;  // of step 0; a word has the bytes of all tiles
-    uint32_t tiles;         // those bytes that exist
+    const uint32_t* first;  // word of step 0; a word has one byte per tile
+    uint32_t tiles;         // mask of the bytes that exist
     int count, lane;
-    uint32_t next, mask = 0;  // this lane's word of the 32 steps that come, bits of those that go
+    uint32_t next, mask = 0;  // this lane's word of the next 32 steps; bits of the current 32 steps
 
     __device__ __forceinline__ Lives(const CarryArgs& args, const Fold& fold, int head, int dk)
         : first(args.slot_lives + 2 * ((fold.slot + 1) * static_cast<int64_t>(args.heads_v) + head)),
@@ -61,7 +61,8 @@ struct Carry {
       const int step = step0 + lane;
       return step < count ? first[2 * args.heads_v * static_cast<int64_t>(step)] : 0;
     }
-    // Steps up to the last that lives: of those behind it, or of all, B in its slot is the state already. Before the first `take`.
+    // Number of steps up to the last that lives. After the last one, or if none lives, B in its slot is already the
+    // state. Call it before the first `take`.
     __device__ __forceinline__ int steps(const CarryArgs& args) const {
       int steps = (next & tiles) != 0 ? lane + 1 : 0;
       for (int step0 = 32; step0 < count; step0 += 32) {
@@ -69,7 +70,7 @@ struct Carry {
       }
       return __reduce_max_sync(~0u, steps);
     }
-    // Of one step after the other, from 0 on; false beyond the last.
+    // Does this step live? Ask for steps in order, from 0 on. Returns false beyond the last step.
     __device__ __forceinline__ bool take(const CarryArgs& args, int step) {
       if (step % 32 == 0) {
         mask = __ballot_sync(~0u, (next & tiles) != 0);
@@ -79,11 +80,12 @@ struct Carry {
     }
   };
 
-  // Numbers of Mt that a lane has: rows 2 (lane % 4) and the next of every 8 channels, columns 4 (lane / 4) and the next three, one for each of
-  // four products. So column c of product b is column 4 c + b of the group. And B of the same step.
+  // Numbers of M^T per lane: rows 2 (lane % 4) and the next one of every 8 channels, columns 4 (lane / 4) to +3, one
+  // column for each of four products. So column c of product b is column 4 c + b of the group. B of the same step is
+  // here too.
   //
-  // Steps take turns between registers and shared memory where there are two ahead. Loads into registers that are under way when a loop begins
-  // anew have one scoreboard for all of them: with both in registers, the older would wait for the younger.
+  // If two steps are ahead, steps alternate between registers and shared memory. Loads to registers that are in flight
+  // at the start of a loop share one scoreboard, so with both in registers the older load would wait for the younger.
   struct InRegisters {
     float4 m[kPieces], b[kFoursEach];
     bool live;
@@ -97,7 +99,7 @@ struct Carry {
     __device__ __forceinline__ float4 entering(int i) const { return b[i]; }
   };
   struct InShared {
-    uint32_t at;  // of this thread in Shared::ahead
+    uint32_t at;  // this thread's address in Shared::ahead
     bool live;
     __device__ __forceinline__ void load(int piece, const float* from) { copy_piece(place(piece), from); }
     __device__ __forceinline__ void load_entering(int i, const float4* from) { copy_piece(place(kPieces + i), from); }
@@ -114,7 +116,7 @@ struct Carry {
                          __uint_as_float(four.w));
     }
   };
-  // Of 8 channels, or of all 32.
+  // Loads M of 8 channels (one step of a product), or of all 32.
   template <class Turn>
   static __device__ __forceinline__ void load(Turn& turn, const float* transition, int step) {
 #pragma unroll
@@ -129,7 +131,8 @@ struct Carry {
     return i == 0 ? four.x : i == 1 ? four.y : i == 2 ? four.z : four.w;
   }
 
-  // Adds S Mt of 32 channels, as Numbers::multiply does but with four products taking turns. What has been used is loaded anew from `next`.
+  // Adds S^T M^T of 32 channels, as Numbers::multiply does, but alternating between four products. Operands that have
+  // been used are replaced by loads from `next`.
   template <class Turn>
   static __device__ __forceinline__ void multiply(float (&sums)[4][4], uint32_t state, Turn& turn, const float* next,
                                                   bool more) {
@@ -173,8 +176,8 @@ struct Carry {
                               (channel_group * kSlabs * 32 + lane % 4 * 2) * kWidth + column_group * 32 + lane / 4 * 4;
     float* const rows = args.slot_state + fold.slot * state_step + head * state_floats + value_row0 * kWidth;
 
-    // Both are asked for before either is waited for. M is not: where all are dead, which one gate a head often makes them, that takes
-    // longer (at 64 channels 6.2 us instead of 4.0).
+    // Load the flags and the state before waiting for either. Do not load M yet: with one gate per head all transitions
+    // have often vanished, and then the load takes longer (at 64 channels 6.2 us instead of 4.0 us).
     Lives lives(args, fold, head, extent.dk);
     const Entering state(args, fold, head, value_row0, extent, rows);
     const int steps = lives.steps(args);
@@ -200,9 +203,9 @@ struct Carry {
         shared_address(shared.state) + Numbers::left_place(lane, kRow * 4) + channel_group * kSlabs * 128;
     const int first_row = thread / kRowFours, column = thread % kRowFours * 4;
     float* const put = &shared.part[channel_group][lane / 4][column_group * 32 + lane % 4 * 8];
-    // S' = B where M has vanished: B is in its slot already, and there may be anything in that of M. Such a step needs no barrier. It writes what the
-    // same thread writes of S in other steps, and who read S has passed the second barrier of the step before (`state` writes nothing ahead
-    // of a dead step).
+    // If M has vanished, S_next = B: B is already in its slot, and the slot of M is undefined. Such a step needs no
+    // barrier. A thread writes the same part of S in every step, and the readers of S have passed the second barrier of
+    // the step before. Ahead of a vanished first step, `state.store` writes nothing.
     auto fold_step = [&](int step, auto& turn) {
       const bool live = turn.live, more = lives.take(args, step + kAhead);
       const float* const next = transition + kAhead * transition_step;
@@ -251,19 +254,19 @@ struct Carry {
         if (step + 1 < steps) fold_step(step + 1, odd);
       }
     }
-    if constexpr (kAhead == 2) odd.wait();  // where no step was left that needed it
+    if constexpr (kAhead == 2) odd.wait();  // if no step was left to wait for it
   }
 
  private:
-  // Fours of a state that a thread has.
+  // The float4 numbers of a state that belong to a thread.
   static __device__ __forceinline__ int place(int i) { return i * kAllThreads + static_cast<int>(threadIdx.x); }
   static __device__ __forceinline__ bool exists(int i) { return kFours % kAllThreads == 0 || place(i) < kFours; }
   static __device__ __forceinline__ void add(float4& sum, const float4& x) {
     sum = make_float4(sum.x + x.x, sum.y + x.y, sum.z + x.z, sum.w + x.w);
   }
 
-  // The state that enters the fold, on its way into shared memory; one of the caller's also into its slot, where emit reads it. Bits as they lie in
-  // memory: what they mean is asked when they have come.
+  // The state that enters the fold, on its way to shared memory. The caller's initial state also goes to its slot,
+  // where emit reads it. Keeps raw bits and converts them after they have arrived.
   struct Entering {
     uint32_t bits[kFoursEach * 4];
     DType dtype = DType::kFp32;
@@ -292,12 +295,12 @@ struct Carry {
           bits[i] = load_bits(matrix.data, dtype, v * matrix.value_step + k * matrix.key_step);
       }
     }
-    // Of the caller's state neighbouring threads take neighbouring numbers.
+    // In the caller's layout, neighbouring threads read neighbouring numbers.
     __device__ __forceinline__ int row(int i) const { return value_major ? place(i) / kWidth : place(i) % kCarryRows; }
     __device__ __forceinline__ int column(int i) const {
       return value_major ? place(i) % kWidth : place(i) / kCarryRows;
     }
-    // `needed`: by the first step, in shared memory.
+    // `needed`: the first step reads the state from shared memory.
     __device__ __forceinline__ void store(bool from_initial, bool needed, float* rows, Shared& shared) const {
       if (!from_initial) {
 #pragma unroll
@@ -319,7 +322,7 @@ struct Carry {
   };
 };
 
-// CTAs are numbered (fold, head, 16 value rows), the last innermost.
+// CTAs are numbered (fold, head, group of 16 value rows), the last innermost.
 template <int kWidth>
 __global__ void __launch_bounds__(Carry<kWidth>::kAllThreads)
     carry_kernel(const __grid_constant__ CarryArgs args, Extent extent) {

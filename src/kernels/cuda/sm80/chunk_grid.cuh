@@ -1,4 +1,4 @@
-// Grids of CTAs that each have a chunk and some of its heads: no quotient finds which.
+// Grids in which a CTA has one chunk and some of its heads. A CTA finds both without a division.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -8,15 +8,15 @@
 
 namespace deltarelay::cuda::sm80 {
 
-// What belongs to a chunk is along x, chunks are along y, and z counts the times that y is full: neighbours in the grid are neighbours in
-// memory. The grid may have up to kMostY - 1 chunks more than it was given.
+// x counts the CTAs of a chunk, y counts chunks, and z counts overflows of y. Neighbours in the grid are neighbours in
+// memory. The grid may have up to kMostY - 1 chunks more than requested.
 struct ChunkGrid {
   static constexpr uint32_t kMostY = 32768;
   static dim3 of(int32_t chunks, uint32_t ctas_a_chunk) {
     const uint32_t count = static_cast<uint32_t>(chunks);
     return {ctas_a_chunk, count < kMostY ? count : kMostY, (count + kMostY - 1) / kMostY};
   }
-  // Found anew where it is needed, so that no register keeps it.
+  // Computed again at each use, so that no register keeps the value.
   static __device__ __forceinline__ uint32_t chunk() { return opaque(blockIdx.z) * kMostY + opaque(blockIdx.y); }
 };
 

@@ -1,8 +1,8 @@
-// Sums of log-decays over the tokens of a chunk.
+// G: sums of log-decays over the tokens of a chunk.
 //
-// What counts is the difference of two sums, which may be small between two large ones: with 90 % of the gates at -1000 (clamped to -128 in
-// base 2) sums in fp32 are off by up to 2^-12 and so is a decay between neighbours. That is enough for 16-bit numbers. fp32 keeps what an
-// addition rounds off beside the sum.
+// Kernels use differences of two sums, which may be small while the sums are large. With 90 % of the gates at -1000
+// (clamped to -128 in base 2), sums in fp32 have an error of up to 2^-12, and so has a decay between neighbours. That
+// is enough for 16-bit data. For fp32 data, ExactSum also keeps the round-off of every addition.
 #pragma once
 
 namespace deltarelay::cuda::sm80 {
@@ -29,7 +29,7 @@ struct ExactSum {
   __device__ __forceinline__ float rounded() const { return high + low; }
 };
 
-// Of lane - `step`, and of lane `lane`.
+// The sum of lane - `step`, and the sum of lane `lane`.
 __device__ __forceinline__ PlainSum shift_up(PlainSum sum, int step) { return {__shfl_up_sync(~0u, sum.value, step)}; }
 __device__ __forceinline__ ExactSum shift_up(ExactSum sum, int step) {
   return {__shfl_up_sync(~0u, sum.high, step), __shfl_up_sync(~0u, sum.low, step)};

@@ -1,4 +1,4 @@
-// The inverse of a unit lower triangular 32 x 32 matrix by one warp.
+// inverse = (I + Akk)^-1 of a chunk of 32 tokens, by one warp.
 #pragma once
 #include <cuda_bf16.h>
 
@@ -11,11 +11,12 @@
 
 namespace deltarelay::cuda::sm80 {
 
-// Numbers of all pairs of tokens in fp32, 32 x 32, in shared memory. Rows have no padding: their fours are permuted instead, so that no pattern
-// in use meets a bank twice. Those are pairs at (row g, column 2 q) by lane 4 g + q, as sums hold them; single ones at (g, q) and (q, g), as
-// products take them; fours of 8 rows at one column, and fours of one row.
+// A 32 x 32 matrix over pairs of tokens, fp32, in shared memory. Rows have no padding. Instead the float4 groups of a
+// row are permuted, so that no access pattern in use has a bank conflict. The patterns are: pairs at (row quad, column
+// 2 member) of lane 4 quad + member, in accumulator layout; single numbers at (quad, member) and (member, quad), as
+// operands; float4 of 8 rows at one column; float4 of one row.
 //
-// A lane finds its place by address once. All others follow from it by one XOR and a constant.
+// A lane computes one address. All others follow from that address by one XOR and a constant.
 struct SwizzledSquare {
   static constexpr int kRowBytes = kChunk * 4;
   alignas(kRowBytes) float number[kChunk * kChunk];
@@ -24,14 +25,15 @@ struct SwizzledSquare {
   __device__ __forceinline__ uint32_t place(uint32_t row, uint32_t column) const {
     return shared_address(number) + row * kRowBytes + (column ^ swizzle(row)) * 4;
   }
-  // From there `rows` down, a multiple of 4 that the row had no part of, and `columns` on, likewise.
+  // Address `rows` further down and `columns` further right. Both are multiples of 4 that add no carry to the lane's
+  // own row and column.
   template <class Numbers = float>
   static __device__ __forceinline__ Numbers& beyond(uint32_t place, uint32_t rows, uint32_t columns) {
     const uint32_t there = place ^ (columns ^ swizzle(rows)) * 4;
     return *static_cast<Numbers*>(__cvta_shared_to_generic(there + rows * kRowBytes));
   }
 
-  // As Triangle has them. Of `base`, 0 or 16, there are two places: which one is known where r is.
+  // Interface of Triangle. `base` is 0 or 16; the compiler knows the offset once r is known.
   __device__ __forceinline__ float4 four_of_block(uint32_t base, uint32_t r, uint32_t c) const {
     return *reinterpret_cast<const float4*>(
         &number[base * kChunk + (base ^ (swizzle(r) & 16)) + r * kChunk + (c ^ (swizzle(r) & 15))]);
@@ -43,8 +45,8 @@ struct SwizzledSquare {
   }
 };
 
-// Calls body(row, column) for the parts of 8 x 8 of a square of 32 tokens that are not right of the diagonal, by the place of their first
-// numbers: it is known when the loops are unrolled.
+// Calls body(row, column) for the 8 x 8 blocks of a 32 x 32 square on and below the diagonal, with the position of
+// their first number. Positions are constants after unrolling.
 template <class Body>
 __device__ __forceinline__ void for_each_part(Body body) {
 #pragma unroll
@@ -53,19 +55,20 @@ __device__ __forceinline__ void for_each_part(Body body) {
     for (int column = 0; column <= row; column += 8) body(row, column);
   }
 }
-// The number of such a part.
+// Index of a block among them.
 constexpr int kParts = 10;
 __device__ __forceinline__ constexpr int part_number(int row, int column) {
   return row / 8 * (row / 8 + 1) / 2 + column / 8;
 }
-// A lane's two numbers of a part, as sums hold them, without what is not below the diagonal.
+// This lane's two numbers of a block in accumulator layout, with zeros on and above the diagonal.
 __device__ __forceinline__ float2 below_diagonal(float2 pair, int row, int column, int lane) {
-  const int right_of = lane % 4 * 2 - lane / 4;  // how far its first number is right of the part's own diagonal
+  const int right_of = lane % 4 * 2 - lane / 4;  // distance of the first number to the right of the block's diagonal
   if (row > column) return pair;
   return make_float2(right_of < 0 ? pair.x : 0.0f, right_of + 1 < 0 ? pair.y : 0.0f);
 }
 
-// Stores P or T in 16-bit numbers: part(i, j) has a lane's two of part (i, j), packed (SquarePlaces).
+// Stores Aqk or inverse - I in 16-bit numbers. part(i, j) returns this lane's two numbers of block (i, j), packed
+// (SquarePlaces).
 template <class PartAt>
 __device__ __forceinline__ void store_parts(uint8_t* square, int lane, PartAt part) {
   *reinterpret_cast<uint4*>(square + SquarePlaces::kLower + lane * 16) =
@@ -75,7 +78,7 @@ __device__ __forceinline__ void store_parts(uint8_t* square, int lane, PartAt pa
   *reinterpret_cast<uint2*>(square + SquarePlaces::kUpper + lane * 8) = make_uint2(part(0, 0), part(2, 2));
 }
 
-// Stores P or T of 32 tokens: pair(row, column) has a lane's numbers of that part, below the diagonal.
+// Stores Aqk or inverse - I of 32 tokens. pair(row, column) returns this lane's numbers of that block.
 template <class Number, class PairAt>
 __device__ __forceinline__ void store_square(uint8_t* square, int lane, PairAt pair) {
   float2 parts[kParts];
@@ -95,26 +98,27 @@ __device__ __forceinline__ void store_square(uint8_t* square, int lane, PairAt p
 #pragma unroll
     for (int row = 0; row < kChunk; row += 8) {
 #pragma unroll
-      for (int column = 0; column < kSquareRowBytes / 4; column += 8)  // what is behind a row too
+      for (int column = 0; column < kSquareRowBytes / 4; column += 8)  // the padding of a row too
         *reinterpret_cast<float2*>(square + (row + lane / 4) * kSquareRowBytes + (column + lane % 4 * 2) * 4) =
             column > row ? make_float2(0.0f, 0.0f) : parts[part_number(row, column)];
     }
   }
 }
 
-// Where invert_by_halves finds N = -L and leaves T, of bf16 data. What passes lies right of the diagonal of L.
+// Access for invert_by_halves: reads N = -Akk and writes inverse - I, for bf16 data. Scratch lies above the diagonal of
+// Akk.
 struct RecordSquares {
-  uint8_t* t;
+  uint8_t* inverse;
   int lane;
-  uint32_t block_at, pair_at, passage_at[2];  // in L
-  uint32_t below[2];                          // of T, packed as sums are
+  uint32_t block_at, pair_at, passage_at[2];  // addresses in Akk
+  uint32_t below[2];                          // blocks (1, 0) and (3, 2) of inverse - I, packed
 
-  __device__ __forceinline__ RecordSquares(const SwizzledSquare& lower, uint8_t* to, int of_lane)
-      : t(to), lane(of_lane) {
+  __device__ __forceinline__ RecordSquares(const SwizzledSquare& akk, uint8_t* to, int of_lane)
+      : inverse(to), lane(of_lane) {
     const uint32_t l = static_cast<uint32_t>(lane);
-    block_at = lower.place(l / 8 * 8, l / 8 * 8);
-    pair_at = lower.place(l / 4, l % 4 * 2);
-    for (uint32_t i = 0; i < 2; ++i) passage_at[i] = lower.place(l % 16, 16 + i * 8 + l / 16 * 4);
+    block_at = akk.place(l / 8 * 8, l / 8 * 8);
+    pair_at = akk.place(l / 4, l % 4 * 2);
+    for (uint32_t i = 0; i < 2; ++i) passage_at[i] = akk.place(l % 16, 16 + i * 8 + l / 16 * 4);
   }
   __device__ __forceinline__ float4 four(int i, int j) const {
     const float4 l = SwizzledSquare::beyond<float4>(block_at, i, j);
@@ -136,7 +140,7 @@ struct RecordSquares {
   }
   __device__ __forceinline__ void put_corner(const float (&x)[2][4]) {
     const Fragment diagonal = load_matrix(passage_at[1]);
-    store_parts(t, lane, [&](int i, int j) {
+    store_parts(inverse, lane, [&](int i, int j) {
       if (i == j) return diagonal.reg[i];
       if (i % 2 == 1 && j == i - 1) return below[i / 2];
       return Pair<__nv_bfloat16>::pack(x[j][i % 2 * 2], x[j][i % 2 * 2 + 1]);
@@ -144,24 +148,25 @@ struct RecordSquares {
   }
 };
 
-// Stores T = (I + L)^-1 - I to a record. With X0, X1 the inverses of the diagonal blocks, the block below them is -X1 (L10 X0), two products
-// of 16 x 16 matrices. L is overwritten.
+// Stores inverse - I to a record. With inverse_00 and inverse_11 the inverses of the 16 x 16 diagonal blocks, the block
+// below them is inverse_10 = -inverse_11 (Akk_10 inverse_00): two products of 16 x 16 matrices. Overwrites Akk.
 template <class Number>
-__device__ __forceinline__ void store_inverse(SwizzledSquare& lower, uint8_t* t, int lane) {
+__device__ __forceinline__ void store_inverse(SwizzledSquare& akk, uint8_t* inverse, int lane) {
   if constexpr (std::is_same_v<Number, __nv_bfloat16>) {
-    if (invert_by_halves<Number>(RecordSquares(lower, t, lane), lane)) return;
+    if (invert_by_halves<Number>(RecordSquares(akk, inverse, lane), lane)) return;
     __syncwarp();
   }
   float x[16];
-  invert_diagonal_blocks(lower, x, lane);
-  const uint32_t g = lane / 4, q = lane % 4;
-  const uint32_t left_at = lower.place(g, q), right_at = lower.place(q, g), pair_at = lower.place(g, 2 * q);
+  invert_diagonal_blocks(akk, x, lane);
+  const uint32_t quad = lane / 4, member = lane % 4;
+  const uint32_t left_at = akk.place(quad, member), right_at = akk.place(member, quad);
+  const uint32_t pair_at = akk.place(quad, 2 * member);
   auto number = [](uint32_t place, int rows, int columns) { return SwizzledSquare::beyond(place, rows, columns); };
   auto pair = [&](int rows, int columns) -> float2& { return SwizzledSquare::beyond<float2>(pair_at, rows, columns); };
   auto pair_of = [](const float(&product)[2][4], int row, int column) {
     return make_float2(product[column][2 * row], product[column][2 * row + 1]);
   };
-  // Rows 16 .. 31 from column `left` on, times rows from `right` on, columns 0 .. 15.
+  // product += (rows 16 to 31, columns from `left` on) (rows from `right` on, columns 0 to 15)
   auto multiply = [&](int left, int right, float(&product)[2][4]) {
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
@@ -182,14 +187,14 @@ __device__ __forceinline__ void store_inverse(SwizzledSquare& lower, uint8_t* t,
     }
   };
   float middle[2][4] = {}, corner[2][4] = {};
-  multiply(0, 0, middle);  // L10 X0
+  multiply(0, 0, middle);  // Akk_10 inverse_00
   __syncwarp();
 #pragma unroll
   for (int i = 0; i < 4; ++i) pair(16 + i % 2 * 8, i / 2 * 8) = pair_of(middle, i % 2, i / 2);
   __syncwarp();
-  multiply(16, 16, corner);  // X1 (L10 X0): its right factor stands in rows 16 .. 31, columns 0 .. 15
+  multiply(16, 16, corner);  // inverse_11 (Akk_10 inverse_00): the right factor is in rows 16 to 31, columns 0 to 15
 
-  store_square<Number>(t, lane, [&](int row, int column) {
+  store_square<Number>(inverse, lane, [&](int row, int column) {
     if (row < 16 || column >= 16) return pair(row, column);
     const float2 product = pair_of(corner, row % 16 / 8, column / 8);
     return make_float2(-1.0f * product.x, -1.0f * product.y);

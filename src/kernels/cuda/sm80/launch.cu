@@ -1,4 +1,4 @@
-// From a shape to its kernels.
+// Chooses the kernels of a shape.
 #include <cuda_runtime_api.h>
 
 #include "kernels/cuda/sm80/launch.h"

@@ -9,21 +9,22 @@
 
 namespace deltarelay::cuda::sm80 {
 
-// Raw tensors of the call, all of Shape::dtype. KDA reads v alone.
+// Tensors of the caller, all of type Shape::dtype. The KDA walk reads v only.
 struct WalkInputs {
   TensorView q, k, v;
 };
 
-// Records of all chunks and value heads into args.prepared ([chunk, HV, record_bytes(shape)]).
+// Writes the records of all chunks and value heads to args.prepared, [chunk, HV, record_bytes(shape)].
 cudaError_t launch_prepare(const PrepareArgs& args, const Shape& shape, cudaStream_t stream);
 
-// Emits and summarizes the rows of args.phase. Slots are slot_state_floats and slot_transition_floats long (record.h). In args.slot_lives a
-// byte says of every 64 rows of M^T whether it has a number but 0. args.slot_transition is nullptr when no row of the phase is to be summarized: the grid then has no CTAs for it.
+// Emits and summarizes the rows of args.phase. Slots have slot_state_floats and slot_transition_floats floats
+// (record.h). For every 64 rows of M^T, a byte of args.slot_lives says whether any number in them differs from 0.
+// args.slot_transition is nullptr if the phase has no row to summarize; the grid then has no CTAs for M.
 cudaError_t launch_walk(const WalkInputs& inputs, const WalkArgs& args, const Shape& shape, cudaStream_t stream);
 
 cudaError_t launch_carry(const CarryArgs& args, const Shape& shape, int32_t multiprocessors, cudaStream_t stream);
 
-// Brings all kernels of a shape to the current device. Once per device, before any launch.
+// Loads all kernels of a shape to the current device. Call it once per device, before the first launch.
 cudaError_t load(const Shape& shape);
 
 }  // namespace deltarelay::cuda::sm80

@@ -1,4 +1,4 @@
-// Where the walk leaves its outputs.
+// Stores the outputs of the walk.
 #pragma once
 #include <cstdint>
 
@@ -11,21 +11,22 @@
 
 namespace deltarelay::cuda::sm80 {
 
-// Where the outputs of an item go. They pass through shared memory, so that neighbouring lanes write neighbouring pieces.
+// Destination of the outputs of an item. Outputs pass through shared memory, so that neighbouring lanes write
+// neighbouring pieces.
 template <class Stage>
 struct alignas(16) Output {
-  static constexpr int kRowTiles = Stage::kRowTiles, kColumns = 16 * kRowTiles;  // of a warp
+  static constexpr int kRowTiles = Stage::kRowTiles, kColumns = 16 * kRowTiles;  // of one warp
   uint8_t* data;     // first token, first value column of the tile
-  int64_t stride;    // bytes of a token
-  int whole_chunks;  // so many are whole, and may be written in pieces
+  int64_t stride;    // bytes per token
+  int whole_chunks;  // chunks with all their tokens, which may be written in pieces of 16 bytes; they come first
   int tokens, columns;
   DType dtype;
 
-  // What a lane takes of a passage: pieces of some tokens, or of half as many where numbers are larger than the values were.
+  // Pieces that a lane takes from a passage. If outputs are wider than values, a passage holds half as many tokens.
   template <int kSize>
   struct Pieces {
     static constexpr int kTokens = kSize > Stage::kElement ? kChunk / 2 : kChunk;
-    static constexpr int kAcross = kColumns * kSize / 16, kTogether = 32 / kAcross;  // of a token; tokens
+    static constexpr int kAcross = kColumns * kSize / 16, kTogether = 32 / kAcross;  // pieces per token; tokens at once
     static constexpr int kCount = kTokens / kTogether;
     uint4 piece[kCount];
     static __device__ __forceinline__ int token(int lane) { return lane % kTogether; }
@@ -44,21 +45,22 @@ struct alignas(16) Output {
     dtype = o.dtype;
   }
 
-  // O^T of a warp: rows are value columns from `column` on, columns are tokens of chunk `chunk`. `passage`: the warp's columns in a tile of
-  // values in shared memory, which it has read. They leave it by fetch() and finish(), around which the warp may do something else, so as not
-  // to wait for what it has just written or asked for. fp32 numbers, which do not all fit the passage of 16-bit ones, leave at once.
+  // Puts O^T of a warp into its passage. Rows of O^T are value columns from `column` on, its columns are the tokens of
+  // chunk `chunk`. `passage` is the warp's part of the tile of values in shared memory, which the warp has already
+  // read. fetch() and finish() take the outputs from there. The warp may do other work around them and so does not wait
+  // for its own stores and loads. fp32 outputs leave at once: they do not all fit the passage of 16-bit values.
   __device__ __forceinline__ void begin(const float (&out)[kRowTiles][kChunk / 8][4], int chunk, int column,
                                         uint32_t passage, int lane) const {
-    const int g = lane / 4, q = lane % 4;
-    __syncwarp();  // all lanes have their values
+    const int quad = lane / 4, member = lane % 4;
+    __syncwarp();  // all lanes have read their values
     if (dtype == DType::kFp32) {
-      constexpr int kParts = 4 / Stage::kElement;  // fp32 numbers of half a chunk take the place of 16-bit ones
+      constexpr int kParts = 4 / Stage::kElement;  // fp32 numbers of half a chunk take the space of 16-bit values
 #pragma unroll
       for (int part = 0; part < kParts; ++part) {
 #pragma unroll
         for (int i = 0; i < kRowTiles * kChunk / 2 / kParts; ++i) {
           const int r = i % kRowTiles, n = i / kRowTiles / 4, j = i / kRowTiles % 4;
-          store_word(passage + place<4>(8 * n + 2 * q + j % 2, (16 * r + g + j / 2 * 8) * 4),
+          store_word(passage + place<4>(8 * n + 2 * member + j % 2, (16 * r + quad + j / 2 * 8) * 4),
                      __float_as_uint(out[r][part * kChunk / 8 / kParts + n][j]));
         }
         send(fetch<4>(passage, lane), chunk, part * kChunk / kParts, column, passage, lane);
@@ -76,7 +78,7 @@ struct alignas(16) Output {
     if (dtype != DType::kFp32) send(pieces, chunk, 0, column, passage, lane);
   }
 
-  // Blocks of 8 value columns and 8 tokens, transposed: rows are tokens now. Block `number` is one of kAcross beside each other.
+  // Stores blocks of 8 value columns and 8 tokens transposed, so that rows are tokens. kAcross blocks are side by side.
   template <class To>
   static __device__ __forceinline__ void lay_down(const float (&out)[kRowTiles][kChunk / 8][4], uint32_t passage,
                                                   int lane) {
@@ -102,7 +104,8 @@ struct alignas(16) Output {
     }
   }
 
-  // Of numbers of kSize bytes, byte `at` of a token. Where they are larger than the values were, a token takes two rows.
+  // Offset of byte `at` of a token, for numbers of kSize bytes. If these are wider than the values, a token takes two
+  // rows.
   template <int kSize>
   static __device__ __forceinline__ uint32_t place(int token, int at) {
     if constexpr (kSize > Stage::kElement)
@@ -111,7 +114,7 @@ struct alignas(16) Output {
       return token * Stage::kValueRowBytes + at;
   }
 
-  // All, before the first is stored: a store waits for the load before it.
+  // Loads all pieces before the first is stored: a store waits for the load before it.
   template <int kSize>
   static __device__ __forceinline__ Pieces<kSize> fetch(uint32_t passage, int lane) {
     using Of = Pieces<kSize>;
@@ -123,7 +126,7 @@ struct alignas(16) Output {
     return pieces;
   }
 
-  // The first token of the passage is token `from` of the chunk.
+  // Writes pieces to the output tensor. Token 0 of the passage is token `from` of the chunk.
   template <int kSize>
   __device__ __forceinline__ void send(const Pieces<kSize>& pieces, int chunk, int from, int column, uint32_t passage,
                                        int lane) const {
@@ -141,7 +144,7 @@ struct alignas(16) Output {
     }
     const int left = tokens - static_cast<int>(first);
 #pragma unroll 1
-    for (int i = lane; i < Of::kTokens * kColumns; i += 32) {  // rare, so in few instructions
+    for (int i = lane; i < Of::kTokens * kColumns; i += 32) {  // rare, so optimised for code size
       const int token = i / kColumns, at = i % kColumns;
       if (token >= left || column + at >= columns) continue;
       const uint32_t word = __float_as_uint(load_float(passage + place<kSize>(token, at * kSize / 4 * 4)));

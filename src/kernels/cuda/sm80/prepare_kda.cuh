@@ -1,16 +1,17 @@
-// KDA `prepare`: one CTA per (chunk of 32 tokens, value head) turns raw q, k, g, beta into a record.
+// KDA prepare: one CTA per (chunk of 32 tokens, value head) turns q, k, g and beta of the caller into a record.
 //
-// A team of lanes, a warp or half of one, owns 4 tokens, a lane 2 or 4 channels of them, so sums of gates and of squares stay inside a team;
-// only the totals of 4 tokens cross teams. Half a warp has the 64 channels of narrow heads: with 2 channels a lane, what is done once a
-// token would cost as much as at 128. Wide heads are worked through in slabs of channels. With G the inclusive sum of log2 decays and Gmid
-// that of the first half:
-//     late half:   G - Gmid     early half:  Gmid - G
-// are both <= 0, so the block of scores between late rows and early columns needs no exponent above 0, whatever the gates are. Scores
-// inside a half come in one of two ways:
-//   mid frame    one product in the frame of the chunk's middle. Exponents reach 16 times the largest decay: gates >= -5 (natural log)
-//                give e^{+-80}, finite in bf16. Above the diagonal there may be inf or NaN, which is selected away.
-//   levels       the half is halved again (8, then 4): at each level, later tokens are rows and earlier ones columns, referenced to the
-//                boundary between them, so again no exponent is above 0. The last 4 x 4 blocks are summed pair by pair in fp32.
+// A team of lanes, a warp or half a warp, owns 4 tokens. A lane has 2 or 4 channels of them. So sums of gates and of
+// squares stay inside a team, and only totals of 4 tokens cross teams. Half a warp has the 64 channels of narrow heads:
+// with 2 channels per lane, the work per token would cost as much as at 128 channels. Wide heads are processed in slabs
+// of channels. Let G be the inclusive sum of log2 decays, and G_mid its value after the first half of the tokens. Then
+//     late half:   G - G_mid     early half:  G_mid - G
+// are both <= 0. So scores between late rows and early columns need no exponent above 0, for every gate. Scores inside
+// a half are computed in one of two ways:
+//   mid frame    one product relative to the chunk's middle. Exponents reach 16 times the largest decay: gates >= -5
+//                (natural log) give e^{+-80}, finite in bf16. Above the diagonal there may be inf or NaN: masked.
+//   levels       the half is halved again (8, then 4 tokens). At each level, later tokens are rows and earlier tokens
+//                are columns, relative to the boundary between them, so no exponent is above 0. The last 4 x 4 blocks
+//                are summed pair by pair in fp32.
 #pragma once
 #include <cstdint>
 #include <type_traits>
@@ -29,7 +30,7 @@
 
 namespace deltarelay::cuda::sm80 {
 
-// Index of (row, column) of a 4 x 4 block among its pairs: with the diagonal (q) and without (k).
+// Index of pair (i, j) of a 4 x 4 block: with the diagonal (q k) and without (k k).
 __device__ __forceinline__ constexpr int pair_with_diagonal(int i, int j) { return i * (i + 1) / 2 + j; }
 __device__ __forceinline__ constexpr int pair_below_diagonal(int i, int j) { return i * (i - 1) / 2 + j; }
 constexpr int kPairsQ = 10, kPairsK = 6;
@@ -44,13 +45,13 @@ struct KdaPrepare {
   static constexpr int kElement = sizeof(Number);
   static constexpr RecordPlaces kRecord = record_places(Rule::kKda, kElement, kWidth, kIsFine<Number>);
   static constexpr bool kNarrow = kElement == 2 && kWidth <= 64;
-  static constexpr int kChannels = kElement == 2 ? 4 : 2;  // of a lane
-  static constexpr int kLanes = kNarrow ? 16 : 32;         // of a team
+  static constexpr int kChannels = kElement == 2 ? 4 : 2;  // per lane
+  static constexpr int kLanes = kNarrow ? 16 : 32;         // per team
   static constexpr int kThreads = kTeams * kLanes, kWarps = kThreads / 32;
-  static constexpr int kShares = 8 / kWarps;  // blocks of scores of a warp
-  // Does what takes one lane a token: of 4 warps, the one that has no scores.
+  static constexpr int kShares = 8 / kWarps;  // blocks of scores per warp
+  // The warp that does the work of one lane per token: of 4 warps, the one without scores.
   static constexpr int kSpareWarp = kNarrow ? 1 : 0;
-  // CTAs that a multiprocessor shall have registers for.
+  // CTAs per multiprocessor that registers must allow.
   static constexpr int kCtas = kNarrow ? (kMidFrame ? 7 : 5) : (kMidFrame && kWidth <= 128 ? 3 : 2);
   static constexpr int kSlab = kLanes * kChannels, kSlabs = (kWidth + kSlab - 1) / kSlab;
   static constexpr int kRowBytes = kSlab * kElement + 16, kTile = kChunk * kRowBytes;
@@ -58,24 +59,24 @@ struct KdaPrepare {
 
   struct Shared {
     alignas(16) uint8_t tiles[3 * kTile];  // operands of scores: rows of q, rows of k, columns of k
-    SwizzledSquare lower;                  // L
-    // Of 4 tokens. Mid frame: then of all tokens before those, and at the end of all.
+    SwizzledSquare akk;
+    // Sums of the gates of 4 tokens. Mid frame: later, the sums before each group of 4 tokens and, last, of all tokens.
     alignas(16) Sum total[kTeams + (kMidFrame ? 1 : 0)][kSlab];
-    alignas(16) float norm[kChunk][2];  // scale / |q|, 1 / |k|: their powers of two,
-    float rest[kChunk][2];              // and the rest (record.h)
-    float dot[kChunk];                  // q.k
+    alignas(16) float norm[kChunk][2];  // powers of two 2^a, 2^b of scale rq and rk
+    float rest[kChunk][2];              // sq, sk (record.h)
+    float dot[kChunk];                  // q.k of the token
     float beta[kChunk];
     float pair_q[8][kPairsQ], pair_k[8][kPairsK];  // levels: [block of 4 tokens][pair]
   };
 
-  // What a team holds of one slab.
+  // What a team holds of one slab of channels.
   struct Slab {
     Cell q[kRows], k[kRows];
-    Sum sum[kRows][kChannels];  // G; mid frame: G - Gmid
-    Sum middle[kChannels];      // of the first half
-    Sum end[kChannels];         // of all tokens
+    Sum sum[kRows][kChannels];  // G; mid frame: G - G_mid
+    Sum middle[kChannels];      // G_mid
+    Sum end[kChannels];         // G_last
 
-    // Or the compiler keeps q and k as fp32 from where they were used first, in twice the registers.
+    // Without this, the compiler keeps q and k as fp32 after their first use, in twice the registers.
     __device__ __forceinline__ void stay_packed() {
 #pragma unroll
       for (int t = 0; t < kRows; ++t) {
@@ -96,7 +97,8 @@ struct KdaPrepare {
       put_pair<Element>(to, numbers[0], numbers[1]);
   }
 
-  // Adds to q.k, q.q and k.k of this team's tokens what this lane's channels give. Together, so that each number is unpacked once.
+  // Adds this lane's channels to q.k, q.q and k.k of the team's tokens. All at once, so that each number is unpacked
+  // once.
   template <bool kDots, bool kSquares>
   static __device__ __forceinline__ void add_products(float (&dots)[kRows], float (&squares)[2 * kRows],
                                                       const Cell (&q)[kRows], const Cell (&k)[kRows]) {
@@ -114,7 +116,7 @@ struct KdaPrepare {
     }
   }
 
-  // Scores of the 4 x 4 diagonal block of this team's tokens, pair by pair, before norms: pair lane % 16.
+  // Scores of the 4 x 4 diagonal block of the team's tokens, pair by pair, before norms. Returns the pair lane % 16.
   static __device__ __forceinline__ float sum_pairs(const Cell (&q)[kRows], const Cell (&k)[kRows],
                                                     const float (&decay)[kRows][kChannels], int lane) {
     static_assert(kRows == 4);
@@ -142,7 +144,15 @@ struct KdaPrepare {
     return sum_over_lanes<16, kLanes>(pairs, lane);
   }
 
-  // Totals of the first `blocks` blocks of 4 tokens, summed in order.
+  // Stores the pair that sum_pairs returned.
+  static __device__ __forceinline__ void put_pair_sum(Shared& shared, float sum, int team, int lane) {
+    if (lane < kPairsQ)
+      shared.pair_q[team][lane] = sum;
+    else if (lane < 16)
+      shared.pair_k[team][lane - kPairsQ] = sum;
+  }
+
+  // Sums of the totals of the first `blocks` groups of 4 tokens, added in order.
   static __device__ __forceinline__ void sum_totals(Sum (&sums)[kChannels], const Shared& shared, int blocks,
                                                     int lane) {
 #pragma unroll
@@ -154,14 +164,14 @@ struct KdaPrepare {
     }
   }
 
-  // Where operands of a token go: those of the walk straight to memory (where the lane's channels belong to the record), those of scores to
-  // shared memory.
+  // Stores the operands of a token: tiles of the walk to the record (if the lane's channels belong to it), operands of
+  // scores to shared memory.
   static __device__ __forceinline__ void put_walk(uint8_t* record, int token, int lane, const float (&query)[kChannels],
                                                   const float (&read)[kChannels], const float (&update)[kChannels]) {
     uint8_t* out = record + (token * kWidth + lane * kChannels) * kElement;
-    put(out + kRecord.query, query);
-    put(out + kRecord.read, read);
-    put(out + kRecord.update, update);
+    put(out + kRecord.q_from_start, query);
+    put(out + kRecord.k_from_start, read);
+    put(out + kRecord.k_to_end, update);
   }
   static __device__ __forceinline__ void put_scores(Shared& shared, int token, int lane,
                                                     const float (&rows_q)[kChannels], const float (&rows_k)[kChannels],
@@ -172,10 +182,10 @@ struct KdaPrepare {
     put(in + 2 * kTile, columns_k);
   }
 
-  // Mid frame: operands of all scores, and from them those of the walk, which are a factor of the channel away.
+  // Mid frame: operands of all scores. The tiles of the walk differ from them by a factor per channel.
   static __device__ __forceinline__ void write_mid(const Slab& slab, Shared& shared, uint8_t* record, bool inside,
                                                    int team, int lane) {
-    float early[kChannels], late[kChannels];  // decays of the halves
+    float early[kChannels], late[kChannels];  // decay of each half
 #pragma unroll
     for (int c = 0; c < kChannels; ++c) {
       early[c] = exp2_approx(slab.middle[c].rounded());
@@ -203,11 +213,11 @@ struct KdaPrepare {
     }
   }
 
-  // Levels: operands of the scores between the halves, and of the walk.
+  // Levels: operands of the scores between the halves, and tiles of the walk.
   template <bool kLate>
   static __device__ __forceinline__ void write_halves(const Slab& slab, Shared& shared, uint8_t* record, bool inside,
                                                       int team, int lane) {
-    float far[kChannels];  // the other half's whole decay, which separates this half from the chunk's far end
+    float far[kChannels];  // decay of the other half, between this half and the far end of the chunk
 #pragma unroll
     for (int c = 0; c < kChannels; ++c)
       far[c] = exp2_approx(kLate ? slab.middle[c].rounded() : slab.end[c] - slab.middle[c]);
@@ -220,7 +230,7 @@ struct KdaPrepare {
 #pragma unroll
       for (int c = 0; c < kChannels; ++c) {
         const float q = slab.q[t].get(c) * scale.x, k = slab.k[t].get(c) * scale.y;
-        // Factors to the middle and to this half's outer end.
+        // Decay to the middle, and decay to this half's outer end.
         const float middle = exp2_approx(kLate ? slab.sum[t][c] - slab.middle[c] : slab.middle[c] - slab.sum[t][c]);
         const float edge = exp2_approx(kLate ? slab.end[c] - slab.sum[t][c] : slab.sum[t][c].rounded());
         const float start = kLate ? middle * far[c] : edge;
@@ -236,7 +246,7 @@ struct KdaPrepare {
     }
   }
 
-  // Operands of the scores at one finer level: 8 or 4 tokens before, and as many after, a boundary.
+  // Operands of the scores at a finer level: 8 or 4 tokens on each side of a boundary.
   template <int kLevel>
   static __device__ __forceinline__ void write_level(const Slab& slab, Shared& shared, int team, int lane) {
     constexpr int kSide = kLevel / kRows;  // teams
@@ -259,11 +269,12 @@ struct KdaPrepare {
     }
   }
 
-  // The matrix whose rows are a warp's first share, q (0) or k (1). Of 4 warps each has both: what follows from that the compiler shall know.
+  // Matrix of a warp's first share of rows: q (0) or k (1). With 4 warps each has both, and the compiler must know
+  // that.
   static __device__ __forceinline__ int first_matrix(int warp) { return kShares == 2 ? 0 : warp / 4; }
 
-  // Adds [q; k] (64 rows) times k^T (32 columns) from the tiles: a warp has 16 rows, of q or k or each, and 16 columns. Those right of the
-  // diagonal have none.
+  // Adds [q; k] (64 rows) times k^T (32 columns) from the tiles. A warp has 16 rows, of q or k or of each, and 16
+  // columns. Warps above the diagonal have no work.
   static __device__ __forceinline__ void add_scores(float (&scores)[kShares][2][4], const Shared& shared, int groups,
                                                     int warp, int lane) {
     if (warp % 2 > warp / 2 % 2) return;
@@ -288,15 +299,153 @@ struct KdaPrepare {
     }
   }
 
-  // Found anew where it is needed, so that no register keeps it.
+  // Computed again at each use, so that no register keeps the value.
   static __device__ __forceinline__ uint8_t* record_of(const PrepareArgs& args) {
     const uint32_t record = ChunkGrid::chunk() * static_cast<uint32_t>(args.heads_v) + opaque(blockIdx.x);
     return args.prepared + static_cast<int64_t>(record) * kRecord.bytes;
   }
 
+  // Fills slab.sum, slab.middle and slab.end from the log2 decays in `gates`. Contains barriers.
+  static __device__ __forceinline__ void sum_gates(Slab& slab, const float (&gates)[kRows][kChannels], Shared& shared,
+                                                   int team, int channel0) {
+#pragma unroll
+    for (int c = 0; c < kChannels; ++c) {
+      slab.sum[0][c] = Sum::of(gates[0][c]);
+#pragma unroll
+      for (int t = 1; t < kRows; ++t) slab.sum[t][c] = slab.sum[t - 1][c] + Sum::of(gates[t][c]);
+      shared.total[team][channel0 + c] = slab.sum[kRows - 1][c];
+    }
+    __syncthreads();  // also: all warps are done with the tiles of the slab before
+    Sum before[kChannels] = {};
+    if constexpr (kMidFrame) {
+      // One thread per channel: a team would spend more on selecting its own sum than on the sums.
+      static_assert(kThreads >= kSlab);
+      if (threadIdx.x < kSlab) {
+        Sum total[kTeams], sum;
+#pragma unroll
+        for (int block = 0; block < kTeams; ++block) total[block] = shared.total[block][threadIdx.x];
+#pragma unroll
+        for (int block = 0; block <= kTeams; ++block) {
+          shared.total[block][threadIdx.x] = sum;
+          if (block < kTeams) sum = block == 0 ? total[0] : sum + total[block];
+        }
+      }
+      __syncthreads();
+#pragma unroll
+      for (int c = 0; c < kChannels; ++c) {
+        before[c] = shared.total[team][channel0 + c];
+        slab.middle[c] = shared.total[kTeams / 2][channel0 + c];
+        slab.end[c] = shared.total[kTeams][channel0 + c];
+      }
+    } else {
+#pragma unroll
+      for (int block = 0; block < kTeams; ++block) {
+#pragma unroll
+        for (int c = 0; c < kChannels; ++c) {
+          if (block > 0 && block == team) before[c] = slab.end[c];
+          if (block == kTeams / 2) slab.middle[c] = slab.end[c];
+          const Sum total = shared.total[block][channel0 + c];
+          slab.end[c] = block == 0 ? total : slab.end[c] + total;
+        }
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kRows * kChannels; ++i) {
+      Sum& sum = slab.sum[i / kChannels][i % kChannels];
+      const Sum& first = before[i % kChannels];
+      sum = (kMidFrame ? Sum::of(first - slab.middle[i % kChannels]) : first) + sum;
+    }
+  }
+
+  static __device__ __forceinline__ void store_decay_chunk(const Slab& slab, uint8_t* record, int channel) {
+#pragma unroll
+    for (int c = 0; c < kChannels; c += 2)
+      *reinterpret_cast<float2*>(record + kRecord.decay_chunk + vector_place(channel + c) * 4) =
+          make_float2(exp2_approx(slab.end[c].rounded()), exp2_approx(slab.end[c + 1].rounded()));
+  }
+
+  // Where a lane's numbers of a block of scores lie.
+  struct ScorePlace {
+    int row, column;
+    __device__ __forceinline__ ScorePlace(int warp, int warp_lane)
+        : row(warp / 2 % 2 * 16 + warp_lane / 4), column(warp % 2 * 16 + warp_lane % 4 * 2) {}
+    __device__ __forceinline__ int row_of(int i) const { return row + i / 2 * 8; }
+    __device__ __forceinline__ int column_of(int n, int i) const { return 8 * n + column + i % 2; }
+  };
+
+  // Levels: adds the scores inside a half that one finer level gives.
+  template <int kLevel>
+  static __device__ __forceinline__ void refine(float (&scores)[kShares][2][4], const Slab& slab, Shared& shared,
+                                                const ScorePlace& at, int groups, int team, int lane, int warp,
+                                                int warp_lane) {
+    __syncthreads();
+    write_level<kLevel>(slab, shared, team, lane);
+    __syncthreads();
+    float finer[kShares][2][4] = {};
+    add_scores(finer, shared, groups, warp, warp_lane);
+#pragma unroll
+    for (int i = 0; i < 8 * kShares; ++i) {
+      const int n = i / 4 % 2, differ = at.row_of(i % 4) ^ at.column_of(n, i % 4);
+      if (differ >= kLevel && differ < 2 * kLevel) scores[i / 8][n][i % 4] += finer[i / 8][n][i % 4];
+    }
+  }
+
+  // Stores the factors per token, one lane per token.
+  static __device__ __forceinline__ void store_factors(const Shared& shared, uint8_t* record, int token) {
+    const float rest_q = shared.rest[token][0], rest_k = shared.rest[token][1], beta = shared.beta[token] * rest_k;
+    auto put_factor = [&](int vector, float x) { reinterpret_cast<float*>(record + vector)[vector_place(token)] = x; };
+    put_factor(kRecord.diagonal, shared.dot[token] * shared.norm[token][0] * shared.norm[token][1] * rest_q);
+    put_factor(kRecord.beta, beta);
+    put_factor(kRecord.read_factor, beta * rest_k);
+    put_factor(kRecord.query_factor, rest_q);
+  }
+
+  // Masks the scores and applies the factors of their rows. Aqk goes to the record, Akk to shared memory.
+  static __device__ __forceinline__ void store_scores(float (&scores)[kShares][2][4], Shared& shared, uint8_t* record,
+                                                      const ScorePlace& at, int warp, int warp_lane) {
+    uint8_t* const aqk = record + kRecord.aqk;
+#pragma unroll
+    for (int share = 0; share < kShares; ++share) {
+      const bool of_q = first_matrix(warp) + share == 0;
+      if (warp % 2 > warp / 2 % 2) {
+        if (of_q) store_zeros<Number>(aqk, warp_lane);
+        continue;
+      }
+      float(&block)[2][4] = scores[share];
+      float factor[2];  // of the rows
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int r = at.row_of(2 * i);
+        factor[i] = of_q ? shared.rest[r][0] : shared.beta[r] * shared.rest[r][1] * shared.rest[r][1];
+      }
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const int r = at.row_of(i % 4), c = at.column_of(i / 4, i);
+        float score = block[i / 4][i % 4];
+        if (!kMidFrame && (r ^ c) < 4 && c < r)
+          score = of_q
+                      ? shared.pair_q[r / 4][pair_with_diagonal(r % 4, c % 4)] * shared.norm[r][0] * shared.norm[c][1]
+                      : shared.pair_k[r / 4][pair_below_diagonal(r % 4, c % 4)] * shared.norm[r][1] * shared.norm[c][1];
+        score *= factor[i % 4 / 2];
+        // Mask what is above the diagonal. Only a difference is compared, so a few comparisons serve all numbers.
+        const int below = at.row - at.column;
+        block[i / 4][i % 4] = below > 8 * (i / 4) + i % 2 - i % 4 / 2 * 8 ? score : 0.0f;
+      }
+      if (of_q) {
+        store_block<Number>(aqk, warp / 2, warp % 2, block[0], block[1], warp_lane);
+      } else {
+        const uint32_t akk_at = shared.akk.place(at.row, at.column);
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          SwizzledSquare::beyond<float2>(akk_at, i % 2 * 8, i / 2 * 8) =
+              make_float2(block[i / 2][i % 2 * 2], block[i / 2][i % 2 * 2 + 1]);
+      }
+    }
+  }
+
   static __device__ __forceinline__ void prepare(const PrepareArgs& args, const ChunkPlace& place, int head,
                                                  int key_head, int dk, Shared& shared) {
-    // Unsigned quotients: of signed ones the compiler corrects the sign.
+    // Unsigned quotients: a signed quotient needs a correction.
     const int team = static_cast<int>(threadIdx.x / kLanes), lane = static_cast<int>(threadIdx.x % kLanes);
     const int warp = static_cast<int>(threadIdx.x / 32), warp_lane = static_cast<int>(threadIdx.x % 32);
     const bool spare = warp == kSpareWarp;
@@ -317,7 +466,6 @@ struct KdaPrepare {
     auto load_slab_gates = [&](int s) {
       load_gates(gates, activation.g, first_of(activation.g, head, s * kSlab + channel0), rows_of(s));
     };
-
     float bias[kChannels];
     auto load_bias = [&](int s) {
 #pragma unroll
@@ -325,7 +473,7 @@ struct KdaPrepare {
         bias[c] = c < rows_of(s).channels ? gate_bias(activation, head, s * kSlab + channel0 + c, dk) : 0.0f;
     };
 
-    // Gates come last: what they are is decided by a branch, which waits for them, and all else is under way then.
+    // Load gates last. A branch on their type waits for them, and by then all other loads are in flight.
     if constexpr (kSlabs == 1) load_keys(0);
     uint32_t beta_bits = 0;
     if (spare) {
@@ -342,7 +490,7 @@ struct KdaPrepare {
       const float raw = number_of(beta_bits, activation.beta.dtype);
       shared.beta[warp_lane] = warp_lane < place.valid ? write_strength(raw, activation.beta_form) : 0.0f;
     }
-    float norm = 1.0f;  // lanes 0-3: of q, 4-7: of k
+    float norm = 1.0f;  // lanes 0-3: scale rq, lanes 4-7: rk
     float& token_dot = shared.dot[team * kRows + lane % kRows];
     float dots[kRows] = {}, squares[2 * kRows] = {};
     if constexpr (kSlabs == 1) {
@@ -370,17 +518,8 @@ struct KdaPrepare {
     }
 
     GateParams common = gate_params(activation, gate_slope(activation, head), 0.0f);
-    float scores[kShares][2][4] = {}, pair_sum = 0.0f;  // the last: of this lane's pair
-    const int row = warp / 2 % 2 * 16 + warp_lane / 4, column = warp % 2 * 16 + warp_lane % 4 * 2;
-    auto row_of = [&](int i) { return row + i / 2 * 8; };
-    auto column_of = [&](int n, int i) { return 8 * n + column + i % 2; };
-
-    auto put_pairs = [&] {
-      if (lane < kPairsQ)
-        shared.pair_q[team][lane] = pair_sum;
-      else if (lane < 16)
-        shared.pair_k[team][lane - kPairsQ] = pair_sum;
-    };
+    float scores[kShares][2][4] = {}, pair_sum = 0.0f;  // pair_sum: this lane's pair
+    const ScorePlace at(warp, warp_lane);
 
 #pragma unroll 1
     for (int s = 0; s < kSlabs; ++s) {
@@ -389,7 +528,6 @@ struct KdaPrepare {
         load_bias(s);
         load_slab_gates(s);
       }
-      const Rows rows = rows_of(s);
       const int channel = s * kSlab + channel0;
       GateParams params[kChannels];
 #pragma unroll
@@ -397,7 +535,7 @@ struct KdaPrepare {
         params[c] = common;
         params[c].bias = bias[c];
       }
-      activate_gates<kMidFrame>(gates, activation, params, rows);
+      activate_gates<kMidFrame>(gates, activation, params, rows_of(s));
       if constexpr (kSlabs > 1) {
         float of_slab[kRows] = {};
         add_products<true, false>(of_slab, squares, slab.q, slab.k);
@@ -405,63 +543,13 @@ struct KdaPrepare {
         if (lane < kRows) token_dot = s == 0 ? dot : token_dot + dot;
       }
       if constexpr (!kMidFrame) pair_sum += sum_pairs(slab.q, slab.k, gates, lane);
-      if constexpr (!kMidFrame && kSlabs == 1) put_pairs();  // at once: no register keeps it
+      if constexpr (!kMidFrame && kSlabs == 1)
+        put_pair_sum(shared, pair_sum, team, lane);  // at once, so that no register keeps the sum
       if constexpr (!kMidFrame || kSlabs > 1) slab.stay_packed();
-#pragma unroll
-      for (int c = 0; c < kChannels; ++c) {
-        slab.sum[0][c] = Sum::of(gates[0][c]);
-#pragma unroll
-        for (int t = 1; t < kRows; ++t) slab.sum[t][c] = slab.sum[t - 1][c] + Sum::of(gates[t][c]);
-        shared.total[team][channel0 + c] = slab.sum[kRows - 1][c];
-      }
-      __syncthreads();  // also: all are done with the tiles of the slab before
-      Sum before[kChannels] = {};
-      if constexpr (kMidFrame) {
-        // One thread a channel: every team for itself would spend more on selecting its own sum than on the sums.
-        static_assert(kThreads >= kSlab);
-        if (threadIdx.x < kSlab) {
-          Sum total[kTeams], sum;
-#pragma unroll
-          for (int block = 0; block < kTeams; ++block) total[block] = shared.total[block][threadIdx.x];
-#pragma unroll
-          for (int block = 0; block <= kTeams; ++block) {
-            shared.total[block][threadIdx.x] = sum;
-            if (block < kTeams) sum = block == 0 ? total[0] : sum + total[block];
-          }
-        }
-        __syncthreads();
-#pragma unroll
-        for (int c = 0; c < kChannels; ++c) {
-          before[c] = shared.total[team][channel0 + c];
-          slab.middle[c] = shared.total[kTeams / 2][channel0 + c];
-          slab.end[c] = shared.total[kTeams][channel0 + c];
-        }
-      } else {
-#pragma unroll
-        for (int block = 0; block < kTeams; ++block) {
-#pragma unroll
-          for (int c = 0; c < kChannels; ++c) {
-            if (block > 0 && block == team) before[c] = slab.end[c];
-            if (block == kTeams / 2) slab.middle[c] = slab.end[c];
-            const Sum total = shared.total[block][channel0 + c];
-            slab.end[c] = block == 0 ? total : slab.end[c] + total;
-          }
-        }
-      }
-#pragma unroll
-      for (int i = 0; i < kRows * kChannels; ++i) {
-        Sum& sum = slab.sum[i / kChannels][i % kChannels];
-        const Sum& first = before[i % kChannels];
-        sum = (kMidFrame ? Sum::of(first - slab.middle[i % kChannels]) : first) + sum;
-      }
+      sum_gates(slab, gates, shared, team, channel0);
       const bool inside = channel < kWidth;
       uint8_t* const record = record_of(args);
-      if (team == 0 && inside) {
-#pragma unroll
-        for (int c = 0; c < kChannels; c += 2)
-          *reinterpret_cast<float2*>(record + kRecord.decay + vector_place(channel + c) * 4) =
-              make_float2(exp2_approx(slab.end[c].rounded()), exp2_approx(slab.end[c + 1].rounded()));
-      }
+      if (team == 0 && inside) store_decay_chunk(slab, record, channel);
       const int groups = (kWidth - s * kSlab) / 32;
       uint8_t* const tiles_out = record + s * kSlab * kElement;
       if constexpr (kMidFrame)
@@ -473,80 +561,20 @@ struct KdaPrepare {
       __syncthreads();
       add_scores(scores, shared, groups, warp, warp_lane);
       if constexpr (!kMidFrame) {
-        auto refine = [&](auto level) {
-          constexpr int kLevel = decltype(level)::value;
-          __syncthreads();
-          write_level<kLevel>(slab, shared, team, lane);
-          __syncthreads();
-          float finer[kShares][2][4] = {};
-          add_scores(finer, shared, groups, warp, warp_lane);
-#pragma unroll
-          for (int i = 0; i < 8 * kShares; ++i) {
-            const int n = i / 4 % 2, differ = row_of(i % 4) ^ column_of(n, i % 4);
-            if (differ >= kLevel && differ < 2 * kLevel) scores[i / 8][n][i % 4] += finer[i / 8][n][i % 4];
-          }
-        };
-        refine(std::integral_constant<int, 8>{});
-        refine(std::integral_constant<int, 4>{});
+        refine<8>(scores, slab, shared, at, groups, team, lane, warp, warp_lane);
+        refine<4>(scores, slab, shared, at, groups, team, lane, warp, warp_lane);
       }
     }
 
     uint8_t* const record = record_of(args);
-    if (spare) {
-      const int token = warp_lane;
-      const float rest_q = shared.rest[token][0], rest_k = shared.rest[token][1], beta = shared.beta[token] * rest_k;
-      auto put_factor = [&](int vector, float x) {
-        reinterpret_cast<float*>(record + vector)[vector_place(token)] = x;
-      };
-      put_factor(kRecord.diagonal, shared.dot[token] * shared.norm[token][0] * shared.norm[token][1] * rest_q);
-      put_factor(kRecord.beta, beta);
-      put_factor(kRecord.read_factor, beta * rest_k);
-      put_factor(kRecord.query_factor, rest_q);
-    }
+    if (spare) store_factors(shared, record, warp_lane);
     if constexpr (!kMidFrame && kSlabs > 1) {
-      put_pairs();
+      put_pair_sum(shared, pair_sum, team, lane);
       __syncthreads();
     }
-    uint8_t* const p = record + kRecord.p;
-#pragma unroll
-    for (int share = 0; share < kShares; ++share) {
-      const bool of_q = first_matrix(warp) + share == 0;
-      if (warp % 2 > warp / 2 % 2) {
-        if (of_q) store_zeros<Number>(p, warp_lane);
-        continue;
-      }
-      float(&block)[2][4] = scores[share];
-      float factor[2];  // of rows
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int r = row_of(2 * i);
-        factor[i] = of_q ? shared.rest[r][0] : shared.beta[r] * shared.rest[r][1] * shared.rest[r][1];
-      }
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        const int r = row_of(i % 4), c = column_of(i / 4, i);
-        float score = block[i / 4][i % 4];
-        if (!kMidFrame && (r ^ c) < 4 && c < r)
-          score = of_q
-                      ? shared.pair_q[r / 4][pair_with_diagonal(r % 4, c % 4)] * shared.norm[r][0] * shared.norm[c][1]
-                      : shared.pair_k[r / 4][pair_below_diagonal(r % 4, c % 4)] * shared.norm[r][1] * shared.norm[c][1];
-        score *= factor[i % 4 / 2];
-        // Above the diagonal anything may stand: select. Only a difference is compared, so that few comparisons serve all.
-        const int below = row - column;
-        block[i / 4][i % 4] = below > 8 * (i / 4) + i % 2 - i % 4 / 2 * 8 ? score : 0.0f;
-      }
-      if (of_q) {
-        store_block<Number>(p, warp / 2, warp % 2, block[0], block[1], warp_lane);
-      } else {
-        const uint32_t lower_at = shared.lower.place(row, column);
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          SwizzledSquare::beyond<float2>(lower_at, i % 2 * 8, i / 2 * 8) =
-              make_float2(block[i / 2][i % 2 * 2], block[i / 2][i % 2 * 2 + 1]);
-      }
-    }
+    store_scores(scores, shared, record, at, warp, warp_lane);
     __syncthreads();
-    if (warp == 0) store_inverse<Number>(shared.lower, record + kRecord.t, warp_lane);
+    if (warp == 0) store_inverse<Number>(shared.akk, record + kRecord.inverse, warp_lane);
   }
 };
 
@@ -560,7 +588,8 @@ __global__ void __launch_bounds__(KdaPrepare<Number, kWidth, kMidFrame>::kThread
   allow_next_grid();
   const uint32_t heads_v = static_cast<uint32_t>(args.heads_v), heads_qk = static_cast<uint32_t>(args.heads_qk);
   const uint32_t head = blockIdx.x;
-  const uint32_t key_head = heads_v == heads_qk ? head : head / (heads_v / heads_qk);  // divisions take 20 instructions
+  const uint32_t key_head =
+      heads_v == heads_qk ? head : head / (heads_v / heads_qk);  // avoids a division of 20 instructions
   ChunkPlace place;
   if (!find_chunk(args.tables, static_cast<int>(ChunkGrid::chunk()), kChunk, place)) return;
   Prepare::prepare(args, place, static_cast<int>(head), static_cast<int>(key_head), dk,

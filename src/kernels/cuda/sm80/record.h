@@ -1,14 +1,21 @@
-// What `prepare` leaves for the walk, and what the walk leaves for `carry`: sizes and places, in plain C++.
+// What prepare leaves for the walk, and what the walk leaves for carry: sizes and offsets, in plain C++.
 //
-// One record per (chunk, value head). G is the inclusive sum of log-decays in the chunk, rq and rk the inverse norms (1 without l2norm).
-// Norms are taken apart into a power of two and the rest: scale rq = 2^a sq, rk = 2^b sk with 1 <= sq, sk < 2. A power of two rounds nothing, so
-// of keys that do not decay the tiles are exact; the rest is left to factors of tokens in fp32.
-//   KDA   q+ = q 2^a e^{G},  k+ = k 2^b e^{G},  k^ = k 2^b e^{Glast-G}          tiles [tokens][width] in the data type; U stands for sk U
-//         P_ij = sq_i sum_c 2^a_i q_ic 2^b_j k_jc e^{Gic-Gjc} for j < i         L_ij = beta_i sk_i^2 sum_c 2^b_i k_ic 2^b_j k_jc e^{Gic-Gjc} for j < i
-//   GDN   no tiles: the walk reads q and k as they come; factors of tokens instead
-//         P_ij = scale rq_i rk_j e^{Gi-Gj} q_i.k_j for j < i                    L_ij = beta_i rk_i rk_j e^{Gi-Gj} k_i.k_j for j < i
-//   both  T = (I + L)^-1 - I;  P and T are squares of tokens in the data type;  diagonal: P_ii in fp32 beside P
-// Everything of tokens past the end of a sequence, and of channels past DK, is 0 (decay of such channels: 1).
+// There is one record per (chunk, value head). G is the inclusive sum of log-decays in the chunk, G_last its value at
+// the chunk's end; rq and rk are the inverse norms (1 without l2norm). Norms are divided into a power of two and a
+// rest: scale rq = 2^a sq and rk = 2^b sk with 1 <= sq, sk < 2. A power of two rounds nothing, so tiles of keys without
+// decay are exact. The rest becomes a factor per token in fp32. A tilde marks a quantity with such a factor:
+//
+//   KDA   tiles [token][width] in the data type:
+//           q_from_start = q 2^a e^G,   k_from_start = k 2^b e^G,   k_to_end = k 2^b e^{G_last - G}
+//         R~ = sk R,   V_new~ = sk V_new
+//         Akk~_ij = Akk_ij sk_i / sk_j = beta_i sk_i^2 sum_c 2^b_i k_ic 2^b_j k_jc E_ijc   for j < i
+//         Aqk~_ij = Aqk_ij / sk_j      = sq_i sum_c 2^a_i q_ic 2^b_j k_jc E_ijc            for j < i
+//   GDN   no tiles: the walk reads q and k of the caller and applies factors per token. No tilde:
+//         Akk_ij = beta_i rk_i rk_j E_ij k_i.k_j,   Aqk_ij = scale rq_i rk_j E_ij q_i.k_j  for j < i
+//   both  inverse - I = (I + Akk)^-1 - I. Aqk and inverse - I are C x C squares in the data type, without the diagonal.
+//         diagonal: Aqk_ii (KDA: Aqk~_ii) in fp32.
+//
+// Numbers of tokens past the end of a sequence and of channels past DK are 0 (decay_chunk of such channels is 1).
 #pragma once
 #include <cstdint>
 #include <initializer_list>
@@ -18,13 +25,13 @@
 namespace deltarelay::cuda::sm80 {
 
 constexpr int32_t kChunk = 32;  // tokens
-// Value columns of a CTA of the walk, and rows to which states in slots are rounded up.
+// Value columns per CTA of the walk. States in slots have a multiple of this many rows.
 constexpr int32_t kTileValues = 64;
-constexpr int32_t kWideTile =
-    128;  // where a warp takes two row tiles of 16 columns: each right operand it reads serves both
+// With this tile a warp takes two row tiles of 16 columns, so each right operand that it reads serves both.
+constexpr int32_t kWideTile = 128;
 constexpr int32_t kMostWidth = 256;
 
-// Key channels of tiles and states, for DK channels of the problem.
+// Padded number of key channels in tiles and states, for DK channels of the problem.
 constexpr int32_t width_of(int32_t dk) {
   for (const int32_t width : {64, 96, 128, 192}) {
     if (dk <= width) return width;
@@ -35,7 +42,8 @@ constexpr int32_t width_of(int32_t dk) {
 constexpr int32_t tiles_of(int32_t columns, int32_t tile) { return (columns + tile - 1) / tile; }
 constexpr int32_t whole_tiles(int32_t columns) { return tiles_of(columns, kTileValues); }
 
-// Floats of a slot at one head: the state [value rows in whole tiles][width], and M transposed [width in whole tiles][width].
+// Floats of a slot at one head: the state S^T [value rows in whole tiles][width], and M^T [width in whole
+// tiles][width].
 constexpr int64_t slot_state_floats(int32_t dk, int32_t dv) {
   return static_cast<int64_t>(whole_tiles(dv)) * kTileValues * width_of(dk);
 }
@@ -43,42 +51,47 @@ constexpr int64_t slot_transition_floats(int32_t dk) {
   return static_cast<int64_t>(whole_tiles(width_of(dk))) * kTileValues * width_of(dk);
 }
 
-// Bytes from the begin of a record. `element`: bytes of a number of the data type.
+// Offsets in bytes from the start of a record. `element` below is the size of a number of the data type.
 struct RecordPlaces {
-  int32_t query = 0, read = 0, update = 0;  // KDA: tiles q+, k+, k^
-  int32_t p = 0, t = 0;
-  // Vectors of floats, at vector_place. Of tokens: the factors of V (beta; KDA: beta sk), of K S (beta e^G rk; beta sk^2), of Q S (scale rq e^G; sq),
-  // the diagonal, and for GDN the factor of U in the update (e^{Glast-G} rk). decay: e^{Glast}, of channels (KDA) or one (GDN).
-  int32_t beta = 0, diagonal = 0, read_factor = 0, query_factor = 0, update_factor = 0, decay = 0;
-  int32_t bound = 0;  // GDN: log2 of a bound on the norm of what the chunk does to a state, a float
+  int32_t q_from_start = 0, k_from_start = 0, k_to_end = 0;  // KDA: tiles
+  int32_t aqk = 0, inverse = 0;                              // squares; `inverse` holds inverse - I
+  // Vectors of floats in the order of vector_place. Per token: the factor of V (GDN: beta; KDA: beta sk), of K S (beta
+  // e^G rk; beta sk^2), of Q S (scale rq e^G; sq), the diagonal of Aqk, and for GDN the factor of V_new in the update
+  // (e^{G_last - G} rk). decay_chunk = e^{G_last}, per channel (KDA) or one number (GDN).
+  int32_t beta = 0, diagonal = 0, read_factor = 0, query_factor = 0, update_factor = 0, decay_chunk = 0;
+  int32_t bound = 0;  // GDN: a float, log2 of a bound on the norm of the chunk's transition M
   int32_t bytes = 0;
 };
 
-// May CTAs of the walk have 128 value columns? At 128 key channels the state of two row tiles takes half of a lane's registers.
+// May a CTA of the walk have 128 value columns? At 128 key channels the state of two row tiles takes half of a lane's
+// registers.
 constexpr bool has_wide_tiles(int32_t element, int32_t width) { return element == 2 && width <= 128; }
 
-// P or T. 16-bit numbers: those of 8 x 8 parts on and below the diagonal, as right operands of a warp's products (for the transposed). fp32: rows
-// padded to 40 numbers, so that reads of 8 rows touch every bank once. Either way a flat copy brings it into shared memory.
+// Format of Aqk and inverse - I. 16-bit numbers: the 8 x 8 blocks on and below the diagonal, as right operands of a
+// warp's products (for the transposed matrix). fp32: rows padded to 40 numbers, so that reads of 8 rows touch every
+// bank once. In both formats a flat copy brings the square into shared memory.
 constexpr int32_t kSquareRowBytes = 160;
 
-// Places of the 16-bit numbers; part (i, j) is the one of rows 8 i and columns 8 j on, a lane has 4 bytes of each. Parts stand beside each other
-// for a lane as its loads take them: two that are one operand of 16 columns, or alone.
+// Offsets of 16-bit blocks. Block (i, j) starts at row 8 i and column 8 j; a lane has 4 bytes of each. Blocks that a
+// lane loads together are neighbours: two that form one operand of 16 columns, or a single one.
 struct SquarePlaces {
-  static constexpr int32_t kLower = 0;            // 16 bytes a lane: (1, 0) (1, 1), (3, 2) (3, 3)
-  static constexpr int32_t kBetween = 32 * 16;    // 16 bytes: (2, 0) (2, 1), (3, 0) (3, 1)
-  static constexpr int32_t kUpper = 2 * 32 * 16;  // 8 bytes: (0, 0), (2, 2)
+  static constexpr int32_t kLower = 0;            // 16 bytes per lane: (1, 0) (1, 1), (3, 2) (3, 3)
+  static constexpr int32_t kBetween = 32 * 16;    // 16 bytes per lane: (2, 0) (2, 1), (3, 0) (3, 1)
+  static constexpr int32_t kUpper = 2 * 32 * 16;  // 8 bytes per lane: (0, 0), (2, 2)
   static constexpr int32_t kBytes = kUpper + 32 * 8;
 };
 constexpr int32_t square_bytes(int32_t element, bool fine) {
   return element == 2 ? (fine ? 2 : 1) * SquarePlaces::kBytes : kChunk * kSquareRowBytes;
 }
 
-// 16-bit data with fewer key channels than this: the 32 keys of a chunk lie close to each other, or depend on each other, and what is rounded
-// on the way to U is not averaged away (docs/numerics.md). There the state, R, U, P and T are operands with an upper and a lower half.
+// 16-bit data with fewer key channels than this: the 32 keys of a chunk are close to each other or linearly dependent,
+// and the round-off of V_new does not average out (docs/numerics.md). There the state, R, V_new, Aqk and inverse - I
+// are operands with an upper and a lower half.
 constexpr int32_t kPlainChannels = 64;
 constexpr bool is_fine(int32_t element, int32_t dk) { return element == 2 && dk < kPlainChannels; }
 
-// Where number i of a vector lies: among 16, the four that a lane of the walk takes (columns 2 q, 2 q + 1 of two sums) are neighbours.
+// Position of number i of a vector: among 16, the four that a lane of the walk reads (columns 2 member and 2 member + 1
+// of two accumulators) are neighbours.
 constexpr int32_t vector_place(int32_t i) { return i / 16 * 16 + i % 8 / 2 * 4 + i / 8 % 2 * 2 + i % 2; }
 
 constexpr RecordPlaces record_places(Rule rule, int32_t element, int32_t width, bool fine) {
@@ -91,20 +104,20 @@ constexpr RecordPlaces record_places(Rule rule, int32_t element, int32_t width, 
   };
   const int32_t square = square_bytes(element, fine), tile = kChunk * width * element, tokens = kChunk * 4;
   if (rule == Rule::kKda) {
-    places.query = take(tile);
-    places.read = take(tile);
-    places.update = take(tile);
+    places.q_from_start = take(tile);
+    places.k_from_start = take(tile);
+    places.k_to_end = take(tile);
   }
-  places.p = take(square);
-  places.t = take(square);
+  places.aqk = take(square);
+  places.inverse = take(square);
   places.beta = take(tokens);
   places.diagonal = take(tokens);
   places.read_factor = take(tokens);
   places.query_factor = take(tokens);
   if (rule == Rule::kGdn) places.update_factor = take(tokens);
-  // GDN: to a multiple of 32 bytes, so that records begin where sectors do.
-  places.decay = take(rule == Rule::kKda ? width * 4 : 32);
-  if (rule == Rule::kGdn) places.bound = places.decay + 4;
+  // GDN: padded to a multiple of 32 bytes, so that records start at sector boundaries.
+  places.decay_chunk = take(rule == Rule::kKda ? width * 4 : 32);
+  if (rule == Rule::kGdn) places.bound = places.decay_chunk + 4;
   places.bytes = at;
   return places;
 }
@@ -114,17 +127,17 @@ constexpr int64_t record_bytes(Rule rule, DType dtype, int32_t dk) {
   return record_places(rule, element, width_of(dk), is_fine(element, dk)).bytes;
 }
 
-// What selects an instantiation of the kernels.
+// Selects an instantiation of the kernels.
 struct Shape {
   Rule rule;
   DType dtype;  // of q, k, v
   int32_t dk, dv;
-  bool mid_frame;  // KDA: gates are bounded by -5 a token; taken by bf16 only, others do without
+  bool mid_frame;  // KDA: log-decays are at least -5 per token; only bf16 kernels use it
   bool tf32;       // fp32: one product of 11-bit operands instead of three; narrow keys (kPlainChannels) keep three
 };
 
 constexpr int64_t record_bytes(const Shape& shape) { return record_bytes(shape.rule, shape.dtype, shape.dk); }
-// The widest tile of value columns that the walk may take; the launch may take narrower ones.
+// Widest tile of value columns that the walk may use; a launch may use narrower ones.
 constexpr int32_t tile_of(const Shape& shape) {
   const auto element = static_cast<int32_t>(size_of(shape.dtype));
   const bool wide = has_wide_tiles(element, width_of(shape.dk)) && !is_fine(element, shape.dk);

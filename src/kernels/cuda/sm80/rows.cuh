@@ -1,4 +1,5 @@
-// A team's rows of raw tensors in registers, for KDA `prepare`: 4 tokens, of which a lane has a few neighbouring channels.
+// Rows of q, k and g in registers, for KDA prepare: a team of lanes has 4 tokens, and a lane has a few neighbouring
+// channels of them.
 #pragma once
 #include <cstdint>
 
@@ -10,16 +11,16 @@
 
 namespace deltarelay::cuda::sm80 {
 
-constexpr int kRows = 4;  // tokens of a team
+constexpr int kRows = 4;  // tokens per team
 
-// Which of them exist.
+// How many of a lane's rows and channels exist.
 struct Rows {
-  int valid;     // may be <= 0
-  int channels;  // of this lane that exist; may be <= 0
+  int valid;     // rows; may be <= 0
+  int channels;  // channels of this lane; may be <= 0
   __device__ __forceinline__ bool all(int of_channels) const { return valid >= kRows && channels >= of_channels; }
 };
 
-// A lane's numbers of one row, as they are stored.
+// A lane's numbers of one row, in their stored type.
 template <class Number, int kChannels>
 struct Cells {
   static constexpr int kWords = kChannels * sizeof(Number) / 4;
@@ -47,8 +48,9 @@ struct VectorOf<16> {
   using Type = uint4;
 };
 
-// kWords words of each row at once, where everything exists and every row is aligned to them; else number by number, and 0 for what does not
-// exist. `first`: this lane's place in the team's first row; `stride` in bytes; `element`: 2 or 4 bytes.
+// Loads kWords words of each row at once if all of them exist and every row is aligned to them. Otherwise loads number
+// by number, with 0 for what does not exist. `first` is this lane's address in the team's first row, `stride` is in
+// bytes, `element` is 2 or 4 bytes.
 template <int kWords>
 __device__ __forceinline__ void load_words(uint32_t (&words)[kRows][kWords], const uint8_t* first, int64_t stride,
                                            int element, bool aligned, const Rows& rows) {
@@ -82,7 +84,7 @@ __device__ __forceinline__ void load_words(uint32_t (&words)[kRows][kWords], con
   }
 }
 
-// Are all rows of a tensor aligned to `bytes`, from a channel on that is?
+// Are all rows of a tensor aligned to `bytes`, from an aligned channel on?
 __device__ __forceinline__ bool aligned_to(const TensorView& tensor, int element, int bytes) {
   const uint64_t bits = reinterpret_cast<uintptr_t>(tensor.data) |
                         static_cast<uint64_t>((tensor.token | tensor.head | tensor.sequence) * element);
@@ -103,7 +105,7 @@ __device__ __forceinline__ void load_cells(Cells<Number, kChannels> (&cells)[kRo
   }
 }
 
-// Gates as numbers, not yet activated.
+// Loads gates as fp32 numbers, before activation.
 template <int kChannels>
 __device__ __forceinline__ void load_gates(float (&raw)[kRows][kChannels], const TensorView& g, int64_t first,
                                            const Rows& rows) {
@@ -142,8 +144,8 @@ __device__ __forceinline__ void activate_as(float (&gates)[kRows][kChannels], co
   }
 }
 
-// From raw gates to log2 decays; 0 for tokens past the end and channels past DK. `kMidFrame`: a bound is not under kMidFrameGate, so that bounded
-// gates stay far from the clamp. Other forms have their floor from it.
+// Turns raw gates into log2 decays, 0 for tokens past the end and channels past DK. With kMidFrame the lower bound is
+// at least kMidFrameGate, so bounded gates cannot reach the clamp. Other gate forms get their floor from that bound.
 template <bool kMidFrame, int kChannels>
 __device__ __forceinline__ void activate_gates(float (&gates)[kRows][kChannels], const Activation& activation,
                                                const GateParams (&params)[kChannels], const Rows& rows) {

@@ -1,4 +1,4 @@
-// Launching prepare and walk of one rule, data type and width.
+// Launches prepare and walk for one rule, data type and width.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -17,11 +17,12 @@ template <DType kType>
 using NumberOf =
     std::conditional_t<kType == DType::kBf16, __nv_bfloat16, std::conditional_t<kType == DType::kFp16, __half, float>>;
 
-// e^80 does not fit fp16, and of an e^-80 in fp32 the lower half falls below its range: levels only.
+// The mid frame needs e^{+-80}. e^80 overflows fp16, and the lower half of e^-80 underflows in fp32. Those types use
+// levels.
 template <DType kType>
 constexpr bool kTakesMidFrame = kType == DType::kBf16;
 
-// Whether some shapes of this width have operands with lower halves.
+// Do some shapes of this width need operands with lower halves?
 template <DType kType, int kWidth>
 constexpr bool kHasFine = is_fine(sizeof(NumberOf<kType>), kWidth - 1);
 
@@ -58,11 +59,11 @@ cudaError_t ShapeKernels<kRule, kType, kWidth>::prepare(const PrepareArgs& args,
   return launch_prepare_of<kRule, kType, Number, kWidth>(args, shape, stream);
 }
 
-// Multiprocessors of the current device. Asked of the runtime once for each device: this runs with every launch.
+// Number of multiprocessors of the current device. Cached per device, because every launch asks.
 inline int32_t multiprocessors() {
   static std::atomic<int32_t> known[64]{};
   int ordinal = 0, count = 0;
-  if (cudaGetDevice(&ordinal) != cudaSuccess) return 0;  // the launch will say why
+  if (cudaGetDevice(&ordinal) != cudaSuccess) return 0;  // the launch will report the error
   if (ordinal < 64) count = known[ordinal].load(std::memory_order_relaxed);
   if (count > 0) return count;
   if (cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, ordinal) != cudaSuccess) return 0;
@@ -72,13 +73,13 @@ inline int32_t multiprocessors() {
 
 inline bool summarizes(const WalkArgs& args) { return args.phase == 1 && args.slot_transition != nullptr; }
 
-// CTAs of the walk with tiles of so many columns. The tiles of M^T are among those of a phase that summarizes.
+// CTAs of the walk for a tile width. A phase that summarizes also has the tiles of M^T.
 struct WalkGrid {
   int32_t tiles;
-  int64_t blocks;
+  int64_t ctas;
   WalkGrid(const WalkArgs& args, const Shape& shape, int32_t columns, bool both = false) {
     tiles = both ? 1 : tiles_of(shape.dv, columns) + (summarizes(args) ? tiles_of(shape.dk, columns) : 0);
-    blocks = int64_t{args.row_bound} * args.heads_v * tiles * (both ? 2 : 1);
+    ctas = int64_t{args.row_bound} * args.heads_v * tiles * (both ? 2 : 1);
   }
 };
 
@@ -86,7 +87,7 @@ template <Rule kRule, class Number, int kWidth, int kColumns, bool kBoth = false
 cudaError_t launch_walk_tiles(const WalkInputs& inputs, const WalkArgs& args, const Shape& shape, cudaStream_t stream) {
   using Stage = sm80::Stage<kRule, Number, kWidth, kColumns, kBoth>;
   const WalkGrid grid(args, shape, kColumns, kBoth);
-  return launch_dependent(walk_kernel<kRule, Number, kWidth, kColumns, kBoth>, static_cast<unsigned>(grid.blocks),
+  return launch_dependent(walk_kernel<kRule, Number, kWidth, kColumns, kBoth>, static_cast<unsigned>(grid.ctas),
                           Stage::kAllThreads, Stage::kSharedBytes, stream, inputs, args, Extent{shape.dk, shape.dv},
                           grid.tiles);
 }
@@ -107,8 +108,9 @@ cudaError_t ShapeKernels<kRule, kType, kWidth>::walk(const WalkInputs& inputs, c
       return launch_walk_tiles<kRule, Number, kWidth, kWideTile, true>(inputs, args, shape, stream);
   }
   if constexpr (has_wide_tiles(sizeof(Number), kWidth)) {
-    // Wide tiles read less. Where narrow ones find a multiprocessor each, they are faster. No number depends on it.
-    if (tile_of(shape) == kWideTile && WalkGrid(args, shape, kTileValues).blocks > multiprocessors())
+    // Wide tiles read less memory. Narrow tiles are faster if each has a multiprocessor of its own. Results do not
+    // change.
+    if (tile_of(shape) == kWideTile && WalkGrid(args, shape, kTileValues).ctas > multiprocessors())
       return launch_walk_tiles<kRule, Number, kWidth, kWideTile>(inputs, args, shape, stream);
   }
   return launch_walk_tiles<kRule, Number, kWidth, kTileValues>(inputs, args, shape, stream);

@@ -1,4 +1,5 @@
-// The kernels of one rule, data type and width: instantiated in files that CMake writes (shape.cu.in), chosen among in launch.cu.
+// The kernels of one rule, data type and width. CMake writes the files that instantiate them (shape.cu.in); launch.cu
+// chooses.
 #pragma once
 #include <cuda_runtime_api.h>
 

@@ -1,4 +1,4 @@
-// What one CTA of the walk works on: its item, and the stages of its ring in shared memory.
+// The work of one CTA of the walk: its item, and the stages of its ring in shared memory.
 #pragma once
 #include <cstdint>
 #include <type_traits>
@@ -13,15 +13,15 @@
 
 namespace deltarelay::cuda::sm80 {
 
-// Places in a stage, and the sizes of a CTA (tiling.h) as the kernels name them.
+// Offsets in a stage, and the sizes of a CTA (tiling.h) under the names that the kernels use.
 template <Rule kRule, class Number, int kKeyWidth, int kTileColumns, bool kWalksBoth = false>
 struct Stage {
   static constexpr WalkTiling kTiling =
       walk_tiling(kRule, sizeof(Number), kKeyWidth, kTileColumns, kIsFine<Number>, kWalksBoth);
   static constexpr int kWidth = kKeyWidth;
-  static constexpr bool kBoth = kWalksBoth;  // the second half of the columns is of M^T, when a row is summarized
+  static constexpr bool kBoth = kWalksBoth;  // in a summary, the second half of the columns is M^T
   static constexpr bool kScalarGate =
-      kRule == Rule::kGdn;  // factors per token, raw tiles; else factors are in the tiles
+      kRule == Rule::kGdn;  // factors per token and tiles of the caller; KDA: factors in tiles
   static constexpr int kColumns = kTileColumns, kRowTiles = kTiling.row_tiles;
   static constexpr int kAllThreads = kTiling.threads, kWarps = kAllThreads / 32;
   static constexpr int kElement = sizeof(Number);
@@ -29,39 +29,43 @@ struct Stage {
   static constexpr int kRowBytes = kTiling.row_bytes, kRowPieces = kWidth * kElement / 16;
   static constexpr int kValueRowBytes = kTiling.value_row_bytes, kValuePieces = kTiling.value_columns * kElement / 16;
 
-  // First value column of a warp in the tile; they are rows of the state.
+  // First value column of a warp in the tile. Value columns are rows of S^T.
   static __device__ constexpr int first_row(int warp) { return warp * 16 * kRowTiles; }
 
   static constexpr bool kOverlaid = kTiling.overlaid;
-  // The state of narrow heads leaves registers free: for where a thread copies from, and for outputs that wait for the end of a chunk.
+  // Narrow heads leave registers free: for source addresses of copies, and for outputs that wait for the end of a
+  // chunk.
   static constexpr bool kNarrow = kElement == 2 && kWidth == 64;
   static constexpr int kQuery = kTiling.query, kRead = kTiling.read, kUpdate = kTiling.update, kV = kTiling.values;
   static constexpr int kBytes = kTiling.stage_bytes;
-  // Place of what the record has at `offset`, not a tile.
-  static constexpr int at(int offset) { return kTiling.behind + offset - kRecord.p; }
+  // Offset in a stage of what is at `offset` in the record. Not for tiles.
+  static constexpr int at(int offset) { return kTiling.behind + offset - kRecord.aqk; }
 
-  static constexpr int kMostOfM = kBoth ? kColumns / 2 : kColumns;  // rows of M^T that a CTA has
-  static constexpr int kTogether = kTiling.together;                // CTAs a multiprocessor, by registers
+  static constexpr int kMostOfM = kBoth ? kColumns / 2 : kColumns;  // rows of M^T per CTA
+  static constexpr int kTogether = kTiling.together;                // CTAs per multiprocessor that registers allow
   static constexpr int kStages = kTiling.stages;
   static constexpr int kSharedBytes = kTiling.shared_bytes;
   static_assert(kSharedBytes <= kMostShared && kBytes % 16 == 0);
 };
 
-// Items are numbered (row, head, tile), the last innermost: rows come longest first, and so do the CTAs. A last tile of value columns that is not
-// full comes behind the full ones of all rows: side by side, with an even number of multiprocessors, some of them would have two full
-// ones and others two that idle. The tiles of a row to emit are those of the value columns; of one to summarize those of B, and after those of
-// all rows those of M^T: where gates forget, most of them end
-// early, and would have had the others wait. Where a CTA has both, rows that promise to end early come after the others for that reason; which
-// ones those are the kernel finds out, so there are two CTAs for each, and one of them returns at once.
+// Items are numbered (row, head, tile), the last innermost. Rows come longest first, and so do CTAs.
+//
+// A last tile of value columns that is not full comes after the full tiles of all rows. Otherwise, with an even number
+// of multiprocessors, some would get two full tiles and others two tiles that idle.
+//
+// A row to emit has the tiles of its value columns. A row to summarize has the tiles of B; the tiles of M^T of all rows
+// come after those. If gates forget, most tiles of M^T end early, and in between they would delay the others. If a CTA
+// walks both B and M^T, rows that are likely to end early come last for the same reason. Only the kernel can tell which
+// rows those are, so each has two CTAs, and one of the two returns at once.
 struct Item {
   Row row;
   int head, tile;
   bool transition;  // a tile of M^T
-  bool promising;   // B and M side by side: the row is this CTA's if its last chunks promise to be enough
-  int sequence_at;  // batched: the sequence, else 0
-  int64_t token;    // first token of the row: of a packed tensor, or of the sequence
+  bool promising;   // kBoth: this CTA takes the row if its last chunks are likely to suffice
+  int sequence_at;  // batched: index of the sequence, else 0
+  int64_t token;    // first token of the row: in the packed tensor, or in the sequence
   int tokens;
-  int64_t chunk;  // first chunk of the row, numbered through the call
+  int64_t chunk;  // first chunk of the row, counted over the whole call
   bool ends_sequence;
 };
 
@@ -107,16 +111,16 @@ __device__ __forceinline__ bool find_item(const WalkArgs& args, const Extent& ex
   return true;
 }
 
-// A tile of every chunk of an item: rows of tokens in a tensor of the caller, or of a record.
+// Source of one tile for every chunk of an item: rows of tokens in a tensor of the caller or in a record.
 struct alignas(16) TileSource {
-  const uint8_t* data;  // of the item's first chunk
-  int64_t stride;       // bytes of a token
-  int64_t step;         // bytes of a chunk
-  int place;            // in a stage
-  int whole_chunks;     // so many of them are whole, and may be copied in pieces
-  int tokens;           // that exist of the item
+  const uint8_t* data;  // first chunk of the item
+  int64_t stride;       // bytes per token
+  int64_t step;         // bytes per chunk
+  int place;            // offset in a stage
+  int whole_chunks;     // leading chunks with all their tokens, which may be copied in pieces of 16 bytes
+  int tokens;           // tokens of the item that exist
   Access access;
-  int bytes;  // that exist of a token
+  int bytes;  // bytes per token that exist
 };
 
 struct RecordSource {
@@ -124,11 +128,11 @@ struct RecordSource {
   int64_t step;
 };
 
-// Brings chunks of an item into stages.
+// Copies chunks of an item to stages.
 template <class Stage>
 struct Source {
   static constexpr int kElement = Stage::kElement;
-  enum : int { kQuery, kRead, kUpdate };  // what tiles are. GDN reads and updates with the same one
+  enum : int { kQuery, kRead, kUpdate };  // roles of tiles; GDN uses one tile of k to read and to update
   static constexpr int kKeyTiles = Stage::kScalarGate ? 2 : 3, kValues = kKeyTiles;
   TileSource tile[kKeyTiles + 1];
   RecordSource record;
@@ -148,9 +152,9 @@ struct Source {
         return TileSource{record.data + offset, kBytes,          record.step, place, chunks,
                           chunks * kChunk,      Access::kPieces, kBytes};
       };
-      tile[kQuery] = part_of_record(Stage::kRecord.query, Stage::kQuery);
-      tile[kRead] = part_of_record(Stage::kRecord.read, Stage::kRead);
-      tile[kUpdate] = part_of_record(Stage::kRecord.update, Stage::kUpdate);
+      tile[kQuery] = part_of_record(Stage::kRecord.q_from_start, Stage::kQuery);
+      tile[kRead] = part_of_record(Stage::kRecord.k_from_start, Stage::kRead);
+      tile[kUpdate] = part_of_record(Stage::kRecord.k_to_end, Stage::kUpdate);
     }
     const int bytes = item.transition ? 0 : (extent.dv - item.tile * Stage::kColumns) * kElement;
     tile[kValues] =
@@ -172,8 +176,8 @@ struct Source {
             bytes};
   }
 
-  // Copies are made by `thread` of kAllThreads: of the CTA, or of one warp. `source` is the address of a Source in shared memory: what is read
-  // through a pointer costs its address anew each time.
+  // `thread` of kAllThreads makes copies: threads of the CTA, or of one warp. `source` is the shared-memory address of
+  // a Source. Reading through a pointer would compute the address again each time.
   template <int kAllThreads>
   static __device__ __forceinline__ void load_tile(uint32_t source, int which, int chunk, uint32_t stage, int thread) {
     using KeyTile = TileCopy<kChunk, Stage::kRowPieces, Stage::kRowBytes, kAllThreads>;
@@ -193,18 +197,18 @@ struct Source {
       Copy::load_some(stage + from.place, data, from.stride, from.tokens - chunk * kChunk, from.bytes, from.access,
                       thread);
   }
-  // Squares and vectors, by all. A summary needs no P.
+  // Copies squares and vectors, with all threads. A summary needs no Aqk.
   template <bool kEmit>
   static __device__ __forceinline__ void load_rest(uint32_t source, int chunk, uint32_t stage, int thread) {
-    constexpr int kFrom = kEmit ? Stage::kRecord.p : Stage::kRecord.t;
+    constexpr int kFrom = kEmit ? Stage::kRecord.aqk : Stage::kRecord.inverse;
     const auto from = load_object<RecordSource>(source + static_cast<int>(sizeof(TileSource)) * (kKeyTiles + 1));
     load_record_bytes<Stage::kRecord.bytes - kFrom, Stage::kAllThreads>(stage + Stage::at(kFrom),
                                                                         from.data + chunk * from.step + kFrom, thread);
   }
 };
 
-// Copies whole chunks, one after the other, from places that a thread keeps in registers: pieces of every tile, and of the rest of a record.
-// next() is false where it leaves a chunk to Source.
+// Copies whole chunks, one after the other, from addresses that a thread keeps in registers: pieces of every tile and
+// of the rest of a record. next() returns false if it leaves a chunk to Source.
 template <class Stage, bool kEmit, bool kNarrow = Stage::kNarrow>
 struct Copies {
   __device__ __forceinline__ Copies(uint32_t, int, bool, int) {}
@@ -216,7 +220,7 @@ struct Copies<Stage, kEmit, true> {
   using Source = sm80::Source<Stage>;
   static constexpr int kThreads = Stage::kAllThreads;
   static constexpr bool kScalarGate = Stage::kScalarGate;
-  // Of a tile with rows of kPieces pieces: this thread has one of each kDown-th row.
+  // A thread's part of a tile whose rows have kPieces pieces: one piece of every kDown-th row.
   template <int kPieces>
   struct Part {
     static constexpr int kDown = kThreads / kPieces;
@@ -228,10 +232,11 @@ struct Copies<Stage, kEmit, true> {
   using Key = Part<Stage::kRowPieces>;
   using Value = Part<Stage::kValuePieces>;
   struct Rows {
-    const uint8_t* before;  // the row ahead of the first
-    uint32_t down;          // bytes from one of its rows to the next, in the next chunk too
+    const uint8_t* before;  // one step above the first row
+    uint32_t down;          // bytes from one of its rows to the next, also across chunks
 
-    // Each address in registers of its own, and the place moves on later: what a copy reads its address from is not free until the copy has left.
+    // Each address has its own registers, and `before` advances later: a copy holds its address registers until it is
+    // issued.
     template <class Part>
     __device__ __forceinline__ void copy(uint32_t to, int row_bytes) const {
       constexpr uint32_t kCount = kChunk / Part::kDown;
@@ -246,10 +251,10 @@ struct Copies<Stage, kEmit, true> {
   };
   static constexpr int64_t kMostDown = 0xffffffff;
 
-  int whole;  // chunks that are, of all tensors
+  int whole;  // leading chunks that are whole in all tensors
   const uint8_t* record;
   int64_t record_step;
-  Rows query{}, read{}, values{};  // the first two of GDN
+  Rows query{}, read{}, values{};  // query and read: GDN only
 
   __device__ __forceinline__ Copies(uint32_t source, int chunk, bool with_values, int thread) {
     const auto from =
@@ -273,15 +278,15 @@ struct Copies<Stage, kEmit, true> {
 
   __device__ __forceinline__ bool next(int chunk, uint32_t stage, bool with_values, int thread) {
     if (chunk >= whole) return false;
-    constexpr int kFrom = kEmit ? Stage::kRecord.p : Stage::kRecord.t;
+    constexpr int kFrom = kEmit ? Stage::kRecord.aqk : Stage::kRecord.inverse;
     const uint32_t key = stage + Key::place(thread, Stage::kRowBytes);
     if constexpr (kScalarGate) {
       if constexpr (kEmit) query.template copy<Key>(key + Stage::kQuery, Stage::kRowBytes);
       read.template copy<Key>(key + Stage::kRead, Stage::kRowBytes);
     } else {
-      if constexpr (kEmit) copy_tile(key + Stage::kQuery, record + Stage::kRecord.query);
-      copy_tile(key + Stage::kRead, record + Stage::kRecord.read);
-      copy_tile(key + Stage::kUpdate, record + Stage::kRecord.update);
+      if constexpr (kEmit) copy_tile(key + Stage::kQuery, record + Stage::kRecord.q_from_start);
+      copy_tile(key + Stage::kRead, record + Stage::kRecord.k_from_start);
+      copy_tile(key + Stage::kUpdate, record + Stage::kRecord.k_to_end);
     }
     if (with_values)
       values.template copy<Value>(stage + Stage::kV + Value::place(thread, Stage::kValueRowBytes),
@@ -294,7 +299,7 @@ struct Copies<Stage, kEmit, true> {
     }
     return true;
   }
-  // To the next chunk. Some time behind the copies.
+  // Advances to the next chunk. Call it some time after the copies.
   __device__ __forceinline__ void go_on() {
     if constexpr (kScalarGate) {
       if constexpr (kEmit) query.template go_on<Key>();
@@ -305,7 +310,7 @@ struct Copies<Stage, kEmit, true> {
   }
 
  private:
-  // Rows lie side by side in the record.
+  // In the record the rows of a tile are contiguous.
   static __device__ __forceinline__ void copy_tile(uint32_t to, const uint8_t* from) {
 #pragma unroll
     for (int row = 0; row < kChunk; row += Key::kDown)

@@ -1,7 +1,8 @@
-// States between registers and memory: the caller's pools in any layout and type, slots of the workspace.
+// Moves states between registers and memory: pools of the caller in any layout and type, slots of the workspace.
 //
-// A warp holds 16 value rows of the transposed state as sums of products (arithmetic.cuh): number 4 b + 2 r + c of a lane is value row
-// `row` + 8 r, key channel 8 b + `column` + c, with row = first of the warp + lane / 4 and column = 2 (lane % 4).
+// A warp holds 16 rows of S^T in accumulator layout (arithmetic.cuh). Number 4 b + 2 r + c of a lane is value row
+// `row` + 8 r and key channel 8 b + `column` + c, with row = first row of the warp + lane / 4 and column = 2 (lane %
+// 4).
 #pragma once
 #include <cstdint>
 
@@ -18,7 +19,7 @@ struct Extent {
   int dk, dv;
 };
 
-// One matrix of a pool: element (value row v, key channel k) is number v * value_step + k * key_step.
+// One matrix of a pool. The element (value row v, key channel k) has index v * value_step + k * key_step.
 struct PoolMatrix {
   uint8_t* data;
   int value_step, key_step;
@@ -32,7 +33,7 @@ __device__ __forceinline__ PoolMatrix pool_matrix(const StateView& pool, int64_t
           value_major ? 1 : extent.dv, pool.dtype};
 }
 
-// Calls body(number, value row, key channel) for the numbers of a lane that exist in the pool.
+// Calls body(number, value row, key channel) for those numbers of a lane that exist in the pool.
 template <int kCount, class Body>
 __device__ __forceinline__ void for_each_existing(const Place& at, const Extent& extent, Body body) {
 #pragma unroll
@@ -42,7 +43,7 @@ __device__ __forceinline__ void for_each_existing(const Place& at, const Extent&
   }
 }
 
-// slot < 0 reads zero. So does what exists in the tile only.
+// A slot < 0 reads zero. Numbers outside the pool's matrix are zero too.
 template <int kCount>
 __device__ __forceinline__ void load_state(float (&state)[kCount], const StateView& pool, int64_t slot, int head,
                                            const Place& at, const Extent& extent) {
@@ -62,7 +63,7 @@ __device__ __forceinline__ void load_state(float (&state)[kCount], const StateVi
   }
 }
 
-// slot < 0 writes nothing.
+// A slot < 0 writes nothing.
 template <int kCount>
 __device__ __forceinline__ void store_state(const float (&state)[kCount], const StateView& pool, int64_t slot, int head,
                                             const Place& at, const Extent& extent) {
@@ -81,8 +82,9 @@ __device__ __forceinline__ void store_state(const float (&state)[kCount], const 
   }
 }
 
-// Bytes of args.slot_lives at one (slot, head): byte i is 0 when rows 64 i .. of M^T have vanished. There are 8, and a word of 4 is all that is needed; the
-// carry reads it at once, so who has the first of these tiles writes zeros for those that do not exist.
+// Flags of args.slot_lives at one (slot, head): byte i is 0 if rows 64 i to 64 i + 63 of M^T have vanished. There are 8
+// bytes, of which these kernels use the first word. carry reads the word at once, so the CTA of tile 0 also clears the
+// bytes of tiles that do not exist.
 __device__ __forceinline__ void put_row_lives(uint32_t* slot_lives, int64_t slot_head, int tile, int tiles,
                                               bool lives) {
   uint8_t* bytes = reinterpret_cast<uint8_t*>(slot_lives + 2 * slot_head);
@@ -91,7 +93,7 @@ __device__ __forceinline__ void put_row_lives(uint32_t* slot_lives, int64_t slot
   for (int i = tiles; i < 4; ++i) bytes[i] = 0;
 }
 
-// A matrix of a slot at one head: rows of kWidth floats, as many as whole tiles have.
+// A matrix of a slot at one head: rows of kWidth floats, padded to whole tiles.
 template <int kWidth>
 __device__ __forceinline__ void load_slot(float (&state)[kWidth / 2], const float* matrix, const Place& at) {
 #pragma unroll

@@ -1,11 +1,15 @@
-// A summary by its suffix (GDN). Where gates forget, M of a segment's last few chunks is 0 in fp32; then so is that of the whole segment, and B of
-// those chunks is its B. Tiles of B and of M belong to CTAs that do not know of each other, so none of them waits for what M turns out to be:
-// `prepare` leaves a bound on what each chunk does to a state, and where the product of the last ones is below every fp32 number, all CTAs of
-// the row and head know it by themselves, from the same numbers. Those of B walk the last chunks, those of M none.
+// A summary from its suffix. If gates forget, M of a segment's last few chunks is 0 in fp32. Then M of the whole
+// segment is 0 too, and B of those chunks is B of the segment.
 //
-// KDA has no such bound. A token's norm is its largest decay, but that of a chunk is not the largest of its channels: keys hand on from channel to
-// channel, and what moves to the one that is about to be kept is never forgotten. Where a CTA walks both B and M, though, it may walk the last
-// chunks first, as many as the last one's decays promise to be enough, and sees what has become of M; where it lives, the row is walked whole.
+// GDN: tiles of B and of M belong to different CTAs, and none waits to see whether M vanishes. Instead prepare leaves a
+// bound on the norm of each chunk's transition. If the product of the last bounds is below every fp32 number, all CTAs
+// of the row and head find that from the same numbers. The CTAs of B walk only the last chunks, the CTAs of M walk
+// none.
+//
+// KDA has no such bound. The norm of a token's map is its largest decay, but the norm of a chunk's map is not the
+// largest decay of its channels: keys move content between channels, and content that moves to a channel before it is
+// kept is never forgotten. But a CTA that walks both B and M may walk the last chunks first. The decays of the last
+// chunks suggest how many. If M has vanished after them, the row is done; otherwise the CTA walks the whole row.
 #pragma once
 #include <cstdint>
 
@@ -16,17 +20,18 @@
 
 namespace deltarelay::cuda::sm80 {
 
-// KDA: so many of the last chunks say how many are tried. A row whose suffix is not enough is walked whole behind it, and phase 1 waits for it; each
-// row that is not tried is as long (docs/kernels/sm80.md).
+// KDA: number of last chunks whose decays decide how many chunks are tried. If the suffix is not enough, the whole row
+// follows, and phase 1 waits for it. A row that is not tried takes as long as a whole row (docs/kernels/sm80.md).
 constexpr int kSampledChunks = 4;
 constexpr float kSuffixSlack = 1.0f;
 
-// Of the last chunks of a row, as many as it takes for M to vanish; 0: more than a share of the row. By every warp: chunks are looked
-// at 32 at a time, the last first. Bounds are summed in one order, so every CTA finds the same. NaN is never enough.
+// Returns the number of last chunks after which M vanishes, or 0 if that is more than a given share of the row. Every
+// warp computes the same: it looks at 32 chunks at a time, the last first, and adds bounds in one order. NaN is never
+// enough.
 template <class Stage>
 __device__ __forceinline__ int bounded_chunks(const WalkArgs& args, const Item& item) {
   const int most = item.row.chunks / kSuffixShare, lane = static_cast<int>(threadIdx.x % 32);
-  float sum = 0.0f;  // of the chunks behind
+  float sum = 0.0f;  // of the chunks after these 32
   for (int behind = 0; behind < most; behind += 32) {
     const int64_t chunk = item.chunk + item.row.chunks - 1 - (behind + lane);
     float own = 0.0f;
@@ -46,7 +51,8 @@ __device__ __forceinline__ int bounded_chunks(const WalkArgs& args, const Item& 
   return 0;
 }
 
-// Makes the item of a summary that of its suffix, where there is one: M is 0 then. By every warp.
+// If a suffix is enough, reduces the item of a summary to that suffix and returns true: M is then 0. Call it with every
+// warp.
 template <class Stage>
 __device__ __forceinline__ bool keep_suffix(const WalkArgs& args, Item& item) {
   const int chunks = bounded_chunks<Stage>(args, item);
@@ -59,22 +65,23 @@ __device__ __forceinline__ bool keep_suffix(const WalkArgs& args, Item& item) {
   return true;
 }
 
-// All that is left of a transition known to be 0: the word that it is, for all its rows (state.cuh). Each of its CTAs says the same.
+// For a transition known to be 0: writes the flag word that says so for all its rows (state.cuh). Each of its CTAs
+// writes the same.
 __device__ __forceinline__ void leave_no_transition(const WalkArgs& args, const Item& item) {
   const int64_t slot_head = static_cast<int64_t>(item.row.slot_out) * args.heads_v + item.head;
   if (threadIdx.x == 0) args.slot_lives[2 * slot_head] = 0;
 }
 
-// Of the last chunks of a row of KDA, as many as are worth a try; 0: none. By every warp.
+// KDA: number of last chunks that are worth a try; 0 if none. Call it with every warp.
 template <class Stage>
 __device__ __forceinline__ int promising_chunks(const WalkArgs& args, const Item& item) {
-  constexpr int kEach = Stage::kWidth / 32;  // channels of a lane
+  constexpr int kEach = Stage::kWidth / 32;  // channels per lane
   const int sampled = min(item.row.chunks, kSampledChunks), lane = static_cast<int>(threadIdx.x % 32);
   float sums[kEach] = {};
   for (int i = 0; i < sampled; ++i) {
     const int64_t chunk = item.chunk + item.row.chunks - 1 - i;
     const float* decays = reinterpret_cast<const float*>(
-        args.prepared + (chunk * args.heads_v + item.head) * Stage::kRecord.bytes + Stage::kRecord.decay);
+        args.prepared + (chunk * args.heads_v + item.head) * Stage::kRecord.bytes + Stage::kRecord.decay_chunk);
 #pragma unroll
     for (int e = 0; e < kEach; ++e) sums[e] += __log2f(decays[e * 32 + lane]);
   }

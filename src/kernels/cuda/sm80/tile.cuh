@@ -1,4 +1,4 @@
-// Tiles of tokens from global to shared memory, by all threads of a CTA.
+// Copies tiles of tokens from global to shared memory, with all threads of a CTA.
 #pragma once
 #include <cstdint>
 
@@ -9,10 +9,10 @@
 
 namespace deltarelay::cuda::sm80 {
 
-constexpr int kThreads = 128;  // of a CTA of `prepare` of GDN
+constexpr int kThreads = 128;  // threads of a CTA of GDN prepare
 
-// The largest unit in which rows of a tensor may be copied. The contract leaves pointers and strides of 16-bit tensors any even number
-// of bytes: such rows pass through registers.
+// Largest unit in which rows of a tensor may be copied. 16-bit tensors may have pointers and strides of any even number
+// of bytes; such rows pass through registers.
 enum class Access : int { kPieces, kWords, kNumbers };
 
 __device__ __forceinline__ Access access_of(const TensorView& tensor, int element) {
@@ -21,13 +21,13 @@ __device__ __forceinline__ Access access_of(const TensorView& tensor, int elemen
   return bits % 16 == 0 ? Access::kPieces : bits % 4 == 0 ? Access::kWords : Access::kNumbers;
 }
 
-// A tile of kTileRows rows of kRowPieces pieces of 16 bytes; in shared memory a row has kRowBytes. By kAllThreads threads,
-// of which the caller is `thread`.
+// A tile of kTileRows rows of kRowPieces pieces of 16 bytes. In shared memory a row has kRowBytes bytes. kAllThreads
+// threads copy it; the caller is `thread`.
 template <int kTileRows, int kRowPieces, int kRowBytes, int kAllThreads = kThreads>
 struct TileCopy {
   static constexpr int kSide = kRowPieces % 16 == 0 ? 16 : kRowPieces % 8 == 0 ? 8 : 4, kDown = kAllThreads / kSide;
 
-  // Rows that lie `stride` bytes apart, all of them. Neighbouring threads take neighbouring pieces.
+  // Copies all rows, which lie `stride` bytes apart. Neighbouring threads take neighbouring pieces.
   static __device__ __forceinline__ void load_whole(uint32_t to, const uint8_t* from, int64_t stride, int thread) {
     if constexpr (kTileRows % kDown == 0) {
       const int row0 = thread / kSide, piece0 = thread % kSide;
@@ -49,8 +49,8 @@ struct TileCopy {
     }
   }
 
-  // A tile of a tensor of the caller: `rows` tokens exist, and `bytes` of each; what lies beyond is 0 in the tile and never read, for it
-  // may be another sequence's or nobody's.
+  // Copies a tile from a tensor of the caller. `rows` tokens and `bytes` bytes of each exist. Everything beyond is 0 in
+  // the tile and never read: it may belong to another sequence or to nobody.
   static __device__ __forceinline__ void load(uint32_t to, const uint8_t* from, int64_t stride, int rows, int bytes,
                                               Access access, int thread) {
     if (access == Access::kPieces && rows >= kTileRows && bytes >= kRowPieces * 16)
@@ -59,7 +59,7 @@ struct TileCopy {
       load_some(to, from, stride, rows, bytes, access, thread);
   }
 
-  // The same, for a tile that is not whole or not aligned. Rare, so in few instructions.
+  // The same for a tile that is incomplete or not aligned. Rare, so optimised for code size.
   static __device__ __forceinline__ void load_some(uint32_t to, const uint8_t* from, int64_t stride, int rows,
                                                    int bytes, Access access, int thread) {
     auto existing = [&](int row, int at, int most) {

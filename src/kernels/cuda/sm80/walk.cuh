@@ -1,18 +1,25 @@
-// The walk of one segment (or whole sequence) of one head and one tile of value columns: `summarize` and `emit` from the records that
-// `prepare` left.
+// The walk of one segment (or whole sequence) of one head and one tile of value columns: summarize and emit, from the
+// records that prepare left.
 //
-// Per chunk, with S the state that enters it, in the terms of record.h (K: k+ or k, Q: q+ or q, K^: k^ or k):
-//     R = beta V - read K S      U = R + T R      O = query Q S + P U + diagonal U      S <- decay S + K^^T (update U)
-// A summary has no Q S, P U and O: it walks B from zero with the values, and M from the identity without them.
+// Per chunk, with S the entering state and the tiles and factors of record.h (KDA: K = k_from_start, Q = q_from_start,
+// K_end = k_to_end; GDN: K = K_end = k, Q = q):
+//     R     = beta V - read_factor K S
+//     V_new = R + (inverse - I) R
+//     O     = query_factor Q S + Aqk V_new + diagonal V_new
+//     S    <- decay_chunk S + K_end^T (update_factor V_new)
+// For KDA, R, V_new and Aqk carry the tilde of record.h. A summary has no Q S, Aqk V_new and O. It walks B from zero
+// with the values, and M from the identity without them.
 //
-// The state is held transposed, S^T [values x keys], in fp32 registers, one or two row tiles of 16 value rows a warp. Sums of products become
-// left operands by a conversion alone (arithmetic.cuh), so that nothing on the chain passes through shared memory. All right operands lie
-// there, in a ring of stages that all threads fill by asynchronous copies, and each that is read serves all row tiles of its warp; one barrier
-// a chunk says both that a stage has arrived and that the one before it may be filled again. Where there is room for one stage only, its parts
-// are filled again as soon as they have been read.
+// The state is held transposed, S^T [values x keys], in fp32 registers, with one or two row tiles of 16 value rows per
+// warp. Accumulators become left operands by conversion alone (arithmetic.cuh), so nothing on the chain passes through
+// shared memory. All right operands are in shared memory, in a ring of stages that all threads fill by asynchronous
+// copies. Each right operand that a warp reads serves all its row tiles. One barrier per chunk says that a stage has
+// arrived and that the stage before it may be filled again. If only one stage fits, its tiles are filled again as soon
+// as they have been read.
 //
-// A transition that has vanished (vanished.cuh) is not walked on. Where the last chunks of a row forget all that came before, they alone are
-// summarized (suffix.cuh). A CTA may walk B and M^T of a row side by side, each by half of its warps (tiling.h).
+// The walk of a transition stops when it has vanished (vanished.cuh). If the last chunks of a row forget everything
+// before them, only they are summarized (suffix.cuh). A CTA may walk B and M^T of a row side by side, each with half of
+// its warps (tiling.h).
 #pragma once
 #include <cstdint>
 
@@ -31,20 +38,20 @@
 
 namespace deltarelay::cuda::sm80 {
 
-// Pointers and strides of an item, behind the ring in shared memory: in registers they would cost the state's place.
+// Pointers and strides of an item, after the ring in shared memory. In registers they would displace the state.
 template <class Stage>
 struct alignas(16) Plan {
   Source<Stage> source;
   Output<Stage> output;
   Item item;
-  int promising;                    // chunks at the end of a row that is summarized, to try first
-  SequenceCheckpoints checkpoints;  // of the item's sequence, where states inside it are wanted
-  RowCheckpoints due;               // those of the item's row
+  int promising;                    // summary: number of last chunks to try first
+  SequenceCheckpoints checkpoints;  // of the item's sequence, if the call has checkpoints
+  RowCheckpoints due;               // of the item's row
   unsigned long long checkpoint_rows;
 };
 
-// Uses batches of right operands in order: load(i, batch), use(i, batch). Where registers allow it, a batch is loaded before the one ahead of
-// it is used.
+// Uses batches of right operands in order: load(i, batch), use(i, batch). If registers allow, loads batch i + 1 before
+// using batch i.
 template <class Batch, bool kAhead, int kCount, class Load, class Use>
 __device__ __forceinline__ void for_each_batch(Load load, Use use) {
   Batch batch[kAhead ? 2 : 1];
@@ -61,12 +68,13 @@ __device__ __forceinline__ void for_each_batch(Load load, Use use) {
   }
 }
 
-// Waiting for the grid before. Phase 3 waits as late as it can, ahead of its states: inputs and records were complete when phase 1 began, and phase 3
-// starts behind phase 1 (or behind carry, which starts behind that) when all CTAs there have let it; those of phase 1 do so when they have waited
-// themselves. Every CTA waits, with an item or without: who waits for the end of this grid relies on the end of those before it.
+// Waits for the previous grid, unless this one can start early. Phase 3 waits as late as possible, before it reads
+// states. Inputs and records were complete when phase 1 began. Phase 3 starts after phase 1 (or after carry, which
+// starts after phase 1), once all CTAs there have allowed it; CTAs of phase 1 allow it after their own wait. Every CTA
+// waits, with or without an item: a grid that waits for the end of this one relies on the end of all grids before it.
 //
-// The first-level cache may still have lines of an earlier call until then. So only those start early who read past it: tables that came with
-// the launch, tensors that are copied in pieces (shared_memory.cuh), no checkpoints.
+// Until the wait, L1 may hold lines of an earlier call. So only a kernel that bypasses L1 starts early: the tables came
+// with the launch, tensors are copied in pieces (shared_memory.cuh), and there are no checkpoints.
 template <class Stage>
 __device__ __forceinline__ void wait_first(const WalkInputs& inputs, const WalkArgs& args) {
   auto in_pieces = [](const TensorView& tensor) { return access_of(tensor, Stage::kElement) == Access::kPieces; };
@@ -77,7 +85,7 @@ __device__ __forceinline__ void wait_first(const WalkInputs& inputs, const WalkA
   allow_next_grid();
 }
 
-// One CTA, one item.
+// The walk of one item by one CTA.
 template <Rule kRule, class Number, int kWidth, int kTileColumns, bool kBoth>
 struct Walk {
   using Stage = sm80::Stage<kRule, Number, kWidth, kTileColumns, kBoth>;
@@ -89,18 +97,19 @@ struct Walk {
   static constexpr int kSums = kChunk / 8;
   using State = float[kRowTiles][kWidth / 2];
   using Sums = float[kRowTiles][kSums][4];
-  using Lefts = Left[kRowTiles];  // sums as operands
+  using Lefts = Left[kRowTiles];  // accumulators as left operands
   static constexpr RecordPlaces kRecord = Stage::kRecord;
   static constexpr bool kScalarGate = Stage::kScalarGate, kOneStage = Stage::kStages == 1;
-  static constexpr bool kAhead = Numbers::kLoadsAhead && kWidth <= 128;  // of right operands
-  // With two stages ahead, copies are asked for behind the products with the state: what they wait for is hidden there. No warp idles then.
+  static constexpr bool kAhead = Numbers::kLoadsAhead && kWidth <= 128;  // load right operands one batch ahead
+  // With two stages ahead, copies are issued after the products with the state, which hides their latency. Warps
+  // without columns then walk too.
   static constexpr bool kLoadsLate = Stage::kNarrow && Stage::kStages > 2 && !kBoth;
-  // Is the first state loaded behind the first copies? Wider heads then spill in their loop.
+  // Is the first state loaded after the first copies? With wider heads this spills registers in the loop.
   static constexpr bool kStartsLate = Stage::kNarrow;
-  static constexpr int kFirstLook = 2;             // chunks, before which strong gates have left nothing
-  static constexpr int kLookEvery = 128 / kChunk;  // chunks between looks at all numbers of M
+  static constexpr int kFirstLook = 2;  // chunks before the first test of M: strong gates have then left nothing
+  static constexpr int kLookEvery = 128 / kChunk;  // chunks between tests of all numbers of M
 
-  // Factors of sums 2 n and 2 n + 1, from a vector at `address`.
+  // Factors per token of accumulators 2 n and 2 n + 1, from a vector at `address`.
   struct Factors {
     uint4 four;
     __device__ __forceinline__ float get(int n, int i) const {
@@ -116,9 +125,10 @@ struct Walk {
     for (int r = 0; r < kRowTiles; ++r) left[r] = sm80::left_of<Numbers>(sums[r]);
   }
 
-  // -(K S)^T before its factors in `error`, (Q S)^T in `out`, both taking turns.
+  // Adds (K S)^T to `residual` and (Q S)^T to `out`, both before their factors per token. Products alternate between
+  // both.
   template <bool kEmit>
-  static __device__ __forceinline__ void read_state(Sums& error, Sums& out, const State& state, uint32_t keys,
+  static __device__ __forceinline__ void read_state(Sums& residual, Sums& out, const State& state, uint32_t keys,
                                                     uint32_t queries) {
     constexpr int kMatrices = kEmit ? 2 : 1, kParts = kSums / kBatch * kMatrices;
     Lefts s;
@@ -136,15 +146,15 @@ struct Walk {
             if (i % kParts == 0) s[r] = Numbers::left(state[r], i / kParts);
             const int first = i % kParts / kMatrices * kBatch;
             if (i % kMatrices == 0)
-              Numbers::multiply_batch(error[r], first, s[r], batch);
+              Numbers::multiply_batch(residual[r], first, s[r], batch);
             else
               Numbers::multiply_batch(out[r], first, s[r], batch);
           }
         });
   }
 
-  // U in `error`, from (K S)^T in `error`.
-  static __device__ __forceinline__ void correct(Sums& error, uint32_t stage, bool values, int warp, int lane) {
+  // Turns (K S)^T in `residual` into R^T and then into V_new^T.
+  static __device__ __forceinline__ void correct(Sums& residual, uint32_t stage, bool values, int warp, int lane) {
     typename Numbers::Values value[kRowTiles];
     if (values) {
       const uint32_t v =
@@ -159,18 +169,18 @@ struct Walk {
 #pragma unroll
       for (int j = 0; j < kRowTiles * 8; ++j) {
         const int r = j / 8, n = 2 * pair + j / 4 % 2, i = j % 4;
-        error[r][n][i] *= -read.get(n, i);
-        if (values) error[r][n][i] = fmaf(beta.get(n, i), value[r].get(n, i), error[r][n][i]);
+        residual[r][n][i] *= -read.get(n, i);
+        if (values) residual[r][n][i] = fmaf(beta.get(n, i), value[r].get(n, i), residual[r][n][i]);
       }
     }
     Lefts left;
-    left_of(left, error);
-    Numbers::multiply_square(error, left, stage + Stage::at(kRecord.t), lane);
+    left_of(left, residual);
+    Numbers::multiply_square(residual, left, stage + Stage::at(kRecord.inverse), lane);
   }
 
-  // O^T in `out`, from (Q S)^T in `out` and U.
-  static __device__ __forceinline__ void finish_output(Sums& out, const Sums& error, const Lefts& u, uint32_t stage,
-                                                       int lane) {
+  // Turns (Q S)^T in `out` into O^T, with V_new in accumulators and as left operands.
+  static __device__ __forceinline__ void finish_output(Sums& out, const Sums& residual, const Lefts& v_new,
+                                                       uint32_t stage, int lane) {
 #pragma unroll
     for (int pair = 0; pair < kSums / 2; ++pair) {
       const Factors diagonal = factors(stage + Stage::at(kRecord.diagonal), pair, lane);
@@ -178,19 +188,19 @@ struct Walk {
 #pragma unroll
       for (int j = 0; j < kRowTiles * 8; ++j) {
         const int r = j / 8, n = 2 * pair + j / 4 % 2, i = j % 4;
-        out[r][n][i] = fmaf(diagonal.get(n, i), error[r][n][i], out[r][n][i] * query.get(n, i));
+        out[r][n][i] = fmaf(diagonal.get(n, i), residual[r][n][i], out[r][n][i] * query.get(n, i));
       }
     }
-    Numbers::multiply_square(out, u, stage + Stage::at(kRecord.p), lane);
+    Numbers::multiply_square(out, v_new, stage + Stage::at(kRecord.aqk), lane);
   }
 
-  // S <- decay S + K^^T U. The products of a chunk are summed apart from the state: tensor cores truncate when they add. `halfway`
-  // is called when half of them are under way.
+  // S <- decay_chunk S + K_end^T V_new. Tensor cores truncate when they add, so the products of a chunk are summed
+  // apart from the state. `halfway` is called when half of the products are in flight.
   template <class Halfway>
-  static __device__ __forceinline__ void update(State& state, const Lefts& u, uint32_t stage, uint32_t tile, int lane,
-                                                Halfway halfway) {
+  static __device__ __forceinline__ void update(State& state, const Lefts& v_new, uint32_t stage, uint32_t tile,
+                                                int lane, Halfway halfway) {
     const uint32_t keys = tile + Numbers::columns_place(lane, kRowBytes);
-    const float whole = kScalarGate ? load_float(stage + Stage::at(kRecord.decay)) : 1.0f;
+    const float whole = kScalarGate ? load_float(stage + Stage::at(kRecord.decay_chunk)) : 1.0f;
     for_each_batch<Batch, kAhead, kWidth / 8 / kBatch>(
         [&](int i, Batch& batch) {
 #pragma unroll
@@ -201,12 +211,12 @@ struct Walk {
           if (i == kWidth / 8 / kBatch / 2) halfway();
           float sums[kRowTiles][kBatch][4] = {};
 #pragma unroll
-          for (int r = 0; r < kRowTiles; ++r) Numbers::multiply_batch(sums[r], 0, u[r], batch);
+          for (int r = 0; r < kRowTiles; ++r) Numbers::multiply_batch(sums[r], 0, v_new[r], batch);
 #pragma unroll
           for (int n = 0; n < kBatch; ++n) {
             const int b = i * kBatch + n;
             Factors decay{};
-            if constexpr (!kScalarGate) decay = factors(stage + Stage::at(kRecord.decay), b / 2, lane);
+            if constexpr (!kScalarGate) decay = factors(stage + Stage::at(kRecord.decay_chunk), b / 2, lane);
 #pragma unroll
             for (int j = 0; j < kRowTiles * 4; ++j) {
               float& number = state[j / 4][4 * b + j % 4];
@@ -216,7 +226,7 @@ struct Walk {
         });
   }
 
-  // A barrier; false when the CTA's rows of M^T have vanished. `of_m`: those of this warp are some.
+  // Has any of the CTA's rows of M^T not vanished? `of_m`: this warp has rows of M^T. Contains a barrier.
   static __device__ __forceinline__ bool transition_lives(const State& state, bool of_m, float vanish_bound) {
     bool alive = false;
 #pragma unroll
@@ -224,7 +234,7 @@ struct Walk {
     return __syncthreads_or(static_cast<int>(alive && of_m)) != 0;
   }
 
-  // All of a chunk: tiles by a warp each, the rest by all.
+  // Copies all of a chunk: one warp per tile, all threads for the rest.
   template <bool kEmit>
   static __device__ __forceinline__ void load_all(uint32_t source, int chunk, uint32_t stage, bool values, int thread) {
     using Source = sm80::Source<Stage>;
@@ -240,8 +250,55 @@ struct Walk {
     Source::template load_rest<kEmit>(source, chunk, stage, thread);
   }
 
-  // Chunks `first` .. `last` - 1 of the item. `values`: the CTA has V, which M does without. `of_m`: the rows of this warp are of M^T. `idle`: none
-  // of its columns exists, it only helps to copy. `start` is called when the first copies are under way.
+  // One stage only: after the products with the state, replaces the tiles that all warps have read. With overlaid tiles
+  // k_to_end of this chunk comes first.
+  template <bool kEmit>
+  static __device__ __forceinline__ void refill_read(uint32_t source, int chunk, int last, uint32_t stage, int thread) {
+    using Source = sm80::Source<Stage>;
+    auto load_tile = [&](int which, int of_chunk) {
+      Source::template load_tile<Stage::kAllThreads>(source, which, of_chunk, stage, thread);
+    };
+    __syncthreads();  // all warps have read q and, for KDA, k_from_start
+    if constexpr (Stage::kOverlaid) load_tile(Source::kUpdate, chunk);
+    if (chunk + 1 < last) {
+      if constexpr (kEmit) load_tile(Source::kQuery, chunk + 1);
+      if constexpr (!kScalarGate && !Stage::kOverlaid) load_tile(Source::kRead, chunk + 1);
+    }
+    close_copies();
+  }
+
+  // One stage only: after the update of the state, replaces everything else.
+  template <bool kEmit>
+  static __device__ __forceinline__ void refill_rest(uint32_t source, int chunk, int last, uint32_t stage, bool values,
+                                                     int thread) {
+    using Source = sm80::Source<Stage>;
+    auto load_tile = [&](int which) {
+      Source::template load_tile<Stage::kAllThreads>(source, which, chunk + 1, stage, thread);
+    };
+    __syncthreads();
+    if (chunk + 1 < last) {
+      if constexpr (kScalarGate || Stage::kOverlaid) load_tile(Source::kRead);
+      if constexpr (!kScalarGate && !Stage::kOverlaid) load_tile(Source::kUpdate);
+      if (values) load_tile(Source::kValues);
+      Source::template load_rest<kEmit>(source, chunk + 1, stage, thread);
+    }
+    close_copies();
+  }
+
+  // GDN: applies update_factor to V_new.
+  static __device__ __forceinline__ void scale_for_update(Sums& residual, Lefts& v_new, uint32_t stage, int lane) {
+#pragma unroll
+    for (int pair = 0; pair < kSums / 2; ++pair) {
+      const Factors factor = factors(stage + Stage::at(kRecord.update_factor), pair, lane);
+#pragma unroll
+      for (int j = 0; j < kRowTiles * 8; ++j) residual[j / 8][2 * pair + j / 4 % 2][j % 4] *= factor.get(j / 4, j);
+    }
+    left_of(v_new, residual);
+  }
+
+  // Walks chunks `first` to `last` - 1 of the item. `values`: the CTA has V; M needs none. `of_m`: the rows of this
+  // warp belong to M^T. `idle`: the warp has no columns and only helps to copy. `start` is called when the first copies
+  // are in flight.
   template <bool kEmit, class Start>
   static __device__ __forceinline__ void run(const WalkArgs& args, State& state, uint32_t ring, int first, int last,
                                              bool values, bool of_m, bool idle, Start start) {
@@ -263,14 +320,14 @@ struct Walk {
     Output<Stage> to;
     if constexpr (kEmit && Stage::kNarrow) to = load_object<Output<Stage>>(output);
     bool transition = kBoth || !values;             // M is walked, by this warp or by another
-    int filled = kStagesAhead % kStages, used = 0;  // stages: the next to fill, the one of this chunk
+    int filled = kStagesAhead % kStages, used = 0;  // the stage to fill next; the stage of this chunk
 #pragma unroll 1
     for (int chunk = first; chunk < last; ++chunk) {
       wait_for_copies<kStagesAhead - 1>();
       const int walked = chunk - first;
       if (!kEmit && transition && (walked == kFirstLook || walked % kLookEvery == kLookEvery - 1)) {
         if (!transition_lives(state, of_m, args.vanish_bound)) {
-          if constexpr (kBoth) {  // B is walked on
+          if constexpr (kBoth) {  // the walk of B continues
             transition = false;
             idle = idle || of_m;
           } else {
@@ -281,9 +338,9 @@ struct Walk {
       } else {
         __syncthreads();
       }
-      // Opaque, or the compiler keeps every address of a chunk in registers from one chunk to the next.
-      // The remainder tells it that the number is not negative: quotients of others need their sign corrected. With wider heads it then keeps so
-      // much that it spills.
+      // Opaque: otherwise the compiler keeps every address of a chunk in registers from one chunk to the next. The
+      // remainder tells the compiler that the number is not negative; quotients of signed numbers need a correction.
+      // With wider heads the compiler would then keep so many values that it spills.
       const uint32_t number = opaque(this_thread);
       const int thread = static_cast<int>(Stage::kNarrow ? number % Stage::kAllThreads : number);
       const int warp = thread / 32, lane = thread % 32;
@@ -302,30 +359,19 @@ struct Walk {
         }
       }
       const int column = Stage::first_row(warp);
-      const uint32_t passage = stage + Stage::kV + column * kElement;  // of the warp's outputs
-      auto load_tile = [&](int which, int of_chunk) {
-        Source<Stage>::template load_tile<Stage::kAllThreads>(source, which, of_chunk, stage, thread);
-      };
+      const uint32_t passage = stage + Stage::kV + column * kElement;  // for the warp's outputs
 
-      Sums error = {}, out = {};
+      Sums residual = {}, out = {};
       const uint32_t place = Numbers::rows_place(lane, kRowBytes);
-      read_state<kEmit>(error, out, state, stage + Stage::kRead + place, stage + Stage::kQuery + place);
+      read_state<kEmit>(residual, out, state, stage + Stage::kRead + place, stage + Stage::kQuery + place);
       if constexpr (kLoadsLate) load_ahead();
-      if constexpr (kOneStage) {  // q and, of KDA, k+ have been read by all
-        __syncthreads();
-        if constexpr (Stage::kOverlaid) load_tile(Source<Stage>::kUpdate, chunk);
-        if (chunk + 1 < last) {
-          if constexpr (kEmit) load_tile(Source<Stage>::kQuery, chunk + 1);
-          if constexpr (!kScalarGate && !Stage::kOverlaid) load_tile(Source<Stage>::kRead, chunk + 1);
-        }
-        close_copies();
-      }
+      if constexpr (kOneStage) refill_read<kEmit>(source, chunk, last, stage, thread);
 
-      correct(error, stage, !of_m, warp, lane);
-      Lefts u;
-      left_of(u, error);
+      correct(residual, stage, !of_m, warp, lane);
+      Lefts v_new;
+      left_of(v_new, residual);
       if constexpr (kEmit) {
-        finish_output(out, error, u, stage, lane);
+        finish_output(out, residual, v_new, stage, lane);
         if constexpr (!Stage::kNarrow) to = load_object<Output<Stage>>(output);
         to.begin(out, chunk, column, passage, lane);
         if constexpr (!Stage::kNarrow) to.finish(to.template fetch<2>(passage, lane), chunk, column, passage, lane);
@@ -334,33 +380,102 @@ struct Walk {
         wait_for_copies<0>();
         __syncthreads();
       }
-      if constexpr (kScalarGate) {
-#pragma unroll
-        for (int pair = 0; pair < kSums / 2; ++pair) {
-          const Factors factor = factors(stage + Stage::at(kRecord.update_factor), pair, lane);
-#pragma unroll
-          for (int j = 0; j < kRowTiles * 8; ++j) error[j / 8][2 * pair + j / 4 % 2][j % 4] *= factor.get(j / 4, j);
-        }
-        left_of(u, error);
-      }
+      if constexpr (kScalarGate) scale_for_update(residual, v_new, stage, lane);
       if constexpr (kEmit && Stage::kNarrow) {
-        // Outputs leave while the state is updated: neither loads nor stores of them are waited for at once.
+        // Outputs leave while the state is updated, so nothing waits for their loads and stores.
         const auto pieces = to.template fetch<2>(passage, lane);
-        update(state, u, stage, stage + Stage::kUpdate, lane, [&] { to.finish(pieces, chunk, column, passage, lane); });
+        update(state, v_new, stage, stage + Stage::kUpdate, lane,
+               [&] { to.finish(pieces, chunk, column, passage, lane); });
       } else {
-        update(state, u, stage, stage + Stage::kUpdate, lane, [] {});
+        update(state, v_new, stage, stage + Stage::kUpdate, lane, [] {});
       }
       copies.go_on();
-      if constexpr (kOneStage) {
-        __syncthreads();
-        if (chunk + 1 < last) {
-          if constexpr (kScalarGate || Stage::kOverlaid) load_tile(Source<Stage>::kRead, chunk + 1);
-          if constexpr (!kScalarGate && !Stage::kOverlaid) load_tile(Source<Stage>::kUpdate, chunk + 1);
-          if (values) load_tile(Source<Stage>::kValues, chunk + 1);
-          Source<Stage>::template load_rest<kEmit>(source, chunk + 1, stage, thread);
-        }
-        close_copies();
+      if constexpr (kOneStage) refill_rest<kEmit>(source, chunk, last, stage, values, thread);
+    }
+  }
+
+  // The rows of S^T or M^T that a warp has of an item, and where they are stored.
+  struct Part {
+    const WalkArgs& args;
+    const Extent& extent;
+    const Item& item;
+    int lane;
+    bool of_m;
+    int first_row;
+    bool idle;     // the warp has no columns
+    bool in_slot;  // slots have whole tiles of 64 rows; with a wider tile, some warps may lie outside
+
+    __device__ __forceinline__ Part(const WalkArgs& of_args, const Extent& of_extent, const Item& of_item)
+        : args(of_args), extent(of_extent), item(of_item) {
+      const int warp = static_cast<int>(threadIdx.x) / 32;
+      lane = static_cast<int>(threadIdx.x) % 32;
+      of_m = kBoth ? item.row.work == Work::kSummarize && warp >= Stage::kWarps / 2 : item.transition;
+      first_row = item.tile * Stage::kColumns + Stage::first_row(warp) - (kBoth && of_m ? Stage::kColumns / 2 : 0);
+      idle = first_row >= (of_m ? extent.dk : extent.dv);
+      in_slot = first_row < whole_tiles(of_m ? extent.dk : extent.dv) * kTileValues;
+    }
+    __device__ __forceinline__ Place place(int r) const { return Place{first_row + 16 * r + lane / 4, lane % 4 * 2}; }
+    __device__ __forceinline__ float* slot_state(int slot) const {
+      const int64_t floats = static_cast<int64_t>(whole_tiles(extent.dv)) * kTileValues * kWidth;
+      return args.slot_state + (static_cast<int64_t>(slot) * args.heads_v + item.head) * floats;
+    }
+    __device__ __forceinline__ void to_slot(const State& state, float* matrix) const {
+#pragma unroll
+      for (int r = 0; r < kRowTiles; ++r) {
+        if (in_slot) store_slot<kWidth>(state[r], matrix, place(r));
       }
+    }
+    __device__ __forceinline__ void from_slot(State& state, const float* matrix) const {
+#pragma unroll
+      for (int r = 0; r < kRowTiles; ++r) {
+        if (in_slot) load_slot<kWidth>(state[r], matrix, place(r));
+      }
+    }
+    __device__ __forceinline__ void to_pool(const State& state, const StateView& pool, int64_t slot) const {
+#pragma unroll
+      for (int r = 0; r < kRowTiles; ++r) store_state(state[r], pool, slot, item.head, place(r), extent);
+    }
+  };
+
+  // Walks the transition of a row and stores it.
+  static __device__ __forceinline__ void summarize(const WalkArgs& args, const Extent& extent, const Plan<Stage>& plan,
+                                                   const Part& part, State& state, uint32_t ring) {
+    const Row& row = part.item.row;
+    bool lives = false;
+    int first = kBoth && plan.promising > 0 ? row.chunks - plan.promising : 0;
+#pragma unroll 1
+    for (;; first = 0) {
+#pragma unroll
+      for (int i = 0; i < kRowTiles * kWidth / 2; ++i) state[i % kRowTiles][i / kRowTiles] = 0.0f;
+      if (part.of_m) {
+#pragma unroll
+        for (int i = 0; i < kRowTiles * kWidth / 2; ++i) {
+          const int r = i / (kWidth / 2), j = i % (kWidth / 2);
+          const int value = part.place(r).row + j / 2 % 2 * 8, key = part.place(r).column + j / 4 * 8 + j % 2;
+          // Channels that do not exist stay 0: a 1 there would never vanish.
+          if (value == key && value < extent.dk) state[r][j] = 1.0f;
+        }
+      }
+      run<false>(args, state, ring, first, row.chunks, kBoth || !part.of_m, part.of_m, part.idle, [] {});
+      if (kBoth || part.of_m) lives = transition_lives(state, part.of_m, args.vanish_bound);
+      if (first == 0 || !lives) break;
+    }
+    const int64_t slot_head = static_cast<int64_t>(row.slot_out) * args.heads_v + part.item.head;
+    if (part.of_m) {
+      if (part.in_slot && part.first_row % kTileValues == 0 && part.lane == 0)  // one flag per 64 rows of any tile
+        put_row_lives(args.slot_lives, slot_head, part.first_row / kTileValues, whole_tiles(extent.dk), lives);
+      if (args.vanish_bound > 0.0f && !lives) {
+#pragma unroll
+        for (int r = 0; r < kRowTiles; ++r) drop(state[r], args.report);
+      }
+      // Nothing is stored of a transition that has vanished: carry does not read it.
+      if (lives || extent.dk > Stage::kMostOfM)
+        part.to_slot(state, args.slot_transition + slot_head * slot_transition_floats(kWidth));
+    } else {
+      // Turns -0 into 0: carry may skip B or add 0 to it, with the same bits.
+#pragma unroll
+      for (int i = 0; i < kRowTiles * kWidth / 2; ++i) state[i % kRowTiles][i / kRowTiles] += 0.0f;
+      part.to_slot(state, part.slot_state(row.slot_out));
     }
   }
 
@@ -390,9 +505,9 @@ struct Walk {
       if constexpr (kBoth) promising = promising_chunks<Stage>(args, found);
     }
     if constexpr (kBoth) {
-      if ((promising > 0) != found.promising) return;  // that is for another CTA
+      if ((promising > 0) != found.promising) return;  // another CTA has this row
     }
-    if (threadIdx.x == 0) {  // each by itself: others may still read the count of checkpoints
+    if (threadIdx.x == 0) {  // field by field: other threads may still read checkpoint_rows
       plan.source = Source<Stage>(inputs, args, extent, found);
       plan.output = Output<Stage>(args.o, found, extent);
       plan.item = found;
@@ -401,114 +516,51 @@ struct Walk {
       if (stops) plan.due = RowCheckpoints(args.checkpoints, plan.checkpoints, found.row, kChunk);
     }
     __syncthreads();
-    const Item& item = plan.item;
-    const Row& row = item.row;
-    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-    const bool of_m = kBoth ? row.work == Work::kSummarize && warp >= Stage::kWarps / 2 : item.transition;
-    const int first_row =
-        item.tile * Stage::kColumns + Stage::first_row(warp) - (kBoth && of_m ? Stage::kColumns / 2 : 0);
-    auto place = [&](int r) { return Place{first_row + 16 * r + lane / 4, lane % 4 * 2}; };
-    const bool idle = first_row >= (of_m ? extent.dk : extent.dv);
-    // Slots have whole tiles of 64 rows: of a wider tile, some warps may have none.
-    const bool in_slot = first_row < whole_tiles(of_m ? extent.dk : extent.dv) * kTileValues;
-    auto slot_state = [&](int slot) {
-      const int64_t floats = static_cast<int64_t>(whole_tiles(extent.dv)) * kTileValues * kWidth;
-      return args.slot_state + (static_cast<int64_t>(slot) * args.heads_v + item.head) * floats;
-    };
+    const Part part(args, extent, plan.item);
     State state;
-    auto to_slot = [&](float* matrix) {
-#pragma unroll
-      for (int r = 0; r < kRowTiles; ++r) {
-        if (in_slot) store_slot<kWidth>(state[r], matrix, place(r));
-      }
-    };
-    auto from_slot = [&](const float* matrix) {
-#pragma unroll
-      for (int r = 0; r < kRowTiles; ++r) {
-        if (in_slot) load_slot<kWidth>(state[r], matrix, place(r));
-      }
-    };
-    auto to_pool = [&](const StateView& pool, int64_t slot) {
-#pragma unroll
-      for (int r = 0; r < kRowTiles; ++r) store_state(state[r], pool, slot, item.head, place(r), extent);
-    };
-    if (row.work == Work::kSummarize) {
-      bool lives = false;
-      int first = kBoth && plan.promising > 0 ? row.chunks - plan.promising : 0;
-#pragma unroll 1
-      for (;; first = 0) {
-#pragma unroll
-        for (int i = 0; i < kRowTiles * kWidth / 2; ++i) state[i % kRowTiles][i / kRowTiles] = 0.0f;
-        if (of_m) {
-#pragma unroll
-          for (int i = 0; i < kRowTiles * kWidth / 2; ++i) {
-            const int r = i / (kWidth / 2), j = i % (kWidth / 2);
-            const int value = place(r).row + j / 2 % 2 * 8, key = place(r).column + j / 4 * 8 + j % 2;
-            // Channels that do not exist stay 0: they would never vanish.
-            if (value == key && value < extent.dk) state[r][j] = 1.0f;
-          }
-        }
-        run<false>(args, state, ring, first, row.chunks, kBoth || !of_m, of_m, idle, [] {});
-        if (kBoth || of_m) lives = transition_lives(state, of_m, args.vanish_bound);
-        if (first == 0 || !lives) break;
-      }
-      const int64_t slot_head = static_cast<int64_t>(row.slot_out) * args.heads_v + item.head;
-      if (of_m) {
-        if (in_slot && first_row % kTileValues == 0 && lane == 0)  // one for every 64 rows, whatever the tile
-          put_row_lives(args.slot_lives, slot_head, first_row / kTileValues, whole_tiles(extent.dk), lives);
-        if (args.vanish_bound > 0.0f && !lives) {
-#pragma unroll
-          for (int r = 0; r < kRowTiles; ++r) drop(state[r], args.report);
-        }
-        // Of what has vanished altogether nothing is stored: the carry does not read it.
-        if (lives || extent.dk > Stage::kMostOfM)
-          to_slot(args.slot_transition + slot_head * slot_transition_floats(kWidth));
-      } else {
-#pragma unroll
-        for (int i = 0; i < kRowTiles * kWidth / 2; ++i)
-          state[i % kRowTiles][i / kRowTiles] +=
-              0.0f;  // no -0: the carry may leave B alone or add 0 to it, with the same bits
-        to_slot(slot_state(row.slot_out));
-      }
+    if (plan.item.row.work == Work::kSummarize) {
+      summarize(args, extent, plan, part, state, ring);
       return;
     }
+    const Item& item = part.item;
+    const Row& row = item.row;
     auto load_first = [&] {
       wait_for_state(args);
       if (row.slot_in >= 0) {
 #pragma unroll
         for (int i = 0; i < kRowTiles * kWidth / 2; ++i) state[i % kRowTiles][i / kRowTiles] = 0.0f;
-        from_slot(slot_state(row.slot_in));
+        part.from_slot(state, part.slot_state(row.slot_in));
       } else {
         const int64_t slot = initial_slot(args.initial, args.has_initial, row.sequence, args.report);
 #pragma unroll
-        for (int r = 0; r < kRowTiles; ++r) load_state(state[r], args.initial, slot, item.head, place(r), extent);
+        for (int r = 0; r < kRowTiles; ++r) load_state(state[r], args.initial, slot, item.head, part.place(r), extent);
       }
     };
     if constexpr (!kStartsLate) load_first();
-    // From pause to pause, where states inside the sequence are wanted.
+    // Walk from checkpoint to checkpoint.
     for (int done = 0;;) {
       const int next = stops ? min(plan.due.chunk(), row.chunks) : row.chunks;
-      // Where a state is wanted ahead of the first token, none is walked at first; the state is then loaded twice.
+      // A checkpoint before the first token: no chunk is walked first, and the state is then loaded twice.
       if (next > done || (kStartsLate && done == 0)) {
-        run<true>(args, state, ring, done, next, true, false, idle, [&] {
+        run<true>(args, state, ring, done, next, true, false, part.idle, [&] {
           if (kStartsLate && done == 0) load_first();
         });
       }
       done = next;
       if (done == row.chunks) {
-        if (row.slot_out >= 0) to_slot(slot_state(row.slot_out));
-        if (row.slot_folded >= 0) from_slot(slot_state(row.slot_folded));
+        if (row.slot_out >= 0) part.to_slot(state, part.slot_state(row.slot_out));
+        if (row.slot_folded >= 0) part.from_slot(state, part.slot_state(row.slot_folded));
       }
       while (stops && plan.due.chunk() == done) {
         const StateView& pool = args.checkpoints.pool;
-        to_pool(pool, slot_of(pool, plan.due.row(), args.report));
+        part.to_pool(state, pool, slot_of(pool, plan.due.row(), args.report));
         __syncthreads();
         if (threadIdx.x == 0) plan.due.advance();
-        __syncthreads();  // which also lets the stages be filled anew
+        __syncthreads();  // the stages may now be filled again
       }
       if (done == row.chunks) break;
     }
-    if (item.ends_sequence) to_pool(args.final, slot_of(args.final, row.sequence, args.report));
+    if (item.ends_sequence) part.to_pool(state, args.final, slot_of(args.final, row.sequence, args.report));
   }
 };
 
