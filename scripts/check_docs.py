@@ -34,7 +34,7 @@ FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
 MOST_CARD_WORDS = 1500
 # A command that a document names, and the picture in docs/pictures that it drew
 DRAWN = re.compile(r"`deltarelay (plan [^`]*) --svg (\S+\.svg)`")
-# What a subcommand of `deltarelay` prints with --markdown -> the name of the section that holds it, and the documents that have one
+# Subcommand of `deltarelay` with --markdown -> name of the section that holds its output, documents that have it
 PRINTED = {
     "support": ("support matrix", ["docs/support.md"]),
     "tensors": ("tensor list", ["docs/tensors.md"]),
@@ -97,7 +97,8 @@ def check_results() -> list[str]:
         table = results.with_suffix(".md")
         expected = results_table.results_table(results_table.load(name_of(results)))
         if not table.exists() or expected not in table.read_text(encoding="utf-8"):
-            problems.append(f"{name_of(table)}: differs from {name_of(results)}; scripts/bench_cpu.sh and scripts/gpu_check.sh write both")
+            writers = "scripts/bench_cpu.sh and scripts/gpu_check.sh write both"
+            problems.append(f"{name_of(table)}: differs from {name_of(results)}; {writers}")
     return problems
 
 
@@ -119,7 +120,8 @@ def check_printed(command: str, what: str) -> list[str]:
         return [f"{command} {what} --markdown: expected a table, found:\n{printed}"]
     name, documents_with = PRINTED[what]
     return [
-        f"{document}: its section '{name}' is not what the command prints; scripts/check_docs.py {what} <command> --update writes it"
+        f"{document}: its section '{name}' is not what the command prints; "
+        f"scripts/check_docs.py {what} <command> --update writes it"
         for document in documents_with
         if split_section(document, name)[1].strip() != printed.strip()
     ]
@@ -148,7 +150,8 @@ def check_pictures(command: str, update: bool = False) -> list[str]:
             if update:
                 picture.write_text(now, encoding="utf-8")
             elif not picture.exists() or picture.read_text(encoding="utf-8") != now:
-                problems.append(f"{name_of(picture)}: not what the command draws; scripts/check_docs.py pictures <command> --update writes it")
+                writer = "scripts/check_docs.py pictures <command> --update writes it"
+                problems.append(f"{name_of(picture)}: not what the command draws; {writer}")
     for picture in sorted(ROOT.glob("docs/pictures/*")):
         if picture.name not in drawn:
             problems.append(f"{name_of(picture)}: no document says which command drew it")

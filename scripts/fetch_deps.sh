@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Puts the sources of the dependencies into .deps/, for building on a host that has neither their packages nor a network.
+# Puts the sources of the dependencies into .deps/, to build on a host that has neither their packages nor a network.
 # Runs on Debian or Ubuntu (apt), needs no root; what it leaves is the same for every architecture, about 6 MB.
 #
 #   scripts/fetch_deps.sh [--python] [folder]     default: .deps beside this repository's CMakeLists.txt
@@ -75,7 +75,10 @@ if [ -e "$target/complete" ]; then
   echo "$target is complete already; remove it to fetch again"
   exit 0
 fi
-command -v apt-get dpkg-deb tar >/dev/null || { echo "fetch_deps.sh: apt-get, dpkg-deb and tar are needed" >&2; exit 1; }
+if ! command -v apt-get dpkg-deb tar >/dev/null; then
+  echo "fetch_deps.sh: apt-get, dpkg-deb and tar are needed" >&2
+  exit 1
+fi
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -107,7 +110,7 @@ rm -rf "$target"
 mkdir -p "$target/googletest" "$target/highway/hwy/ops" "$target/cli11" "$target/nlohmann_json"
 for part in googletest googlemock; do
   mkdir "$target/googletest/$part"
-  cp -r "$work/unpacked/usr/src/googletest/$part/include" "$work/unpacked/usr/src/googletest/$part/src" "$target/googletest/$part/"
+  cp -r "$work/unpacked/usr/src/googletest/$part"/{include,src} "$target/googletest/$part/"
 done
 cp "$work/highway"/hwy/*.h "$work/highway"/hwy/{aligned_allocator,per_target,targets}.cc "$target/highway/hwy/"
 cp "$work/highway"/hwy/ops/*.h "$target/highway/hwy/ops/"

@@ -2,7 +2,7 @@
 """Tables of measured results, made from the files of bench/results and from nothing else.
 
     scripts/results_table.py <results.json>          the table of one file, as Markdown
-    scripts/results_table.py --short <results.json>  what it is held to alone, three cases a line, those that fall short first
+    scripts/results_table.py --short <results.json>  rows with targets, three a line, those that fall short first
     scripts/results_table.py --update <document>...  rewrite the generated sections of documents
 
 A generated section stands between `<!-- table: KIND FILES -->` and `<!-- end of table -->`. Kinds and their files:
@@ -51,7 +51,7 @@ def per_flop(row: dict, other: dict) -> float:
 
 
 def limits_of(target: dict, row: dict, rows: dict) -> dict:
-    """What a row is held to: `required` and `goal` in milliseconds, each only where there is one. `rows`: of the same run, by case."""
+    """The targets of a row: `required` and `goal` in ms, if there are any. `rows`: of the same run, by case."""
     limits = {name: target[f"{name}_ms"] for name in ("required", "goal") if f"{name}_ms" in target}
     other = rows.get(target.get("per_flop_of"))
     if other is not None:
@@ -89,7 +89,8 @@ def gpu_cells(row: dict, target: dict, rows: dict) -> list[str]:
 
 def elsewhere_cell(row: dict, target: dict, rows: dict) -> str:
     """Packages timed in the same run, then the others: one that could not be imported may be the faster."""
-    cells = [f"{name} {milliseconds(ms)}" for ms, name in sorted((ms, name) for name, ms in row.get("peers", {}).items())]
+    peers = sorted((ms, name) for name, ms in row.get("peers", {}).items())
+    cells = [f"{name} {milliseconds(ms)}" for ms, name in peers]
     if "elsewhere" in target:
         cells.append(target["elsewhere"])
     return "; ".join(cells) or "-"
@@ -121,11 +122,22 @@ def gpu_table(results: dict) -> str:
     others = [row for row in results["rows"] if row["backend"] != PORTABLE]
     if others:
         lines += ["", *gpu_rows(others, results, "elsewhere, ms", elsewhere_cell)]
-        lines += ["", "Bold: as fast as required; with a star: the goal. Elsewhere: timed in the same run where a name stands before a"]
+        lines.append("")
+        lines.append(
+            "Bold: as fast as required; with a star: the goal. "
+            "Elsewhere: timed in the same run where a name stands before a"
+        )
         lines.append("figure alone, else m measured by us, p published for an H200, p100 for an H100.")
     if portable:
-        lines += ["", f"The portable kernels (`{PORTABLE}`), which every GPU from compute capability 8.0 on can run. Bold: as fast as required; with a"]
-        lines.append("star: the goal. Per flop: time for each of the 7 DK DV flops of a token-head, as a multiple of that of the row with D = 128, and")
+        lines.append("")
+        lines.append(
+            f"The portable kernels (`{PORTABLE}`), which every GPU from compute capability 8.0 on can run. "
+            "Bold: as fast as required; with a"
+        )
+        lines.append(
+            "star: the goal. Per flop: time for each of the 7 DK DV flops of a token-head, "
+            "as a multiple of that of the row with D = 128, and"
+        )
         lines.append("the most it may be, from which the milliseconds required follow.")
         lines += ["", *gpu_rows(portable, results, "per flop", per_flop_cell)]
     first_calls = results.get("first_call", [])
@@ -191,7 +203,8 @@ def elsewhere_words(text: str) -> tuple[float, str]:
 def some_table(results: dict) -> str:
     """A few cases beside the best known elsewhere, and how many of all are as fast as required."""
     rows, held = {row["case"]: row for row in results["rows"]}, targets()["cases"]
-    lines = ["| case | DeltaRelay, ms | segments | without segments, ms | best elsewhere, ms |", "|---|--:|--:|--:|---|"]
+    lines = ["| case | DeltaRelay, ms | segments | without segments, ms | best elsewhere, ms |"]
+    lines.append("|---|--:|--:|--:|---|")
     for case, words in SOME.items():
         if case not in rows or "elsewhere" not in held.get(case, {}):
             continue

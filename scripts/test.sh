@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# From a bare clone to tested: installs what is missing, builds with warnings as errors, runs every test and style check, then the tests of the
-# Python package, then the suite again under AddressSanitizer + UBSan and under ThreadSanitizer. A second run builds only what changed.
+# From a bare clone to tested: installs what is missing, builds with warnings as errors, runs every test and style
+# check, then the tests of the Python package, then the suite again under AddressSanitizer + UBSan and under
+# ThreadSanitizer. A second run builds only what changed.
 #
 #   scripts/test.sh            everything
 #   scripts/test.sh ci         one of the suites (ci, python, asan, tsan), or several
 #
-# A CUDA toolkit is expected where nvcc or /usr/local/cuda is there or the environment speaks of one (CUDA_HOME, CUDA_PATH, CUDACXX), or where
-# DELTARELAY_EXPECT_CUDA is 1 (0: not expected). Then it is an error when the GPU backends cannot be built; elsewhere they are left out.
-# Every kernel is compiled for one architecture and some for all of them, quickly where there is no GPU to run them. `cmake --preset release`
-# compiles all for all.
+# A CUDA toolkit is expected if nvcc or /usr/local/cuda exists, if CUDA_HOME, CUDA_PATH or CUDACXX is set, or if
+# DELTARELAY_EXPECT_CUDA is 1 (0: not expected). If it is expected, GPU backends that cannot be built are an error;
+# otherwise they are left out. Every kernel is compiled for one architecture and some for all, without optimisation
+# where no GPU can run them. `cmake --preset release` compiles all for all.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 suites=("$@")
@@ -22,21 +23,31 @@ if ! command -v nvcc >/dev/null; then export PATH="$PATH:${CUDA_HOME:-/usr/local
 expect_cuda=${DELTARELAY_EXPECT_CUDA:-}
 if [ -z "$expect_cuda" ]; then
   expect_cuda=0
-  if [ -n "${CUDA_HOME:-}${CUDA_PATH:-}${CUDACXX:-}" ] || [ -e /usr/local/cuda ] || command -v nvcc >/dev/null; then expect_cuda=1; fi
+  if [ -n "${CUDA_HOME:-}${CUDA_PATH:-}${CUDACXX:-}" ] || [ -e /usr/local/cuda ] || command -v nvcc >/dev/null; then
+    expect_cuda=1
+  fi
 fi
 
 # ThreadSanitizer's shadow memory collides with widely randomised mappings; not every container may turn that off.
 fixed_mappings=()
 if setarch "$(uname -m)" -R true 2>/dev/null; then fixed_mappings=(setarch "$(uname -m)" -R); fi
 
-# Sets $cpu to the processor seconds of everything that has ended since this script began. `times` in a subshell would speak of that alone.
+# Sets $cpu to the processor seconds of all processes that have ended since this script began. `times` must not run in a
+# subshell, or it would count that alone.
 count_cpu() {
   times >"$logs/times"
-  cpu=$(awk '{ for (i = 1; i <= 2; ++i) { split($i, t, "[ms]"); sum += 60 * t[1] + t[2] } } END { printf "%d", sum + 0.5 }' "$logs/times")
+  cpu=$(awk '{ for (i = 1; i <= 2; ++i) { split($i, t, "[ms]"); sum += 60 * t[1] + t[2] } }
+    END { printf "%d", sum + 0.5 }' "$logs/times")
 }
 
 failed=()
 summary=()
+# Seconds and processor seconds of the suite at hand.
+spent() {
+  echo "(build $((built - started)) s, cpu $((built_cpu - started_cpu)) s;" \
+    "tests $((SECONDS - built)) s, cpu $((cpu - built_cpu)) s)"
+}
+
 for suite in "${suites[@]}"; do
   started=$SECONDS
   count_cpu
@@ -50,7 +61,8 @@ for suite in "${suites[@]}"; do
     with=(-DDELTARELAY_CUDA=ON)  # sanitizers are for the host alone
     if nvidia-smi -L >/dev/null 2>&1; then with+=(-DDELTARELAY_CUDA_QUICK=OFF); fi
   fi
-  if ! { cmake --preset "$preset" "${with[@]}" >"$logs/$suite.configure" 2>&1 || { cat "$logs/$suite.configure"; false; }; } ||
+  configure=$logs/$suite.configure
+  if ! { cmake --preset "$preset" "${with[@]}" >"$configure" 2>&1 || { cat "$configure"; false; }; } ||
     ! cmake --build --preset "$preset" -j "$jobs" "${targets[@]}"; then
     failed+=("$suite")
     summary+=("$suite: did not build")
@@ -63,7 +75,7 @@ for suite in "${suites[@]}"; do
   if [ "$suite" = python ]; then
     ./scripts/test_python.sh || failed+=(python)
     count_cpu
-    summary+=("python (build $((built - started)) s, cpu $((built_cpu - started_cpu)) s; tests $((SECONDS - built)) s, cpu $((cpu - built_cpu)) s):" \
+    summary+=("python $(spent):" \
       "$(sed 's/^/  /' "$logs/python.summary" 2>/dev/null || true)")
     continue
   fi
@@ -71,8 +83,7 @@ for suite in "${suites[@]}"; do
   if [ "$suite" = tsan ]; then runner=("${fixed_mappings[@]}"); fi
   "${runner[@]}" ctest --preset "$suite" -j "$jobs" 2>&1 | tee "$logs/$suite.tests" || failed+=("$suite")
   count_cpu
-  summary+=("$suite (build $((built - started)) s, cpu $((built_cpu - started_cpu)) s; tests $((SECONDS - built)) s, cpu $((cpu - built_cpu)) s): $(
-    grep -E 'tests? passed' "$logs/$suite.tests" || true)")
+  summary+=("$suite $(spent): $(grep -E 'tests? passed' "$logs/$suite.tests" || true)")
 done
 
 echo
