@@ -1,4 +1,4 @@
-"""libdeltarelay.so on torch tensors, as little of it as a benchmark needs: one forward call from include/deltarelay/deltarelay.h."""
+"""A minimal binding of libdeltarelay.so for torch tensors: one forward call of include/deltarelay/deltarelay.h."""
 
 import ctypes as c
 
@@ -88,7 +88,7 @@ class Tensors(c.Structure):
 
 
 def make(kind):
-    """A structure of the contract with every default, its size stated."""
+    """A structure of the API with all defaults and its size set."""
     made = kind()
     made.size = c.sizeof(kind)
     return made
@@ -106,7 +106,7 @@ class Library:
             raise RuntimeError(self.library.dr_last_error().decode())
 
     def plan(self, rule: str, x: dict, offsets: list[int], lower_bound: float | None) -> tuple[c.c_void_p, int]:
-        """A plan for tensors of the shapes and types of x, and the bytes of workspace that it needs."""
+        """A plan for tensors with the shapes and types of x, and its workspace bytes."""
         problem = make(Problem)
         host_offsets = (c.c_int64 * len(offsets))(*offsets)
         problem.rule = RULES[rule]
@@ -138,7 +138,7 @@ class Library:
         return text.value.decode()
 
     def forward(self, rule: str, x: dict, offsets: list[int], lower_bound: float | None):
-        """A function that runs the case on the tensors of x, writing x["o"] and x["final"] on the current stream."""
+        """A function that runs the case on the tensors of x on the current stream and writes x["o"] and x["final"]."""
         plan, needed = self.plan(rule, x, offsets, lower_bound)
         workspace = torch.empty(needed + 256, dtype=torch.uint8, device="cuda")
         base = (workspace.data_ptr() + 255) // 256 * 256

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Times public packages on the cases of a results file, beside this library and in the same process, and adds them to its rows.
+"""Times public packages on the cases of a results file, in the same process as this library, and adds them to its rows.
 
     bench/peers.py <results.json> --library <libdeltarelay.so> [--only REGEX] [--seconds S]
 
-Packages that cannot be imported are named and left out: fla (flash-linear-attention; scripts/fetch_deps.sh --python puts it into
-.deps/python), flash_kda, flashinfer, cula. A package's time counts only where its output agrees with ours: a call that computes
-something else is no peer. Times are CUDA-graph replays over inputs that do not fit the L2 cache, as ours are, and eager calls (marked
-so in the log) where a package cannot be captured.
+Packages that cannot be imported are named and left out: fla (flash-linear-attention; scripts/fetch_deps.sh --python puts
+it into .deps/python), flash_kda, flashinfer, cula. The time of a package counts only if its output agrees with ours: a
+call that computes something else is no peer. Times are CUDA-graph replays over inputs that do not fit the L2 cache, like
+ours, or eager calls (marked in the log) if a package cannot be captured.
 """
 
 import argparse
@@ -18,16 +18,16 @@ import sys
 import time
 import traceback
 
-AGREEMENT = 3e-2  # rms of the difference over rms: far above rounding in bf16, far below another formula
+AGREEMENT = 3e-2  # rms of the difference over rms: far above rounding in bf16, far below a different formula
 CACHE_MULTIPLE = 3
 MOST_SETS = 32
 
 
-# ---- cases -----------------------------------------------------------------------------------------------------------------------
+# ---- cases -------------------------------------------------------------------------------------------------------
 
 
 def parse(line: str) -> dict | None:
-    """A case line of the tables; None for the rest of the grammar."""
+    """Parses a case line of the tables; None for the rest of the grammar."""
     words = line.split()
     case = {"rule": words[0], "dtype": words[1], "flags": {w for w in words if "=" not in w}}
     case.update(word.split("=", 1) for word in words if "=" in word)
@@ -44,7 +44,7 @@ def parse(line: str) -> dict | None:
 
 
 def make_inputs(torch, case: dict, seed: int) -> dict:
-    """Fresh values of the same distributions as tools/check draws them from."""
+    """Fresh values from the distributions that tools/check uses."""
     generator = torch.Generator(device="cuda").manual_seed(seed)
     tokens, hqk, hv = sum(case["lengths"]), int(case["hqk"]), int(case["hv"])
 
@@ -73,7 +73,7 @@ def make_inputs(torch, case: dict, seed: int) -> dict:
     return x
 
 
-# ---- packages: each gives a function of (torch, case, inputs) that returns a call, or None where it does not serve the case --------
+# ---- packages: each takes (torch, case, inputs) and returns a call, or None if it does not serve the case ---------
 
 
 def fla(torch, case, x):
@@ -128,7 +128,7 @@ def flashinfer(torch, case, x):
     package = importlib.import_module("flashinfer.gdn_prefill")
     if case["rule"] != "gdn":
         return None
-    # It takes decays, and keys that are normalised already: neither is part of its time.
+    # It takes decays and normalised keys; computing them is not part of its time.
     decay = x["g"].exp()
     q, k = (torch.nn.functional.normalize(x[name].float(), dim=-1).to(x[name].dtype) for name in ("q", "k"))
     out, final = torch.empty_like(x["v"]), torch.empty_like(x["initial"])
@@ -166,16 +166,16 @@ def cula(torch, case, x):
 PACKAGES = {"fla": fla, "flash_kda": flash_kda, "flashinfer": flashinfer, "cula": cula}
 
 
-# ---- time ------------------------------------------------------------------------------------------------------------------------
+# ---- time --------------------------------------------------------------------------------------------------------
 
 
 def capture(torch, call):
-    """A replay of the call, or None where it cannot be captured."""
+    """A replay of the call, or None if it cannot be captured."""
     graph = torch.cuda.CUDAGraph()
     try:
         with torch.cuda.graph(graph):
             call()
-    except Exception as error:  # any package may refuse in its own way
+    except Exception as error:  # packages refuse in different ways
         print(f"    not captured: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
         torch.cuda.synchronize()
         return None
@@ -194,7 +194,7 @@ def time_calls(torch, calls: list, seconds: float) -> tuple[float, bool]:
     times, begin, i = [], time.monotonic(), 0
     while time.monotonic() - begin < seconds or len(times) < 10:
         marks = [torch.cuda.Event(enable_timing=True) for _ in range(17)]
-        torch.cuda._sleep(2_000_000)  # about a millisecond: the host gets ahead
+        torch.cuda._sleep(2_000_000)  # about a millisecond, so that the host gets ahead
         marks[0].record()
         for mark in marks[1:]:
             turns[i % len(turns)]()
@@ -231,7 +231,7 @@ def measure(torch, library, packages: dict, row: dict, seconds: float) -> None:
     cache = torch.cuda.get_device_properties(0).L2_cache_size
     count = max(1, min(MOST_SETS, -(-CACHE_MULTIPLE * cache // size)))
     sets = [one] + [make_inputs(torch, case, 2 + i) for i in range(count - 1)]
-    for other in sets[1:]:  # FLA knows lengths it has seen by the identity of their tensor, and a handful of those
+    for other in sets[1:]:  # FLA caches lengths by the identity of their tensor, and only a few
         other["offsets"], other["offsets_cpu"] = one["offsets"], one["offsets_cpu"]
     ours = [library.forward(case["rule"], x, x["offsets_host"], case["lower_bound"]) for x in sets]
     expected = ours[0]().clone()
@@ -284,7 +284,7 @@ def main() -> int:
             if re.search(arguments.only, row["case"] or row["line"]):
                 measure(torch, library, packages, row, arguments.seconds)
                 torch.cuda.empty_cache()
-                # After each case: a lease that ends early keeps what was measured.
+                # Written after each case, so that a run that ends early keeps its results.
                 with open(arguments.results, "w", encoding="utf-8") as file:
                     json.dump(results, file, indent=2)
     return 0

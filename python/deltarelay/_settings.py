@@ -112,7 +112,8 @@ def _is_count(value: Any) -> bool:
 # The same fields, unchecked: while torch.compile traces, which can follow neither the cache below nor what checks them.
 # The operators of torch_ops make settings of them.
 _FIELDS = [field for field in dataclasses.fields(Settings) if field.init]
-Values = collections.namedtuple("Values", [field.name for field in _FIELDS], defaults=[f.default for f in _FIELDS[1:]])  # type: ignore[misc]
+_DEFAULTS = [field.default for field in _FIELDS[1:]]
+Values = collections.namedtuple("Values", [field.name for field in _FIELDS], defaults=_DEFAULTS)  # type: ignore[misc]
 
 # Settings that were used, by value, so that a call makes none. Emptied when full: new ones have new keys, and their
 # plans too.
