@@ -88,7 +88,7 @@ class Tensors(c.Structure):
 
 
 def make(kind):
-    """A structure of the contract with every default, its size stated."""
+    """A structure of the API with all defaults and its size set."""
     made = kind()
     made.size = c.sizeof(kind)
     return made

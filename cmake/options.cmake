@@ -29,7 +29,7 @@ set_property(CACHE DELTARELAY_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(DELTARELAY_CUDA_ARCHITECTURES "80-real;90-real;100-real;120-real;80-virtual;120-virtual" CACHE STRING
     "Architectures of the portable CUDA kernels, as CMake lists them (the kernels for Hopper are always built for 90a)")
 option(DELTARELAY_CUDA_SMOKE "Also compile some portable CUDA kernels for every architecture, as a check" OFF)
-option(DELTARELAY_CUDA_QUICK "Compile CUDA kernels in a third of the time, to run slower: for machines without a GPU" OFF)
+option(DELTARELAY_CUDA_QUICK "Compile CUDA kernels in a third of the time, to run slower: for hosts without a GPU" OFF)
 option(DELTARELAY_LIBFUZZER
        "Also build the fuzz targets for libFuzzer, with coverage (Clang and DELTARELAY_SANITIZE=address)" OFF)
 set(DELTARELAY_DEPS_DIR "${PROJECT_SOURCE_DIR}/.deps" CACHE PATH

@@ -12,7 +12,8 @@
 #   tests      every test that needs a GPU
 #   big        tensors of more than 2^31 elements
 #   random     seeded random cases, several at a time, for the GPU backends in turn
-#   sanitize   memcheck, racecheck, initcheck and synccheck over tests/cases/gpu-sanitize.txt and gpu_portable-sanitize.txt
+#   sanitize   memcheck, racecheck, initcheck and synccheck over gpu-sanitize.txt and gpu_portable-sanitize.txt
+#              of tests/cases
 #   cpu        the CPU tests and the CPU benchmark of this host
 #   bench      the target tables of cuda-sm90 and of the portable kernels, each case checked before it is timed; writes
 #              <gpu>.json and <gpu>.md, as in bench/results

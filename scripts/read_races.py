@@ -4,8 +4,8 @@
     scripts/read_races.py <log of compute-sanitizer --tool racecheck> <cubin, object or library>...
 
 Prints one line for each kind of first and second access of a kernel, with its count. The machine code must be that of
-the run. Needs cuobjdump and c++filt on PATH. Let racecheck print all its reports (--print-limit). A kind tells which code
-is meant (docs/notebooks/*, "Sanitizers"), not whether it is a race.
+the run. Needs cuobjdump and c++filt on PATH. Let racecheck print all its reports (--print-limit). A kind tells which
+code is meant (docs/notebooks/*, "Sanitizers"), not whether it is a race.
 """
 
 import collections

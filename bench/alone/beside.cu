@@ -1,6 +1,6 @@
-// What a product and the instructions of other warps cost each other on one multiprocessor: two warpgroups multiply without a pause, as the state
-// groups of a fused walk would like to, and one or two warps a scheduler repeat an instruction. What a kernel can hide, and what adds up
-// (docs/kernels/sm90-fused.md, "One port").
+// How much a product and instructions of other warps slow each other down on one multiprocessor. Two warpgroups
+// multiply without a pause, as the state groups of a fused walk would, while one or two warps per scheduler repeat an
+// instruction. This shows what a kernel can hide and what adds up (docs/kernels/sm90-fused.md, "One port").
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
@@ -18,15 +18,15 @@
 namespace deltarelay::alone {
 namespace {
 
-constexpr int kGroups = 4;  // two that multiply, two of the instruction
+constexpr int kGroups = 4;  // two that multiply, two that repeat the instruction
 constexpr int kGroupThreads = 128;
 constexpr int kColumns = 64;
-constexpr int kProducts = 8;  // a loop
+constexpr int kProducts = 8;  // per loop
 
 struct Args {
   int product_loops, instruction_loops;
-  int instruction_groups;  // so many warps a scheduler repeat the instruction
-  long long* cycles;       // of each group
+  int instruction_groups;  // warps per scheduler that repeat the instruction
+  long long* cycles;       // per group
   float* sink;
 };
 
@@ -68,10 +68,10 @@ __global__ void __launch_bounds__(kGroups* kGroupThreads, 1) beside_kernel(Args 
   }
   const long long end = clock64();
   if (threadIdx.x % kGroupThreads == 0) args.cycles[group] = end - begin;
-  if (result == 12345.0f) *args.sink = result;  // used, as far as the compiler knows
+  if (result == 12345.0f) *args.sink = result;  // so that the compiler keeps the result
 }
 
-// Cycles of all that a kind of group did, and of one: a product of one group, an instruction on one scheduler.
+// Cycles of all work of one kind of group, and of one unit: a product of one group, an instruction on one scheduler.
 struct Cycles {
   long long all = 0;
   double each = 0.0;
@@ -93,7 +93,8 @@ Times run(const Args& args) {
           of(std::max(cycles[2], cycles[3]), args.instruction_groups * count_of(kWhat) * args.instruction_loops)};
 }
 
-// Alone; then each beside the other, of which there is so much that it lasts longer. Who lasts longer all the same has waited for its end.
+// Measures each alone, then each beside enough of the other to last longer. If one still lasts longer, it waited for
+// the other.
 template <Instruction kWhat>
 void measure(const char* name, Args args) {
   constexpr int kLoops = 1000, kProductLoops = 200, kMany = 20000;

@@ -1,4 +1,4 @@
-// What the programs of this folder share: errors, numbers, and the clock that power leaves.
+// Shared by the programs of this folder: errors, random numbers, and the clock under the power limit.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -15,7 +15,7 @@ inline void require(cudaError_t status, const char* what) {
   std::exit(1);
 }
 
-// Numbers that never repeat, never zeros: clocks depend on data.
+// Numbers that never repeat and are never zero, because clocks depend on data.
 __device__ inline float uniform_of(size_t index, unsigned stream) {
   uint64_t bits = index * 0x9e3779b97f4a7c15u + stream * 0xbf58476d1ce4e5b9u;
   bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -33,7 +33,7 @@ inline int multiprocessors() {
   return units;
 }
 
-// Notes (time, clock) every millisecond until it is told to stop.
+// Records (time, clock) every millisecond until told to stop.
 static __global__ void note_clock_kernel(unsigned long long* notes, int most, volatile int* stop, int* count) {
   constexpr unsigned long long kNanoseconds = 1000000;
   int i = 0;
@@ -50,8 +50,9 @@ static __global__ void note_clock_kernel(unsigned long long* notes, int most, vo
   *count = i;
 }
 
-// The mean clock while other kernels run, from a multiprocessor that they leave free. Power takes the clock down within milliseconds, so that a
-// kernel of fewer cycles need not be a faster one; its cycles repeat to one in a thousand, and its time does not.
+// Mean clock while other kernels run, measured on a multiprocessor that they leave free. The power limit lowers the
+// clock within milliseconds, so a kernel of fewer cycles need not be faster. Cycles repeat to one in a thousand; times
+// do not.
 class ClockWatch {
  public:
   explicit ClockWatch(bool free) {
@@ -71,7 +72,7 @@ class ClockWatch {
   ClockWatch(const ClockWatch&) = delete;
   ClockWatch& operator=(const ClockWatch&) = delete;
 
-  // MHz over the second half of the time since this began; 0: nobody watched.
+  // Returns MHz over the second half of the time since the start; 0 if nobody measured.
   double stop() {
     if (notes_ == nullptr) return 0.0;
     *static_cast<volatile int*>(&words_[0]) = 1;
@@ -85,7 +86,7 @@ class ClockWatch {
  private:
   static constexpr int kMost = 20000;
   unsigned long long* notes_ = nullptr;
-  int* words_ = nullptr;  // stop, how many notes
+  int* words_ = nullptr;  // stop flag, number of records
   cudaStream_t stream_ = nullptr;
 };
 

@@ -1,6 +1,7 @@
-// What instructions, products and copies cost in energy: for a kernel that power bounds (docs/kernels/sm90-fused.md). Each is repeated on half of the
-// multiprocessors, so that the clock stays where it is, and the energy counter of the driver is read beside it. From its power that of the same
-// CTAs waiting is subtracted. Reads the driver's management library when it runs; a counter that is not there ends the program.
+// Energy of instructions, products and copies, for power-bound kernels (docs/kernels/sm90-fused.md). Each is repeated
+// on half of the multiprocessors, so that the clock stays constant, while the driver's energy counter is read. The
+// power of the same CTAs waiting is subtracted. Loads the driver's management library at run time; without an energy
+// counter the program ends.
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 #include <dlfcn.h>
@@ -31,14 +32,14 @@ constexpr int kRing = 8, kInFlight = 4;  // copies
 
 struct Args {
   int loops;
-  float scale;  // of operands: 0 multiplies zeros
+  float scale;  // of operands; 0 multiplies zeros
   const uint8_t* from;
   uint8_t* to;
-  size_t region;  // bytes that copies go through
+  size_t region;  // bytes that copies read
   float* sink;
 };
 
-// The result is used, as far as the compiler knows.
+// Keeps the compiler from removing the result.
 __device__ void use(const Args& args, float result) {
   if (result == 12345.0f) *args.sink = result;
 }
@@ -50,7 +51,7 @@ __global__ void __launch_bounds__(512, 1) wait_kernel(Args args) {
   __syncthreads();
 }
 
-// The same instruction by all warps (instruction.cuh).
+// All warps repeat the same instruction (instruction.cuh).
 template <Instruction kWhat>
 __global__ void __launch_bounds__(512, 1) instruction_kernel(Args args) {
   extern __shared__ __align__(1024) uint8_t memory[];
@@ -61,7 +62,8 @@ __global__ void __launch_bounds__(512, 1) instruction_kernel(Args args) {
   use(args, operands.sum());
 }
 
-// Eight products of 64 rows, `kColumns` columns and 16 channels a loop and group, two groups; A in registers or in shared memory.
+// Per loop and group, eight products of 64 rows, `kColumns` columns and 16 channels; two groups; A in registers or in
+// shared memory.
 template <int kColumns, bool kRegisters>
 __global__ void __launch_bounds__(256, 1) product_kernel(Args args) {
   extern __shared__ __align__(1024) uint8_t memory[];
@@ -99,7 +101,7 @@ __global__ void __launch_bounds__(256, 1) product_kernel(Args args) {
   use(args, sum);
 }
 
-// 16 KB a loop into shared memory; with `kCast` half of them by each CTA of a pair, for both.
+// Copies 16 KB per loop to shared memory; with `kCast` each CTA of a pair copies half of them for both.
 template <bool kCast>
 __global__ void __launch_bounds__(128, 1) load_kernel(Args args) {
   extern __shared__ __align__(1024) uint8_t memory[];
@@ -167,7 +169,7 @@ class Meter {
       std::exit(1);
     }
   }
-  // Seconds and joules when the counter has moved on: it does so tens of times a second.
+  // Waits until the counter changes, which it does tens of times per second, and returns seconds and joules.
   std::pair<double, double> tick() const {
     const unsigned long long before = read();
     unsigned long long now = before;
@@ -190,7 +192,7 @@ class Table {
  public:
   explicit Table(int ctas) : ctas_(ctas) {}
 
-  // `each`: how many a CTA does in one loop, of what `unit` names.
+  // `each`: number of `unit` that a CTA does in one loop.
   template <class Kernel>
   void measure(const char* name, Kernel* kernel, int threads, Args args, double each, const char* unit,
                unsigned cluster = 1) {
@@ -212,7 +214,7 @@ class Table {
       require(cudaEventRecord(begin), "cudaEventRecord");
       for (int i = 0; i < launches; ++i) require(cudaLaunchKernelEx(&config, kernel, args), name);
       require(cudaEventRecord(end), "cudaEventRecord");
-      return [begin, end] {  // waits for them: seconds
+      return [begin, end] {  // waits for the launches and returns seconds
         float ms = 0.0f;
         require(cudaEventSynchronize(end), "the kernel");
         require(cudaEventElapsedTime(&ms, begin, end), "cudaEventElapsedTime");
@@ -224,7 +226,7 @@ class Table {
     args.loops = 2000;
     run(1)();
     args.loops = 1 + static_cast<int>(2000 * kLaunch / run(1)());
-    run(25)();  // the clock settles
+    run(25)();  // until the clock has settled
     constexpr int kLaunches = 90;
     const auto seconds = run(kLaunches);
     std::this_thread::sleep_for(std::chrono::milliseconds(50));

@@ -1,4 +1,4 @@
-// One instruction of a warp, again and again: what it costs in energy (energy.cu), and what it and a product cost each other (beside.cu).
+// One instruction, repeated by a warp: its energy (energy.cu), and its interference with a product (beside.cu).
 #pragma once
 #include <cuda_bf16.h>
 
@@ -11,14 +11,14 @@
 
 namespace deltarelay::alone {
 
-// What is left of shared memory for operands: instructions go through 128 KB of it.
+// Shared memory for operands; instructions use 128 KB of it.
 constexpr int kSharedBytes = 160 * 1024;
 
 inline __device__ uint32_t random_pair(size_t index, float scale) {
   return cuda::Pair<__nv_bfloat16>::pack(scale * normal_of(2 * index, 1), scale * normal_of(2 * index + 1, 1));
 }
 
-// All of it, for products too, by all threads of the CTA.
+// Fills all of it with all threads of the CTA, for products too.
 inline __device__ void fill_shared(uint8_t* memory, float scale) {
   for (int i = static_cast<int>(threadIdx.x); i < kSharedBytes / 4; i += static_cast<int>(blockDim.x))
     reinterpret_cast<uint32_t*>(memory)[i] = random_pair(i + size_t{977} * blockIdx.x, scale);
@@ -43,13 +43,13 @@ enum class Instruction {
   kMma
 };
 
-// Of the 64 that issue() stands for: those that are four times as wide are a quarter as many.
+// Of the 64 instructions that issue() stands for: those that are four times as wide count a quarter.
 constexpr int count_of(Instruction what) {
   const bool wide = what == Instruction::kLoad128 || what == Instruction::kStore128 || what == Instruction::kMma;
   return wide ? 16 : 64;
 }
 
-// Numbers of a thread: 16 at a time do not depend on each other.
+// Numbers of a thread; 16 at a time are independent.
 struct InstructionOperands {
   uint32_t base, mask;
   float factor, term;

@@ -1,6 +1,7 @@
-// A fused walk alone, launched without the library: for trying variants of a kernel in seconds (scripts/try_kernels.sh). Times are those of launch after
-// launch without a pause, with inputs that the L2 may keep from one to the next, at the clock that power leaves: they compare variants, and
-// are no results. Outputs are not checked here, only hashed and summed: what is kept of a variant goes through the tests.
+// A fused walk launched without the library, to try variants of a kernel in seconds (scripts/try_kernels.sh). Times are
+// for launches without a pause, with inputs that L2 may keep between launches, at the clock under the power limit. They
+// compare variants and are no results. Outputs are hashed and summed, not checked; a variant that is kept must pass the
+// tests.
 #pragma once
 #include <cuda.h>
 #include <cudaTypedefs.h>
@@ -80,12 +81,12 @@ class Array {
   size_t count_;
 };
 
-// Packed sequences of one length; every row of the table is one of them.
+// Packed sequences of one length; every row of the table is one sequence.
 struct Shape {
   const char* name;
   int sequences, tokens, heads_qk, heads_v;
   Work work = Work::kEmit;
-  bool weak = false;  // gates: no transition vanishes
+  bool weak = false;  // weak gates: no transition vanishes
   int all_tokens() const { return sequences * tokens; }
 };
 
@@ -98,7 +99,7 @@ struct Axes {
   std::array<cuuint64_t, 4> strides;
   std::array<cuuint32_t, 5> box;
 };
-// As tensor_map.cu does, which belongs to the library.
+// Does the same as tensor_map.cu, which belongs to the library.
 inline CUtensorMap encode(const void* data, CUtensorMapDataType type, const Axes& axes, CUtensorMapSwizzle swizzle,
                           CUtensorMapL2promotion promotion) {
   static const auto encoder = [] {
@@ -134,7 +135,7 @@ inline CUtensorMap number_map_of(const void* data, int tokens, int heads) {
                 CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE);
 }
 
-// Tensors and arguments that the fused walks have in common.
+// Tensors and arguments that both fused walks use.
 class Walk {
  public:
   explicit Walk(const Shape& shape)
@@ -155,7 +156,7 @@ class Walk {
     o_.poison();
   }
 
-  // Of KDA `strengths` is nullptr.
+  // `strengths` is nullptr for KDA.
   cuda::sm90::FusedMaps maps(const void* gates, const void* strengths, Cluster cluster) const {
     const int tokens = shape_.all_tokens();
     const bool gdn = strengths != nullptr;
@@ -184,20 +185,21 @@ class Walk {
     return args;
   }
 
-  // `width`: numbers of a token and head.
+  // `width`: numbers per token and head.
   template <class T>
   cuda::TensorView view(T* data, int64_t width) const {
     return {data, shape_.heads_v * width, width, 0, sizeof(T) == 4 ? DType::kFp32 : DType::kBf16};
   }
   size_t per_token_head() const { return static_cast<size_t>(shape_.all_tokens()) * shape_.heads_v; }
 
-  // Prints the median and the least of many series of launches, clock and cycles where a multiprocessor is free to watch them, and what the outputs
-  // come to. Series follow each other without a pause: an idle moment is power for the next one. The first half warms up.
+  // Prints the median and the smallest time of many series of launches; clock and cycles if a multiprocessor is free to
+  // measure them; and hash and sum of the outputs. Series follow each other without a pause, because an idle moment
+  // saves power for the next. The first half warms up.
   template <class Kernel, class... Args>
   void time(Kernel* kernel, size_t shared_bytes, unsigned threads, Cluster cluster, const cuda::sm90::FusedMaps& maps,
             const cuda::WalkArgs& walk, const Args&... more) const {
     require(cuda::load_kernel(kernel, shared_bytes), "load_kernel");
-    // Two are left free where CTAs take several items: for the watch, and what a cluster of two would leave over.
+    // If CTAs take several items, two multiprocessors stay free: for the clock, and for the rest of a cluster of two.
     constexpr int kLeftFree = 2;
     const int units = multiprocessors();
     const unsigned ctas = cluster.ctas;
@@ -208,7 +210,7 @@ class Walk {
                                    .cluster = ctas};
     constexpr int kLaunches = 16, kUnderWay = 3;
     constexpr float kTime = 400.0f;  // ms
-    // A profiler runs one kernel at a time, and would wait for the watch.
+    // A profiler runs one kernel at a time and would wait for the clock kernel.
     const bool profiled = std::getenv("DELTARELAY_UNWATCHED") != nullptr;
     ClockWatch watch(!profiled && launch.grid.x < static_cast<unsigned>(units));
     std::vector<cudaEvent_t> marks(1);

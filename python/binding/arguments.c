@@ -5,13 +5,13 @@
 Torch g_torch;
 NumPy g_numpy;
 
-/* Attributes are looked up in every call: their names are made once. */
+/* Every call looks up attributes, so their names are created once. */
 static PyObject* interned(PyObject** name, const char* text) {
   if (*name == NULL) *name = PyUnicode_InternFromString(text);
   return *name;
 }
 
-/* 1: true, 0: false, -1: an exception is set. */
+/* Returns 1 for true, 0 for false, -1 if an exception is set. */
 static int truth_of(PyObject* value) {
   if (value == NULL) return -1;
   const int truth = value == Py_True ? 1 : value == Py_False ? 0 : PyObject_IsTrue(value);
@@ -19,14 +19,14 @@ static int truth_of(PyObject* value) {
   return truth;
 }
 
-/* Where gradients are switched off a tensor that requires them is as good as any: a model's parameters do. */
+/* If gradients are off, a tensor that requires them is accepted: parameters of a model do. */
 static int requires_grad(PyObject* tensor) {
   static PyObject* name;
   const int grad = truth_of(PyObject_GetAttr(tensor, interned(&name, "requires_grad")));
   return grad == 1 ? truth_of(PyObject_CallNoArgs(g_torch.is_grad_enabled)) : grad;
 }
 
-/* Real numbers that are still to be negated: imaginary parts of conjugates. */
+/* Is negation pending? True for imaginary parts of conjugates. */
 static int is_negated(PyObject* tensor) {
   static PyObject* name;
   return truth_of(PyObject_CallMethodObjArgs(tensor, interned(&name, "is_neg"), NULL));
@@ -52,7 +52,7 @@ static ReadResult read_torch(PyObject* object, View* view) {
   if (negated != 0) return negated < 0 ? READ_FAILED : READ_DECLINED;
   DlpackTensor tensor;
   if (g_torch.exchange->view(object, &tensor) != 0) {
-    PyErr_Clear(); /* no memory of its own (sparse, meta, transformed): Python says which */
+    PyErr_Clear(); /* no memory of its own (sparse, meta, transformed): Python reports which */
     return READ_DECLINED;
   }
   if (!copy_shape(view, tensor.ndim, tensor.shape)) return READ_DECLINED;
@@ -91,7 +91,7 @@ static DlpackType type_of_format(const char* format, Py_ssize_t size) {
 static ReadResult read_numpy(PyObject* object, bool written, View* view, Arguments* arguments) {
   Py_buffer* buffer = &arguments->buffers[arguments->num_buffers];
   if (PyObject_GetBuffer(object, buffer, PyBUF_STRIDES | PyBUF_FORMAT) != 0) {
-    PyErr_Clear(); /* a type that the protocol has no letter for, such as bfloat16 of ml_dtypes */
+    PyErr_Clear(); /* a type without a letter in the buffer protocol, such as bfloat16 of ml_dtypes */
     return READ_DECLINED;
   }
   ++arguments->num_buffers;

@@ -1,4 +1,4 @@
-/* The tensors of one call: read from Python objects, without copies and without the objects' help. */
+/* The tensors of one call, read from Python objects without copies and without calling their methods. */
 #ifndef DELTARELAY_BINDING_ARGUMENTS_H_
 #define DELTARELAY_BINDING_ARGUMENTS_H_
 
@@ -7,7 +7,7 @@
 #include "dlpack_abi.h"
 #include "python_api.h"
 
-/* In the order of the pointers of dr_tensors, which `first_pointer` relies on. */
+/* In the order of the pointers of dr_tensors; `first_pointer` relies on it. */
 enum {
   ARG_Q,
   ARG_K,
@@ -29,13 +29,13 @@ enum {
   ARG_SEQ_OFFSETS,
   ARG_REPORT,
   NUM_POINTERS,
-  ARG_HOST_OFFSETS = NUM_POINTERS, /* read here, never given to dr_execute */
+  ARG_HOST_OFFSETS = NUM_POINTERS, /* read here, never passed to dr_execute */
   NUM_ARGS
 };
 
 enum { MAX_NDIM = 6 };
 
-/* Where tensors come from. All of a call come from one of them. */
+/* The framework of a tensor. All tensors of a call have the same. */
 typedef enum { FRAMEWORK_NONE, FRAMEWORK_TORCH, FRAMEWORK_NUMPY } Framework;
 
 typedef struct {
@@ -51,13 +51,13 @@ typedef struct {
 typedef struct {
   Framework framework;
   View views[NUM_ARGS];
-  Py_buffer buffers[NUM_ARGS]; /* of NumPy, held for the call */
+  Py_buffer buffers[NUM_ARGS]; /* NumPy, held during the call */
   int num_buffers;
 } Arguments;
 
-/* What a framework is to the binding. Set once from Python. */
+/* What the binding knows about a framework. Set once from Python. */
 typedef struct {
-  PyObject* types[2]; /* exactly these are read here: torch.Tensor and Parameter */
+  PyObject* types[2]; /* only exactly these are read here: torch.Tensor and Parameter */
   PyObject* is_grad_enabled;
   const DlpackExchange* exchange;
 } Torch;
@@ -70,7 +70,7 @@ extern NumPy g_numpy;
 
 typedef enum {
   READ_DONE,
-  READ_DECLINED, /* something that only Python can judge: another type, a gradient, a lazy negation */
+  READ_DECLINED, /* only Python can judge it: another type, a gradient, a lazy negation */
   READ_FAILED    /* a Python exception is set */
 } ReadResult;
 

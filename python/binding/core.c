@@ -1,8 +1,8 @@
 /* deltarelay._core: one call from Python to dr_execute in a few microseconds.
  *
- * A call reads its tensors (arguments.c), makes the bytes that its plan is found by (key.c) and looks them up. If they are there,
- * it allocates outputs and workspace in the framework, asks for its stream, lets go of the GIL and runs. Everything that happens
- * once for a plan, checks and messages included, is in Python (deltarelay/_plans.py). */
+ * A call reads its tensors (arguments.c), builds the key of its plan (key.c) and looks it up. If the plan is cached,
+ * the call allocates outputs and workspace in the framework, asks for its stream, releases the GIL and runs. Everything
+ * that happens once per plan, checks and messages included, is in Python (deltarelay/_plans.py). */
 #include <string.h>
 
 #include "arguments.h"
@@ -14,7 +14,7 @@ typedef const char* (*LastErrorFunction)(void);
 
 static ExecuteFunction g_execute;
 static LastErrorFunction g_last_error;
-static PyObject* g_plans;     /* dict: key -> Entry, or what Python wants to see again */
+static PyObject* g_plans;     /* dict: key -> Entry, or a value that Python must see again */
 static PyObject* g_make_plan; /* (settings, arguments, key) -> the value */
 static PyObject* g_fail;      /* (status, message): raises */
 static PyObject* g_key_name;
@@ -79,7 +79,7 @@ static PyObject* remember(PyObject* module, PyObject* plan) {
 static PyObject* last_plan(PyObject* module, PyObject* unused) {
   (void)module;
   (void)unused;
-  PyObject* thread = PyThreadState_GetDict(); /* borrowed, and so is what it holds */
+  PyObject* thread = PyThreadState_GetDict(); /* borrowed, like its values */
   PyObject* plan = thread == NULL ? NULL : PyDict_GetItemWithError(thread, g_last_plan_name);
   if (plan == NULL && PyErr_Occurred()) return NULL;
   if (plan == NULL) plan = Py_None;
@@ -94,7 +94,7 @@ static void set_pointers(dr_tensors* tensors, const Entry* entry, const Argument
     if (entry->pointers >> i & 1u) pointers[i] = arguments->views[i].data;
 }
 
-/* (o, final, checkpoint): None for what is neither wanted nor given. */
+/* Returns (o, final, checkpoint), with None for what is neither requested nor given. */
 static PyObject* results_of(PyObject* const* objects, PyObject* const* made) {
   static const int kResults[MAX_OUTPUTS] = {ARG_O, ARG_FINAL, ARG_CHECKPOINT};
   PyObject* results = PyTuple_New(MAX_OUTPUTS);
@@ -154,7 +154,7 @@ static PyObject* new_plan(PyObject* settings, PyObject* const* objects, PyObject
   return value;
 }
 
-/* A new reference to what the key stands for. */
+/* Returns a new reference to the value of the key. */
 static PyObject* find_plan(PyObject* settings, PyObject* const* objects, PyObject* key) {
   PyObject* found = PyDict_GetItemWithError(g_plans, key); /* borrowed */
   if (found == NULL) return PyErr_Occurred() ? NULL : new_plan(settings, objects, key);
@@ -192,7 +192,7 @@ static PyObject* call(PyObject* module, PyObject* const* objects, Py_ssize_t cou
   if (Py_TYPE(value) == g_entry_type) {
     result = run((const Entry*)value, objects, &arguments);
   } else {
-    result = value; /* for Python to go on with */
+    result = value; /* Python continues with it */
     value = NULL;
   }
   goto done;
@@ -208,7 +208,7 @@ done:
   return result;
 }
 
-/* set_library(execute, last_error, plans, make_plan, fail): addresses, then objects. */
+/* set_library(execute, last_error, plans, make_plan, fail): two addresses, then objects. */
 static PyObject* set_library(PyObject* module, PyObject* args) {
   (void)module;
   unsigned long long execute, last_error;
@@ -241,7 +241,8 @@ static PyObject* set_numpy(PyObject* module, PyObject* args) {
   Py_RETURN_NONE;
 }
 
-/* set_torch(Tensor, Parameter, is_grad_enabled, capsule of the exchange table): whether this version of the table can be used. */
+/* set_torch(Tensor, Parameter, is_grad_enabled, capsule of the exchange table): can this version of the table be used?
+ * */
 static PyObject* set_torch(PyObject* module, PyObject* args) {
   (void)module;
   PyObject *tensor, *parameter, *is_grad_enabled, *capsule;

@@ -1,6 +1,6 @@
-/* The part of DLPack's ABI (1.3) that the binding speaks. A framework publishes one table of C functions on its tensor type,
- * `__dlpack_c_exchange_api__`: views without ownership, allocation, results as Python objects and the current stream. No header
- * and no version of the framework is needed. */
+/* The part of DLPack's ABI (1.3) that the binding uses. A framework publishes one table of C functions on its tensor
+ * type, `__dlpack_c_exchange_api__`: views without ownership, allocation, results as Python objects and the current
+ * stream. The binding needs no header and no particular version of the framework. */
 #ifndef DELTARELAY_BINDING_DLPACK_ABI_H_
 #define DELTARELAY_BINDING_DLPACK_ABI_H_
 

@@ -39,7 +39,7 @@ static PyObject* allocate_numpy(const Output* output, void** data) {
     return NULL;
   }
   *data = buffer.buf;
-  PyBuffer_Release(&buffer); /* the array lives on, and so does its memory */
+  PyBuffer_Release(&buffer); /* the array keeps its memory */
   return array;
 }
 
@@ -81,8 +81,8 @@ static int read_output(PyObject* item, Output* output) {
   return 0;
 }
 
-/* Entry(plan, handle, workspace_bytes, (device type, id), pointers, late, outputs), an output being (argument, type code, bits, shape,
- * what numpy.empty takes as dtype). */
+/* Entry(plan, handle, workspace_bytes, (device type, id), pointers, late, outputs). An output is (argument, type code,
+ * bits, shape, dtype for numpy.empty). */
 static PyObject* entry_new(PyTypeObject* type, PyObject* args, PyObject* keywords) {
   (void)keywords;
   PyObject *plan, *outputs;

@@ -1,4 +1,4 @@
-/* What is kept of a plan: enough to run it again on other pointers. */
+/* What is cached of a plan: enough to run it again on other pointers. */
 #ifndef DELTARELAY_BINDING_ENTRY_H_
 #define DELTARELAY_BINDING_ENTRY_H_
 
@@ -21,22 +21,22 @@ typedef struct {
   const dr_plan* handle;
   size_t workspace_bytes;
   DlpackDevice device;
-  uint32_t pointers; /* a bit for each argument whose pointer the call takes */
-  bool late;         /* the plan knows a bound of the tokens; a call says how many it has */
+  uint32_t pointers; /* one bit for each argument whose pointer the call takes */
+  bool late;         /* the plan has a bound on the tokens; each call gives its own count */
   int num_outputs;
   Output outputs[MAX_OUTPUTS]; /* that are allocated */
-  bool used;                   /* once the entry was found again: its turn to leave the cache comes later */
+  bool used;                   /* found again: the entry leaves the cache later */
 } Entry;
 
 extern PyTypeObject* g_entry_type;
 int entry_add_type(PyObject* module);
 
-/* Memory of torch without an object of Python around it, which costs a microsecond. To be released by its `deleter`. NULL with
- * an exception set. */
+/* Returns memory of torch without a Python object, which would cost a microsecond; the caller releases it by its
+ * `deleter`. NULL with an exception set on failure. */
 DlpackManaged* allocate_managed(const Output* output, DlpackDevice device, void** data);
-/* A new object of the framework, and its memory. NULL with an exception set. */
+/* Returns a new object of the framework and its memory, or NULL with an exception set. */
 PyObject* allocate(Framework framework, const Output* output, DlpackDevice device, void** data);
-/* Outputs have v's shape, which the plan may not know. NULL with an exception set. */
+/* The output has the shape of v, which the plan may not know. Returns NULL with an exception set on failure. */
 PyObject* allocate_like(Framework framework, const Output* output, const View* view, DlpackDevice device, void** data);
 
 #endif

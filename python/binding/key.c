@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The library asks for 16 bytes at most, so that a better alignment is no other plan. */
+/* The library needs 16 bytes at most, so a larger alignment gives the same plan. */
 static uint8_t alignment_of(const void* data) {
   const uintptr_t address = (uintptr_t)data;
   return (uint8_t)(address % 16 == 0 ? 16 : address & (~address + 1));
@@ -16,7 +16,7 @@ static const View* host_lengths(const Arguments* arguments, uint8_t flags) {
   return offsets->given && offsets->device.type == DLPACK_CPU && !(flags & KEY_LATE_LENGTHS) ? offsets : NULL;
 }
 
-/* Eight buckets for every doubling, none shorter than 64 tokens; `bucket_end` in _plans.py is the same function. */
+/* Eight buckets per doubling, none shorter than 64 tokens. `bucket_end` in _plans.py is the same function. */
 static int64_t bucket_end(int64_t tokens) {
   int64_t step = 64;
   while (16 * step <= tokens) step *= 2;
@@ -34,7 +34,7 @@ enum { VIEW_BYTES = 12 + MAX_NDIM * 16 };
 
 static bool has_token_rows(int index) { return index <= ARG_BETA || index == ARG_O; }
 
-/* `token_axis` is the one whose length is rounded up; -1: none. */
+/* The length of `token_axis` is rounded up; -1: none. */
 static char* put_view(char* at, int index, const View* view, int32_t token_axis) {
   const uint8_t head[8] = {(uint8_t)index,
                            view->dtype.code,
@@ -48,7 +48,7 @@ static char* put_view(char* at, int index, const View* view, int32_t token_axis)
   at = put(at, &view->device.id, sizeof view->device.id);
   for (int32_t axis = 0; axis < view->ndim; ++axis) {
     const int64_t length = axis == token_axis ? bucket_end(view->shape[axis]) : view->shape[axis];
-    const int64_t stride = view->shape[axis] == 1 ? 0 : view->strides[axis]; /* of one index it is not used */
+    const int64_t stride = view->shape[axis] == 1 ? 0 : view->strides[axis]; /* unused for one index */
     at = put(at, &length, sizeof length);
     at = put(at, &stride, sizeof stride);
   }

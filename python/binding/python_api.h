@@ -1,4 +1,4 @@
-/* Python's limited API of 3.10, and the buffer protocol, which joined it with 3.11 but has had this layout since 3.3. */
+/* Python's limited API of 3.10, and the buffer protocol, which joined it in 3.11 with a layout unchanged since 3.3. */
 #ifndef DELTARELAY_BINDING_PYTHON_API_H_
 #define DELTARELAY_BINDING_PYTHON_API_H_
 
