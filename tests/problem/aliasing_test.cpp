@@ -289,7 +289,7 @@ TEST(Aliasing, OnePoolForFinalStatesAndCheckpoints) {
 TEST(Aliasing, AnEmptyListOnTheDevice) {
   CheckpointCall call;
   int64_t offsets[4] = {0, 0, 0, 0};
-  int64_t positions[1] = {0};
+  int32_t positions[1] = {0};
   call.request.checkpoints = DR_CHECKPOINTS_LIST;
   call.request.checkpoint_every = 0;
   call.tensors.checkpoint_offsets = offsets;
