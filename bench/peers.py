@@ -3,10 +3,10 @@
 
     bench/peers.py <results.json> --library <libdeltarelay.so> [--only REGEX] [--seconds S]
 
-Packages that cannot be imported are named and left out: fla (flash-linear-attention; scripts/fetch_deps.sh --python puts
-it into .deps/python), flash_kda, flashinfer, cula. The time of a package counts only if its output agrees with ours: a
-call that computes something else is no peer. Times are CUDA-graph replays over inputs that do not fit the L2 cache, like
-ours, or eager calls (marked in the log) if a package cannot be captured.
+Packages that cannot be imported are named and left out: fla (flash-linear-attention; scripts/fetch_deps.sh --python
+puts it into .deps/python), flash_kda, flashinfer, cula. The time of a package counts only if its output agrees with
+ours: a call that computes something else is no peer. Times are CUDA-graph replays over inputs that do not fit the L2
+cache, like ours, or eager calls (marked in the log) if a package cannot be captured.
 """
 
 import argparse

@@ -5,7 +5,7 @@
 
 Both commands plan every case (tests/cases/*.txt unless files are named, and random cases drawn by the old command) for
 GPU models and for this machine's CPU with fixed threads. Every field of the old plan's JSON must have the same value at
-the place that tests/plan/json-0.1-to-0.2.json gives. Differences that the map lists are counted; all others are reported.
+the place that tests/plan/json-0.1-to-0.2.json gives. Differences that the map lists are counted; others are reported.
 """
 
 import argparse
