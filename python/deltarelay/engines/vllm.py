@@ -1,8 +1,8 @@
 """vLLM: prefill of GDN and KDA layers, on DELTARELAY_VLLM=1. Recorded from vLLM 0.33.0.
 
 GDN uses `ChunkGatedDeltaRule.register_oot`, vLLM's way to replace an operator. KDA layers call functions of their
-modules, which are replaced there. Around both, vLLM gathers states, clears those without history and scatters them back.
-Decode steps are not changed.
+modules, which are replaced there. Around both, vLLM gathers states, clears those without history and scatters
+them back. Decode steps are not changed.
 """
 
 from __future__ import annotations
