@@ -53,7 +53,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Modules that bring more with them are imported when they are asked for."""
+    """Imports modules with further dependencies when they are first used."""
     if name in _LAZY_MODULES:
         return importlib.import_module(f"{__name__}.{name}")
     if name in _LAZY:
@@ -63,7 +63,7 @@ def __getattr__(name: str) -> Any:
 
 if (
     os.environ.get("DELTARELAY_FLA") == "1"
-):  # read once, here; without it importing this package changes nothing elsewhere
+):  # read once, here; without it, importing this package changes nothing elsewhere
     from .fla._switch import enable_by_environment
 
     enable_by_environment()

@@ -1,11 +1,11 @@
-"""The structures of deltarelay.h, field for field. tests/test_abi.py holds them to the header."""
+"""The structures of deltarelay.h, field for field. tests/test_abi.py compares them with the header."""
 
 from __future__ import annotations
 
 import ctypes
 from ctypes import POINTER, c_char, c_char_p, c_float, c_int32, c_int64, c_uint32, c_void_p
 
-# Names of the contract's enumerations, as Python callers write them.
+# Names of the header's enumerations, as Python callers write them.
 RULES = {"kda": 1, "gdn": 2}
 DTYPES = {"fp32": 1, "bf16": 2, "fp16": 3, "int32": 4, "int64": 5}
 GATES = {"log": 0, "linear": 1, "softplus": 2, "bounded": 3}
@@ -19,7 +19,7 @@ MATHS = {"default": 0, "tf32": 1}
 DESCRIBE = {"text": 0, "json": 1, "signature": 2}
 DEVICE_CPU, DEVICE_CUDA = 1, 2
 
-CONTRACT = 200  # DR_VERSION of the header these structures are taken from
+CONTRACT = 200  # DR_VERSION of the header that these structures come from
 
 
 class Layout(ctypes.Structure):
@@ -49,7 +49,7 @@ class State(ctypes.Structure):
 
 
 class Sized(ctypes.Structure):
-    """A structure that states its size first."""
+    """A structure that starts with its size."""
 
     def __init__(self, *args: object, **fields: object) -> None:
         super().__init__(*args, **fields)
@@ -160,7 +160,7 @@ class Summary(Sized):
     ]
 
 
-# The pointers of dr_tensors in their order. A call's arguments have the same order, here and in binding/arguments.h.
+# The pointers of dr_tensors in order. The arguments of a call have the same order, here and in binding/arguments.h.
 POINTERS = (
     "q",
     "k",

@@ -1,4 +1,4 @@
-"""The one way into the library: the extension where it can be used, ctypes where it cannot, and what both leave to
+"""The call into the library: through the extension if possible, else through ctypes, and the parts of both that are in
 Python."""
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ class _Binding(NamedTuple):
 class _Thread(threading.local):
     copies: tuple[str, ...] = ()
     declined: str = ""
-    plan: Plan | None = None  # where there is no extension, which keeps it itself
+    plan: Plan | None = None  # without the extension, which keeps it itself
 
 
 _thread = _Thread()
 _core: Any = None
 _numpy_known = False
 _torch_known = False
-_torch_table = ""  # why torch's tensors cannot be read by the extension; "" if they can
+_torch_table = ""  # why the extension cannot read torch's tensors; "" if it can
 
 
 def _choose() -> _Binding:
@@ -68,7 +68,7 @@ def _meet_numpy() -> None:
 
 
 def _meet_torch() -> None:
-    """Torch's tensors come by its table of C functions; without one, by ctypes."""
+    """Torch's tensors are read through its table of C functions; without a table, through ctypes."""
     global _torch_known, _torch_table
     torch = torch_if_imported()
     _torch_known = True
@@ -82,7 +82,7 @@ def _meet_torch() -> None:
 
 
 def binding() -> tuple[str, str]:
-    """("extension" or "ctypes", why), for torch's tensors too once one was seen."""
+    """("extension" or "ctypes", reason); also for torch's tensors once one was seen."""
     if torch_if_imported() is not None and not _torch_known:
         _meet_torch()
     if _binding.name == "extension" and _torch_table:
@@ -124,7 +124,7 @@ def _slow(settings: Settings, arguments: tuple[Any, ...], result: Any) -> tuple[
 
 
 def _with_copies(settings: Settings, arguments: tuple[Any, ...], names: tuple[str, ...]) -> tuple[Any, Any, Any]:
-    """Rows that do not lie as the library reads them are made contiguous, and counted."""
+    """Makes rows contiguous if the library cannot read their layout, and records their names."""
     changed = list(arguments)
     for name in names:
         index = ARGUMENTS.index(name)
@@ -149,11 +149,11 @@ class LastCall(NamedTuple):
     """What the calling thread's last call ran.
 
     Attributes:
-        plan: its Plan; None if an adapter left the call to somebody else.
-        backend: the plan's backend, such as "cpu" or "cuda-sm90"; "" then.
-        copies: names of arguments that were copied first, since they did not lie as the library reads them.
+        plan: its Plan; None if an adapter passed the call on.
+        backend: the plan's backend, such as "cpu" or "cuda-sm90"; "" if the call was passed on.
+        copies: names of arguments that were copied first, because the library cannot read their layout.
         binding: how tensors reached the library, "extension" or "ctypes".
-        declined: why an adapter left the call to somebody else, or "".
+        declined: why an adapter passed the call on, or "".
     """
 
     plan: Plan | None
@@ -164,12 +164,12 @@ class LastCall(NamedTuple):
 
 
 def note_declined(reason: str) -> None:
-    """For adapters: why a call was left to somebody else."""
+    """For adapters: records why a call was passed on."""
     _thread.declined = reason
 
 
 def last_call() -> LastCall | None:
-    """What the calling thread called last, or None if it has called nothing yet."""
+    """The last call of the calling thread, or None if it has made none."""
     if _thread.declined:
         return LastCall(None, "", (), binding()[0], _thread.declined)
     plan = _last_plan()

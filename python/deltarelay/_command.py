@@ -1,4 +1,4 @@
-"""The command `deltarelay`: a program that lies in this package."""
+"""The command `deltarelay`, a program inside this package."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 
 def command_path() -> str:
-    """The program: DELTARELAY_COMMAND, else that of deltarelay-cuda (only that one can use a GPU), else our own."""
+    """The program: DELTARELAY_COMMAND, else that of deltarelay-cuda (the only one with GPU backends), else our own."""
     named = os.environ.get("DELTARELAY_COMMAND")
     if named:
         if not os.access(named, os.X_OK):
@@ -18,7 +18,7 @@ def command_path() -> str:
         import deltarelay_cuda
 
         return deltarelay_cuda.command_path()
-    # Compiled files lie together; of an editable installation they are not where the modules are.
+    # Compiled files are in one folder; in an editable installation that is not the folder of the modules.
     folders = [os.path.dirname(os.path.abspath(__file__))]
     core = importlib.util.find_spec("deltarelay._core")
     if core is not None and core.origin:
@@ -31,7 +31,7 @@ def command_path() -> str:
 
 
 def main() -> None:
-    """Become the program, with the arguments of this process; does not return."""
+    """Replaces this process by the program, with the same arguments. Does not return."""
     try:
         os.execv(command_path(), ["deltarelay", *sys.argv[1:]])
     except OSError as error:

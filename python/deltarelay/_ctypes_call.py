@@ -1,5 +1,5 @@
-"""The call without the extension: for torch before 2.10, free-threaded Python, and comparison. Same plans, same
-results."""
+"""The call without the extension: for torch before 2.10, free-threaded Python, and comparison. Plans and results are
+the same."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WORKSPACE_ALIGNMENT = 256
 
 
 def _is_plain(value: Any) -> bool:
-    """What may be read without asking: see binding/arguments.c."""
+    """Which tensors may be read directly: see binding/arguments.c."""
     torch = torch_if_imported()
     if torch is not None and type(value) in (torch.Tensor, torch.nn.Parameter):
         on_memory = value.layout is torch.strided and value.device.type in ("cpu", "cuda")
@@ -86,7 +86,7 @@ def call(settings: Settings, *arguments: Any) -> Any:
         return NotImplemented
     try:
         key = _key(settings, arguments)
-    except RuntimeError:  # of plain type, yet without memory: inside one of torch.func's transforms
+    except RuntimeError:  # of plain type but without memory: inside a transform of torch.func
         return NotImplemented
     entry = PLANS.get(key)
     if entry is None:

@@ -1,4 +1,4 @@
-"""Tensors that are more than memory: recognised, then handled or refused by name."""
+"""Tensors that are more than plain memory: recognised, then handled or refused by name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _class_name(value: object) -> str:
 
 
 def _check_torch(name: str, value: Any) -> None:
-    """Raises where a tensor can be handled by nobody."""
+    """Raises if nobody can handle a tensor."""
     torch = torch_if_imported()
     kind = type(value).__name__
     if kind == "DTensor":
@@ -47,14 +47,14 @@ def _transform_of(value: Any) -> str:
 
 
 def _needs_op(value: Any) -> bool:
-    """Tensors without memory of their own (fake, meta, functional, batched) and subclasses go by the registered ops."""
+    """Tensors without their own memory (fake, meta, functional, batched) and subclasses use the registered ops."""
     torch = torch_if_imported()
     plain = type(value) in (torch.Tensor, torch.nn.Parameter)
     return not plain or value.device.type == "meta" or torch._is_functional_tensor(value)
 
 
 def refuse_gradients(named: dict[str, Any]) -> None:
-    """Parameters under torch.no_grad() are read; nothing is asked of a model whose tensors do not require grad."""
+    """Parameters are read under torch.no_grad(). Tensors that do not require grad need no such context."""
     if not torch_if_imported().is_grad_enabled():
         return
     for name, value in named.items():
@@ -66,7 +66,7 @@ def refuse_gradients(named: dict[str, Any]) -> None:
 
 
 def handle(settings: Settings, arguments: tuple[Any, ...]) -> tuple[Any, Any, Any]:
-    """What neither way to call could read. Makes it readable and calls again, or says why not."""
+    """Tensors that neither way to call can read: makes them readable and calls again, or raises the reason."""
     named = {name: value for name, value in zip(ARGUMENTS, arguments) if value is not None}
     as_torch = is_torch(named["q"])
     for name, value in named.items():
@@ -90,7 +90,7 @@ def handle(settings: Settings, arguments: tuple[Any, ...]) -> tuple[Any, Any, An
 
 
 def _again(settings: Settings, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, Any, Any]:
-    """Parameters are read as tensors; negations that torch has put off are done; lists are made contiguous."""
+    """Reads parameters as tensors, resolves pending negations, and makes lists contiguous."""
     from ._call import call
 
     changed = list(arguments)
@@ -115,8 +115,7 @@ def _again(settings: Settings, arguments: tuple[Any, ...], named: dict[str, Any]
 
 
 def _numpy(settings: Settings, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, Any, Any]:
-    """Arrays of types that the buffer protocol has no letter for (bfloat16 of ml_dtypes), subclasses, lists with
-    strides."""
+    """Arrays without a letter in the buffer protocol (bfloat16 of ml_dtypes), subclasses, and lists with strides."""
     import numpy
 
     from . import _ctypes_call

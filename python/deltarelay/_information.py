@@ -12,7 +12,7 @@ from ._views import torch_if_imported
 
 
 def info() -> dict[str, Any]:
-    """Versions, the library that is loaded and where it came from, how tensors reach it, backends and devices."""
+    """Versions, the loaded library and its origin, how tensors reach it, backends and devices."""
     library = _library.library()
     origin, path = _library.origin()
     name, why = _call.binding()
@@ -33,7 +33,7 @@ def info() -> dict[str, Any]:
 
 
 def _devices(library: ctypes.CDLL) -> list[str]:
-    """This machine's own, by name and model."""
+    """The devices of this machine, by name and model."""
     found = []
     for index in range(library.dr_device_count()):
         device = _abi.Device()

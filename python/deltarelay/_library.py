@@ -14,7 +14,7 @@ _FILE = "libdeltarelay.so.0.2"
 
 
 def _candidates() -> list[tuple[str, Path]]:
-    """(where it comes from, path), the first that exists is loaded."""
+    """(origin, path) of candidates; the first that exists is loaded."""
     found = []
     if os.environ.get("DELTARELAY_LIBRARY"):
         return [("DELTARELAY_LIBRARY", Path(os.environ["DELTARELAY_LIBRARY"]))]
@@ -52,7 +52,7 @@ def library() -> ctypes.CDLL:
 
 
 def origin() -> tuple[str, Path]:
-    """Where the library came from and its path."""
+    """Origin and path of the library."""
     return _loaded()[1:]
 
 
@@ -72,5 +72,5 @@ def find_device(name: str) -> _abi.Device:
 
 
 def address(name: str) -> int:
-    """Of a function, for the extension."""
+    """Address of a function, for the extension."""
     return ctypes.cast(getattr(library(), name), ctypes.c_void_p).value or 0

@@ -1,4 +1,4 @@
-"""Plans: made once, found again by value, read by people."""
+"""Plans: made once, found again by key, printable."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ ARGUMENTS = (*_abi.POINTERS, "host_offsets")
 
 
 class Plan:
-    """How a call will be done: which backend, how sequences are cut, what it costs by the model.
+    """How a call will be computed: backend, cuts of sequences, predicted cost.
 
-    Made by `deltarelay.plan`; `deltarelay.last_call()` has that of the last call. Immutable. Notebooks show it as a
+    Made by `deltarelay.plan`; `deltarelay.last_call()` has the plan of the last call. Immutable. Notebooks show it as a
     picture of its schedule.
 
     Attributes:
         workspace_bytes: scratch that a call takes from the framework's allocator.
-        device: where the call's tensors are ("cpu", "cuda:0"), or the model of a device that is not here.
+        device: device of the call's tensors ("cpu", "cuda:0"), or the model of a device that is not here.
     """
 
     def __init__(self, request: _problem.Request) -> None:
@@ -46,7 +46,7 @@ class Plan:
 
     @property
     def handle(self) -> int:
-        """The dr_plan*, for callers of the C interface. It lives as long as this object."""
+        """The dr_plan*, for callers of the C API. It lives as long as this object."""
         return self._handle.value or 0
 
     def describe(self, form: str = "text") -> str:
@@ -66,7 +66,7 @@ class Plan:
         return text.value.decode()
 
     def to_dict(self) -> dict[str, Any]:
-        """What describe("json") says, as a dict."""
+        """describe("json") as a dict."""
         return json.loads(self.describe("json"))
 
     @property
@@ -80,12 +80,12 @@ class Plan:
 
     @property
     def backend(self) -> str:
-        """Its name."""
+        """Name of the backend."""
         return self.summary["backend"]
 
     @property
     def signature(self) -> str:
-        """What fixes the bits of the results, in one line: describe("signature")."""
+        """One line with everything that fixes the bits of the results: describe("signature")."""
         return self.describe("signature")
 
     def __repr__(self) -> str:
@@ -99,7 +99,7 @@ class Plan:
 
 
 class Entry:
-    """What is kept of a plan where there is no extension: the same facts as _core.Entry has."""
+    """What is cached of a plan without the extension: the same facts as _core.Entry."""
 
     def __init__(
         self,
@@ -121,20 +121,20 @@ class Entry:
 
 
 class Copies(NamedTuple):
-    """Stands in the cache for calls that have to copy arguments first."""
+    """Marks calls in the cache that must copy arguments first."""
 
     names: tuple[str, ...]
 
 
 # Key (see binding/key.c and _ctypes_call.py): an entry, or Copies.
 PLANS: dict[bytes, Any] = {}
-# Engines that see new lengths in every step fill it. A plan that is not here costs a call 174 us (a loaded Xeon).
+# Engines with new lengths in every step fill the cache. A plan that is not cached costs a call 174 us (a loaded Xeon).
 MOST_PLANS = 512
 _lock = threading.Lock()
 
 
 def _make_room() -> None:
-    """Drops the oldest plan that was not used since it was last looked at."""
+    """Drops the oldest plan that was not used since the last sweep."""
     while len(PLANS) >= MOST_PLANS:
         key = next(iter(PLANS))
         value = PLANS.pop(key)

@@ -1,7 +1,7 @@
-"""From settings and tensors to the contract's dr_problem and dr_options.
+"""From settings and tensors to dr_problem and dr_options.
 
-Here, once for all ways to call, is decided what shapes mean, what has to be copied and what is allocated, and every
-message about an argument is written. It runs when a plan is made, not in every call.
+This module decides, for all ways to call, what shapes mean, what must be copied and what is allocated. It writes every
+message about an argument. It runs when a plan is made, not in every call.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ class Output(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A call as the library is asked for it."""
+    """A call in the terms of the library."""
 
     problem: _abi.Problem
     options: _abi.Options
     device: str
-    pointers: tuple[str, ...]  # arguments whose memory the call takes
+    pointers: tuple[str, ...]  # arguments whose memory the call uses
     outputs: tuple[Output, ...]
-    copies: tuple[str, ...]  # arguments that have to be made contiguous first; the rest is then empty
-    lengths: ctypes.Array | None  # that problem.seq_offsets points to
-    late: bool = False  # lengths come with the call
+    copies: tuple[str, ...]  # arguments that must be made contiguous first; the other fields are then empty
+    lengths: ctypes.Array | None  # memory of problem.seq_offsets
+    late: bool = False  # lengths come with each call
 
 
 class Sizes(NamedTuple):
     batched: bool  # [B, T, ...] of equal sequences
-    leading: tuple[int, ...]  # axes of o ahead of its heads
+    leading: tuple[int, ...]  # axes of o before its heads
     num_seqs: int
-    tokens: int  # of all sequences, or of the bound
+    tokens: int  # of all sequences, or an upper bound
     seq_len: int  # batched
     heads_qk: int
     heads_v: int
@@ -53,10 +53,9 @@ class Sizes(NamedTuple):
 
 
 def bucket_end(tokens: int) -> int:
-    """The most tokens that a plan of late lengths serves. Eight buckets for every doubling, none shorter than 64
-    tokens: a plan
-    costs tens of microseconds, an eighth more tokens in its bound next to nothing. binding/key.c has the same
-    function."""
+    """The largest token count that a plan of late lengths serves. Eight buckets per doubling, none shorter than 64
+    tokens: a plan costs tens of microseconds, and an eighth more tokens in its bound cost almost nothing.
+    binding/key.c has the same function."""
     step = 64
     while 16 * step <= tokens:
         step *= 2
@@ -106,7 +105,7 @@ def _has_two_indices(view: View) -> bool:
 
 
 def _rows_fit(view: View, features: int) -> bool:
-    """Whether the library can read it as it lies. `features` of the last axes are contiguous."""
+    """Can the library read this layout? `features` of the last axes are contiguous."""
     if _has_two_indices(view) or any(stride < 0 for stride in view.strides):
         return False
     inner = contiguous(view.shape[len(view.shape) - features :])
@@ -116,7 +115,7 @@ def _rows_fit(view: View, features: int) -> bool:
 
 
 def _layout(view: View, sizes: Sizes, has_features: bool) -> _abi.Layout:
-    strides = [max(0, stride) for stride in view.strides]  # of an axis with one index a stride is anything
+    strides = [max(0, stride) for stride in view.strides]  # the stride of an axis with one index is arbitrary
     if has_features:
         strides.pop()
     layout = _abi.Layout(token=strides[-2], head=strides[-1], alignment_bytes=view.alignment)
@@ -153,7 +152,7 @@ def _state(
 
 
 def _num_checkpoints(settings: Settings, sizes: Sizes, lengths: list[int] | None) -> int:
-    """Rows of all sequences, or a bound where lengths are known on the device alone."""
+    """Rows of all sequences, or a bound if only the device knows the lengths."""
     every = CHUNK if settings.checkpoints == "chunks" else int(settings.checkpoints or 0)
     rounded = 0 if settings.checkpoints != "chunks" else every - 1
     if lengths is None and sizes.batched:
@@ -228,7 +227,7 @@ def _check_rows(settings: Settings, views: dict[str, View], sizes: Sizes) -> Non
 
 
 def _copies(views: dict[str, View], rule: str) -> tuple[str, ...]:
-    """Arguments that do not lie as the contract wants. What is written is never copied."""
+    """Arguments whose layout the library cannot read. Outputs are never copied."""
     copies = []
     for name, view in views.items():
         features = {"q": 1, "k": 1, "v": 1, "o": 1, "g": 1 if rule == "kda" else 0, "beta": 0}.get(name)
@@ -246,7 +245,7 @@ def _copies(views: dict[str, View], rule: str) -> tuple[str, ...]:
 
 
 def build(settings: Settings, views: dict[str, View], host_offsets: list[int] | None) -> Request:
-    """`views` of what is given; `host_offsets` are the lengths where they are known here, as offsets."""
+    """`views` of the given arguments; `host_offsets` are the lengths as offsets if they are known on the host."""
     late = host_offsets is None and "seq_offsets" in views
     if settings.late_lengths and not late:
         raise Invalid("late_lengths: expected seq_offsets and no host_offsets beside it")
@@ -278,7 +277,7 @@ def build(settings: Settings, views: dict[str, View], host_offsets: list[int] | 
         problem.num_tokens = bucket_end(sizes.tokens) if settings.buckets else sizes.tokens
     elif sizes.batched:
         problem.seq_len = sizes.seq_len
-    else:  # batched sequences without tokens, which the contract has as packed ones
+    else:  # batched sequences without tokens are packed sequences for the library
         array = (ctypes.c_int64 * (sizes.num_seqs + 1))()
         problem.seq_offsets, problem.seq_offsets_dtype = ctypes.addressof(array), _abi.DTYPES["int64"]
         lengths = [0] * sizes.num_seqs
@@ -312,7 +311,7 @@ def build(settings: Settings, views: dict[str, View], host_offsets: list[int] | 
 def _set_states(
     problem: _abi.Problem, settings: Settings, views: dict[str, View], sizes: Sizes, lengths: list[int] | None
 ) -> list[Output]:
-    """Pools, their indices and masks. Returns what is allocated."""
+    """Pools, their indices and masks. Returns what must be allocated."""
     outputs = []
     n, matrix = sizes.num_seqs, (sizes.dv, sizes.dk) if settings.state_layout == "value_major" else (sizes.dk, sizes.dv)
 

@@ -12,7 +12,7 @@ from . import _abi
 from .errors import Invalid
 
 _count = itertools.count()
-_LATE_LENGTHS, _BUCKETS = 1, 2  # as binding/key.h has them
+_LATE_LENGTHS, _BUCKETS = 1, 2  # as in binding/key.h
 
 
 def _one_of(name: str, value: Any, choices: Any) -> None:
@@ -27,7 +27,7 @@ def _number(name: str, value: float | None, rule: str, holds: Any) -> None:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Settings:
-    """What is asked and how, checked as far as it can be without tensors. The names are those of
+    """Problem and options of a call, checked as far as possible without tensors. The names are those of
     `deltarelay.forward`."""
 
     rule: str
@@ -38,8 +38,8 @@ class Settings:
     gate_floor: float | None = None
     beta: str = "value"
     state_layout: str = "value_major"
-    final: bool = False  # final states are wanted
-    final_dtype: str = "fp32"  # of those that are allocated
+    final: bool = False  # return final states
+    final_dtype: str = "fp32"  # of allocated final states
     null_index: int | None = None
     checkpoints: int | str | None = None
     o_dtype: str | None = None
@@ -55,8 +55,8 @@ class Settings:
     carry_log_decay: float | None = None
     math: str = "default"
     late_lengths: bool = False
-    checkpoint_dtype: str | None = None  # of those that are allocated; None: final_dtype, "q": as q
-    # What plans are found by. A number of its own and no list of the fields: equal settings are one object (see
+    checkpoint_dtype: str | None = None  # of allocated checkpoints; None: final_dtype, "q": as q
+    # Part of the key of plans. A counter instead of a list of the fields, because equal settings are one object (see
     # `settings`). The last byte is for binding/key.c.
     key: bytes = dataclasses.field(init=False, repr=False, compare=False)
 
@@ -88,8 +88,7 @@ class Settings:
 
     @property
     def buckets(self) -> bool:
-        """Whether a plan of late lengths may be made for more tokens than there are. Checkpoints are allocated by that
-        number."""
+        """May a plan of late lengths have a bound above the token count? Checkpoints are allocated by that bound."""
         return self.checkpoints is None
 
     def cuts(self) -> tuple[int, int]:
@@ -109,8 +108,8 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
-# The same fields, unchecked: while torch.compile traces, which can follow neither the cache below nor what checks them.
-# The operators of torch_ops make settings of them.
+# The same fields, unchecked: torch.compile can trace neither the cache below nor the checks. The operators of torch_ops
+# make settings of them.
 _FIELDS = [field for field in dataclasses.fields(Settings) if field.init]
 _DEFAULTS = [field.default for field in _FIELDS[1:]]
 Values = collections.namedtuple("Values", [field.name for field in _FIELDS], defaults=_DEFAULTS)  # type: ignore[misc]

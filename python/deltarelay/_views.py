@@ -1,4 +1,4 @@
-"""Tensors as facts: shape, strides, type, device and alignment, whichever framework they belong to."""
+"""Facts of tensors: shape, strides, type, device and alignment, for every framework."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ _OF_NAME = {numpy_name: ours for ours, (_, _, numpy_name) in DTYPES.items()}
 
 
 class View(NamedTuple):
-    """What a plan may know of a tensor."""
+    """What a plan needs to know of a tensor."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]  # elements
-    dtype: str  # "fp32", ...; another framework name where we have none
+    dtype: str  # "fp32", ...; the framework's name if we have none
     device: str  # "cpu", "cuda:0", or a model such as "h200" of a TensorSpec
     alignment: int = 16
 
 
 class TensorSpec:
-    """A tensor that is not there: for plans of shapes alone, also for devices that are not here.
+    """Describes a tensor that does not exist: for plans from shapes alone, also for devices that are not here.
 
     Args:
-        shape: its lengths.
+        shape: its extents.
         dtype: "fp32", "bf16", "fp16", "int32", "int64", "uint8" or "bool".
         device: "cpu", "cuda:0", or a model that the library knows, such as "h200".
         strides: in elements; contiguous if None.

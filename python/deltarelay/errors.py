@@ -1,22 +1,22 @@
-"""What a call can fail with. Messages name the argument, what was expected and what was found."""
+"""Exceptions of a call. Messages name the argument, what was expected and what was found."""
 
 from __future__ import annotations
 
 
 class Error(Exception):
-    """Anything that DeltaRelay reports."""
+    """Base class of all errors of DeltaRelay."""
 
 
 class Invalid(Error, ValueError):
-    """The arguments contradict each other or the contract: no backend could serve them."""
+    """The arguments contradict each other or a rule of the API: no backend can serve them."""
 
 
 class WrongType(Error, TypeError):
-    """An argument is an object of a kind that is not taken."""
+    """An argument is an object of an unsupported kind."""
 
 
 class Unsupported(Error, NotImplementedError):
-    """The call is valid, but the backend that was asked for, or every one, declines it."""
+    """The call is valid, but the requested backend, or every backend, declines it."""
 
 
 class DeviceError(Error, RuntimeError):
@@ -27,5 +27,5 @@ _OF_STATUS = {1: Invalid, 2: Unsupported, 3: MemoryError, 4: DeviceError, 5: Dev
 
 
 def fail(status: int, message: str) -> None:
-    """Raises what a dr_status stands for."""
+    """Raises the exception of a dr_status."""
     raise _OF_STATUS.get(status, DeviceError)(message or f"status {status}")

@@ -13,8 +13,8 @@ from .errors import Invalid
 
 
 class Outputs(NamedTuple):
-    """Results of a forward: o, shaped as v; final, the states behind the last token of each sequence; checkpoint,
-    states inside sequences. What was not asked for is None."""
+    """Results of a forward: o, shaped as v; final, the states after the last token of each sequence; checkpoint,
+    states inside sequences. Results that were not requested are None."""
 
     o: Any
     final: Any = None
@@ -95,61 +95,61 @@ def forward(
         a_log: HV elements in any shape, fp32, bf16 or fp16. Required with gate="softplus"; with gate="bounded" None
             means a factor of 1.
         dt_bias: HV * DK (kda) or HV (gdn) elements, with gate="softplus" and "bounded"; None means no bias.
-        lower_bound: a number below 0, with gate="bounded" and no other.
+        lower_bound: a number below 0; only with gate="bounded".
         gate_floor: a promise that log and linear gates are never below this log-decay (a number below 0); lower ones
             are raised to it. On cuda-sm90 a floor of -5 lets KDA run its fused kernel.
         beta_form: "value", "logit" (sigmoid of it counts) or "twice_logit" (2 * sigmoid).
         seq_offsets: [N + 1] of int32 or int64, where sequences of different lengths are packed into T (B is 1):
             sequence n has the rows from seq_offsets[n] to seq_offsets[n + 1]. On CUDA they stay on the device.
-        host_offsets: the same in host memory, where it is known there. The plan then fits the lengths, and seq_offsets
-            is not read.
-        initial: states to start from, one a sequence, [N, HV, DV, DK]; or a pool of them, with `initial_index`. Zero if
-            None.
+        host_offsets: the same in host memory, if known there. The plan then fits the lengths, and seq_offsets is not
+            read.
+        initial: states to start from, one per sequence, [N, HV, DV, DK]; or a pool of them, with `initial_index`. Zero
+            if None.
         initial_index: [N] of int32 or int64, the slot of the pool that each sequence reads. A negative one, or
             `null_index`, reads zero.
-        has_initial: [N] of bool or uint8. Where it is False the sequence starts from zero, whatever `initial` has.
+        has_initial: [N] of bool or uint8. Where it is False, the sequence starts from zero and `initial` is not read.
         final: True for new final states of `final_dtype`, or the tensor or pool to write them to, which may be
             `initial` itself.
         final_index: [N] of int32 or int64, the slot of the pool that each sequence writes. A negative one, or
             `null_index`, writes nothing.
-        final_dtype: "fp32", "bf16" or "fp16", of final states and checkpoints that are allocated here.
+        final_dtype: "fp32", "bf16" or "fp16"; type of final states and checkpoints that are allocated here.
         state_layout: "value_major" ([..., DV, DK], as serving engines keep it) or "key_major" ([..., DK, DV], FLA's
             default), of initial, final and checkpoint. It is never guessed: with DK = DV both look alike.
-        null_index: a slot number that stands for no slot, beside the negative ones (vLLM's block 0).
-        checkpoints: which states inside sequences are kept: those after every so many tokens (a multiple of 16),
+        null_index: a slot number that means no slot, in addition to negative ones (vLLM's block 0).
+        checkpoints: which states inside sequences are kept: an integer n, a multiple of 16 (after every n tokens),
             "chunks" (at the start of each 64 tokens, FLA's h), "list" (after checkpoint_positions), or None.
-        checkpoint: where they go; [rows, HV, DV, DK], or a pool with `checkpoint_index`. Allocated if None, as many
-            rows as the lengths give, or as they could give where only the device knows them.
+        checkpoint: where they go; [rows, HV, DV, DK], or a pool with `checkpoint_index`. Allocated if None, with as
+            many rows as the lengths give, or could give if only the device knows them.
         checkpoint_index: the slot of each row in the pool. A negative one writes nothing.
         checkpoint_offsets: [N + 1] of int32, with checkpoints="list": rows of sequence n are
             checkpoint_offsets[n] to checkpoint_offsets[n + 1].
-        checkpoint_positions: one int32 a row, with checkpoints="list": tokens of the sequence ahead of the state;
+        checkpoint_positions: one int32 per row, with checkpoints="list": tokens of the sequence before the state;
             increasing, multiples of 16, within the sequence.
         o: where outputs go, [.., T, HV, DV]; allocated if None.
         o_dtype: "fp32", "bf16" or "fp16" of an allocated o; q's if None.
-        report: one int32 on the device that is set to DR_REPORT_* bits of the C header; 0 if all was well.
+        report: one int32 on the device that receives DR_REPORT_* bits of the C header; 0 if all was well.
         segments: "auto", "off", a count for each sequence, or "len:<tokens>".
-        backend: its name, such as "cpu" or "cuda-sm90"; the first that accepts if None.
-        variant: of a backend that has several ("fused", "prepared"); the fastest by the cost model if None.
-        isa: instruction set of the cpu backend, of those `info()` lists; the best one here if None.
-        policy: how another system would cut ("fla", ...), to compare plans; ours if None.
+        backend: its name, such as "cpu" or "cuda-sm90"; if None, the first that accepts.
+        variant: for a backend with several ("fused", "prepared"); if None, the fastest by the cost model.
+        isa: instruction set of the cpu backend, from the list of `info()`; if None, the best of this machine.
+        policy: another system's rule for cuts ("fla", ...), to compare plans; ours if None.
         threads: of the cpu backend; 0 means one for each CPU that the process may use.
         invariant: the bits of a sequence's results do not depend on the rest of the batch.
         carry: "exact", or "truncated": transitions of segments that have decayed below carry_log_decay may be taken as
             0 (needs l2norm and a sigmoid form of beta).
         carry_log_decay: natural logarithm, -80 to below 0, with carry="truncated"; -16 if None.
         math: "default", or "tf32" for faster and less exact products of fp32 data on cuda-sm80.
-        late_lengths: take lengths from seq_offsets during the call, on the CPU too, as a call on CUDA tensors
-            always does. Calls of about as many tokens then share a plan.
+        late_lengths: read lengths from seq_offsets during the call, on the CPU too, as a call on CUDA tensors always
+            does. Calls with similar token counts then share a plan.
 
     Returns:
-        Outputs(o, final, checkpoint), None for what was not asked for. A tensor that was given to be written is
+        Outputs(o, final, checkpoint), with None for what was not requested. A tensor that was passed to be written is
         returned itself.
 
     Raises:
-        Invalid: the arguments contradict each other or the contract. Names the argument, what was expected and found.
-        WrongType: an argument is of a type that is not taken.
-        Unsupported: no backend, or not the one that was asked for, takes the call; or a tensor requires grad.
+        Invalid: the arguments contradict each other or a rule. Names the argument, what was expected and found.
+        WrongType: an argument has an unsupported type.
+        Unsupported: the requested backend, or every backend, declines the call; or a tensor requires grad.
     """
     values = (
         rule,
@@ -253,7 +253,7 @@ def plan(rule: str, q: Any, k: Any, v: Any, g: Any, beta: Any, **options: Any) -
 
 
 def explain(rule: str, q: Any, k: Any, v: Any, g: Any, beta: Any, **options: Any) -> dict[str, str]:
-    """Which backends take a call, and why the others do not.
+    """Which backends accept a call, and why the others decline.
 
     Args:
         rule: as in `forward`, and so are the other arguments.

@@ -1,4 +1,4 @@
-"""Adapters for serving engines. Each is an entry point that does nothing unless it is switched on:
+"""Adapters for serving engines. Each is an entry point that does nothing unless it is enabled:
 
     DELTARELAY_VLLM=1      deltarelay.engines.vllm.register
     DELTARELAY_SGLANG=1    deltarelay.engines.sglang.register

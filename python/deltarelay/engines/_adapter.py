@@ -1,4 +1,4 @@
-"""What the adapters share: the switch, recorded signatures, and the way back to the engine's own path."""
+"""Shared by the adapters: the switch, recorded signatures, and the way back to the engine's own path."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OFF = ("", "0", "false", "off", "no")
 
 
 class Drift(Exception):
-    """The engine is not the one that was recorded."""
+    """The engine differs from the recorded version."""
 
 
 def is_on(variable: str) -> bool:
@@ -25,7 +25,7 @@ def is_on(variable: str) -> bool:
 
 
 def say_once(message: str, level: int = logging.WARNING) -> None:
-    """A line of the log that does not come again, however often a layer is called."""
+    """Logs a line once, however often a layer is called."""
     if message not in _said:
         _said.add(message)
         log.log(level, "%s", message)
@@ -34,7 +34,7 @@ def say_once(message: str, level: int = logging.WARNING) -> None:
 def check_signature(function: Callable[..., Any], recorded: tuple[str, ...], where: str) -> None:
     """Parameters are the recorded ones, in their order; "name=" has a default.
 
-    New ones are let pass if a call can leave them out or say None or False; adapters look at what they are given.
+    New parameters are accepted if a call can omit them or pass None or False; adapters check the values they get.
     """
     found = inspect.signature(function).parameters
     wanted = {name.rstrip("="): name.endswith("=") for name in recorded}
@@ -60,8 +60,7 @@ def is_nothing(value: Any) -> bool:
 
 
 def check_unknown(where: str, keywords: dict[str, Any]) -> None:
-    """Engines add keywords with every release. None and False ask for nothing; what asks for something is refused by
-    name."""
+    """Engines add keywords with every release. None and False request nothing; any other value is refused by name."""
     for name, value in keywords.items():
         if not is_nothing(value):
             raise Unsupported(f"{name}: expected None or False in a call of {where}, found {type(value).__name__}")
@@ -71,7 +70,7 @@ def check_unknown(where: str, keywords: dict[str, Any]) -> None:
 
 
 def run_or_leave(where: str, ours: Callable[[], Any], theirs: Callable[[], Any]) -> Any:
-    """Our call; where it declines, which it does before it writes anything, the engine's own, and a line in the log."""
+    """Our call. If it declines, before it has written anything, the engine's own call and a line in the log."""
     try:
         result = ours()
     except (Invalid, Unsupported, WrongType) as error:
@@ -83,13 +82,13 @@ def run_or_leave(where: str, ours: Callable[[], Any], theirs: Callable[[], Any])
 
 
 def options() -> dict[str, Any]:
-    """What the environment asks of every call."""
+    """Options that the environment sets for every call."""
     wanted = is_on("DELTARELAY_INVARIANT") or is_on("VLLM_BATCH_INVARIANT")
     return {"invariant": True} if wanted else {}
 
 
 def dtype_of(state: Any) -> str:
-    """New states have the type of those that the engine handed over."""
+    """New states have the type of the engine's states."""
     import torch
 
     names = {torch.bfloat16: "bf16", torch.float16: "fp16"}

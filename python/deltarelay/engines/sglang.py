@@ -1,7 +1,7 @@
 """SGLang: prefill ("extend") of GDN and KDA layers, on DELTARELAY_SGLANG=1. Recorded from SGLang 0.5.23.
 
-Hooks behind the constructors of its two dispatchers put our kernel in the place of the chosen one. States are read from
-and written to SGLang's pool where it lies. Decode and verify steps are not touched.
+Hooks after the constructors of its two dispatchers replace the chosen kernel by ours. States are read from and written
+to SGLang's pool directly. Decode and verify steps are not changed.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ KDA_PARAMETERS = (
 
 
 def _pool(ssm_states: Any, cache_indices: Any, in_place: bool) -> dict[str, Any]:
-    """Rows that only fill a batch carry -1 or slot 0, which is nobody's: they read zero and write nothing.
+    """Rows that only pad a batch have -1 or slot 0, which belongs to nobody: they read zero and write nothing.
 
-    Where SGLang has gathered the states first, there are as many as sequences, and slot 0 is somebody's.
+    If SGLang has gathered the states first, there are as many as sequences, and slot 0 is a real state.
     """
     is_gathered = ssm_states.shape[0] == cache_indices.shape[0]
     given = {
@@ -52,7 +52,7 @@ def _pool(ssm_states: Any, cache_indices: Any, in_place: bool) -> dict[str, Any]
 
 
 def _tracked(track_state: Any, track_chunk_idx: Any, ssm_states: Any, cache_indices: Any) -> dict[str, Any]:
-    """The state at a boundary inside a sequence, for the prefix cache; -1 wants none. Boundary 0 is the state before
+    """The state at a boundary inside a sequence, for the prefix cache; -1 means none. Boundary 0 is the state before
     the call."""
     import torch
 
@@ -94,9 +94,8 @@ def gdn_extend(
     extend_prefix_lens: Any = None,
     **unknown: Any,
 ) -> tuple[Any, None, None]:
-    """(o, None, None): states are in the pool, and what the prefix cache wants in track_state. Gates are logarithms,
-    beta is
-    past its sigmoid, q and k are normalised here."""
+    """(o, None, None): states are in the pool, and states for the prefix cache in track_state. Gates are logarithms,
+    beta is already a sigmoid, q and k are normalised here."""
     check_unknown("GDN extend", unknown)
     _refuse_plans(state_checkpoint_cu_starts, num_state_checkpoints, state_checkpoint_every_n_tokens)
     result = forward(
@@ -185,7 +184,7 @@ def kda_extend(
 
 
 def _track_from_h(h: Any, query_start_loc: Any, track_state: Any, track_chunk_idx: Any) -> None:
-    """What the prefix cache wants, out of the states of all chunks, for a kernel that does not know of track_state."""
+    """States for the prefix cache from the states of all chunks, for a kernel without track_state."""
     import torch
 
     chunks = (query_start_loc.diff() + CHUNK - 1) // CHUNK
@@ -195,8 +194,8 @@ def _track_from_h(h: Any, query_start_loc: Any, track_state: Any, track_chunk_id
 
 
 def _kernel_class(base: Any, name: str, ours: Any) -> Any:
-    """SGLang's own Triton kernel, with our extend: what SGLang does for that kind, prefill graphs among it, goes on,
-    and it is what a call that we decline is left to."""
+    """SGLang's own Triton kernel with our extend. Everything that SGLang does for that kernel, prefill graphs included,
+    still works, and a call that we decline runs on it."""
     knows_tracking = base.supports_track_state_snapshot
 
     class DeltaRelayKernel(base):
@@ -228,8 +227,8 @@ outcome: dict[str, str] = {}  # of the hooks that have run, for people
 
 
 def take_over(dispatcher: Any, name: str) -> None:
-    """Puts our kernel into a dispatcher. Where SGLang is not as recorded, a warning says so and its own kernel
-    stays."""
+    """Puts our kernel into a dispatcher. If SGLang differs from the recorded version, a warning says so and its own
+    kernel stays."""
     attribute, parameters, ours = _KINDS[name]
     try:
         triton, previous = getattr(dispatcher, attribute, None), getattr(dispatcher, "extend_kernel", None)

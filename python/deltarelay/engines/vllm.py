@@ -1,8 +1,8 @@
 """vLLM: prefill of GDN and KDA layers, on DELTARELAY_VLLM=1. Recorded from vLLM 0.33.0.
 
-GDN comes by `ChunkGatedDeltaRule.register_oot`, vLLM's own way to replace an operator. KDA layers call functions of
-their modules, which are replaced there. Around both, vLLM gathers states, clears those without history and scatters
-them back. Decode steps are not touched.
+GDN uses `ChunkGatedDeltaRule.register_oot`, vLLM's way to replace an operator. KDA layers call functions of their
+modules, which are replaced there. Around both, vLLM gathers states, clears those without history and scatters
+them back. Decode steps are not changed.
 """
 
 from __future__ import annotations
@@ -48,8 +48,7 @@ GDN_PARAMETERS = (
     "core_attn_out=",
     "aiter_prefill_metadata=",
 )
-# What vLLM has chosen for itself where the operator is still the way that prefills take. Others are for other vendors'
-# devices.
+# Backends that vLLM may choose while the operator still serves prefills. Others are for devices of other vendors.
 GDN_BACKENDS = ("triton", "flashinfer", "cutedsl")
 
 
@@ -97,7 +96,7 @@ def gdn_prefill(
 
 
 def _head_of(buffer: Any, v: Any) -> Any:
-    """The first elements of vLLM's output buffer as o, if they can be written as they lie."""
+    """The first elements of vLLM's output buffer as o, if their layout can be written directly."""
     if buffer is None or not buffer.is_contiguous() or buffer.dtype != v.dtype or buffer.numel() < v.numel():
         return None
     return buffer.view(-1)[: v.numel()].view(v.shape)
@@ -250,7 +249,7 @@ def glm_prefill(
     lower_bound: float = -5.0,
     **unknown: Any,
 ) -> tuple[Any, Any]:
-    """GLM-5-Next: beta is past its sigmoid; the bound counts with safe_gate only."""
+    """GLM-5-Next: beta is already a sigmoid; the bound counts only with safe_gate."""
     check_unknown("chunk_kda_with_fused_gate", unknown)
     result = _kda(
         q,
@@ -318,8 +317,7 @@ def flashkda_prefill(
     return out, final_state
 
 
-# module, function, its parameters, ours. A module that took the function by name when it was imported is named, not its
-# source.
+# module, function, its parameters, ours. A module that imported the function by name is listed instead of its source.
 KDA_FUNCTIONS: tuple[tuple[str, str, tuple[str, ...], Callable[..., Any]], ...] = (
     (
         "vllm.models.kimi_k3.nvidia.ops.third_party.kda",

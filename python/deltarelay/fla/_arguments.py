@@ -1,4 +1,4 @@
-"""What both functions share: how FLA's arguments become settings, and errors that speak FLA's names."""
+"""Shared by both functions: how FLA's arguments become settings, and errors with FLA's names."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ..errors import Error, Invalid, Unsupported, WrongType
 
 
 class Chosen(NamedTuple):
-    """What the arguments that are no tensors come to."""
+    """Settings from the arguments that are no tensors."""
 
     settings: Settings | Values
     raw_gate: bool  # A_log and dt_bias are read
 
 
 class _Unset:
-    """The default of arguments that must not be given with any value."""
+    """Default of arguments that must not be passed."""
 
     def __repr__(self) -> str:
         return "unset"
@@ -34,7 +34,7 @@ MOST = 1024
 
 
 def check_flags(**flags: Any) -> None:
-    """FLA takes anything with a truth value. A tensor has one too, at the price of a wait for the device: not here."""
+    """FLA accepts anything with a truth value. A tensor has one too, but reading it waits for the device: refused."""
     for name, value in flags.items():
         if not isinstance(value, (bool, int, type(None))):
             raise WrongType(f"{name}: expected True or False, found {type(value).__name__}")

@@ -1,8 +1,8 @@
 """DeltaRelay as a backend of FLA's dispatch.
 
 FLA asks a backend's verifier whether it takes a call and then calls the method of the function's name. Only the call
-itself knows the answer in full (devices, types, widths, lengths), and it knows before anything is run. So the verifier
-makes the call, and the method hands its result over: one pass, and no rules that could differ from the library's.
+itself knows the full answer (devices, types, widths, lengths), and it knows before anything runs. So the verifier makes
+the call, and the method returns its result: one pass, and no rules that could differ from those of the library.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _thread = _Thread()
 
 
 class _Probe:
-    """Goes through FLA in place of tensors, to see whether a call arrives here."""
+    """Passed through FLA instead of tensors, to see whether a call arrives here."""
 
 
 class _State:
@@ -63,7 +63,7 @@ _TAKEN = (True, None)
 
 
 def verify(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bool, str | None]:
-    """(whether the call was taken, why not). The result waits for `take`."""
+    """(was the call taken?, why not). `take` returns the result."""
     found = state.found[name]
     if len(args) > found.as_recorded:
         kwargs = {**kwargs, **dict(zip(found.names[found.as_recorded :], args[found.as_recorded :]))}
@@ -169,7 +169,7 @@ def _backend_class(base: type) -> type:
 
 
 def _arrives(name: str) -> bool:
-    """Whether FLA's function reaches us, by calling it."""
+    """Does FLA's function reach us? Calls it to find out."""
     probe = _Probe()
     try:
         return _registry.function_of(name)(probe, probe, probe, probe, probe) is probe
@@ -192,7 +192,7 @@ def _register() -> Report:
 
 
 def _add_all(registry: _registry.Registry) -> tuple[str, ...]:
-    """Registers both functions and sees that FLA asks us. All or nothing: what is registered is asked while enabled."""
+    """Registers both functions and checks that FLA asks us. All or nothing: FLA asks us while we are enabled."""
     backend = _backend_class(registry.base)
     registered = []
     state.enabled = True
@@ -231,7 +231,7 @@ def enable() -> Report:
 
 
 def disable() -> Report:
-    """FLA's calls go where they went before. The registration stays and is asked no more."""
+    """FLA's calls go where they went before. The registration stays but is no longer asked."""
     state.enabled = False
     return status()
 

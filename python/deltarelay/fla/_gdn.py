@@ -22,7 +22,7 @@ _known: dict[tuple[Any, ...], Chosen] = {}
 
 
 def _choose(key: tuple[Any, ...], compiling: bool) -> Chosen:
-    """Everything that can be said about a call without its tensors. Done once for each combination of values."""
+    """Everything about a call that does not depend on its tensors. Computed once per combination of values."""
     scale, final, l2norm, raw, sigmoid, twice, v_first, chunk_size = key
     check_flags(
         output_final_state=final,
@@ -77,7 +77,7 @@ def chunk_gated_delta_rule(
         state_v_first: states are [V, K].
         cu_seqlens: [N + 1], int32 or int64: sequences are packed into T, and B is 1. Stays on the device.
         cu_seqlens_cpu: the same on the host; plans can then fit the lengths.
-        chunk_indices: taken and not looked at: they follow from cu_seqlens.
+        chunk_indices: accepted and ignored: they follow from cu_seqlens.
         cp_context: must be None.
         use_gate_in_kernel: the gate is -exp(A_log) * softplus(g + dt_bias).
         A_log, dt_bias: HV elements each, fp32, bf16 or fp16. Read with use_gate_in_kernel; dt_bias may be None.

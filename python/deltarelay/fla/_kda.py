@@ -21,11 +21,11 @@ from ._arguments import (
 )
 
 _known: dict[tuple[Any, ...], Chosen] = {}
-_SAFE = -5.0  # the least lower_bound that FLA takes together with safe_gate
+_SAFE = -5.0  # the smallest lower_bound that FLA accepts together with safe_gate
 
 
 def _choose(key: tuple[Any, ...], compiling: bool) -> Chosen:
-    """Everything that can be said about a call without its tensors. Done once for each combination of values."""
+    """Everything about a call that does not depend on its tensors. Computed once per combination of values."""
     scale, final, l2norm, raw, sigmoid, twice, safe, bound, states, v_first, chunk_size = key
     check_flags(
         output_final_state=final,
@@ -115,16 +115,16 @@ def chunk_kda(
         use_gate_in_kernel: the gate is -exp(A_log) * softplus(g + dt_bias), or with `lower_bound`
             lower_bound * sigmoid(exp(A_log) * (g + dt_bias)), where A_log may be None (then without the factor).
         use_beta_sigmoid_in_kernel, allow_neg_eigval: beta is sigmoid(beta), or 2 * sigmoid(beta) with both.
-        safe_gate: checked as FLA does (lower_bound in [-5, 0)). Changes nothing: gates of any size are right here, and
+        safe_gate: checked as FLA does (lower_bound in [-5, 0)). Has no effect: gates of any size are exact here, and
             FLA does not clamp precomputed ones.
         lower_bound: see use_gate_in_kernel.
-        disable_recompute: taken and without effect: there is no backward yet.
+        disable_recompute: accepted without effect: there is no backward yet.
         return_intermediate_states: also return the states at the start of each 64 tokens.
         state_v_first: states are [V, K].
         cu_seqlens: [N + 1], int32 or int64: sequences are packed into T, and B is 1. Stays on the device.
         cu_seqlens_cpu: the same on the host; plans can then fit the lengths.
         cp_context: must be None.
-        use_graph: lengths may change between replays of a captured graph: `cu_seqlens_cpu` is not looked at.
+        use_graph: lengths may change between replays of a captured graph: `cu_seqlens_cpu` is ignored.
         max_num_seqs: with use_graph, N.
         A_log: HV elements of any shape, fp32, bf16 or fp16. Read with use_gate_in_kernel.
         dt_bias: HV * K elements, likewise; may be None.

@@ -1,4 +1,4 @@
-"""What `enable()` did, in words."""
+"""The report of `enable()`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import dataclasses
 
 
 class Drift(RuntimeError):
-    """FLA is not as it was when this adapter was written. Says what differs."""
+    """FLA differs from the version that this adapter was written for. The message says how."""
 
 
-# What FLA computes without asking any backend, so that nobody's can be reached.
+# What FLA computes without asking any backend.
 UNREACHABLE = (
     "fused_recurrent_*: FLA's layers call it for prompts of at most 64 tokens and for decode when no gradient is "
     "wanted, and FLA asks no backend there",
@@ -21,7 +21,7 @@ UNREACHABLE = (
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """The state of the registration, and how calls fared since the first `enable()`."""
+    """State of the registration, and counts of calls since the first `enable()`."""
 
     enabled: bool
     fla_version: str = ""

@@ -1,4 +1,4 @@
-"""The parameters of FLA's functions as recorded, and what a found function has that they have not."""
+"""The recorded parameters of FLA's functions, and how an installed function differs from them."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ class Found(NamedTuple):
     """A function of the FLA that is installed."""
 
     names: tuple[str, ...]  # of its positional parameters, in order
-    as_recorded: int  # so many of them stand where our function has them
+    as_recorded: int  # number of them at the same position as in our function
     unknown: tuple[str, ...]  # parameters with defaults that were not recorded
 
 
 def compare(name: str, function: Callable[..., Any]) -> Found:
-    """Raises Drift where a call could be misread; names what is new where it can be told from the call."""
+    """Raises Drift if a call could be misread. Otherwise names new parameters that a call can show."""
     recorded, keywords = RECORDED[name], KEYWORDS[name]
     parameters = inspect.signature(inspect.unwrap(function)).parameters.values()
     plain = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]

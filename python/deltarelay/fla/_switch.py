@@ -8,7 +8,7 @@ from ._backend import enable
 
 
 def enable_by_environment() -> None:
-    """A machine may set the variable for every program; one without FLA is told and goes on."""
+    """A machine may set the variable for every program; a program without FLA gets a message and continues."""
     try:
         report = enable()
     except ModuleNotFoundError as error:

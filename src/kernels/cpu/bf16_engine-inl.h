@@ -14,7 +14,7 @@
 //   pack_bare                        left operands and scores of a chunk of bf16 rows, [token][channel] each
 //   enter, leave                     load and store the state of a panel from and to rows
 //   read_state, round_values, update_state
-//                                    products of a chunk; with kPrefetches, update_state calls meanwhile() between them
+//                                    the products of a chunk; with kPrefetches, update_state calls meanwhile()
 #pragma once
 #include "kernels/cpu/walk-inl.h"
 
