@@ -1,8 +1,9 @@
-// What a backend is: a named table of functions over rows of work. Kernels see this header and src/problem, nothing else.
-// A host backend is called stage by stage (StageArgs); a device backend puts the whole call onto a stream (DeviceCall).
+// What a backend is: a named table of functions over rows of work. Kernels see this header and src/problem, nothing
+// else. A host backend is called stage by stage (StageArgs); a device backend puts the whole call onto a stream
+// (DeviceCall).
 //
 // A plan runs in up to three phases:
-//   1  rows: whole sequences and first segments are emitted (they start from the true state), middle segments summarized
+// 1  rows: whole sequences and first segments are emitted (they start from the true state), middle segments summarized
 //   2  folds: carry gives the state that enters every later segment
 //   3  rows: middle and last segments are emitted
 // Between phases the state that enters or leaves a segment lives in numbered slots of the workspace.
@@ -32,9 +33,9 @@ struct Row {
   bool operator==(const Row&) const = default;
 };
 
-// The carry of one sequence. State of slot `slot` is given (or, when from_initial, first copied from the caller's initial
-// state); then for j = 1..count:  state[slot + j] = M[slot + j] * state[slot + j - 1] + B[slot + j].
-// B and the state that replaces it share storage.
+// The carry of one sequence. State of slot `slot` is given (or, when from_initial, first copied from the caller's
+// initial state); then for j = 1..count:  state[slot + j] = M[slot + j] * state[slot + j - 1] + B[slot + j]. B and the
+// state that replaces it share storage.
 struct Fold {
   int32_t sequence;
   int32_t slot;
@@ -89,8 +90,8 @@ namespace cuda {
 struct Tables;  // kernels/cuda/args.h
 }
 
-// How much of everything a call on a device has: exact when the plan knew the lengths, else upper bounds for which grids and
-// workspace are sized (the table itself then says how many there are).
+// How much of everything a call on a device has: exact when the plan knew the lengths, else upper bounds for which
+// grids and workspace are sized (the table itself then says how many there are).
 struct CallBounds {
   int64_t rows1 = 0, folds = 0, rows3 = 0;
   int64_t chunks = 0;  // of all sequences
@@ -98,8 +99,8 @@ struct CallBounds {
   int64_t checkpoints = 0;  // that wait in the workspace
 };
 
-// One execution on a GPU. The table is on its way: kernels put onto `stream` find it filled. Refers to the plan, so `enqueue`
-// copies what its kernels need into their parameters.
+// One execution on a GPU. The table is on its way: kernels put onto `stream` find it filled. Refers to the plan, so
+// `enqueue` copies what its kernels need into their parameters.
 struct DeviceCall {
   const Problem& problem;
   const dr_tensors& tensors;  // device pointers; a report word is 0 when the kernels start
@@ -158,7 +159,8 @@ struct CtaTiling {
 
 struct Backend {
   const char* name;
-  // Empty when the backend serves the problem, else the reason why not: names the argument, what it takes, what it found.
+  // Empty when the backend serves the problem, else the reason why not: names the argument, what it takes, what it
+  // found.
   std::string (*decline)(const Problem&, const Request&);
   int32_t (*chunk)(const Problem&, int32_t isa);          // tokens a chunk; `isa`: see num_ways
   int32_t (*panel_columns)(const Problem&, int32_t isa);  // value columns that are never spread over work items
@@ -171,34 +173,38 @@ struct Backend {
   void (*finish)(const StageArgs&, Executor&) = nullptr;
 
   // Of a device backend, else nullptr. Both throw Error(DR_DEVICE_ERROR).
-  // Puts the whole call onto the stream: all three phases and what belongs to no row. Allocates nothing, waits for nothing.
+  // Puts the whole call onto the stream: all three phases and what belongs to no row. Allocates nothing, waits for
+  // nothing.
   void (*enqueue)(const DeviceCall&) = nullptr;
-  // Loads every kernel that `enqueue` may launch onto this device, which is current, so that no execution has to. A backend with kernels of its
-  // own for each shape of a problem loads here what they share.
+  // Loads every kernel that `enqueue` may launch onto this device, which is current, so that no execution has to. A
+  // backend with kernels of its own for each shape of a problem loads here what they share.
   void (*load)(int32_t device) = nullptr;
-  // Number of the problem's shape, below kMostShapes, and loading the kernels of that shape onto the current device. nullptr: `load` is all.
+  // Number of the problem's shape, below kMostShapes, and loading the kernels of that shape onto the current device.
+  // nullptr: `load` is all.
   static constexpr int32_t kMostShapes = 63;
   int32_t (*shape)(const Problem&) = nullptr;
   void (*load_shape)(const Problem&) = nullptr;
-  // Ways to serve a problem that differ in chunks and records: `chunk`, `panel_columns` and `sizes` are told which, where a backend of a CPU is
-  // told the instruction set. A plan takes the one that it predicts to be fastest, unless options.variant names one. 0: there is one way. A way that
-  // nobody need name has an empty name.
+  // Ways to serve a problem that differ in chunks and records: `chunk`, `panel_columns` and `sizes` are told which,
+  // where a backend of a CPU is told the instruction set. A plan takes the one that it predicts to be fastest, unless
+  // options.variant names one. 0: there is one way. A way that nobody need name has an empty name.
   int32_t num_ways = 0;
   int32_t tf32_way = -1;  // the one of DR_MATH_TF32, taken when that is asked for and never else; -1: none
   const char* const* way_names = nullptr;
   bool (*takes_way)(const Problem&, int32_t way) = nullptr;
-  // Number of strips that the value columns of a head are divided into. Each strip is walked as a head of its own, with its own state and
-  // transition; tilings count work items of a head, so they are multiples of this. nullptr: 1.
+  // Number of strips that the value columns of a head are divided into. Each strip is walked as a head of its own, with
+  // its own state and transition; tilings count work items of a head, so they are multiples of this. nullptr: 1.
   int32_t (*strips)(const Problem&) = nullptr;
-  // Where the tiling is not for the planner to choose: value tiles of a head, and what one unit with so much shared memory (0: not known) runs at
-  // once, each CTA a work item.
+  // Where the tiling is not for the planner to choose: value tiles of a head, and what one unit with so much shared
+  // memory (0: not known) runs at once, each CTA a work item.
   int32_t (*value_tiles)(const Problem&) = nullptr;
   CtaTiling (*cta_tiling)(const Problem&, int64_t unit_shared_bytes) = nullptr;
   // May summaries turn out short, since gates mostly forget a segment and the kernels find out? nullptr: they never do.
   bool (*short_summaries)(const Problem&) = nullptr;
-  // Do summaries of such a call walk the last chunks of a row first? `units`: multiprocessors; `exact`: the carry is. nullptr: never.
+  // Do summaries of such a call walk the last chunks of a row first? `units`: multiprocessors; `exact`: the carry is.
+  // nullptr: never.
   bool (*tries_suffixes)(const Problem&, const CallBounds&, int32_t units, bool exact) = nullptr;
-  // Where a work item of a way without records is a whole strip: do two strips of one key share their making? nullptr: never.
+  // Where a work item of a way without records is a whole strip: do two strips of one key share their making? nullptr:
+  // never.
   bool (*walks_twins)(const Problem&, const CallBounds&) = nullptr;
   // Whether units of a way and tiling can hand rows on to each other (relay.h). nullptr: they cannot.
   RelayUnits (*relay_units)(const Problem&, int32_t way, int32_t tiles_a_strip, const CallBounds&,

@@ -30,7 +30,8 @@ struct Choice {
   Ordered sequences;
 };
 
-// Throws Error(DR_UNSUPPORTED) where cuts that are asked for make more than kMostSegments segments beyond the first of each sequence.
+// Throws Error(DR_UNSUPPORTED) where cuts that are asked for make more than kMostSegments segments beyond the first of
+// each sequence.
 void check_segments(int64_t pieces);
 
 // The fastest table by the plan's rule over all modes. Pure: describing a plan repeats it.

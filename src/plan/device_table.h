@@ -1,5 +1,5 @@
-// The table of a call on a GPU, as it lies in the workspace: counts, token_begin, chunk_begin, rows of phase 1, folds, rows of
-// phase 3, and, when a GPU has to write it from lengths that only it knows, scratch.
+// The table of a call on a GPU, as it lies in the workspace: counts, token_begin, chunk_begin, rows of phase 1, folds,
+// rows of phase 3, and, when a GPU has to write it from lengths that only it knows, scratch.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -9,10 +9,12 @@ namespace deltarelay {
 namespace {
 
 constexpr int64_t kStatedWidth = 128;  // DK and DV at which a device states its costs
-// The token recurrence in double against the chunk form in fp32 on the same core: 76,000 and 527,000 token-heads/s at 128.
+// The token recurrence in double against the chunk form in fp32 on the same core: 76,000 and 527,000 token-heads/s at
+// 128.
 constexpr int64_t kReferenceSlowdown = 7;
-// Products of fp32 data on the portable kernels are three of TF32, each at half the rate of a 16-bit one; not all of a chunk's time is products.
-// On an H200 at 128: 4.2 and 4.4 times the time of bf16 (KDA, GDN), 3.3 and 3.1 with one product.
+// Products of fp32 data on the portable kernels are three of TF32, each at half the rate of a 16-bit one; not all of a
+// chunk's time is products. On an H200 at 128: 4.2 and 4.4 times the time of bf16 (KDA, GDN), 3.3 and 3.1 with one
+// product.
 constexpr int64_t kPortableFp32Slowdown = 4, kPortableTf32Slowdown = 3;
 
 // Costs::short_first. An eighth was measured before it and is 2 to 4 % slower where gates forget (docs/planner.md).
@@ -25,7 +27,8 @@ int32_t clamp_cost(int64_t value, int32_t least) {
 // value * up / down, rounded to nearest.
 int64_t scaled(int64_t value, int64_t up, int64_t down) { return (value * up + down / 2) / down; }
 
-// Bytes of one token and strip. A group shares q and k; the strips of a head share everything but v and o. Summaries read neither q nor o, and preparing reads all but v.
+// Bytes of one token and strip. A group shares q and k; the strips of a head share everything but v and o. Summaries
+// read neither q nor o, and preparing reads all but v.
 struct TokenBytes {
   int64_t emit, summarize, prepare;
 };
@@ -43,15 +46,15 @@ TokenBytes bytes_of(const Problem& p, int64_t strips) {
                      bytes(p.dtype_beta), strips);
 }
 
-// What a device's byte figures stand for: 16-bit data; KDA with a 16-bit gate and one value head a key head, GDN with an fp32
-// gate and four (the cases of the speed targets).
+// What a device's byte figures stand for: 16-bit data; KDA with a 16-bit gate and one value head a key head, GDN with
+// an fp32 gate and four (the cases of the speed targets).
 TokenBytes stated_bytes(Rule rule) {
   return rule == Rule::kKda ? token_bytes(rule, kStatedWidth, kStatedWidth, 1, 2, 2, 2, 2)
                             : token_bytes(rule, kStatedWidth, kStatedWidth, 4, 2, 2, 4, 4);
 }
 
-// Of what preparing a chunk of GDN costs a value head where four share a key head, three parts in fourteen are for the key head: on an
-// H200 1.18 us, and 1.94 where none is shared. In KDA all of it is for the value head.
+// Of what preparing a chunk of GDN costs a value head where four share a key head, three parts in fourteen are for the
+// key head: on an H200 1.18 us, and 1.94 where none is shared. In KDA all of it is for the value head.
 constexpr int64_t kShares = 14;
 int64_t prepare_share(const Problem& p) {
   return p.rule == Rule::kGdn ? 11 + 12 / std::max<int64_t>(1, p.group()) : kShares;
@@ -74,8 +77,9 @@ const dr_costs& stated_costs(const Problem& problem, const Options& options, con
   return options.costs.at(family, problem.rule);
 }
 
-// What a CTA of a pair takes to start, in tenths of what one that walks alone does (cuda-sm90). It has half of the state, and in the fused walks as
-// much else. Of these measured on an H200, 2026-11-16: pairs that come in waves 5.5 us (GDN) and 6.3 (KDA) each.
+// What a CTA of a pair takes to start, in tenths of what one that walks alone does (cuda-sm90). It has half of the
+// state, and in the fused walks as much else. Of these measured on an H200, 2026-11-16: pairs that come in waves 5.5 us
+// (GDN) and 6.3 (KDA) each.
 int32_t tenths_of_start(Rule rule, bool fused) { return !fused ? 5 : rule == Rule::kKda ? 6 : 8; }
 
 // A chunk of a head that has a twin (walks_twins), in hundredths of one without: H200, 2026-11-17.
@@ -94,7 +98,8 @@ plan::Costs costs_of(const Problem& problem, const Options& options, const Backe
   const bool portable_fp32 = &backend == &kCudaSm80Backend && problem.dtype == DType::kFp32;
   const bool tf32 = portable_fp32 && isa > 0;  // the second of its two ways
 
-  // Of each cost the local part goes with DK, the rest with the state it touches: DK x DV, or DK x (DV + DK) for a summary.
+  // Of each cost the local part goes with DK, the rest with the state it touches: DK x DV, or DK x (DV + DK) for a
+  // summary.
   const int64_t local = is_reference ? 0 : stated.local_ns;
   const int64_t summarize_local = is_reference ? 0 : stated.summarize_local_ns;
   const int64_t items_a_unit = cta_tiling_of(problem, device, backend).together();  // each takes its share of the unit
@@ -111,7 +116,8 @@ plan::Costs costs_of(const Problem& problem, const Options& options, const Backe
   const int64_t panel = std::max(1, backend.panel_columns(problem, isa));
   const int64_t panels = plan::ceil_div(dv, panel), all_panels = panels + plan::ceil_div(dk, panel);
 
-  // A fold multiplies DK x DK by DK x DV; its columns are independent and spread over all units, whatever the tiling of rows.
+  // A fold multiplies DK x DK by DK x DV; its columns are independent and spread over all units, whatever the tiling of
+  // rows.
   const int64_t units = device.kind == DR_DEVICE_CPU ? std::clamp(options.threads, 1, std::max(1, device.units))
                                                      : device.units * items_a_unit;
   const int64_t fold_tiles = std::min(panels, units);
@@ -131,8 +137,8 @@ plan::Costs costs_of(const Problem& problem, const Options& options, const Backe
   c.item = stated.item_ns;
   if (&backend == &kCudaSm90Backend) {
     const int64_t pair_start = scaled(stated.item_ns, tenths_of_start(problem.rule, record_bytes == 0), 10);
-    // A pair walks a summary whatever the tiling, and the first segments beside it: with one tile both of its CTAs start, and of a first segment each
-    // repeats the local part.
+    // A pair walks a summary whatever the tiling, and the first segments beside it: with one tile both of its CTAs
+    // start, and of a first segment each repeats the local part.
     if (tiles == 1) {
       c.first_extra = clamp_cost(local_ns(local), 0);
       c.piece_extra = clamp_cost(2 * pair_start - c.item, 0);

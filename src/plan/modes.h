@@ -1,4 +1,5 @@
-// The device's stage costs, which are stated at DK = DV = 128, scaled to one problem; one entry per number of value tiles.
+// The device's stage costs, which are stated at DK = DV = 128, scaled to one problem; one entry per number of value
+// tiles.
 #pragma once
 #include <cstdint>
 
@@ -17,13 +18,14 @@ struct Modes {
   int32_t count = 0;
 };
 
-// Rows and chunks of a call of which nothing is cut: a sequence without tokens has no row. When lengths come at execution, the most of them.
+// Rows and chunks of a call of which nothing is cut: a sequence without tokens has no row. When lengths come at
+// execution, the most of them.
 CallBounds uncut_bounds(const Problem& problem, int32_t chunk);
 // The most chunks of sequences whose lengths come at execution.
 int64_t late_chunks(const CallCounts& counts, int32_t chunk);
 
-// The tilings worth weighing: never more tiles than value panels, and no more than it takes to give every unit an item of a
-// single whole sequence.
+// The tilings worth weighing: never more tiles than value panels, and no more than it takes to give every unit an item
+// of a single whole sequence.
 Modes modes_of(const Problem& problem, const Options& options, const Backend& backend, int32_t isa);
 
 // Costs for one number of tiles a head, a multiple of strips_of.

@@ -189,8 +189,8 @@ void take_columns(const dr_options& request, const Problem& problem, Options& op
   }
 }
 
-// What is dropped is bounded only where no token makes a state grow: keys of length 1 at most, strengths of 0 to 2, gates of 0 at most (which
-// every gate form has).
+// What is dropped is bounded only where no token makes a state grow: keys of length 1 at most, strengths of 0 to 2,
+// gates of 0 at most (which every gate form has).
 void take_carry(const dr_options& request, const Problem& problem, Options& options) {
   expect_range("options.carry", request.carry, DR_CARRY_EXACT, DR_CARRY_TRUNCATED);
   options.carry = static_cast<CarryMode>(request.carry);
@@ -212,7 +212,8 @@ void take_carry(const dr_options& request, const Problem& problem, Options& opti
   options.carry_log_decay = log_decay != 0.0f ? log_decay : kCarryLogDecay;
 }
 
-// The device that the options describe. Without one it is this machine: its CPU, or, for a CUDA backend, its current GPU.
+// The device that the options describe. Without one it is this machine: its CPU, or, for a CUDA backend, its current
+// GPU.
 void take_device(const dr_device* given, const std::string& backend, Options& options) {
   if (given != nullptr) {
     const dr_device device = take_input("options.device", *given);

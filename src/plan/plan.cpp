@@ -127,8 +127,8 @@ void choose_rule(Plan& plan) {
 }
 
 void set_limits(Plan& plan) {
-  // Estimates for a GPU that nobody has timed may be far off one by one. On a CPU all costs are ratios of the same arithmetic
-  // on the same core, so their errors move together and the margin alone is enough.
+  // Estimates for a GPU that nobody has timed may be far off one by one. On a CPU all costs are ratios of the same
+  // arithmetic on the same core, so their errors move together and the margin alone is enough.
   constexpr int32_t kRiskOfEstimates = 150;
   const dr_device& device = plan.options.device;
   const bool estimated = device.kind == DR_DEVICE_CUDA &&
@@ -136,7 +136,8 @@ void set_limits(Plan& plan) {
   plan.limits.risk_permille = estimated ? kRiskOfEstimates : 0;
 }
 
-// Sums of the model are numbers of 64 bits. Facts and sizes that belong together stay far below that; others are refused, not reckoned wrong.
+// Sums of the model are numbers of 64 bits. Facts and sizes that belong together stay far below that; others are
+// refused, not reckoned wrong.
 void check_sums(const Plan& plan, const Modes& modes) {
   constexpr double kMost = 0x1p61;
   const auto chunks = static_cast<double>(plan.num_chunks);
@@ -211,8 +212,8 @@ plan::TableSize capacity_for(const Plan& plan, const CallCounts& counts, int32_t
       plan.limits);
 }
 
-// Backend, tiling and workspace from (num_tokens, num_seqs); the table is written at execution. The tiling is the one that
-// suits sequences of equal length: a lone long one among them is then cut into segments instead.
+// Backend, tiling and workspace from (num_tokens, num_seqs); the table is written at execution. The tiling is the one
+// that suits sequences of equal length: a lone long one among them is then cut into segments instead.
 void plan_unknown_lengths(Plan& plan, const Modes& modes) {
   const CallCounts most{plan.problem.num_tokens, plan.problem.num_seqs};
   check_segments(capacity_for(plan, most, modes.costs[0].units).slots);
@@ -234,15 +235,17 @@ void plan_unknown_lengths(Plan& plan, const Modes& modes) {
   }
 }
 
-// A GPU takes a checkpoint inside a chunk on from the start of that chunk. Until it is finished it is kept in fp32, for a pool of 16 bits would round it
-// twice. No two are written to one slot, so there are at most as many as the pool has slots, however many a list may name.
+// A GPU takes a checkpoint inside a chunk on from the start of that chunk. Until it is finished it is kept in fp32, for
+// a pool of 16 bits would round it twice. No two are written to one slot, so there are at most as many as the pool has
+// slots, however many a list may name.
 int64_t count_waiting_checkpoints(const Plan& plan) {
   const Problem& p = plan.problem;
   if (p.checkpoint.dtype == DType::kFp32 || !p.checkpoints_inside(plan.chunk)) return 0;
   return std::min(p.checkpoint.num_slots, p.checkpoint_rows());
 }
 
-// A GPU reads the table from its own memory. What the plan knows of it is kept as the bytes to send; else the GPU writes it.
+// A GPU reads the table from its own memory. What the plan knows of it is kept as the bytes to send; else the GPU
+// writes it.
 void lay_out_device_table(Plan& plan) {
   const Problem& p = plan.problem;
   plan.device_table = device_table_layout(p.num_seqs, plan.capacity, !p.lengths_known);
@@ -400,8 +403,8 @@ std::unique_ptr<const Plan> make_plan(Problem problem, Options options) {
     if (!may_take(*first.plan, way)) continue;
     if (!may_choose(*first.plan) || !fits(*first.plan, way)) continue;
     Draft second = draft_way(first.plan->problem, first.plan->options, way);
-    // The likely winner first: of the other only cuts are looked for that beat it. A little beyond that, for the search comes closer
-    // step by step.
+    // The likely winner first: of the other only cuts are looked for that beat it. A little beyond that, for the search
+    // comes closer step by step.
     if (second.work() < first.work()) std::swap(first, second);
     decide(first);
     decide(second, first.plan->predicted_ns + first.plan->predicted_ns / 32);

@@ -42,8 +42,8 @@ struct Options {
   void* parallel_pool = nullptr;
 };
 
-// Throws Error(DR_INVALID) naming the option. `given` may be nullptr. `asked` is a backend that the caller asks about without
-// naming it in the options: one for CUDA means the current GPU where the options name no device.
+// Throws Error(DR_INVALID) naming the option. `given` may be nullptr. `asked` is a backend that the caller asks about
+// without naming it in the options: one for CUDA means the current GPU where the options name no device.
 Options validate_options(const dr_options* given, const Problem& problem, const char* asked = "");
 
 // What a backend needs of the options to accept or decline. Refers to `options`.
@@ -157,21 +157,22 @@ inline constexpr const char* kBufferCheckpoints = "checkpoints";
 inline constexpr const char* kBufferRelayStates = "relayed states";  // [relay.places(), DV, DK] fp32, on a GPU
 inline constexpr const char* kBufferRelayMarks = "relay marks";      // [relay.places(), 2] RelayMark, on a GPU
 
-// What an execution on a GPU has at most; of a call with fewer rows and sequences than the plan's bounds, what that has.
+// What an execution on a GPU has at most; of a call with fewer rows and sequences than the plan's bounds, what that
+// has.
 CallBounds bounds_of(const Plan& plan);
 CallBounds bounds_of(const Plan& plan, const CallCounts& counts);
 bool tries_suffixes(const Plan& plan);  // Backend::tries_suffixes
 bool walks_twins(const Plan& plan);     // Backend::walks_twins
 
-// A transition of this plan none of whose numbers is above it has vanished (kernels/cuda/tile/vanished.cuh); 0 for an exact carry. The norm of DK x DK
-// numbers of at most x is at most DK x.
+// A transition of this plan none of whose numbers is above it has vanished (kernels/cuda/tile/vanished.cuh); 0 for an
+// exact carry. The norm of DK x DK numbers of at most x is at most DK x.
 float vanish_bound_of(const Plan& plan);
 
 // Throws Error(DR_INVALID) or Error(DR_UNSUPPORTED).
 std::unique_ptr<const Plan> make_plan(Problem problem, Options options);
 
-// Predicted for the best plan of plan.other_way; 0 where there is none. Makes that plan: a plan that loses is not searched to its end when
-// it is weighed.
+// Predicted for the best plan of plan.other_way; 0 where there is none. Makes that plan: a plan that loses is not
+// searched to its end when it is weighed.
 int64_t predict_other_way(const Plan& plan);
 
 // The table of a batch whose lengths come with the tensors, written into booked memory without allocating.
@@ -182,7 +183,8 @@ int32_t backend_count();
 const Backend* backend_at(int32_t index);
 const Backend* backend_named(const std::string& name);  // nullptr: unknown
 
-// What the planner weighed and why other backends declined. Worked out when asked for, so that making a plan stays cheap.
+// What the planner weighed and why other backends declined. Worked out when asked for, so that making a plan stays
+// cheap.
 std::vector<Candidate> candidates_of(const Plan& plan);
 std::vector<Declined> declined_of(const Plan& plan);
 
@@ -192,8 +194,8 @@ std::string describe_signature(const Plan& plan);
 std::string carry_text(const Options& options);  // "exact", "truncated:-16"
 inline const char* math_text(const Options& options) { return options.math == DR_MATH_TF32 ? "tf32" : "default"; }
 
-// Known devices: 0 is this machine's CPU, then a table of GPUs, then the GPUs that are here as "cuda:0", "cuda:1", ... Only
-// questions about the latter ask the CUDA runtime. devices.cpp.
+// Known devices: 0 is this machine's CPU, then a table of GPUs, then the GPUs that are here as "cuda:0", "cuda:1", ...
+// Only questions about the latter ask the CUDA runtime. devices.cpp.
 int32_t device_count();
 dr_device device_at(int32_t index);
 // "cuda" is the current GPU. Throws Error(DR_INVALID) with the names there are.

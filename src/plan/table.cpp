@@ -20,8 +20,8 @@ T* take_array(std::byte*& memory, int64_t count) {
   return array;
 }
 
-// Longest first, the order of the caller among equals, as KeyOrder has it: keys come in that order, and a sort digit by digit keeps it. Takes a
-// fifth of the time of one by comparisons. `other` is scratch.
+// Longest first, the order of the caller among equals, as KeyOrder has it: keys come in that order, and a sort digit by
+// digit keeps it. Takes a fifth of the time of one by comparisons. `other` is scratch.
 void order_keys(plan::Key* keys, int32_t n, plan::Key* other) {
   constexpr int32_t kFewest = 64, kBits = 8, kDigits = 1 << kBits;
   if (n < kFewest) return;  // left to order_lengths

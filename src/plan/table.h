@@ -1,5 +1,5 @@
-// From lengths to a table by one of the rules, in memory that someone else owns: the same path for lengths that the plan knows
-// and for lengths that come with the tensors.
+// From lengths to a table by one of the rules, in memory that someone else owns: the same path for lengths that the
+// plan knows and for lengths that come with the tensors.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -25,8 +25,8 @@ CudaFacts ask(int32_t ordinal) {
   return facts;
 }
 
-// Asked once: the runtime fixes the devices of a process when it starts, and properties take it milliseconds. Never destroyed:
-// threads may still be planning while the process exits.
+// Asked once: the runtime fixes the devices of a process when it starts, and properties take it milliseconds. Never
+// destroyed: threads may still be planning while the process exits.
 const std::vector<CudaFacts>& devices() {
   static const std::vector<CudaFacts>& all = *[] {
     auto* const found = new std::vector<CudaFacts>;

@@ -12,8 +12,8 @@ namespace {
 
 // ---- lengths that the plan knows
 
-// What one launch carries. All parameters of a kernel may have 32,764 bytes (CUDA 12.1, compute capability 7.0); most tables are
-// small, and small parameters are cheaper to launch with.
+// What one launch carries. All parameters of a kernel may have 32,764 bytes (CUDA 12.1, compute capability 7.0); most
+// tables are small, and small parameters are cheaper to launch with.
 constexpr int32_t kSmallPieces = 248;
 constexpr int32_t kLargePieces = 2040;
 template <int32_t kPieces>
@@ -58,8 +58,8 @@ __global__ void __launch_bounds__(kTeamThreads) plan_kernel(const __grid_constan
   allow_next_grid();  // as above
   __shared__ BlockTeam::Memory memory;
   __shared__ alignas(16) unsigned char fast[kFastBytes];
-  // Blocks of carry read a fold together with the number of those in use: the others are 0, not what lay there. Barriers follow before any is
-  // written.
+  // Blocks of carry read a fold together with the number of those in use: the others are 0, not what lay there.
+  // Barriers follow before any is written.
   for (int32_t i = static_cast<int32_t>(threadIdx.x); i < args.fold_bound; i += kTeamThreads)
     args.table.rows.folds[i] = {};
   const int32_t num_seqs = args.request.num_seqs;

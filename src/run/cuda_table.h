@@ -1,6 +1,6 @@
-// How the segment table of a call reaches a GPU: sent with kernel parameters when the plan knew the lengths, or written there by
-// one thread block from the offsets that only the GPU can read. Either way nothing is allocated, copied from pageable memory or
-// waited for, and a CUDA graph can capture it.
+// How the segment table of a call reaches a GPU: sent with kernel parameters when the plan knew the lengths, or written
+// there by one thread block from the offsets that only the GPU can read. Either way nothing is allocated, copied from
+// pageable memory or waited for, and a CUDA graph can capture it.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -13,8 +13,8 @@
 
 namespace deltarelay::cuda {
 
-// Puts `image` at `to` in device memory. The bytes travel in the parameters of the launches, so neither the image nor its plan
-// has to outlive the call. `report` (may be nullptr) is set to 0.
+// Puts `image` at `to` in device memory. The bytes travel in the parameters of the launches, so neither the image nor
+// its plan has to outlive the call. `report` (may be nullptr) is set to 0.
 void send_table(const std::vector<std::byte>& image, std::byte* to, uint32_t* report, cudaStream_t stream);
 
 // A table whose lengths are on the device.

@@ -38,8 +38,8 @@ T* buffer(const Plan& plan, std::byte* workspace, const char* name) {
   return found == nullptr ? nullptr : reinterpret_cast<T*>(workspace + found->offset);
 }
 
-// The table of a call whose lengths the plan knows travels with its kernels if it is small. A report word has to be set to 0 ahead of
-// them, which takes a kernel: that may as well write the table.
+// The table of a call whose lengths the plan knows travels with its kernels if it is small. A report word has to be set
+// to 0 ahead of them, which takes a kernel: that may as well write the table.
 bool travels(const Plan& plan, const dr_tensors& tensors) {
   return plan.problem.lengths_known && tensors.report == nullptr &&
          plan.device_image.size() <= cuda::Tables::kImageBytes;
@@ -89,8 +89,8 @@ int32_t number_of(const Backend& backend) {
 }  // namespace
 
 void load_cuda(const Plan& plan) {
-  // Where kernels have been loaded they stay, and asking again takes microseconds of every plan. Who sees the bits of a device may launch there
-  // without asking; two threads that load at once do the same.
+  // Where kernels have been loaded they stay, and asking again takes microseconds of every plan. Who sees the bits of a
+  // device may launch there without asking; two threads that load at once do the same.
   constexpr int32_t kMostDevices = 64, kMostBackends = 8;
   static std::atomic<uint64_t> loaded[kMostDevices]
                                      [kMostBackends];  // a bit for each shape of a problem, the last for what all share

@@ -16,8 +16,9 @@
 namespace deltarelay {
 namespace {
 
-// How long a thread looks before it sleeps. The phases of a split plan follow each other at once, and waking a thread between
-// them cost tens of microseconds (two segments on two threads: 1.0 % over unsplit without looking, 0.2 to 0.7 % with it).
+// How long a thread looks before it sleeps. The phases of a split plan follow each other at once, and waking a thread
+// between them cost tens of microseconds (two segments on two threads: 1.0 % over unsplit without looking, 0.2 to 0.7 %
+// with it).
 constexpr std::chrono::microseconds kLook{50};
 
 inline void pause() {
@@ -74,7 +75,8 @@ class Pool {
     done_.wait(lock, [&] { return job.running.load(std::memory_order_relaxed) == 0; });
   }
 
-  // Ends and joins all threads, each after the worker it is running. Calls under way do the rest of their work themselves.
+  // Ends and joins all threads, each after the worker it is running. Calls under way do the rest of their work
+  // themselves.
   void stop() {
     std::vector<std::thread> threads;
     {
@@ -156,8 +158,8 @@ class Pool {
 // Constant initialization and no destructors: calls may come before and after those of everything else.
 std::mutex g_mutex;
 Pool* g_pool = nullptr;  // of this process
-// Pools nobody enters any more and nobody may free: of processes this one was forked from (their threads are not here, their locks
-// may be held for ever), and the one that calls were still inside when this process ended.
+// Pools nobody enters any more and nobody may free: of processes this one was forked from (their threads are not here,
+// their locks may be held for ever), and the one that calls were still inside when this process ended.
 Pool* g_forsaken = nullptr;
 bool g_unloading = false;  // no more threads: a call does all its work itself
 
@@ -191,8 +193,8 @@ struct LeavePool {
   }
 };
 
-// Threads must not outlive the code they run, so they are joined when the library goes: by dlclose, or when the process exits. At
-// exit other threads may still be inside dr_execute: they finish on their own, and the pool stays for them.
+// Threads must not outlive the code they run, so they are joined when the library goes: by dlclose, or when the process
+// exits. At exit other threads may still be inside dr_execute: they finish on their own, and the pool stays for them.
 struct Unloading {
   ~Unloading() {
     Pool* pool = nullptr;

@@ -1,5 +1,5 @@
-// A pool of the process's own: made when first needed, grows to what is asked for, is made anew in a forked child, and ends with
-// the library, whether that is unloaded or the process exits.
+// A pool of the process's own: made when first needed, grows to what is asked for, is made anew in a forked child, and
+// ends with the library, whether that is unloaded or the process exits.
 #pragma once
 #include <cstdint>
 

@@ -279,8 +279,8 @@ TEST(CudaSm90, HandsRowsOn) {
       << "not from records";
 }
 
-// Whether rows are walked by twins, and so how many lines there are, is reckoned from the chunks that they have, not from tokens: 481 of them
-// are 16 chunks. It matters where an odd number of multiprocessors leaves one without a twin.
+// Whether rows are walked by twins, and so how many lines there are, is reckoned from the chunks that they have, not
+// from tokens: 481 of them are 16 chunks. It matters where an odd number of multiprocessors leaves one without a twin.
 TEST(CudaSm90, HandsOnWhatIsPredicted) {
   Options options = on_h200();
   options.device.units = 131;

@@ -16,8 +16,8 @@
 namespace deltarelay {
 namespace {
 
-// Time of the thread, so that waiting does not count. Other threads still share its core and caches: the slowest plan took 29 ms on a
-// Xeon and over 100 beside other tests.
+// Time of the thread, so that waiting does not count. Other threads still share its core and caches: the slowest plan
+// took 29 ms on a Xeon and over 100 beside other tests.
 #if defined(NDEBUG) && defined(__OPTIMIZE__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 constexpr double kMostMilliseconds = 50 * 4;
 #else

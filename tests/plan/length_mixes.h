@@ -1,4 +1,5 @@
-// Random lengths in the six families of the planner study, from a seeded generator whose numbers are the same everywhere.
+// Random lengths in the six families of the planner study, from a seeded generator whose numbers are the same
+// everywhere.
 #pragma once
 #include <algorithm>
 #include <cstdint>

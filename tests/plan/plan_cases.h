@@ -73,7 +73,8 @@ inline Machine prepared_on(const char* name) {
   return machine;
 }
 
-// A CPU with this many cores and round costs: emit 26 us a chunk of 16, a summary 1.8 times that, a quarter of it local.
+// A CPU with this many cores and round costs: emit 26 us a chunk of 16, a summary 1.8 times that, a quarter of it
+// local.
 inline Machine cpu_with(int32_t units) {
   Machine machine;
   machine.device.size = sizeof machine.device;

@@ -109,7 +109,8 @@ TEST(Plan, ForcedLengthIsAMultipleOfTheChunk) {
   EXPECT_TRUE(whole->table.rows3.empty());
 }
 
-// Ways of a backend: the one that is predicted to be faster; the first where bits or workspace may not depend on the batch.
+// Ways of a backend: the one that is predicted to be faster; the first where bits or workspace may not depend on the
+// batch.
 TEST(Plan, TakesTheFasterWay) {
   const test::Machine h200 = test::device_of("h200");
   const auto chunk_of = [](const Problem& problem, const Options& options) {
@@ -355,7 +356,8 @@ Problem fused_problem(const std::vector<int64_t>& lengths, int32_t heads) {
   return problem;
 }
 
-// Twenty of 70 tokens, 16 heads: with a CTA each 32 us (GDN) and 43 us (KDA) were measured on an H200, with pairs 45 and 53.
+// Twenty of 70 tokens, 16 heads: with a CTA each 32 us (GDN) and 43 us (KDA) were measured on an H200, with pairs 45
+// and 53.
 TEST(Plan, ShortSequencesAreNotWalkedInPairs) {
   const Options options = test::options_on(test::device_of("h200"));
   const std::vector<int64_t> lengths(20, 70);

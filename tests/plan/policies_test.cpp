@@ -29,7 +29,8 @@ int64_t pieces(const std::string& policy, const std::vector<int64_t>& lengths, i
   return total;
 }
 
-// cuLA's published table for its SM100 state pass on 152 multiprocessors: 18 mixes for 4 and for 8 heads, 13 of them cut.
+// cuLA's published table for its SM100 state pass on 152 multiprocessors: 18 mixes for 4 and for 8 heads, 13 of them
+// cut.
 TEST(Policies, CulaSm100CutsThirteenOfThirtySixCases) {
   struct Case {
     std::vector<int64_t> lengths;

@@ -1,4 +1,5 @@
-// Planning with the portable GPU kernels: what cuda-sm80 takes, on which GPUs its code runs, its fixed tiling and its own costs.
+// Planning with the portable GPU kernels: what cuda-sm80 takes, on which GPUs its code runs, its fixed tiling and its
+// own costs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

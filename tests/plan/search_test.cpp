@@ -345,7 +345,8 @@ TEST(Search, PreparingTakesAllUnitsOrMemory) {
   EXPECT_EQ(plan::prepare_time(c, 1000), (int64_t{8000} << 20) / c.bytes_per_ns) << "tiles share what is prepared";
 }
 
-// A first segment is kept short where summaries may turn out short: not where that leaves too few segments, or too short ones.
+// A first segment is kept short where summaries may turn out short: not where that leaves too few segments, or too
+// short ones.
 TEST(Search, FirstSegmentsAreShortWhereSummariesMayBe) {
   auto first_of = [](int32_t heads, int64_t chunks, int32_t short_first) {
     plan::Costs c = gpu(false, 132, heads);

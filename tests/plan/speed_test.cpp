@@ -17,8 +17,8 @@
 namespace deltarelay {
 namespace {
 
-// Goals on one core: 20 us at one sequence, 60 us at 64. The best of many repeats is compared with five times that, since the
-// machine that runs the tests may be slow or busy; sanitizers and unoptimised builds only run the code.
+// Goals on one core: 20 us at one sequence, 60 us at 64. The best of many repeats is compared with five times that,
+// since the machine that runs the tests may be slow or busy; sanitizers and unoptimised builds only run the code.
 #if defined(NDEBUG) && defined(__OPTIMIZE__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 constexpr bool kTimed = true;
 #else

@@ -1,5 +1,5 @@
-// What every table must satisfy, checked by running it on symbols: a slot holds "the state of sequence s after chunk e" or "the
-// transition of sequence s over chunks b..e", and every row and fold must find what it reads.
+// What every table must satisfy, checked by running it on symbols: a slot holds "the state of sequence s after chunk e"
+// or "the transition of sequence s over chunks b..e", and every row and fold must find what it reads.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -23,7 +23,8 @@ class TableRules {
     slots_.assign(static_cast<size_t>(table.num_slots), {});
     expect_order(table.rows1, costs);
     expect_order(table.rows3, costs);
-    // Kernels of the third phase read inputs and records before the carry has ended, since the first phase waited for them (sm90/stage.cuh).
+    // Kernels of the third phase read inputs and records before the carry has ended, since the first phase waited for
+    // them (sm90/stage.cuh).
     EXPECT_TRUE(table.rows3.empty() || !table.rows1.empty());
     for (const Row& row : table.rows1) run_row(row, true);
     for (const Fold& fold : table.folds) run_fold(fold);

@@ -1,5 +1,5 @@
-// The table that a GPU writes for itself: the text of its planner, run here by one member and by many in any order, against the
-// table of the host.
+// The table that a GPU writes for itself: the text of its planner, run here by one member and by many in any order,
+// against the table of the host.
 #include "plan/search/team.h"
 
 #include <gtest/gtest.h>

@@ -13,7 +13,8 @@
 namespace deltarelay {
 namespace {
 
-// Lists of more are left out, and how long they are is said instead: a picture of more has no use, and the text would be tens of megabytes.
+// Lists of more are left out, and how long they are is said instead: a picture of more has no use, and the text would
+// be tens of megabytes.
 constexpr int64_t kMostListed = 20000;
 
 // Is a list of so many to be written? If not, `name` says why.

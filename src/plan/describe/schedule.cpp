@@ -30,9 +30,10 @@ int64_t item_bytes(const Row& row, const Costs& c) {
   return int64_t{row.chunks} * c.emit_bytes + (row.slot_in >= 0 ? 1 : 2) * int64_t{c.state_bytes};
 }
 
-// Items of a phase placed one after the other, each on the unit that falls idle first; those of equal time together. Units are kept by the time at
-// which they fall idle, and where these lie closer together than an item is long, whole rounds are one step. Past kMostSteps, where there are
-// thousands of different rows, what is left is taken as if it could be divided among the units.
+// Items of a phase placed one after the other, each on the unit that falls idle first; those of equal time together.
+// Units are kept by the time at which they fall idle, and where these lie closer together than an item is long, whole
+// rounds are one step. Past kMostSteps, where there are thousands of different rows, what is left is taken as if it
+// could be divided among the units.
 class PhaseClock {
  public:
   explicit PhaseClock(const Costs& c) : costs_(c) { levels_.push_back({0, c.units}); }
@@ -175,7 +176,8 @@ class Player {
   ns end_ = 0;
 };
 
-// Rows that are handed on: every unit has its own parts of them, one after the other. A part that is not the first of its row is its second segment.
+// Rows that are handed on: every unit has its own parts of them, one after the other. A part that is not the first of
+// its row is its second segment.
 template <class Put>
 void for_each_part(const RelayLine& line, const std::vector<Row>& rows, Put&& put) {
   const auto chunks_of = [&](int32_t row) { return rows[static_cast<size_t>(row)].chunks; };

@@ -1,5 +1,5 @@
-// What the stages cost on a device: a row for each backend, variant and rule. The library's table (devices.cpp), with the rows that
-// a caller gave in their place.
+// What the stages cost on a device: a row for each backend, variant and rule. The library's table (devices.cpp), with
+// the rows that a caller gave in their place.
 #pragma once
 #include <cstdint>
 #include <string_view>

@@ -1,5 +1,5 @@
-// Facts about devices. The CPU is this machine's; GPUs are a table, so that plans for them can be made and read anywhere. A GPU
-// that is here has its own facts, and the costs of the row of its model.
+// Facts about devices. The CPU is this machine's; GPUs are a table, so that plans for them can be made and read
+// anywhere. A GPU that is here has its own facts, and the costs of the row of its model.
 #include <cctype>
 #include <cstdlib>
 #include <cstring>
@@ -13,17 +13,16 @@
 namespace deltarelay {
 namespace {
 
-// Stage costs of the cuda-sm90 kernels at 128 per 64 tokens and head on an H200, 2026-11-15: set so that the whole calls of
-// bench/results/h200.json come out, which were timed at the clock that a busy GPU keeps. bf16, raw bounded gate (KDA) or log gate with four
-// value heads a key head (GDN). Calls with weak gates come out within 5 % (KDA) and 20 (GDN); where summaries turn out short, calls
-// are faster than that. `prepare` and the walk of KDA were not timed since
-// pairs walk its summaries: kKda is what it was, but for the local part of a summary and the start of a pair, which are estimates. Bytes
-// without `prepare`: q, k, v, g, o as they come; with it, the records that it leaves, v and o, and for GDN raw q and k; a summary reads neither
-// q nor P and writes no o.
+// Stage costs of the cuda-sm90 kernels at 128 per 64 tokens and head on an H200, 2026-11-15: set so that the whole
+// calls of bench/results/h200.json come out, which were timed at the clock that a busy GPU keeps. bf16, raw bounded
+// gate (KDA) or log gate with four value heads a key head (GDN). Calls with weak gates come out within 5 % (KDA) and 20
+// (GDN); where summaries turn out short, calls are faster than that. `prepare` and the walk of KDA were not timed since
+// pairs walk its summaries: kKda is what it was, but for the local part of a summary and the start of a pair, which are
+// estimates. Bytes without `prepare`: q, k, v, g, o as they come; with it, the records that it leaves, v and o, and for
+// GDN raw q and k; a summary reads neither q nor P and writes no o.
 struct Measured {
   int32_t emit_ns, summarize_ns;
-  int32_t
-      local_ns;  // of emit: with a head's value columns spread over two CTAs each takes half of the rest and all of this
+  int32_t local_ns;  // part of emit_ns that each of two CTAs repeats when they share a head's value columns
   int32_t summarize_local_ns;
   int32_t emit_bytes, summarize_bytes;
   int32_t prepare_ns;  // a multiprocessor's time with four CTAs on it: throughput, not latency
@@ -33,23 +32,27 @@ struct Measured {
 constexpr int32_t kChunk = 64;
 constexpr Measured kKda = {2150, 3050, 1150, 0, 91392, 54528, 5000, 14000, 12000};
 constexpr Measured kGdn = {2200, 2550, 440, 0, 58384, 29712, 1250, 12000, 10000};
-// A pair of CTAs walks a summary whatever the tiling: with one tile that is twice the time of one unit. What a pair's start is of item_ns, modes.cpp knows.
-// 2026-11-16: whole calls, kernels alone, and starts from calls of 3 to 32 chunks a sequence, in one wave and in several; where a CTA takes several items a
-// later one starts sooner (5 to 8 us), and item_ns lies between. Calls of KDA that are not cut come out within 7 %, those of 64 sequences within 12.
-// GDN 2026-11-17, from whole calls: between gates that forget within a chunk, whose state nobody multiplies, and gates that do not (4 % apart); summaries from
-// the latter, with all multiprocessors at work. The launches of kGdn are of that day too.
+// A pair of CTAs walks a summary whatever the tiling: with one tile that is twice the time of one unit. What a pair's
+// start is of item_ns, modes.cpp knows. 2026-11-16: whole calls, kernels alone, and starts from calls of 3 to 32 chunks
+// a sequence, in one wave and in several; where a CTA takes several items a later one starts sooner (5 to 8 us), and
+// item_ns lies between. Calls of KDA that are not cut come out within 7 %, those of 64 sequences within 12. GDN
+// 2026-11-17, from whole calls: between gates that forget within a chunk, whose state nobody multiplies, and gates that
+// do not (4 % apart); summaries from the latter, with all multiprocessors at work. The launches of kGdn are of that day
+// too.
 constexpr Measured kKdaFused = {3950, 4560, 1100, 0, 82048, 49280, 0, 11000, 12000};
 constexpr Measured kGdnFused = {2400, 3200, 440, 0, 41472, 20992, 0, 7000, 12000};
 constexpr int32_t kCarryNs = 900;        // a fold, over all multiprocessors
 constexpr int32_t kCarryUnitNs = 12000;  // one multiprocessor's time for one fold of one head
 
-// The portable kernels (cuda-sm80) at 128 per 32 tokens and head, 16-bit data, on an H200, 2026-11-15: times of single kernels and whole calls of
-// the named cases. A unit's time: of two CTAs on a multiprocessor each takes twice that. A summary has two CTAs, for B and for M, and reads
-// neither q nor P and writes nothing; that of GDN lies between gates that forget M at once and gates that never do.
+// The portable kernels (cuda-sm80) at 128 per 32 tokens and head, 16-bit data, on an H200, 2026-11-15: times of single
+// kernels and whole calls of the named cases. A unit's time: of two CTAs on a multiprocessor each takes twice that. A
+// summary has two CTAs, for B and for M, and reads neither q nor P and writes nothing; that of GDN lies between gates
+// that forget M at once and gates that never do.
 constexpr int32_t kPortableChunk = 32;
 constexpr Measured kKdaPortable = {2050, 2600, 200, 200, 45824, 27000, 2500, 19000, 12000};
 constexpr Measured kGdnPortable = {1980, 2200, 200, 200, 25232, 12900, 520, 19000, 12000};
-// Alone, from cold caches, a step takes 2650. With that, kda-8k-h8 would be cut into 32 segments (0.247 ms); 20 to 25 are its best (0.23).
+// Alone, from cold caches, a step takes 2650. With that, kda-8k-h8 would be cut into 32 segments (0.247 ms); 20 to 25
+// are its best (0.23).
 constexpr int32_t kPortableCarryNs = 4000;
 constexpr int32_t kPortableCarryUnitNs = 12000;
 
@@ -59,8 +62,8 @@ struct Gpu {
   int32_t shared_kib, l2_mib;
   int32_t bytes_per_ns;    // what a copy reaches
   int32_t tenths_of_h200;  // time of a chunk against the H200's, from tensor throughput and clock of one multiprocessor
-  int32_t
-      portable_tenths;  // the same of the portable kernels, whose chunks are chains of small products: clocks count more
+  // The same for the portable kernels. Their chunks are chains of small products, so clocks count more.
+  int32_t portable_tenths;
   bool measured;
 };
 
@@ -155,7 +158,8 @@ const Gpu* row_of_model(const std::string& model) {
   return nullptr;
 }
 
-// The row with the same compute capability, else the highest below it, else the lowest; of several the one nearest in units.
+// The row with the same compute capability, else the highest below it, else the lowest; of several the one nearest in
+// units.
 const Gpu& nearest_row(int32_t compute_capability, int32_t units) {
   auto rank = [&](const Gpu& gpu) {
     const int32_t above = gpu.compute_capability - compute_capability;

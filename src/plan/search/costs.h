@@ -1,6 +1,6 @@
-// The numbers the planner reckons with. Everything in this family of headers (costs, lengths, cut, makespan, search, rows,
-// grain, cut_rules, team) is integer arithmetic without allocation or recursion, so that the same text gives the same table on the host and in
-// one thread block of a GPU. Times are whole nanoseconds.
+// The numbers the planner reckons with. Everything in this family of headers (costs, lengths, cut, makespan, search,
+// rows, grain, cut_rules, team) is integer arithmetic without allocation or recursion, so that the same text gives the
+// same table on the host and in one thread block of a GPU. Times are whole nanoseconds.
 #pragma once
 #include <cstdint>
 
@@ -14,8 +14,8 @@ using ns = int64_t;
 // Most chunks of all sequences: leaves room for sums and for products with a ratio of 256.
 constexpr int64_t kMostChunks = int64_t{1} << 30;
 
-// What one mode of one device needs for one problem. A mode is a number of value tiles; a row of the table becomes `copies`
-// work items, each of which one unit runs alone.
+// What one mode of one device needs for one problem. A mode is a number of value tiles; a row of the table becomes
+// `copies` work items, each of which one unit runs alone.
 struct Costs {
   int32_t units = 1;        // work items that run at once
   int32_t copies = 1;       // work items of a row: value heads x value tiles
@@ -39,7 +39,8 @@ struct Costs {
   RelayUnits relay;              // of whole sequences: units that can hand them on (kernels/relay.h)
 };
 
-// Pieces that a search cuts sequences into: three waves of 1,365 units. It bounds the time of a search for a device of any size.
+// Pieces that a search cuts sequences into: three waves of 1,365 units. It bounds the time of a search for a device of
+// any size.
 constexpr int32_t kMostPieces = 4096;
 
 struct Limits {
@@ -53,8 +54,8 @@ struct Limits {
   ns give_up = INT64_MAX;          // only a cut below this is looked for: there is a plan of another way
 };
 
-// Everything the search decides. The cut of a sequence follows from its length, its place in longest-first order and the
-// three integers (segment, first, ratio), so rows can be written in any order or in parallel.
+// Everything the search decides. The cut of a sequence follows from its length, its place in longest-first order and
+// the three integers (segment, first, ratio), so rows can be written in any order or in parallel.
 struct Decision {
   int32_t mode = 0;       // index of the chosen Costs
   int32_t segment = 0;    // longest middle or last segment in chunks; 0: nothing is cut
@@ -77,7 +78,8 @@ DR_HD constexpr ns first_time(const Costs& c, int64_t chunks) { return chunks * 
 
 DR_HD constexpr ns piece_start(const Costs& c) { return int64_t{c.item} + c.piece_extra; }
 
-// 256 x summarize / emit: a first segment this much longer than a middle one is emitted while the middle one is summarized.
+// 256 x summarize / emit: a first segment this much longer than a middle one is emitted while the middle one is
+// summarized.
 DR_HD constexpr int32_t balanced_ratio(const Costs& c) {
   constexpr ns kMostRatio = 1 << 20;  // beyond any two costs that belong together
   const ns emit = first_time(c, 1);

@@ -1,5 +1,5 @@
-// Where a sequence is cut. Every cut is a first segment followed by at most two runs of equal segments, so that rows of a
-// phase can be ordered run by run and any segment can be located without walking the others.
+// Where a sequence is cut. Every cut is a first segment followed by at most two runs of equal segments, so that rows of
+// a phase can be ordered run by run and any segment can be located without walking the others.
 #pragma once
 #include <cstdint>
 
@@ -37,8 +37,9 @@ DR_HD constexpr Cut even_cut(int32_t first, int32_t rest, int32_t pieces) {
   return {first, pieces - longer, each, longer, each + 1};
 }
 
-// The cut of the search: ceil((n - first) / segment) segments follow a first one whose share is `ratio` / 256 of theirs.
-// A sequence no longer than `first` becomes two segments, which needs no summary: it merely rests between the phases.
+// The cut of the search: ceil((n - first) / segment) segments follow a first one whose share is `ratio` / 256 of
+// theirs. A sequence no longer than `first` becomes two segments, which needs no summary: it merely rests between the
+// phases.
 struct Shape {
   int32_t segment, first, ratio;
 };
@@ -80,7 +81,8 @@ class Divider {
   uint32_t by_, inverse_;
 };
 
-// balanced_pieces of one sequence after the other, longest first: neighbours are mostly cut into as many segments, and divided by the same numbers.
+// balanced_pieces of one sequence after the other, longest first: neighbours are mostly cut into as many segments, and
+// divided by the same numbers.
 class Cutter {
  public:
   DR_HD explicit Cutter(const Shape& s) : shape_(s), by_segment_(static_cast<uint32_t>(s.segment)) {}
@@ -122,8 +124,8 @@ DR_HD constexpr Cut count_cut(int32_t n, int32_t segments) {
   return even_cut(first, n - first, segments - 1);
 }
 
-// Segments of exactly `chunks`, the last one what is left; `segments` > 0 asks for that many, the last one then taking the
-// surplus (a policy that merges a short tail).
+// Segments of exactly `chunks`, the last one what is left; `segments` > 0 asks for that many, the last one then taking
+// the surplus (a policy that merges a short tail).
 DR_HD constexpr Cut length_cut(int32_t n, int32_t chunks, int32_t segments = 0) {
   if (chunks < 1 || n <= chunks) return whole_cut(n);
   int32_t count = static_cast<int32_t>(ceil_div(n, chunks));

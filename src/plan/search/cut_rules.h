@@ -1,5 +1,5 @@
-// The rules by which sequences are cut, and the cut that each gives to the sequence at a place: for the host, whatever the rule,
-// and for one thread block of a GPU.
+// The rules by which sequences are cut, and the cut that each gives to the sequence at a place: for the host, whatever
+// the rule, and for one thread block of a GPU.
 #pragma once
 #include <cstdint>
 
@@ -14,7 +14,8 @@ namespace deltarelay {
 
 using plan::kMostChunks;
 
-// Segments behind the first ones, of all sequences, that a plan may have: of one head of 128 x 128 their states and transitions are 48 GiB.
+// Segments behind the first ones, of all sequences, that a plan may have: of one head of 128 x 128 their states and
+// transitions are 48 GiB.
 constexpr int64_t kMostSegments = int64_t{1} << 18;
 
 // How the sequences of a plan are cut.

@@ -1,5 +1,5 @@
-// Predicted time of one way to cut: the first phase (first segments emit, middle ones are summarized, whole sequences ride
-// along), the carry, and the last phase (middle and last segments emit, the other whole sequences ride along).
+// Predicted time of one way to cut: the first phase (first segments emit, middle ones are summarized, whole sequences
+// ride along), the carry, and the last phase (middle and last segments emit, the other whole sequences ride along).
 #pragma once
 #include <cstdint>
 
@@ -60,8 +60,8 @@ DR_HD inline Group group_of(const Costs& c, const Pieces& p, int32_t last) {
           ns{last} * c.emit + c.item, p.count};
 }
 
-// Time to prepare all chunks, where that is a step before the first phase: what all units or memory can do, at least one item. It
-// is the same for every cut and tiling, so the search leaves it out.
+// Time to prepare all chunks, where that is a step before the first phase: what all units or memory can do, at least
+// one item. It is the same for every cut and tiling, so the search leaves it out.
 DR_HD inline ns prepare_time(const Costs& c, int64_t chunks) {
   const int64_t items = chunks * c.heads;
   if (items == 0) return 0;
@@ -89,8 +89,8 @@ DR_HD inline int32_t wholes_that_fit(const Lengths& n, const Costs& c, int32_t f
   return lo - from;
 }
 
-// A time that no cut by `shape` stays below, from sums alone: what all units have to do at least. A sequence emits all of its chunks, and
-// summarizes all but those of its first and its last segment.
+// A time that no cut by `shape` stays below, from sums alone: what all units have to do at least. A sequence emits all
+// of its chunks, and summarizes all but those of its first and its last segment.
 DR_HD inline ns least_cut_time(const Lengths& n, const Costs& c, const Shape& shape, int32_t cut_seqs) {
   const int64_t chunks = n.chunks(0, cut_seqs), first = int64_t{cut_seqs} * shape.first,
                 last = int64_t{cut_seqs} * shape.segment, wholes = n.count - cut_seqs;
@@ -99,7 +99,8 @@ DR_HD inline ns least_cut_time(const Lengths& n, const Costs& c, const Shape& sh
   return c.barrier + work * c.copies / c.units;
 }
 
-// The `cut_seqs` longest sequences are cut by `shape`. Gives up (total INT64_MAX) as soon as it cannot stay below `give_up`.
+// The `cut_seqs` longest sequences are cut by `shape`. Gives up (total INT64_MAX) as soon as it cannot stay below
+// `give_up`.
 DR_HD_CALL inline Estimate cut_time(const Lengths& n, const Costs& c, const Limits& limits, const Shape& shape,
                                     int32_t cut_seqs, ns give_up) {
   const int64_t copies = c.copies;

@@ -1,10 +1,10 @@
-// Invariant mode: every sequence is cut at absolute multiples of a grain, and the state at a grain boundary is always the
-// folded one, so that a sequence's bits depend on nothing but itself.
+// Invariant mode: every sequence is cut at absolute multiples of a grain, and the state at a grain boundary is always
+// the folded one, so that a sequence's bits depend on nothing but itself.
 //
-// A sequence with F full grains (all of whose tokens exist) owns slots base .. base + F. The fold copies the caller's initial
-// state into slot base and runs over F transitions; phase 1 summarizes full grain j into slot base + 1 + j, the last one too,
-// because a final state on a boundary is the folded value; phase 3 emits segment j from slot base + j. A sequence without a
-// full grain is emitted whole from its initial state.
+// A sequence with F full grains (all of whose tokens exist) owns slots base .. base + F. The fold copies the caller's
+// initial state into slot base and runs over F transitions; phase 1 summarizes full grain j into slot base + 1 + j, the
+// last one too, because a final state on a boundary is the folded value; phase 3 emits segment j from slot base + j. A
+// sequence without a full grain is emitted whole from its initial state.
 #pragma once
 #include <cstdint>
 
@@ -17,8 +17,8 @@ namespace deltarelay::plan {
 
 constexpr int64_t kInfiniteGrain = -1;
 
-// Grain in chunks on a GPU: a number of tokens that is a function of heads and units alone, near the optimum of the model in the
-// mean ratio to free cutting and flat within one step (docs/planner.md).
+// Grain in chunks on a GPU: a number of tokens that is a function of heads and units alone, near the optimum of the
+// model in the mean ratio to free cutting and flat within one step (docs/planner.md).
 DR_HD constexpr int64_t gpu_grain(int64_t heads, int64_t units, int64_t chunk) {
   constexpr int32_t kStep[7][2] = {{1, 512}, {2, 768}, {4, 1024}, {8, 1536}, {12, 2048}, {16, 3072}, {28, 4096}};
   for (const auto& step : kStep) {
@@ -27,9 +27,10 @@ DR_HD constexpr int64_t gpu_grain(int64_t heads, int64_t units, int64_t chunk) {
   return kInfiniteGrain;
 }
 
-// Grain in chunks on a CPU with this many units (of the device, not of the thread option). Value tiles keep `heads` x 4 units
-// busy before the chunk-local work that every tile repeats eats the gain, and they cost no second pass: then no grain. Else
-// shorter grains for more idle units, never below 512 tokens, where the folds stay under a tenth of the work.
+// Grain in chunks on a CPU with this many units (of the device, not of the thread option). Value tiles keep `heads` x 4
+// units busy before the chunk-local work that every tile repeats eats the gain, and they cost no second pass: then no
+// grain. Else shorter grains for more idle units, never below 512 tokens, where the folds stay under a tenth of the
+// work.
 DR_HD constexpr int64_t cpu_grain(int64_t heads, int64_t most_tiles, int64_t units, int64_t chunk) {
   constexpr int64_t kUsefulTiles = 4;
   const int64_t busy = heads * (most_tiles < kUsefulTiles ? most_tiles : kUsefulTiles);
@@ -61,7 +62,8 @@ DR_HD inline TableSize grain_table_size(const Key* keys, int32_t count, int32_t 
   return size;
 }
 
-// Runs of one sequence with `full` full grains in a phase. Without one it is whole and runs in phase 1 if it rides there.
+// Runs of one sequence with `full` full grains in a phase. Without one it is whole and runs in phase 1 if it rides
+// there.
 DR_HD inline int32_t grain_runs_of(bool third, int32_t full, int32_t grain, int32_t chunks, bool rides, int32_t place,
                                    int32_t base, const Costs& c, Run* runs) {
   int32_t n = 0;

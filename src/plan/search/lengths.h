@@ -35,7 +35,8 @@ struct Lengths {
   }
 };
 
-// How many chunks sequences have, on the host. It is asked for every sequence of a call, and chunks of every backend are powers of two.
+// How many chunks sequences have, on the host. It is asked for every sequence of a call, and chunks of every backend
+// are powers of two.
 class ChunkCount {
  public:
   explicit ChunkCount(int32_t chunk)

@@ -1,6 +1,6 @@
-// How long a phase takes: longest-first list scheduling, which is what a GPU does with a grid in that order and what a pool of
-// threads does with a shared counter. First a lower bound that rejects most candidates, then the schedule itself on levels of
-// equal load.
+// How long a phase takes: longest-first list scheduling, which is what a GPU does with a grid in that order and what a
+// pool of threads does with a shared counter. First a lower bound that rejects most candidates, then the schedule
+// itself on levels of equal load.
 #pragma once
 #include <cstdint>
 
@@ -89,8 +89,9 @@ class LoadLevels {
   DR_HD ns last() const { return time_[size_ - 1]; }
 
  private:
-  // Levels that lie closer together than an item is long take items in turn, and stay as far apart as they are: whole rounds of that
-  // at once, up to the next level. Returns how many items that is. Without it heads by the million would take rounds by the million.
+  // Levels that lie closer together than an item is long take items in turn, and stay as far apart as they are: whole
+  // rounds of that at once, up to the next level. Returns how many items that is. Without it heads by the million would
+  // take rounds by the million.
   DR_HD int64_t skip_rounds(ns each, int64_t items) {
     int32_t end = head_ + 1;
     int64_t units = count_[head_];
@@ -145,8 +146,8 @@ struct Group {
 };
 constexpr int32_t kGroups = 8;  // 24 would gain 0.05 % on average
 
-// The phase list-scheduled: groups of pieces (longest first) and whole sequences [from, to) merged by time. What is left after
-// `max_groups` groups counts through `bound` alone.
+// The phase list-scheduled: groups of pieces (longest first) and whole sequences [from, to) merged by time. What is
+// left after `max_groups` groups counts through `bound` alone.
 DR_HD_CALL inline ns list_time(const Lengths& n, const Costs& c, const Group* group, int32_t groups, bool third,
                                ns bound, int32_t from, int32_t to, int32_t max_groups) {
   LoadLevels levels(c.units);
@@ -167,7 +168,8 @@ DR_HD_CALL inline ns list_time(const Lengths& n, const Costs& c, const Group* gr
   return max_of(bound, levels.last());
 }
 
-// Rows that are handed on: a share of them, and the start-up of its parts, as many as there are on average and one more.
+// Rows that are handed on: a share of them, and the start-up of its parts, as many as there are on average and one
+// more.
 DR_HD inline ns relay_time(const RelayLine& line, int64_t rows, const Costs& c) {
   return ns{line.length} * c.emit + (ceil_div(rows * line.heads, line.shares) + 1) * c.item;
 }
@@ -182,8 +184,8 @@ DR_HD_CALL inline WholeTime time_wholes(const Lengths& n, const Costs& c) {
   const ns bound = phase_bound(n, c, {0, 0, 0, 0}, 0, n.count);
   const ns time = max_of(list_time(n, c, nullptr, 0, false, bound, 0, n.count, 2 * kGroups), memory);
   if (c.relay.side == 0 || n.count == 0 || n.count > RelayLine::kMostRows) return {time, {}};
-  // A sixteenth has to be gained: where power bounds a call, units that are idle in the last round cost little (H200: of gdn-4x8k-h64 a thirty-third
-  // less is nothing gained; of three such sequences a quarter is 14 % of the time).
+  // A sixteenth has to be gained: where power bounds a call, units that are idle in the last round cost little (H200:
+  // of gdn-4x8k-h64 a thirty-third less is nothing gained; of three such sequences a quarter is 14 % of the time).
   constexpr int32_t kLeastGain = 16;
   const RelayLine line = relay_line(n.chunks(0, n.count), n.sorted[0], c.copies, c.relay.side, c.units);
   if (line.shares == 0) return {time, {}};

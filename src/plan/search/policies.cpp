@@ -33,8 +33,8 @@ int64_t power_of_two_near_root(int64_t up, int64_t down) {
   return power;
 }
 
-// FLA and cuLA SM100: sequences of at least three sub-lengths are cut into near-equal pieces, at most 32. The cap together
-// with a rounded-up piece can leave nothing for the last ones; such empty pieces are dropped here.
+// FLA and cuLA SM100: sequences of at least three sub-lengths are cut into near-equal pieces, at most 32. The cap
+// together with a rounded-up piece can leave nothing for the last ones; such empty pieces are dropped here.
 Cuts cut_into_equal(const std::vector<int64_t>& lengths, int64_t sub_chunks, int64_t chunk) {
   constexpr int64_t kLongEnough = 3, kMostPieces = 32;
   Cuts cuts;
@@ -118,7 +118,8 @@ Cuts cula_sm90(const PolicyRequest& r) {
   return cut_by_length(r.lengths, piece * kChunk, kChunk, true);
 }
 
-// The square-root rule of FlashQLA and FlashKDA: latency of a piece grows with its length, the passes over all of them shrink.
+// The square-root rule of FlashQLA and FlashKDA: latency of a piece grows with its length, the passes over all of them
+// shrink.
 int64_t root_piece(const PolicyRequest& r, const Chunks& n) {
   constexpr int64_t kLeastPiece = 4;
   return std::max(kLeastPiece, power_of_two_near_root(9 * r.heads * n.total, r.units));

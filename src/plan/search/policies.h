@@ -1,5 +1,6 @@
-// How other systems would cut the same sequences, as pure functions of lengths, heads and device: for comparison, and to hold
-// the published tables against. Each gives whole multiples of its own chunk; none of them is used unless asked for by name.
+// How other systems would cut the same sequences, as pure functions of lengths, heads and device: for comparison, and
+// to hold the published tables against. Each gives whole multiples of its own chunk; none of them is used unless asked
+// for by name.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -1,9 +1,9 @@
 // The table of a plan: rows of phases 1 and 3, longest first, and the folds between them.
 //
-// A sequence with k + 1 segments owns k slots from `base` on. Segment 0 is emitted in phase 1 from the true state and leaves
-// its exit state in slot base; segment j = 1 .. k - 1 is summarized in phase 1 into slot base + j; the fold turns that into the
-// state after segment j; in phase 3 segment j = 1 .. k is emitted from slot base + j - 1. With two segments there is nothing to
-// fold.
+// A sequence with k + 1 segments owns k slots from `base` on. Segment 0 is emitted in phase 1 from the true state and
+// leaves its exit state in slot base; segment j = 1 .. k - 1 is summarized in phase 1 into slot base + j; the fold
+// turns that into the state after segment j; in phase 3 segment j = 1 .. k is emitted from slot base + j - 1. With two
+// segments there is nothing to fold.
 #pragma once
 #include <cstdint>
 
@@ -24,8 +24,8 @@ struct Table {  // memory to write to, of the size that table_size gives
   Row* rows3;
 };
 
-// Equal segments from .. from + count - 1 of the sequence at this place. A cut has at most three of them per phase, so runs are
-// sorted, not rows.
+// Equal segments from .. from + count - 1 of the sequence at this place. A cut has at most three of them per phase, so
+// runs are sorted, not rows.
 struct Run {
   ns cost;  // of one segment
   int32_t place, from, count, base;
@@ -40,8 +40,8 @@ struct RunOrder {
   }
 };
 
-// take(run) for all runs, longest first. They come in the order of places, so those of whole sequences, which are the last, are in order
-// already: only what precedes them is sorted. On the host.
+// take(run) for all runs, longest first. They come in the order of places, so those of whole sequences, which are the
+// last, are in order already: only what precedes them is sorted. On the host.
 template <class Take>
 inline void take_in_order(Run* runs, int32_t n, const Take& take) {
   const RunOrder before;
@@ -108,8 +108,8 @@ inline TableSize write_whole_table(const Key* keys, int32_t count, const Table& 
   return size;
 }
 
-// take(run, row_at) for the runs of a phase, longest first; row_at(j) is the row of segment j. `runs` is scratch of kRunsPerSequence * count
-// entries.
+// take(run, row_at) for the runs of a phase, longest first; row_at(j) is the row of segment j. `runs` is scratch of
+// kRunsPerSequence * count entries.
 template <class CutOf, class Take>
 inline void take_runs(bool third, const Key* keys, int32_t count, const CutOf& cut_of, int32_t in_phase1,
                       const Costs& c, Run* runs, const Take& take) {
@@ -159,8 +159,8 @@ DR_HD constexpr int64_t area_of(int64_t work, ns longest, const Costs& c) {
 }
 DR_HD constexpr int64_t whole_work(int32_t chunks, const Costs& c) { return c.copies * (ns{chunks} * c.emit + c.item); }
 
-// Whole sequences that ride in phase 1 when the cuts are given, not searched for: as many as its idle units can take while the
-// pieces of cut sequences run.
+// Whole sequences that ride in phase 1 when the cuts are given, not searched for: as many as its idle units can take
+// while the pieces of cut sequences run.
 template <class CutOf>
 DR_HD inline int32_t riders_for(const Key* keys, int32_t count, const CutOf& cut_of, const Costs& c) {
   int64_t work = 0, wholes = 0;

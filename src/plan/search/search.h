@@ -1,6 +1,6 @@
-// The search for a cut: four rounds of numbered trials. Round 0 casts the net, rounds 1 to 3 polish the best so far. Trials of
-// one round do not depend on each other and the lowest (time, number) wins, so a walk on the host and a thread block with one
-// trial per thread find the same decision.
+// The search for a cut: four rounds of numbered trials. Round 0 casts the net, rounds 1 to 3 polish the best so far.
+// Trials of one round do not depend on each other and the lowest (time, number) wins, so a walk on the host and a
+// thread block with one trial per thread find the same decision.
 #pragma once
 #include <cstdint>
 
@@ -28,9 +28,9 @@ constexpr int32_t kVariants = 3;
 constexpr int32_t kRounds = 4;
 DR_HD constexpr int32_t trials_in(int32_t round) { return round == 0 ? kSeeds * kVariants : round == 1 ? 12 : 4; }
 
-// 256 x (first segment / middle one). Where gates forget, summaries end after a few chunks, and phase 1 is as long as its first segments: they are
-// kept short. Where they do not forget, that makes all others longer by at most one part in kLeastSlots. It takes segments of some length, and a
-// sequence that is most of the call.
+// 256 x (first segment / middle one). Where gates forget, summaries end after a few chunks, and phase 1 is as long as
+// its first segments: they are kept short. Where they do not forget, that makes all others longer by at most one part
+// in kLeastSlots. It takes segments of some length, and a sequence that is most of the call.
 constexpr int32_t kLeastSlots = 4, kLeastForgotten = 8;
 DR_HD inline int32_t first_ratio(const Lengths& n, const Costs& c) {
   const int32_t balanced = balanced_ratio(c), slots = c.units / c.copies;  // segments of every head that run at once
@@ -45,8 +45,8 @@ DR_HD constexpr int32_t first_for(int32_t segment, int32_t ratio) {
 }
 DR_HD constexpr Shape shape_of(int32_t segment, int32_t ratio) { return {segment, first_for(segment, ratio), ratio}; }
 
-// Do the `cut_seqs` longest sequences (< 0: those longer than a segment) become more than `target` pieces? Sums say so in most cases; else the
-// pieces of every sequence are counted.
+// Do the `cut_seqs` longest sequences (< 0: those longer than a segment) become more than `target` pieces? Sums say so
+// in most cases; else the pieces of every sequence are counted.
 DR_HD inline bool makes_more(const Lengths& n, int64_t target, int32_t segment, int32_t first, int32_t cut_seqs) {
   constexpr int32_t kFewSequences = 16;  // are counted sooner than bounded
   const int32_t whole = first > segment ? first : segment;
@@ -80,8 +80,8 @@ DR_HD_CALL inline int32_t segment_for(const Lengths& n, int64_t target, int32_t 
   return lo;
 }
 
-// Who is cut: sequences longer than a first segment (variant 0), or also those longer than a half or a quarter of it, which
-// become two segments without a summary.
+// Who is cut: sequences longer than a first segment (variant 0), or also those longer than a half or a quarter of it,
+// which become two segments without a summary.
 DR_HD inline int32_t cut_count(const Lengths& n, int32_t segment, int32_t ratio, int32_t variant) {
   const int32_t first = first_for(segment, ratio), whole = first > segment ? first : segment;
   return n.longer_than(whole >> variant);
@@ -188,7 +188,8 @@ DR_HD inline void search_mode(const Lengths& n, const Costs& c, const Limits& li
   }
 }
 
-// The best plan that cuts nothing. costs[0] is the plain mode; another must be 2 % faster, the estimates are not better.
+// The best plan that cuts nothing. costs[0] is the plain mode; another must be 2 % faster, the estimates are not
+// better.
 DR_HD inline Decision decide_whole(const Lengths& n, const Costs* costs, int32_t modes) {
   Decision whole;
   whole.in_phase1 = n.count;
@@ -232,9 +233,9 @@ DR_HD inline bool holds_up(const Lengths& n, const Costs& c, const Limits& limit
   return cut_time(n, odd, limits, {d.segment, d.first, d.ratio}, d.cut_seqs, INT64_MAX).total <= whole_time(n, odd);
 }
 
-// Could any cut end before `bar`? Both phases together leave bar - barrier on every unit. The first and the last segment of a
-// sequence are emitted one after the other, so together they hold at most (bar - barrier) / emit chunks; all others are
-// summarized too. If that work is more than the units can do in time, the search would be in vain.
+// Could any cut end before `bar`? Both phases together leave bar - barrier on every unit. The first and the last
+// segment of a sequence are emitted one after the other, so together they hold at most (bar - barrier) / emit chunks;
+// all others are summarized too. If that work is more than the units can do in time, the search would be in vain.
 DR_HD inline bool can_beat(const Lengths& n, const Costs& c, ns bar) {
   const ns time = bar - c.barrier;
   if (time <= 0) return false;

@@ -1,7 +1,8 @@
-// One or many at the same text. A table is filled by a team: one thread on the host, a thread block on a GPU. What a team is told
-// to do is written so that its members never see each other at work: every call below begins when all of them are there and ends
-// when all are done, and what one wrote is then seen by all. A body runs once for each i, in any order; it may write memory that
-// belongs to i and no variable outside, so that code between the calls has the same values for every member.
+// One or many at the same text. A table is filled by a team: one thread on the host, a thread block on a GPU. What a
+// team is told to do is written so that its members never see each other at work: every call below begins when all of
+// them are there and ends when all are done, and what one wrote is then seen by all. A body runs once for each i, in
+// any order; it may write memory that belongs to i and no variable outside, so that code between the calls has the same
+// values for every member.
 #pragma once
 #include <cstdint>
 
@@ -20,8 +21,8 @@ struct Greatest {
   DR_HD Greatest joined(const Greatest& later) const { return {max_of(value, later.value)}; }
 };
 
-// The steps of a bitonic sort, each of exchanges that can be done at once. All of them bring the item that is before the other
-// to the earlier place: places from n on then act as if they held items that belong there, and any n will do.
+// The steps of a bitonic sort, each of exchanges that can be done at once. All of them bring the item that is before
+// the other to the earlier place: places from n on then act as if they held items that belong there, and any n will do.
 struct SortPair {
   int64_t earlier, later;  // exchanged if later < n and its item is before the other
 };
@@ -64,8 +65,8 @@ class SerialTeam {
     for (int32_t i = 0; i < n; ++i) found |= test(i);
     return found;
   }
-  // put(i, what value(0) .. value(i - 1) give together), for i in [0, n); returns what all of them give. No value reads what a put
-  // writes.
+  // put(i, what value(0) .. value(i - 1) give together), for i in [0, n); returns what all of them give. No value reads
+  // what a put writes.
   template <class T, class Value, class Put>
   DR_HD T scan(int32_t n, const Value& value, const Put& put) const {
     T before;
@@ -80,8 +81,8 @@ class SerialTeam {
   void sort(T* items, int32_t n, const Before& before) const {
     sort_in_place(items, n, before);
   }
-  // Of the trials [0, n) whose time is below `bar`, the one with the lowest (time, number) is handed to take, by one member.
-  // A result without a trial has a time that none is above.
+  // Of the trials [0, n) whose time is below `bar`, the one with the lowest (time, number) is handed to take, by one
+  // member. A result without a trial has a time that none is above.
   template <class Try, class Take>
   DR_HD void least(int32_t n, ns bar, const Try& trial, const Take& take) const {
     decltype(trial(0)) best;

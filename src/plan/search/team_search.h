@@ -1,5 +1,6 @@
-// The search of search.h by a team, one trial a member. Trials of a round are all held against the best of the round before and
-// the lowest (time, number) wins; the walk of the host, which holds each against the best so far, finds the same.
+// The search of search.h by a team, one trial a member. Trials of a round are all held against the best of the round
+// before and the lowest (time, number) wins; the walk of the host, which holds each against the best so far, finds the
+// same.
 #pragma once
 #include <cstdint>
 

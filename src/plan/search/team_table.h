@@ -1,6 +1,6 @@
-// The table of a call, filled by a team in the memory of a device: offsets are read and brought into range, sequences ordered,
-// the cut decided, rows and folds written. Every element follows from its own number and sums over those before it, so the table
-// is the one that the host writes.
+// The table of a call, filled by a team in the memory of a device: offsets are read and brought into range, sequences
+// ordered, the cut decided, rows and folds written. Every element follows from its own number and sums over those
+// before it, so the table is the one that the host writes.
 #pragma once
 #include <cstdint>
 
@@ -204,8 +204,8 @@ DR_HD void write_by(Team& team, const TableInput& input, int32_t riders, const C
   });
 }
 
-// Reads the offsets into token_begin: the first is 0, none lies before its neighbour or past the last token. Returns whether one
-// had to be moved for that.
+// Reads the offsets into token_begin: the first is 0, none lies before its neighbour or past the last token. Returns
+// whether one had to be moved for that.
 template <class Team, class Offset>
 DR_HD bool read_offsets(Team& team, const TableRequest& request, const Offset& offset, const TeamTable& to) {
   auto in_range = [&](int32_t n) {
@@ -247,7 +247,8 @@ DR_HD Lengths order_by(Team& team, const TableRequest& request, const TeamSpace&
 
 }  // namespace internal
 
-// Fills the table for the lengths that offset(0) .. offset(num_seqs) give. Returns whether offsets had to be brought into range.
+// Fills the table for the lengths that offset(0) .. offset(num_seqs) give. Returns whether offsets had to be brought
+// into range.
 template <class Team, class Offset>
 DR_HD bool fill_by(Team& team, const TableRequest& request, const Offset& offset, const TeamSpace& space,
                    const TeamTable& to) {

@@ -96,9 +96,9 @@ StateView Call::checkpoint() const {
   return view(problem_.checkpoint, problem_.dv, tensors_.checkpoint, tensors_.checkpoint_index);
 }
 
-// Where the walk stores them: the pool, or places in the workspace that have its slots. A pool may have many more slots than there can be
-// checkpoints; then each has the place of its number, also one whose slot is null. Only a list with entries that break its rules is longer than
-// that: numbers past the end count as slots outside the pool.
+// Where the walk stores them: the pool, or places in the workspace that have its slots. A pool may have many more slots
+// than there can be checkpoints; then each has the place of its number, also one whose slot is null. Only a list with
+// entries that break its rules is longer than that: numbers past the end count as slots outside the pool.
 StateView Call::walked_checkpoint() const {
   StateView walked = checkpoint();
   if (call_.checkpoints == nullptr || walked.data == nullptr) return walked;

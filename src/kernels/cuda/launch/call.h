@@ -1,5 +1,6 @@
-// A call in the terms of kernels: what each of them is told, made from the problem, the caller's tensors and the workspace; and the launches that
-// end it, which are the same on every architecture. Which kernels come before, and how they are spread, is the backend's affair.
+// A call in the terms of kernels: what each of them is told, made from the problem, the caller's tensors and the
+// workspace; and the launches that end it, which are the same on every architecture. Which kernels come before, and how
+// they are spread, is the backend's affair.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -29,10 +30,11 @@ class Call {
   WalkArgs walk_args(int32_t phase) const;  // 1 or 3
   CarryArgs carry_args() const;
 
-  // After the last walk: checkpoints inside of chunks, where it could not store them, and those that wait. Launches nothing where there are none.
+  // After the last walk: checkpoints inside of chunks, where it could not store them, and those that wait. Launches
+  // nothing where there are none.
   void take_checkpoints_on() const;
-  // What belongs to no row: output rows past the last offset, final states of empty sequences, and whether slots alias. Launches nothing where
-  // there is nothing to do.
+  // What belongs to no row: output rows past the last offset, final states of empty sequences, and whether slots alias.
+  // Launches nothing where there is nothing to do.
   void finish() const;
 
  private:

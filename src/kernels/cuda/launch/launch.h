@@ -1,5 +1,5 @@
-// Launching with programmatic dependence, where the GPU has it: the kernel may be set up while the one before it in the stream drains, and says
-// itself when it needs that one's results (wait_for_previous_grid).
+// Launching with programmatic dependence, where the GPU has it: the kernel may be set up while the one before it in the
+// stream drains, and says itself when it needs that one's results (wait_for_previous_grid).
 #pragma once
 #include <cuda_runtime.h>
 
@@ -16,7 +16,8 @@ struct LaunchShape {
   unsigned cluster = 1;  // blocks that start together
 };
 
-// Has the current device programmatic dependent launch? Asked of the runtime once for each device: this runs with every launch.
+// Has the current device programmatic dependent launch? Asked of the runtime once for each device: this runs with every
+// launch.
 inline bool has_dependent_launch() {
   static std::atomic<uint64_t> known{0}, has{0};  // a bit for each of the first 64 devices
   int ordinal = 0;

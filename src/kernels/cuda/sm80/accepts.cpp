@@ -53,9 +53,10 @@ std::string decline(const Problem& p, const Request& request) {
   return reason.empty() ? decline_blocks(p) : reason;
 }
 
-// Machine code runs on its capability and on later ones of the same major number; virtual code is compiled for any later GPU when it is loaded.
-// A number without a word is both. From 9.0 on kernels are launched ahead of the end of the one before (launch.h) and wait for it themselves:
-// code that was made for earlier GPUs does not, so it is not taken there.
+// Machine code runs on its capability and on later ones of the same major number; virtual code is compiled for any
+// later GPU when it is loaded. A number without a word is both. From 9.0 on kernels are launched ahead of the end of
+// the one before (launch.h) and wait for it themselves: code that was made for earlier GPUs does not, so it is not
+// taken there.
 bool has_code_for(int32_t compute_capability, const std::string& architectures) {
   std::istringstream list(architectures);
   for (std::string entry; std::getline(list, entry, ',');) {

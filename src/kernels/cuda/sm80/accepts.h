@@ -1,5 +1,5 @@
-// What the cuda-sm80 backend takes, and how much memory it needs: plain C++, so that a plan for a GPU that is not here, or by a library without
-// CUDA, is accepted and declined for the same reasons.
+// What the cuda-sm80 backend takes, and how much memory it needs: plain C++, so that a plan for a GPU that is not here,
+// or by a library without CUDA, is accepted and declined for the same reasons.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -9,7 +9,8 @@
 
 namespace deltarelay::cuda::sm80 {
 
-// Ways to serve a problem: as exact as its data; or, for fp32 data and where dr_options.math asks for it, with one product of TF32 in the walk instead of three.
+// Ways to serve a problem: as exact as its data; or, for fp32 data and where dr_options.math asks for it, with one
+// product of TF32 in the walk instead of three.
 enum Way : int32_t { kExact = 0, kTf32 = 1 };
 inline constexpr int32_t kNumWays = 2;
 inline constexpr const char* kWayNames[kNumWays] = {"", ""};  // dr_options.math chooses between them
@@ -26,7 +27,8 @@ CtaTiling cta_tiling(const Problem& problem, int64_t unit_shared_bytes);
 bool short_summaries(const Problem& problem);
 bool tries_suffixes(const Problem& problem, const CallBounds& bounds, int32_t units, bool exact);
 
-// Is there code for GPUs of this capability in a library that was built for these architectures? The list is CMake's, with commas: "80-real,90,120-virtual".
+// Is there code for GPUs of this capability in a library that was built for these architectures? The list is CMake's,
+// with commas: "80-real,90,120-virtual".
 bool has_code_for(int32_t compute_capability, const std::string& architectures);
 
 // Which of the compiled kernels serve the problem, and a number for them, which all its ways share.

@@ -12,7 +12,8 @@
 namespace deltarelay::cuda::sm90 {
 namespace {
 
-// What a tensor map of TMA takes: addresses and strides in whole 16-byte pieces, strides below 2^40 bytes, coordinates in int32_t.
+// What a tensor map of TMA takes: addresses and strides in whole 16-byte pieces, strides below 2^40 bytes, coordinates
+// in int32_t.
 constexpr int64_t kMapBytes = 16;
 constexpr int64_t kMapStrideBytes = int64_t{1} << 40;
 constexpr int64_t kMapCoordinates = std::numeric_limits<int32_t>::max();

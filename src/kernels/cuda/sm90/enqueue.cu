@@ -1,5 +1,5 @@
-// The cuda-sm90 backend: a call as a chain of launches, each set up while the one before it drains. Either the fused walk, carry, the fused
-// walk; or prepare, walk, carry, walk.
+// The cuda-sm90 backend: a call as a chain of launches, each set up while the one before it drains. Either the fused
+// walk, carry, the fused walk; or prepare, walk, carry, walk.
 #include <cuda_runtime_api.h>
 
 #include <cstdint>

@@ -11,8 +11,8 @@ namespace deltarelay::cuda::sm90 {
 cudaError_t launch_prepare_kda(const PrepareArgs& args, DType dtype, bool mid_frame, cudaStream_t stream);
 cudaError_t load_prepare_kda(DType dtype);
 
-// `value_tiles`: CTAs over the value columns of one strip, 1 (rows to emit only) or 2. `twins`: with one, fused CTAs of two strips share what is made.
-// `suffix`: with two, summaries walk their suffix first.
+// `value_tiles`: CTAs over the value columns of one strip, 1 (rows to emit only) or 2. `twins`: with one, fused CTAs of
+// two strips share what is made. `suffix`: with two, summaries walk their suffix first.
 struct WalkShape {
   DType dtype;
   int32_t value_tiles;
@@ -25,8 +25,8 @@ cudaError_t launch_walk_gdn(const WalkMaps& maps, const WalkArgs& args, const Wa
 cudaError_t load_walk_kda(DType dtype);
 cudaError_t load_walk_gdn(DType dtype);
 
-// Emits and summarizes the rows of args.phase from the inputs as they come, with one CTA a strip (rows to emit only) or two.
-// args.prepared is not used.
+// Emits and summarizes the rows of args.phase from the inputs as they come, with one CTA a strip (rows to emit only) or
+// two. args.prepared is not used.
 cudaError_t launch_fused_kda(const FusedMaps& maps, const WalkArgs& args, const Activation& activation,
                              const WalkShape& shape, cudaStream_t stream);
 cudaError_t load_fused_kda();

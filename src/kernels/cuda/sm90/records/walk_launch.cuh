@@ -8,8 +8,9 @@
 
 namespace deltarelay::cuda::sm90 {
 
-// Neighbouring strips of one key head share q and k in clusters of up to so many CTAs. A multiprocessor holds one CTA, and GPCs have an
-// even number of multiprocessors, so that pairs leave none of them without work; clusters of 4 do (docs/kernels/sm90-walk.md).
+// Neighbouring strips of one key head share q and k in clusters of up to so many CTAs. A multiprocessor holds one CTA,
+// and GPCs have an even number of multiprocessors, so that pairs leave none of them without work; clusters of 4 do
+// (docs/kernels/sm90-walk.md).
 constexpr int kMostTogether = 2;
 
 template <class Stage, class Element, Form kForm, bool kCheckpoints, bool kSuffix>
