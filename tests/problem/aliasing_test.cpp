@@ -288,7 +288,7 @@ TEST(Aliasing, OnePoolForFinalStatesAndCheckpoints) {
 // Nothing is written for an empty list, so its pool may begin where another tensor does.
 TEST(Aliasing, AnEmptyListOnTheDevice) {
   CheckpointCall call;
-  int64_t offsets[4] = {0, 0, 0, 0};
+  int32_t offsets[4] = {0, 0, 0, 0};
   int32_t positions[1] = {0};
   call.request.checkpoints = DR_CHECKPOINTS_LIST;
   call.request.checkpoint_every = 0;
