@@ -292,6 +292,9 @@ TEST(Aliasing, AnEmptyListOnTheDevice) {
   int32_t positions[1] = {0};
   call.request.checkpoints = DR_CHECKPOINTS_LIST;
   call.request.checkpoint_every = 0;
+  call.use(call.request.checkpoint, DR_STATE_ROWS);
+  call.request.checkpoint.num_slots = 0;
+  call.tensors.checkpoint_index = nullptr;
   call.tensors.checkpoint_offsets = offsets;
   call.tensors.checkpoint_positions = positions;
   call.tensors.checkpoint = offsets;
