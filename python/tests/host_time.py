@@ -3,7 +3,7 @@
 python tests/host_time.py [--command deltarelay]
 
 Host time is the median of single calls on an idle GPU, the plan cached, as `deltarelay bench` takes its own ("host
-us"). The budget of the package: a direct call at most the C path + 10 us, a registered operator + 25, a call through
+us"). All calls are timed in turns, and each counts by its best turn: what else runs on the host only adds. The budget of the package: a direct call at most the C path + 10 us, a registered operator + 25, a call through
 FLA at most FLA's own wrapper + 12 over the C path. GPU time is that of graph replays. Exit 1: over the budget.
 """
 
@@ -26,7 +26,7 @@ import deltarelay
 HOST_CASE = "gdn bf16 g=fp32 b=fp32 hqk=4 hv=8 seqs=64 final gate=log:-5,0 l2norm device=cuda"
 GPU_CASE = "gdn bf16 g=fp32 b=fp32 hqk=16 hv=64 seqs=8192 final gate=log:-5,0 l2norm device=cuda"
 BUDGET_US = {"forward": 10.0, "operator": 25.0, "chunk_gated_delta_rule": 10.0, "through FLA": 12.0}
-CALLS = 2000
+CALLS, TURNS = 400, 6
 
 
 def rows(tokens: int, keys: int, values: int) -> list[Any]:
@@ -110,14 +110,16 @@ def host_calls() -> dict[str, Callable[[], Any]]:
 def measure_host() -> dict[str, float]:
     from deltarelay import torch_ops  # noqa: F401  registers the operators
 
-    found = {}
-    for name, function in host_calls().items():
-        getattr(function, "before", lambda: None)()
-        for _ in range(200):
-            function()
-        torch.cuda.synchronize()
-        found[name] = median_us(function)
-        getattr(function, "after", lambda: None)()
+    found: dict[str, float] = {}
+    calls = host_calls()
+    for _ in range(TURNS):
+        for name, function in calls.items():
+            getattr(function, "before", lambda: None)()
+            for _ in range(50):
+                function()
+            torch.cuda.synchronize()
+            found[name] = min(found.get(name, float("inf")), median_us(function))
+            getattr(function, "after", lambda: None)()
     return found
 
 
