@@ -3,8 +3,10 @@
 python tests/host_time.py [--command deltarelay]
 
 Host time is the median of single calls on an idle GPU, the plan cached, as `deltarelay bench` takes its own ("host
-us"). All calls are timed in turns, and each counts by its best turn: what else runs on the host only adds. The budget of the package: a direct call at most the C path + 10 us, a registered operator + 25, a call through
-FLA at most FLA's own wrapper + 12 over the C path. GPU time is that of graph replays. Exit 1: over the budget.
+us"). All calls are timed in turns, and each counts by its best turn: what else runs on the host only adds.
+
+The budget of the package: a direct call at most the C path + 10 us, a registered operator + 25, a call through FLA at
+most FLA's own wrapper + 12 over the C path. GPU time is that of graph replays. Exit 1: over the budget.
 """
 
 from __future__ import annotations
