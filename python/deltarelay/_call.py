@@ -21,8 +21,7 @@ class _Binding(NamedTuple):
 
 
 class _Thread(threading.local):
-    copies: tuple[str, ...] = ()
-    declined: str = ""
+    noted: tuple[tuple[str, ...], str] | None = None  # copies and why a call was passed on, if either is the case
     plan: Plan | None = None  # without the extension, which keeps it itself
 
 
@@ -94,7 +93,7 @@ def call(settings: Settings, *arguments: Any) -> tuple[Any, Any, Any]:
     """(o, final, checkpoint). Arguments in the order of `_plans.ARGUMENTS`, None for what is not given."""
     result = _binding.call(settings, *arguments)
     if type(result) is tuple:
-        _thread.copies, _thread.declined = (), ""
+        _thread.noted = None
         return result
     return _slow(settings, arguments, result)
 
@@ -114,7 +113,7 @@ def _slow(settings: Settings, arguments: tuple[Any, ...], result: Any) -> tuple[
     if _torch_table and _binding.call is not _ctypes_call.call:
         result = _ctypes_call.call(settings, *arguments)
         if type(result) is tuple:
-            _thread.copies, _thread.declined = (), ""
+            _thread.noted = None
             return result
         if isinstance(result, Copies):
             return _with_copies(settings, arguments, result.names)
@@ -131,7 +130,7 @@ def _with_copies(settings: Settings, arguments: tuple[Any, ...], names: tuple[st
         value = changed[index]
         changed[index] = value.contiguous().clone() if is_torch(value) else value.copy(order="C")
     results = call(settings, *changed)
-    _thread.copies = names
+    _thread.noted = (names, "")
     return results
 
 
@@ -165,14 +164,15 @@ class LastCall(NamedTuple):
 
 def note_declined(reason: str) -> None:
     """For adapters: records why a call was passed on."""
-    _thread.declined = reason
+    _thread.noted = ((), reason)
 
 
 def last_call() -> LastCall | None:
     """The last call of the calling thread, or None if it has made none."""
-    if _thread.declined:
-        return LastCall(None, "", (), binding()[0], _thread.declined)
+    copies, declined = _thread.noted or ((), "")
+    if declined:
+        return LastCall(None, "", (), binding()[0], declined)
     plan = _last_plan()
     if plan is None:
         return None
-    return LastCall(plan, plan.backend, _thread.copies, binding()[0], "")
+    return LastCall(plan, plan.backend, copies, binding()[0], "")

@@ -118,6 +118,7 @@ Values = collections.namedtuple("Values", [field.name for field in _FIELDS], def
 # plans too.
 _MOST = 1024
 _known: dict[tuple[Any, ...], Settings] = {}
+known_settings = _known.get  # (values) -> Settings or None, for callers that have the values as a tuple
 
 
 def settings(rule: str, *values: Any) -> Settings:
