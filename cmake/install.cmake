@@ -55,9 +55,17 @@ function(dr_install_library target)
 endfunction()
 dr_install_library(deltarelay)
 
-# The same layout as in the sources, so that references to docs/ and tests/cases/ hold here too.
-install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/NOTICE ${PROJECT_SOURCE_DIR}/CHANGELOG.md
-        DESTINATION ${CMAKE_INSTALL_DOCDIR})
+# The same layout as in the sources, so that links between documents and references to tests/cases/ hold here too.
+install(
+  FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/NOTICE ${PROJECT_SOURCE_DIR}/README.md
+        ${PROJECT_SOURCE_DIR}/CHANGELOG.md ${PROJECT_SOURCE_DIR}/CONTRIBUTING.md
+  DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES ${PROJECT_SOURCE_DIR}/bench/README.md DESTINATION ${CMAKE_INSTALL_DOCDIR}/bench)
+install(
+  DIRECTORY ${PROJECT_SOURCE_DIR}/src/kernels
+  DESTINATION ${CMAKE_INSTALL_DOCDIR}/src
+  FILES_MATCHING
+  PATTERN README.md)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs ${PROJECT_SOURCE_DIR}/examples DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/tests/cases DESTINATION ${CMAKE_INSTALL_DOCDIR}/tests)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/bench/results DESTINATION ${CMAKE_INSTALL_DOCDIR}/bench)

@@ -101,15 +101,26 @@ endif()
 build_project(${EXAMPLE} ${WORK}/cmake)
 check_programs(${WORK}/cmake forward_c forward_cpp)
 
-# The README's example, in a project as a reader would write it.
-file(READ ${README} words)
-string(REGEX MATCH "```cpp\n([^`]*)```" found "${words}")
-file(WRITE ${WORK}/readme/main.cpp "${CMAKE_MATCH_1}")
-file(WRITE ${WORK}/readme/CMakeLists.txt "cmake_minimum_required(VERSION 3.16)\nproject(readme LANGUAGES CXX)\n"
-     "find_package(deltarelay REQUIRED)\nadd_executable(readme main.cpp)\n"
-     "target_link_libraries(readme PRIVATE deltarelay::deltarelay)\n")
-build_project(${WORK}/readme ${WORK}/readme/build)
-check_programs(${WORK}/readme/build readme)
+# The README's example, in a project as a reader would write it. It needs a CUDA toolkit to compile and a GPU to run.
+find_program(nvcc NAMES nvcc HINTS $ENV{CUDA_HOME}/bin /usr/local/cuda/bin)
+if(nvcc)
+  file(READ ${README} words)
+  string(REGEX MATCH "```cpp\n([^`]*)```" found "${words}")
+  file(WRITE ${WORK}/readme/main.cpp "${CMAKE_MATCH_1}")
+  file(WRITE ${WORK}/readme/CMakeLists.txt
+       "cmake_minimum_required(VERSION 3.18)\nproject(readme LANGUAGES CXX)\n"
+       "find_package(deltarelay REQUIRED)\nfind_package(CUDAToolkit REQUIRED)\nadd_executable(readme main.cpp)\n"
+       "target_link_libraries(readme PRIVATE deltarelay::deltarelay CUDA::cudart)\n")
+  build_project(${WORK}/readme ${WORK}/readme/build)
+  execute_process(COMMAND nvidia-smi -L RESULT_VARIABLE no_gpu OUTPUT_QUIET ERROR_QUIET)
+  if(no_gpu)
+    message(STATUS "the README's example: compiled, not run: no GPU")
+  else()
+    check_programs(${WORK}/readme/build readme)
+  endif()
+else()
+  message(STATUS "the README's example: not compiled: no CUDA toolkit")
+endif()
 
 # A project with C only.
 file(WRITE ${WORK}/c/CMakeLists.txt "cmake_minimum_required(VERSION 3.16)\nproject(c_alone LANGUAGES C)\n"
