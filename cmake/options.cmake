@@ -76,9 +76,9 @@ endif()
 
 # Tests and the command need no speed: all timed code is in the library. The checks of a sanitizer are the same without
 # optimisation and compile in half the time.
-set(DELTARELAY_UNHURRIED $<$<NOT:$<CONFIG:Debug>>:-O1>)
+set(DELTARELAY_UNTIMED_FLAGS $<$<NOT:$<CONFIG:Debug>>:-O1>)
 if(DELTARELAY_SANITIZE)
-  set(DELTARELAY_UNHURRIED -O0)
+  set(DELTARELAY_UNTIMED_FLAGS -O0)
 endif()
 
 # Sanitizers apply to the whole build: a part without instrumentation hides races and gives false reports.

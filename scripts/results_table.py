@@ -257,7 +257,7 @@ def peers_table(results: dict) -> str:
             cells.append(cell + (" (1)" if name in row.get("eager", []) else ""))
             marked = marked or name in row.get("eager", [])
         lines.append(f"| {words_of_case(row['line'])} | " + " | ".join(cells) + " |")
-    where = ", ".join(filter(None, [results["device"], results["date"][:10], results.get("note", "")]))
+    where = ", ".join(filter(None, [results["device"], results.get("date", "")[:10], results.get("note", "")]))
     lines += ["", f"Milliseconds of a whole call. {where}." + (" (1): not captured, timed eagerly." if marked else "")]
     return "\n".join(lines) + "\n"
 
