@@ -33,7 +33,12 @@ void run(const Plan& plan, const dr_tensors* given, void* workspace, size_t work
   }
   const bool on_host = plan.options.device.kind == DR_DEVICE_CPU;
   require_pointer("tensors", given);
-  const dr_tensors tensors = take_input("tensors", *given);
+  dr_tensors tensors = take_input("tensors", *given);
+  dr_intermediates intermediates;
+  if (is_stage(plan.problem.op) && tensors.intermediates != nullptr) {
+    intermediates = take_input("intermediates", *tensors.intermediates);
+    tensors.intermediates = &intermediates;
+  }
   validate_tensors(plan.problem, tensors, on_host);
   check_workspace(plan, workspace, workspace_bytes);
   check_aliasing(plan.problem, tensors, counts_of(plan.problem, tensors), workspace, plan.ledger.total_bytes(),

@@ -24,11 +24,14 @@ std::string tensor_name(const char* field) { return std::string("tensors.") + fi
 
 struct Region {
   const TensorEntry* entry = nullptr;  // nullptr: the workspace
+  bool written = true;
   Footprint footprint;
 
-  bool written() const { return entry == nullptr || entry->direction == TensorDirection::kOut; }
   bool pool() const { return entry != nullptr && entry->kind == TensorKind::kPool; }
-  std::string name() const { return entry == nullptr ? "workspace" : tensor_name(entry->name); }
+  std::string name() const {
+    if (entry == nullptr) return "workspace";
+    return is_intermediate(entry->tensor) ? std::string("intermediates.") + entry->name : tensor_name(entry->name);
+  }
 };
 
 // Number of checkpoint rows of this call. Returns -1 if only the device knows.
@@ -271,19 +274,20 @@ void check_aliasing(const Problem& p, const dr_tensors& t, const CallCounts& cou
     if (data == nullptr) continue;
     const TensorFacts facts = facts_of(p, entry);
     if (facts.need == Need::kIgnored) continue;
+    regions[i].written = facts.written;
     if (entry.kind == TensorKind::kPool) {
       regions[i].footprint = pool_footprint(entry.tensor == Tensor::kInitial ? initial
                                             : entry.tensor == Tensor::kFinal ? final
                                                                              : checkpoint);
     } else {
-      const TensorSizes& sizes = regions[i].written() ? sizes_written : sizes_read;
+      const TensorSizes& sizes = regions[i].written ? sizes_written : sizes_read;
       regions[i].footprint = footprint_of(p, entry, facts, sizes, data);
     }
   }
   for (const Region& a : regions) {
-    if (!a.written() || a.footprint.empty()) continue;
+    if (!a.written || a.footprint.empty()) continue;
     for (const Region& b : regions) {
-      if (&b == &a || (b.written() && &b < &a) || (a.pool() && b.pool())) continue;
+      if (&b == &a || (b.written && &b < &a) || (a.pool() && b.pool())) continue;
       if (compare(a.footprint, b.footprint) == Shared::kBytes)
         fail_invalid(a.name(), "memory of its own", "memory shared with " + b.name());
     }

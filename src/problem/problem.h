@@ -35,8 +35,29 @@ struct StatePool {
   bool is_null(int64_t slot) const { return slot < 0 || (has_null_index && slot == null_index); }
 };
 
+// dr_chunks: what a stage reads and writes.
+struct Chunks {
+  int32_t chunk = 0;  // tokens; 0: the operation has no chunks
+  int32_t given = 0;  // DR_AQK, ...
+  int32_t wanted = 0;
+  DType dtype = DType::kFp32;
+  DType dtype_states = DType::kFp32;
+  StateLayout states_layout = StateLayout::kValueMajor;
+  bool sums_base_2 = false;
+
+  bool gives(int32_t bits) const { return (given & bits) == bits; }
+  bool wants(int32_t bits) const { return (wanted & bits) != 0; }
+};
+
+// Which tensors of tokens a call reads.
+struct Reads {
+  bool q = true, k = true, v = true, g = true, beta = true;
+};
+
 struct Problem {
   Rule rule = Rule::kKda;
+  Op op = Op::kForward;
+  Chunks chunks;  // of a stage
 
   int64_t num_seqs = 0;
   int64_t num_tokens = 0;     // rows of a packed tensor; num_seqs * seq_len when batched
@@ -78,6 +99,12 @@ struct Problem {
   bool raw_gate() const { return gate_form == GateForm::kRawSoftplus || gate_form == GateForm::kRawBounded; }
   // Length of sequence n; only when lengths_known.
   int64_t length(int64_t n) const { return batched() ? seq_len : offsets[n + 1] - offsets[n]; }
+
+  Reads reads() const;
+  bool writes_o() const { return op == Op::kForward || op == Op::kOutputs; }
+  // Chunks of all sequences in the tensors of a stage; if lengths are not known yet, the largest count that these
+  // counts allow.
+  int64_t chunk_rows(int64_t tokens, int64_t sequences) const;
 
   // Smallest log-decay per token that any input can give after clamping; -infinity if there is no bound.
   float least_gate() const;

@@ -26,6 +26,10 @@ inline constexpr Sizing kSizing<dr_options>{sizeof(dr_options), 120, 96};
 template <>
 inline constexpr Sizing kSizing<dr_tensors>{sizeof(dr_tensors), 200, 160};
 template <>
+inline constexpr Sizing kSizing<dr_chunks>{sizeof(dr_chunks), 32, 0};
+template <>
+inline constexpr Sizing kSizing<dr_intermediates>{sizeof(dr_intermediates), 96, 0};
+template <>
 inline constexpr Sizing kSizing<dr_device>{sizeof(dr_device), 136, 368};
 template <>
 inline constexpr Sizing kSizing<dr_costs>{sizeof(dr_costs), 152, 0};

@@ -21,6 +21,21 @@ const StatePool* pool_of(const Problem& p, Tensor tensor) {
   }
 }
 
+Need need_of_rows(bool used, const Problem& p, const char** reason) {
+  if (used) return p.num_tokens == 0 ? Need::kMay : Need::kAlways;
+  *reason = "the operation of the problem does not use it";
+  return Need::kNever;
+}
+
+Need need_of_intermediate(const Problem& p, Tensor tensor, const char** reason) {
+  if (((p.chunks.given | p.chunks.wanted) & bit_of(tensor)) == 0) {
+    *reason = "neither chunks.given nor chunks.wanted names it";
+    return Need::kNever;
+  }
+  const bool of_sequences = tensor == Tensor::kComposed || (tensor == Tensor::kSummaries && p.op == Op::kSummary);
+  return p.num_tokens == 0 && !of_sequences ? Need::kMay : Need::kAlways;
+}
+
 // Does the problem need the tensor? If not, `reason` receives why.
 Need need_of(const Problem& p, Tensor tensor, const StatePool* pool, const char** reason) {
   const auto never = [reason](const char* why) {
@@ -33,17 +48,22 @@ Need need_of(const Problem& p, Tensor tensor, const StatePool* pool, const char*
   const Need of_pool = tensor == Tensor::kCheckpoint || tensor == Tensor::kCheckpointIndex ? Need::kMay : Need::kAlways;
   switch (tensor) {
     case Tensor::kQ:
+      return need_of_rows(p.reads().q, p, reason);
     case Tensor::kK:
+      return need_of_rows(p.reads().k, p, reason);
     case Tensor::kV:
+      return need_of_rows(p.reads().v, p, reason);
     case Tensor::kG:
+      return need_of_rows(p.reads().g, p, reason);
     case Tensor::kBeta:
+      return need_of_rows(p.reads().beta, p, reason);
     case Tensor::kO:
-      return p.num_tokens == 0 ? Need::kMay : Need::kAlways;
+      return need_of_rows(p.writes_o(), p, reason);
     case Tensor::kALog:
-      if (!p.raw_gate()) return Need::kIgnored;
+      if (!p.raw_gate() || !p.reads().g) return Need::kIgnored;
       return p.gate_form == GateForm::kRawSoftplus ? Need::kAlways : Need::kMay;
     case Tensor::kDtBias:
-      return p.raw_gate() ? Need::kMay : Need::kIgnored;
+      return p.raw_gate() && p.reads().g ? Need::kMay : Need::kIgnored;
     case Tensor::kInitialIndex:
     case Tensor::kFinalIndex:
     case Tensor::kCheckpointIndex:
@@ -63,8 +83,25 @@ Need need_of(const Problem& p, Tensor tensor, const StatePool* pool, const char*
       return p.lengths_known ? never("the problem has the lengths") : Need::kAlways;
     case Tensor::kReport:
       return Need::kMay;
+    case Tensor::kAqk:
+    case Tensor::kInverse:
+    case Tensor::kW:
+    case Tensor::kU:
+    case Tensor::kKToEnd:
+    case Tensor::kQFromStart:
+    case Tensor::kGateSums:
+    case Tensor::kVNew:
+    case Tensor::kStates:
+    case Tensor::kSummaries:
+    case Tensor::kComposed:
+      return need_of_intermediate(p, tensor, reason);
   }
   return Need::kAlways;
+}
+
+bool is_written(const Problem& p, const TensorEntry& entry) {
+  if (entry.direction == TensorDirection::kEither) return p.chunks.wants(bit_of(entry.tensor));
+  return entry.direction == TensorDirection::kOut;
 }
 
 }  // namespace
@@ -108,6 +145,12 @@ DType dtype_of(const Problem& p, TensorType type, const StatePool* pool) {
       return pool->index_dtype;
     case TensorType::kOffsets:
       return p.offsets_dtype;
+    case TensorType::kIntermediate:
+      return p.chunks.dtype;
+    case TensorType::kStates:
+      return p.chunks.dtype_states;
+    case TensorType::kFp32:
+      return DType::kFp32;
     case TensorType::kByte:
     case TensorType::kInt32:
       break;
@@ -121,7 +164,10 @@ TensorFacts facts_of(const Problem& p, const TensorEntry& entry) {
   facts.need = need_of(p, entry.tensor, facts.pool, &facts.reason);
   facts.element_bytes =
       entry.type == TensorType::kByte ? 1 : static_cast<int64_t>(size_of(dtype_of(p, entry.type, facts.pool)));
-  int64_t promised = entry.kind == TensorKind::kPool ? facts.pool->alignment : 1;
+  facts.written = is_written(p, entry);
+  int64_t promised = entry.kind == TensorKind::kPool    ? facts.pool->alignment
+                     : entry.kind == TensorKind::kStage ? int64_t{entry.alignment}
+                                                        : 1;
   if (const RowsField field = rows_field(entry.tensor); field.strides != nullptr) {
     facts.strides = &(p.*field.strides);
     promised = p.alignment.*field.alignment;
@@ -138,7 +184,10 @@ TensorSizes sizes_of(const Problem& p, int64_t tokens, int64_t sequences, int64_
           .dk = p.dk,
           .dv = p.dv,
           .gates = p.rule == Rule::kKda ? p.dk : 1,
-          .checkpoint_rows = checkpoint_rows};
+          .checkpoint_rows = checkpoint_rows,
+          .chunk = p.chunks.chunk,
+          .state_rows = p.op == Op::kCarry ? tokens : p.chunk_rows(tokens, sequences),
+          .summary_rows = p.op == Op::kCarry ? tokens : sequences};
 }
 
 Footprint footprint_of(const Problem& p, const TensorEntry& entry, const TensorFacts& facts, const TensorSizes& sizes,

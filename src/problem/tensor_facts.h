@@ -17,6 +17,7 @@ enum class Need : int32_t {
 
 struct TensorFacts {
   Need need = Need::kAlways;
+  bool written = false;
   const char* reason = "";  // why kNever
   int64_t element_bytes = 0;
   int64_t alignment = 0;             // required of the pointer, in bytes: as promised, at least the size of an element

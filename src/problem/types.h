@@ -11,6 +11,21 @@ namespace deltarelay {
 // Which recurrence: a gate per key channel, or per head.
 enum class Rule : int32_t { kKda = DR_KDA, kGdn = DR_GDN };
 
+// What is asked. The stages are kChunkLocal to kCarry.
+enum class Op : int32_t {
+  kForward = DR_FORWARD,
+  kBackward = DR_BACKWARD,
+  kChunkLocal = DR_CHUNK_LOCAL,
+  kStatePass = DR_STATE_PASS,
+  kOutputs = DR_OUTPUTS,
+  kSummary = DR_SUMMARY,
+  kCarry = DR_CARRY,
+  kStep = DR_STEP,
+  kCommit = DR_COMMIT,
+};
+
+constexpr bool is_stage(Op op) { return op >= Op::kChunkLocal && op <= Op::kCarry; }
+
 enum class DType : int32_t { kFp32 = DR_FP32, kBf16 = DR_BF16, kFp16 = DR_FP16, kInt32 = DR_INT32, kInt64 = DR_INT64 };
 
 enum class GateForm : int32_t {
@@ -59,6 +74,7 @@ DR_HD constexpr int32_t float_bytes(DType type) { return type == DType::kFp32 ? 
 const char* name_of(Rule rule);
 // Name of an operation (DR_FORWARD, ...) in the case grammar; nullptr for an unknown number.
 const char* name_of_op(int32_t op);
+inline const char* name_of(Op op) { return name_of_op(static_cast<int32_t>(op)); }
 const char* name_of(DType type);
 const char* name_of(GateForm form);
 const char* name_of(BetaForm form);

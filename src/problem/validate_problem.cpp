@@ -13,6 +13,7 @@
 #include "problem/struct_size.h"
 #include "problem/tensor_facts.h"
 #include "problem/validate.h"
+#include "problem/validate_stages.h"
 
 namespace deltarelay {
 namespace {
@@ -67,23 +68,26 @@ void expect_zero(Argument argument, int64_t found) {
   if (found != 0) fail_invalid(argument.name(), "0", std::to_string(found));
 }
 
-// Operations other than DR_FORWARD have numbers and structures in the header, but this version cannot run them.
-void check_operation(const dr_problem& request) {
+// The backward and decode operations have numbers and structures in the header, but this version cannot run them.
+Op read_operation(const dr_problem& request) {
   if (name_of_op(request.op) == nullptr) {
     fail_invalid("problem.op", "DR_FORWARD (0) to DR_COMMIT (" + std::to_string(DR_COMMIT) + ")",
                  std::to_string(request.op));
   }
-  if (request.op != DR_FORWARD) {
-    fail_unsupported(std::string("problem.op: expected DR_FORWARD (0), the operation of this version, found ") +
-                     std::to_string(request.op) + " (" + name_of_op(request.op) + ")");
+  const auto op = static_cast<Op>(request.op);
+  if (op != Op::kForward && !is_stage(op)) {
+    fail_unsupported(std::string("problem.op: expected DR_FORWARD (0) or a stage, DR_CHUNK_LOCAL (2) to DR_CARRY (6), "
+                                 "the operations of this version, found ") +
+                     std::to_string(request.op) + " (" + name_of(op) + ")");
   }
-  const auto expect_null = [](const char* argument, const void* found) {
-    if (found != nullptr) fail_invalid(argument, "NULL with DR_FORWARD", "a pointer");
+  const auto expect_null = [op](const char* argument, const void* found) {
+    if (found != nullptr) fail_invalid(argument, std::string("NULL with the operation ") + name_of(op), "a pointer");
   };
-  expect_null("problem.chunks", request.chunks);
+  if (!is_stage(op)) expect_null("problem.chunks", request.chunks);
   expect_null("problem.backward", request.backward);
   expect_null("problem.steps", request.steps);
   expect_zero("problem.reserved", request.reserved);
+  return op;
 }
 
 void read_heads(const dr_problem& request, Problem* p) {
@@ -309,11 +313,12 @@ void read_checkpoints(const dr_problem& request, Problem* p) {
 Problem validate(const dr_problem& given) {
   const dr_problem request = take_input("problem", given);
   Problem p;
-  check_operation(request);
+  p.op = read_operation(request);
   p.rule = choose<Rule>("problem.rule", request.rule, kRules);
   read_heads(request, &p);
   read_sequences(request, &p);
   read_types(request, &p);
+  if (is_stage(p.op)) p.chunks = read_chunks(request, p.op, p.dtype);
   read_gate(request, &p);
   read_scale(request, &p);
   read_strides(request, &p);
@@ -324,6 +329,7 @@ Problem validate(const dr_problem& given) {
     fail_invalid("problem.initial_mask", "0 while initial.use is DR_STATE_NONE", std::to_string(request.initial_mask));
   }
   read_checkpoints(request, &p);
+  if (is_stage(p.op)) check_stage(p);
   return p;
 }
 

@@ -37,7 +37,7 @@ void check_absent(Argument argument, const void* data, const char* reason) {
 
 // Checks that a tensor is present if the problem needs it, and that its address is aligned.
 void check_pointer(const TensorFacts& facts, const TensorEntry& entry, const void* data) {
-  const Argument argument("tensors", entry.name);
+  const Argument argument(is_intermediate(entry.tensor) ? "intermediates" : "tensors", entry.name);
   switch (facts.need) {
     case Need::kIgnored:
       return;
@@ -191,10 +191,16 @@ void validate_tensors(const Problem& p, const dr_tensors& t, bool host_memory) {
   check_count("tensors.num_tokens", t.num_tokens, p.num_tokens, p.lengths_known);
   check_count("tensors.num_seqs", t.num_seqs, p.num_seqs, p.lengths_known);
   const CallCounts counts = counts_of(p, t);
+  if (is_stage(p.op)) {
+    check_present("tensors.intermediates", t.intermediates);
+    if (t.intermediates->reserved != 0)
+      fail_invalid("intermediates.reserved", "0", std::to_string(t.intermediates->reserved));
+  } else {
+    check_absent("tensors.intermediates", t.intermediates, "the operation is DR_FORWARD");
+  }
   for (const TensorEntry& entry : kTensors) check_pointer(facts_of(p, entry), entry, pointer_of(t, entry));
-  check_absent("tensors.intermediates", t.intermediates, "the operation is DR_FORWARD");
-  check_absent("tensors.gradients", t.gradients, "the operation is DR_FORWARD");
-  check_absent("tensors.drafts", t.drafts, "the operation is DR_FORWARD");
+  check_absent("tensors.gradients", t.gradients, "the operation is not DR_BACKWARD");
+  check_absent("tensors.drafts", t.drafts, "the operation is no decode step");
   if (host_memory) check_lists(p, t, counts);
 }
 

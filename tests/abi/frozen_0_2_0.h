@@ -176,4 +176,31 @@ typedef struct frozen_dr_tensors {
   const void* drafts;
 } frozen_dr_tensors;
 
+typedef struct frozen_dr_chunks {
+  uint32_t size;
+  int32_t chunk;
+  int32_t given;
+  int32_t wanted;
+  int32_t dtype;
+  int32_t dtype_states;
+  int32_t states_layout;
+  int32_t sums_base_2;
+} frozen_dr_chunks;
+
+typedef struct frozen_dr_intermediates {
+  uint32_t size;
+  uint32_t reserved;
+  void* aqk;
+  void* inverse;
+  void* w;
+  void* u;
+  void* k_to_end;
+  void* q_from_start;
+  void* gate_sums;
+  void* v_new;
+  void* states;
+  void* summaries;
+  void* composed;
+} frozen_dr_intermediates;
+
 #endif /* DELTARELAY_TESTS_ABI_FROZEN_0_2_0_H_ */

@@ -178,3 +178,28 @@ AT(dr_tensors, report, 168);
 AT(dr_tensors, intermediates, 176);
 AT(dr_tensors, gradients, 184);
 AT(dr_tensors, drafts, 192);
+
+SIZE(dr_chunks, 32);
+AT(dr_chunks, size, 0);
+AT(dr_chunks, chunk, 4);
+AT(dr_chunks, given, 8);
+AT(dr_chunks, wanted, 12);
+AT(dr_chunks, dtype, 16);
+AT(dr_chunks, dtype_states, 20);
+AT(dr_chunks, states_layout, 24);
+AT(dr_chunks, sums_base_2, 28);
+
+SIZE(dr_intermediates, 96);
+AT(dr_intermediates, size, 0);
+AT(dr_intermediates, reserved, 4);
+AT(dr_intermediates, aqk, 8);
+AT(dr_intermediates, inverse, 16);
+AT(dr_intermediates, w, 24);
+AT(dr_intermediates, u, 32);
+AT(dr_intermediates, k_to_end, 40);
+AT(dr_intermediates, q_from_start, 48);
+AT(dr_intermediates, gate_sums, 56);
+AT(dr_intermediates, v_new, 64);
+AT(dr_intermediates, states, 72);
+AT(dr_intermediates, summaries, 80);
+AT(dr_intermediates, composed, 88);

@@ -243,7 +243,7 @@ TEST(ProblemRules, OperationsToComeAreNamed) {
     request.op = op;
     expect_refusal(request, "problem.op", "DR_FORWARD (0) to DR_COMMIT (8)", std::to_string(op));
   }
-  for (int32_t op = DR_BACKWARD; op <= DR_COMMIT; ++op) {
+  for (const int32_t op : {DR_BACKWARD, DR_STEP, DR_COMMIT}) {
     request.op = op;
     try {
       validate(request);
@@ -255,7 +255,7 @@ TEST(ProblemRules, OperationsToComeAreNamed) {
   }
   request.op = DR_FORWARD;
   request.backward = reinterpret_cast<const dr_backward*>(&request);
-  expect_refusal(request, "problem.backward", "NULL with DR_FORWARD", "a pointer");
+  expect_refusal(request, "problem.backward", "NULL with the operation forward", "a pointer");
   request.backward = nullptr;
   request.reserved = 3;
   expect_refusal(request, "problem.reserved", "0", "3");

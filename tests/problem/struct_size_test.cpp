@@ -12,6 +12,8 @@ namespace {
 static_assert(kSizing<dr_problem>.in_0_2 == sizeof(frozen_dr_problem));
 static_assert(kSizing<dr_options>.in_0_2 == sizeof(frozen_dr_options));
 static_assert(kSizing<dr_tensors>.in_0_2 == sizeof(frozen_dr_tensors));
+static_assert(kSizing<dr_chunks>.in_0_2 == sizeof(frozen_dr_chunks));
+static_assert(kSizing<dr_intermediates>.in_0_2 == sizeof(frozen_dr_intermediates));
 static_assert(kSizing<dr_device>.in_0_2 == sizeof(frozen_dr_device));
 static_assert(kSizing<dr_costs>.in_0_2 == sizeof(frozen_dr_costs));
 static_assert(kSizing<dr_plan_summary>.in_0_2 == sizeof(frozen_dr_plan_summary));

@@ -11,7 +11,7 @@ namespace {
 
 bool is_token_input(const std::string& name) {
   if (name == "qkv") return true;  // q, k and v in one
-  for (const TensorEntry& entry : kTensors)
+  for (const TensorEntry& entry : kCallTensors)
     if (name == entry.name) return entry.kind == TensorKind::kRows && entry.direction == TensorDirection::kIn;
   return false;
 }
@@ -19,7 +19,7 @@ bool is_token_input(const std::string& name) {
 // Calls body for every pointer of dr_tensors except the report.
 template <class Body>
 void for_each_pointer(dr_tensors& t, const Body& body) {
-  for (const TensorEntry& entry : kTensors)
+  for (const TensorEntry& entry : kCallTensors)
     if (entry.kind != TensorKind::kReport) set_pointer(t, entry, body(pointer_of(t, entry)));
 }
 

@@ -252,7 +252,7 @@ std::vector<TensorSet::Memory> TensorSet::memory() {
     all.push_back({name, buffer.data(), output ? buffer.data() : nullptr, buffer.bytes(), buffer.alignment()});
   };
   add("qkv", memory_qkv_, false);
-  for (const TensorEntry& entry : kTensors) {
+  for (const TensorEntry& entry : kCallTensors) {
     add(entry.name, buffer(entry.tensor), entry.direction == TensorDirection::kOut);
     const void* const data = pointer_of(tensors_, entry);
     if (data == nullptr || (entry.kind != TensorKind::kIndex && entry.kind != TensorKind::kList)) continue;
@@ -265,7 +265,7 @@ std::vector<TensorSet::Memory> TensorSet::memory() {
 dr_tensors TensorSet::inputs() const {
   dr_tensors inputs = tensors_;
   inputs.initial = initial_.data;
-  for (const TensorEntry& entry : kTensors)
+  for (const TensorEntry& entry : kCallTensors)
     if (entry.direction == TensorDirection::kOut) set_pointer(inputs, entry, nullptr);
   inputs.final_index = nullptr;
   inputs.checkpoint_index = nullptr;
@@ -284,7 +284,7 @@ void TensorSet::poison() {
 
 std::string TensorSet::damage() const {
   if (!memory_qkv_.intact()) return "qkv: written outside its memory";
-  for (const TensorEntry& entry : kTensors) {
+  for (const TensorEntry& entry : kCallTensors) {
     if (!buffer(entry.tensor).intact()) return std::string(entry.name) + ": written outside its memory";
   }
   std::string found = damaged_output();

@@ -35,6 +35,16 @@ const char* name_of(TensorAxis axis) {
       return "slots";
     case TensorAxis::kMatrix:
       return "DV and DK";
+    case TensorAxis::kChunk:
+      return "C";
+    case TensorAxis::kStateRows:
+      return "R (carry: T)";
+    case TensorAxis::kStateMatrix:
+      return "DV and DK";
+    case TensorAxis::kSummaryRows:
+      return "N (carry: T)";
+    case TensorAxis::kSummaryMatrix:
+      return "DV + DK, DK";
     case TensorAxis::kNone:
       break;
   }
@@ -65,6 +75,12 @@ const char* name_of(TensorType type) {
       return "uint8";
     case TensorType::kInt32:
       return "int32";
+    case TensorType::kIntermediate:
+      return "chunks.dtype";
+    case TensorType::kStates:
+      return "chunks.dtype_states";
+    case TensorType::kFp32:
+      return "fp32";
   }
   return "";
 }
@@ -88,10 +104,22 @@ std::string alignment_of(const TensorEntry& entry) {
 }
 
 std::string operations_of(const TensorEntry& entry) {
-  return (entry.operations & operation_bit(DR_FORWARD)) != 0 ? "forward" : "";
+  struct Name {
+    int32_t op;
+    const char* text;
+  };
+  constexpr Name kNames[] = {{DR_FORWARD, "forward"}, {DR_CHUNK_LOCAL, "chunk-local"}, {DR_STATE_PASS, "state-pass"},
+                             {DR_OUTPUTS, "outputs"}, {DR_SUMMARY, "summary"},         {DR_CARRY, "carry"}};
+  std::string names;
+  for (const Name& name : kNames)
+    if ((entry.operations & operation_bit(name.op)) != 0) names += (names.empty() ? "" : ", ") + std::string(name.text);
+  return names;
 }
 
-const char* direction_of(const TensorEntry& entry) { return entry.direction == TensorDirection::kOut ? "out" : "in"; }
+const char* direction_of(const TensorEntry& entry) {
+  if (entry.direction == TensorDirection::kEither) return "given: in; wanted: out";
+  return entry.direction == TensorDirection::kOut ? "out" : "in";
+}
 
 Table table_of_tensors() {
   Table table({"tensor", "axes", "type", "direction", "operations", "lies by", "aligned to", "given"}, 8);

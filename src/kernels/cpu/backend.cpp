@@ -46,7 +46,8 @@ void for_each(const StageArgs& args, Executor& executor, int64_t count, Body bod
       &shared);
 }
 
-std::string decline(const Problem&, const Request& request) {
+std::string decline(const Problem& problem, const Request& request) {
+  if (problem.op != Op::kForward) return std::string("op: takes the forward, found ") + name_of(problem.op);
   if (request.device_kind != DR_DEVICE_CPU) return "device: takes a CPU, found a CUDA device";
   if (request.num_columns > 0)
     return "columns: computes all value columns, found a list of " + std::to_string(request.num_columns);

@@ -29,6 +29,11 @@ inline std::string decline_request(const Request& request) {
   return {};
 }
 
+// For a backend that has the forward alone.
+inline std::string decline_operation(const Problem& problem) {
+  return problem.op == Op::kForward ? "" : found("op", name_of(Op::kForward), name_of(problem.op));
+}
+
 // For a backend without reduced-precision products.
 inline std::string decline_math(const Request& request) {
   return request.math == DR_MATH_DEFAULT ? "" : found("math", "default", "tf32");

@@ -295,7 +295,8 @@ void finish(const StageArgs& args, Executor& executor) {
   });
 }
 
-std::string decline(const Problem&, const Request& request) {
+std::string decline(const Problem& problem, const Request& request) {
+  if (problem.op != Op::kForward) return std::string("op: takes the forward, found ") + name_of(problem.op);
   if (request.device_kind != DR_DEVICE_CPU) return "device: the reference runs on a CPU, found another kind of device";
   if (request.cut) return "segments: the reference computes every sequence whole, found a forced cut";
   if (request.isa != nullptr) return std::string("isa: the reference has no instruction sets, found ") + request.isa;

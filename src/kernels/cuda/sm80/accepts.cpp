@@ -49,7 +49,8 @@ std::string decline(const Problem& p, const Request& request) {
     return found("compute capability", capability_text(kLeastCapability) + " or higher",
                  capability_text(request.compute_capability));
   }
-  reason = decline_way(p, request);
+  reason = decline_operation(p);
+  if (reason.empty()) reason = decline_way(p, request);
   return reason.empty() ? decline_blocks(p) : reason;
 }
 

@@ -94,6 +94,7 @@ std::string decline_way(const Problem& p, const std::string& name) {
 
 std::string decline(const Problem& p, const Request& request) {
   std::string reason = decline_device(request);
+  if (reason.empty()) reason = decline_operation(p);
   if (!reason.empty()) return reason;
   if (p.dk != kWidth) return found("dk", std::to_string(kWidth), std::to_string(p.dk));
   if (p.dv % kWidth != 0 || p.dv > kMostStrips * kWidth) {
