@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The reference in docs/api.md, made from the comments of include/deltarelay/deltarelay.h.
+"""The reference in docs/api.md, made from the comments of include/deltarelay/deltarelay.h and stages.h.
 
 scripts/api_reference.py              prints it
 scripts/api_reference.py --check      says whether the document holds it
@@ -15,7 +15,7 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-HEADER = ROOT / "include" / "deltarelay" / "deltarelay.h"
+HEADERS = [ROOT / "include" / "deltarelay" / name for name in ("deltarelay.h", "stages.h")]
 DOCUMENT = ROOT / "docs" / "api.md"
 BEGIN, END = "<!-- api reference -->\n", "<!-- end of api reference -->"
 TOKEN = re.compile(r"/\*.*?\*/|[{};,]|[^/{};,]+|/", re.DOTALL)
@@ -256,7 +256,7 @@ def kind_of(item: Item) -> str:
 
 
 def reference(text: str) -> str:
-    """Markdown between the marks of the document."""
+    """Markdown of one header."""
     lines: list[str] = []
     items = parse(text)
     named = ""
@@ -285,7 +285,7 @@ def main() -> int:
     if what not in ("", "--check", "--update") or len(sys.argv) > 2:
         print(__doc__)
         return 2
-    made = reference(HEADER.read_text(encoding="utf-8"))
+    made = "\n".join(reference(header.read_text(encoding="utf-8")) for header in HEADERS)
     if what == "":
         print(made, end="")
         return 0

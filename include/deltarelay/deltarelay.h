@@ -39,6 +39,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "deltarelay/stages.h"
+
 #if defined(_WIN32)
 #define DR_API __declspec(dllimport)
 #elif defined(__GNUC__)
@@ -180,59 +182,13 @@ typedef struct dr_state {
   int64_t reserved[4];     /* zero */
 } dr_state;
 
-/* Tensors of the stages, as bits of dr_chunks.given and dr_chunks.wanted. Symbols and shapes: dr_intermediates. */
-enum {
-  DR_AQK = 1 << 0,
-  DR_INVERSE = 1 << 1,
-  DR_W = 1 << 2,
-  DR_U = 1 << 3,
-  DR_K_TO_END = 1 << 4,
-  DR_Q_FROM_START = 1 << 5,
-  DR_GATE_SUMS = 1 << 6,
-  DR_V_NEW = 1 << 7,
-  DR_STATES = 1 << 8,
-  DR_SUMMARIES = 1 << 9,
-  DR_COMPOSED = 1 << 10
-};
-
-/* A stage: problem.chunks is required for DR_CHUNK_LOCAL to DR_CARRY. `given` names the intermediates that the call
- * reads, `wanted` those that it writes. What a stage reads beside them are the tensors of dr_tensors; a tensor that
- * follows from what is given is not read and must be NULL. l2norm, the gate and beta forms and the gate floor apply to
- * the tensors that a stage reads. Chunks start anew with every sequence; the last one may be shorter.
- *
- *   op             given                                              wanted                            beside them
- *   DR_CHUNK_LOCAL may: INVERSE, GATE_SUMS                            AQK, INVERSE, W, U, K_TO_END,     k, g, beta; q for
- *                                                                     Q_FROM_START, GATE_SUMS           AQK, Q_FROM_START;
- *                                                                                                       v for U
- *   DR_STATE_PASS  W, U; may: K_TO_END, GATE_SUMS                     may: STATES, V_NEW                k, g; initial,
- *                                                                                                       final
- *   DR_OUTPUTS     V_NEW, STATES; may: AQK, Q_FROM_START, GATE_SUMS   -                                 q, k, g; o
- *   DR_SUMMARY     W, U and may: K_TO_END, GATE_SUMS; or nothing      SUMMARIES                         k, g; without W
- *                                                                                                       and U: v, beta
- *   DR_CARRY       SUMMARIES                                          may: STATES, COMPOSED             initial, final
- *
- * DR_SUMMARY takes every sequence as one segment, so the caller cuts by seq_offsets, at multiples of the chunk. In
- * DR_CARRY a "token" is one summary and a sequence is a chain of them in order: num_tokens counts summaries, and
- * seq_offsets says which belong to which chain. */
-typedef struct dr_chunks {
-  uint32_t size;         /* sizeof(dr_chunks) */
-  int32_t chunk;         /* C, tokens per chunk: 16, 32 or 64; 0: 64. DR_CARRY: 0 */
-  int32_t given;         /* bits: intermediates that the call reads */
-  int32_t wanted;        /* bits: intermediates that the call writes */
-  int32_t dtype;         /* of aqk, inverse, w, u, k_to_end, q_from_start and v_new; default: problem.dtype */
-  int32_t dtype_states;  /* of states; default: dtype, or DR_FP32 for DR_CARRY */
-  int32_t states_layout; /* DR_STATE_VALUE_MAJOR or _KEY_MAJOR; required if states are given or wanted, else 0 */
-  int32_t sums_base_2;   /* nonzero: gate_sums are logarithms of base 2; zero: natural ones */
-} dr_chunks;
-
 /* Structures of the operations that this version does not run. It only declares them: the version that runs an
  * operation will define its structure. Until then their pointers must be NULL. docs/contract.md describes the design.
  * */
-typedef struct dr_backward dr_backward;           /* requested gradients, their types and layouts, tape */
-typedef struct dr_steps dr_steps;                 /* decode: largest token count of a call, drafts, journal */
-typedef struct dr_intermediates dr_intermediates; /* tensors of the stages; defined below */
-typedef struct dr_gradients dr_gradients;         /* tensors of the backward */
-typedef struct dr_drafts dr_drafts;               /* tensors of decode steps */
+typedef struct dr_backward dr_backward;   /* requested gradients, their types and layouts, tape */
+typedef struct dr_steps dr_steps;         /* decode: largest token count of a call, drafts, journal */
+typedef struct dr_gradients dr_gradients; /* tensors of the backward */
+typedef struct dr_drafts dr_drafts;       /* tensors of decode steps */
 
 /* What to compute, without pointers to tensors. Call dr_problem_init, then set the fields that differ from their
  * default. The caller owns the structure; dr_plan_create copies what it needs.
@@ -579,45 +535,6 @@ typedef struct dr_tensors {
   const dr_gradients* gradients;         /* NULL in this version */
   const dr_drafts* drafts;               /* NULL in this version */
 } dr_tensors;
-
-/* Tensors of the stages. A pointer that is neither given nor wanted must be NULL. All are contiguous and 16-byte
- * aligned, and all but q and k are in value heads. R is the number of chunks of all sequences, in order: a sequence of
- * length L has ceil(L / C). Symbols, for positions i and j of one chunk, G the sum of the log-decays from the start of
- * the chunk up to and including a token, E_ij = exp(G_i - G_j), S the state at the start of the chunk:
- *
- *     Akk_ij = beta_i sum(k_i k_j E_ij), j < i      Aqk_ij = scale sum(q_i k_j E_ij), j <= i      T = (I + Akk)^-1
- *     W = T (beta exp(G) k)     U = T (beta v)     V_new = U - W S     o = scale q_from_start S + Aqk V_new
- *     S <- exp(G_last) S + k_to_end' V_new,  G_last at the last token that the chunk has
- *
- * Above the diagonal, and in columns past the end of a short chunk, aqk and inverse are written as zero and not read.
- * Rows of a call's outputs that belong to no sequence are set to zero. */
-struct dr_intermediates {
-  uint32_t size;      /* sizeof(dr_intermediates) */
-  uint32_t reserved;  /* zero */
-  void* aqk;          /* [T, HV, C]: row i of Aqk for token i of a chunk */
-  void* inverse;      /* [T, HV, C]: row i of T */
-  void* w;            /* [T, HV, DK] */
-  void* u;            /* [T, HV, DV] */
-  void* k_to_end;     /* [T, HV, DK]: k_i exp(G_last - G_i) */
-  void* q_from_start; /* [T, HV, DK]: q_i exp(G_i), without scale */
-  void* gate_sums;    /* [T, HV, DK] (KDA) or [T, HV] (GDN): G, fp32 */
-  void* v_new;        /* [T, HV, DV] */
-  void* states;       /* [R, HV, matrix]: S at the start of each chunk. DR_CARRY: [T, HV, matrix], the state that enters
-                         the segment of each summary */
-  void* summaries;    /* [N, HV, DV + DK, DK], fp32: the columns of B, then the columns of M, each with DK numbers.
-                         S_out = M S_in + B. DR_CARRY: [T, HV, DV + DK, DK] */
-  void* composed;     /* DR_CARRY: [N, HV, DV + DK, DK], fp32: the summary of a whole chain */
-};
-
-/* Sets every field to zero and then the size. */
-static inline void dr_chunks_init(dr_chunks* chunks) {
-  memset(chunks, 0, sizeof *chunks);
-  chunks->size = (uint32_t)sizeof *chunks;
-}
-static inline void dr_intermediates_init(dr_intermediates* intermediates) {
-  memset(intermediates, 0, sizeof *intermediates);
-  intermediates->size = (uint32_t)sizeof *intermediates;
-}
 
 /* Bits of dr_tensors.report. */
 enum {

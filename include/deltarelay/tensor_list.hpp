@@ -137,7 +137,9 @@ inline constexpr std::array<TensorEntry, kNumTensors> kTensors = [] {
   constexpr uint32_t kForward = operation_bit(DR_FORWARD), kLocal = operation_bit(DR_CHUNK_LOCAL);
   constexpr uint32_t kPass = operation_bit(DR_STATE_PASS), kOutputs = operation_bit(DR_OUTPUTS);
   constexpr uint32_t kSummary = operation_bit(DR_SUMMARY), kCarry = operation_bit(DR_CARRY);
-  constexpr uint32_t kStages = kLocal | kPass | kOutputs | kSummary | kCarry;
+  constexpr uint32_t kAll = kForward | kLocal | kPass | kOutputs | kSummary | kCarry;
+  constexpr uint32_t kQueries = kForward | kLocal | kOutputs, kValues = kForward | kLocal | kSummary;
+  constexpr uint32_t kWritten = kForward | kOutputs;
   constexpr uint32_t kKeys = kForward | kLocal | kPass | kOutputs | kSummary, kPools = kForward | kPass | kCarry;
   constexpr const char *kAlways = "always", *kRaw = "raw gates; may be NULL", *kSlotsUsed = "with DR_STATE_SLOTS";
   constexpr const char *kListed = "DR_CHECKPOINTS_LIST", *kIfUsed = "if the problem uses it";
@@ -145,15 +147,15 @@ inline constexpr std::array<TensorEntry, kNumTensors> kTensors = [] {
 // clang-format off
 #define DR_TENSOR(tensor, field) tensor, #field, offsetof(dr_tensors, field)
   return std::array<TensorEntry, kNumTensors>{{
-      {DR_TENSOR(kQ, q), K::kRows, D::kIn, T::kData, {kTokens, kHeadsQk, kKeyWidth}, kForward | kLocal | kOutputs, 16, kAlways},
+      {DR_TENSOR(kQ, q), K::kRows, D::kIn, T::kData, {kTokens, kHeadsQk, kKeyWidth}, kQueries, 16, kAlways},
       {DR_TENSOR(kK, k), K::kRows, D::kIn, T::kData, {kTokens, kHeadsQk, kKeyWidth}, kKeys, 16, kAlways},
-      {DR_TENSOR(kV, v), K::kRows, D::kIn, T::kData, {kTokens, kHeadsV, kValueWidth}, kForward | kLocal | kSummary, 16, kAlways},
+      {DR_TENSOR(kV, v), K::kRows, D::kIn, T::kData, {kTokens, kHeadsV, kValueWidth}, kValues, 16, kAlways},
       {DR_TENSOR(kG, g), K::kRows, D::kIn, T::kGate, {kTokens, kHeadsV, kGateWidth}, kKeys, 16, kAlways},
-      {DR_TENSOR(kBeta, beta), K::kRows, D::kIn, T::kBeta, {kTokens, kHeadsV, kNone}, kForward | kLocal | kSummary, 0, kAlways},
+      {DR_TENSOR(kBeta, beta), K::kRows, D::kIn, T::kBeta, {kTokens, kHeadsV, kNone}, kValues, 0, kAlways},
       {DR_TENSOR(kALog, a_log), K::kParameter, D::kIn, T::kALog, {kHeadsV, kNone, kNone}, kKeys, 0,
        "raw gates; may be NULL in the bounded form"},
       {DR_TENSOR(kDtBias, dt_bias), K::kParameter, D::kIn, T::kDtBias, {kHeadsV, kGateWidth, kNone}, kKeys, 0, kRaw},
-      {DR_TENSOR(kO, o), K::kRows, D::kOut, T::kOutput, {kTokens, kHeadsV, kValueWidth}, kForward | kOutputs, 16, kAlways},
+      {DR_TENSOR(kO, o), K::kRows, D::kOut, T::kOutput, {kTokens, kHeadsV, kValueWidth}, kWritten, 16, kAlways},
       {DR_TENSOR(kInitial, initial), K::kPool, D::kIn, T::kState, {kSlots, kHeadsV, kMatrix}, kPools, 16, kIfUsed},
       {DR_TENSOR(kInitialIndex, initial_index), K::kIndex, D::kIn, T::kStateIndex, {kSequences, kNone, kNone},
        kPools, 0, kSlotsUsed},
@@ -170,9 +172,9 @@ inline constexpr std::array<TensorEntry, kNumTensors> kTensors = [] {
        kForward, 0, kListed},
       {DR_TENSOR(kCheckpointPositions, checkpoint_positions), K::kList, D::kIn, T::kInt32,
        {kCheckpointRows, kNone, kNone}, kForward, 0, kListed},
-      {DR_TENSOR(kSeqOffsets, seq_offsets), K::kList, D::kIn, T::kOffsets, {kBounds, kNone, kNone}, kForward | kStages, 0,
+      {DR_TENSOR(kSeqOffsets, seq_offsets), K::kList, D::kIn, T::kOffsets, {kBounds, kNone, kNone}, kAll, 0,
        "when the problem has no lengths"},
-      {DR_TENSOR(kReport, report), K::kReport, D::kOut, T::kInt32, {kNone, kNone, kNone}, kForward | kStages, 0, "if wanted"},
+      {DR_TENSOR(kReport, report), K::kReport, D::kOut, T::kInt32, {kNone, kNone, kNone}, kAll, 0, "if wanted"},
 #define DR_STAGE(tensor, field) tensor, #field, offsetof(dr_intermediates, field), K::kStage, D::kEither
       {DR_STAGE(kAqk, aqk), T::kIntermediate, {kTokens, kHeadsV, kChunk}, kLocal | kOutputs, 16, kChosen},
       {DR_STAGE(kInverse, inverse), T::kIntermediate, {kTokens, kHeadsV, kChunk}, kLocal, 16, kChosen},

@@ -25,17 +25,24 @@ struct AmxPanel {
   static constexpr bool kOnePass = true;
   static_assert(kCols == 2 * kTile && kChunk == kTile);
 
+  // Eight registers of kTile rows of 64 bytes. In static memory: GCC's intrinsic declares that it reads eight bytes of
+  // the 64, so stores of the others to a local array may be dropped, and the processor faults on what is left.
+  struct Config {
+    alignas(64) uint8_t bytes[64];
+  };
+  static constexpr Config kConfig = [] {
+    Config config{};
+    config.bytes[0] = 1;
+    for (int32_t tile = 0; tile < 8; ++tile) {
+      config.bytes[16 + 2 * tile] = 64;
+      config.bytes[48 + tile] = kTile;
+    }
+    return config;
+  }();
+
   // Tile registers belong to a thread, so every item configures and releases them.
   struct Session {
-    Session() {
-      alignas(64) uint8_t config[64] = {};
-      config[0] = 1;
-      for (int32_t tile = 0; tile < 8; ++tile) {
-        config[16 + 2 * tile] = 64;  // bytes per row
-        config[48 + tile] = kTile;
-      }
-      _tile_loadconfig(config);
-    }
+    Session() { _tile_loadconfig(kConfig.bytes); }
     ~Session() { _tile_release(); }
   };
 
