@@ -83,6 +83,7 @@ ALLOWED = {
     "tests/problem": [API, "src", *TOOLS, "tests/abi/frozen_0_2_0.h"],
     "tests/plan": [API, "src", *TOOLS],
     "tests/run": [API, "src"],
+    "tests/launches": [API, "src", "tools/case"],
     "tests/stages": [API, "src", *TOOLS],
 }
 # third-party header prefix -> folders that may use it
@@ -95,7 +96,7 @@ THIRD_PARTY = {
     "gmock/": ["tests"],
     **dict.fromkeys(
         ("cuda", "cub/", "cooperative_groups"),
-        [CUDA, "src/run", "tools/check", "tools/first_call", "tests/gpu", "tests/run", "bench/alone"],
+        [CUDA, "src/run", "tools/check", "tools/first_call", "tests/gpu", "tests/run", "tests/launches", "bench/alone"],
     ),
 }
 GENERATED = {"deltarelay/commit.h"}  # written into the build folder
