@@ -17,7 +17,7 @@ dr_device cpu_of(const char* model, int32_t flops_per_ns) {
   return device;
 }
 
-dr_costs costs_of(const dr_device& device, Rule rule) { return costs_of_device(device).at(CostFamily::kCpu, rule); }
+dr_costs costs_of(const dr_device& device, Rule rule) { return costs_of_device(device).at(test::kCpuCosts, rule); }
 
 constexpr const char* kMeasured = "Arm Neoverse-V1";
 

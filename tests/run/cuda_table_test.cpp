@@ -127,7 +127,7 @@ std::unique_ptr<const Plan> late_plan(Random& random, Rule rule, int64_t tokens,
   options.policy = kOwnPolicy;
   options.device = device_named("h200");
   options.costs = costs_of_device(options.device);
-  for (const CostFamily family : {CostFamily::kSm90Prepared, CostFamily::kSm90Fused})
+  for (const CostFamily family : {test::kSm90PreparedCosts, test::kSm90FusedCosts})
     options.costs.at(family, rule).measured = way % 2;
   options.device_is_here = false;
   options.invariant = way == 1;
