@@ -44,6 +44,16 @@ const char* name_of(const Step& step) {
       return "aliases";
     case Stage::kFinish:
       return "finish";
+    case Stage::kChunkLocal:
+      return "chunk-local";
+    case Stage::kStatePass:
+      return "state-pass";
+    case Stage::kOutputs:
+      return "outputs";
+    case Stage::kSummary:
+      return "summary";
+    case Stage::kChains:
+      return "carry of chains";
   }
   return "";
 }

@@ -15,6 +15,12 @@ enum class Stage : int32_t {
   kCheckpoints,  // finishes checkpoints that the walk has left inside a chunk
   kAliases,      // reports slots that alias
   kFinish,       // what belongs to no row: output rows past the last offset, final states of empty sequences
+  // A stage of the forward as an operation of its own, if no sequence is cut, with what belongs to no row.
+  kChunkLocal,
+  kStatePass,
+  kOutputs,
+  kSummary,
+  kChains,  // DR_CARRY
 };
 
 // Calls of a plan that take a step. All that is decided when a plan runs.

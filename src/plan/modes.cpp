@@ -55,6 +55,21 @@ int64_t prepare_share(const Problem& p) {
   return p.rule == Rule::kGdn ? 11 + 12 / std::max<int64_t>(1, p.group()) : kShares;
 }
 
+// Time of a chunk in an operation that does a part of what the forward does. The parts of `c` were measured within the
+// forward, not alone.
+int32_t stage_cost(Op op, int32_t local, const plan::Costs& c) {
+  switch (op) {
+    case Op::kChunkLocal:
+      return local > 0 ? local : c.emit;
+    case Op::kSummary:
+      return c.summarize;
+    case Op::kCarry:  // a "chunk" is one summary
+      return std::max(1, c.carry);
+    default:
+      return c.emit;
+  }
+}
+
 // What a form of the walk changes. `local`: the local part of a chunk.
 void add_forms(const Problem& problem, const Variant& variant, int64_t tiles, int32_t units, int32_t local,
                plan::Costs& c) {
@@ -147,6 +162,7 @@ plan::Costs costs_of(const Problem& problem, const Options& options, const Backe
                            0);
     c.prepare_bytes = clamp_cost(variant.record_bytes + chunk * bytes.prepare, 0);
   }
+  if (is_stage(problem.op)) c.emit = stage_cost(problem.op, clamp_cost(local_ns(stated.local_ns), 0), c);
   return c;
 }
 

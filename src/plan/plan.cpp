@@ -12,6 +12,7 @@
 #include "plan/describe/describe.h"
 #include "plan/modes.h"
 #include "plan/ops/forward.h"
+#include "plan/ops/stages.h"
 #include "plan/search/estimate.h"
 #include "plan/search/forms.h"
 #include "plan/search/grain.h"
@@ -228,11 +229,16 @@ void decide(Draft& draft, int64_t give_up = INT64_MAX) {
   plan.limits.give_up = INT64_MAX;
 }
 
+Steps steps_within(const Plan& plan, const CallBounds& bounds) {
+  return is_stage(plan.problem.op) ? stage_steps(plan, bounds) : forward_steps(plan, bounds);
+}
+
 std::unique_ptr<Plan> complete(Draft draft) {
   Plan& plan = *draft.plan;
   if (plan.problem.lengths_known) write_known_table(plan, draft.modes, draft.choice);
+  if (is_stage(plan.problem.op)) time_stage(plan);
   book_forward(plan);
-  plan.steps = forward_steps(plan, bounds_of(plan));
+  plan.steps = steps_within(plan, bounds_of(plan));
   return std::move(draft.plan);
 }
 
@@ -268,7 +274,7 @@ CallBounds bounds_of(const Plan& plan, const CallCounts& counts) {
   return bounds;
 }
 
-Steps steps_of(const Plan& plan, const CallCounts& counts) { return forward_steps(plan, bounds_of(plan, counts)); }
+Steps steps_of(const Plan& plan, const CallCounts& counts) { return steps_within(plan, bounds_of(plan, counts)); }
 
 bool tries_suffixes(const Plan& plan) {
   return plan::tries_suffixes(plan.variant, bounds_of(plan), walked_heads(plan), plan.options.device.units,

@@ -240,7 +240,9 @@ void finish(const StageArgs& args, Executor& executor) {
 }
 
 std::string decline(const Problem& problem, const Request& request) {
-  if (problem.op != Op::kForward) return std::string("op: takes the forward, found ") + name_of(problem.op);
+  if (problem.op != Op::kForward && request.num_columns > 0)
+    return std::string("columns: a stage computes all value columns, found a list of ") +
+           std::to_string(request.num_columns);
   if (request.device_kind != DR_DEVICE_CPU) return "device: the reference runs on a CPU, found another kind of device";
   if (request.cut) return "segments: the reference computes every sequence whole, found a forced cut";
   if (request.isa != nullptr) return std::string("isa: the reference has no instruction sets, found ") + request.isa;
@@ -251,9 +253,9 @@ std::string decline(const Problem& problem, const Request& request) {
 
 // The token recurrence in double against the chunk form in fp32 on the same core: 76,000 and 527,000 token-heads/s at
 // 128. No part of a token's time is shared by value columns. Without transitions no sequence is cut.
-Variants variants(const Problem&, const Request&) {
+Variants variants(const Problem& problem, const Request&) {
   Variant v;
-  v.chunk = kChunk;
+  v.chunk = is_stage(problem.op) ? std::max(1, problem.chunks.chunk) : kChunk;  // in a carry a summary
   v.panel_columns = kPanel;
   v.costs = {.walk = 7, .has_local = false};
   Variants list;
@@ -262,6 +264,7 @@ Variants variants(const Problem&, const Request&) {
 }
 
 size_t scratch_bytes(const Problem& problem, const Variant&, int32_t) {
+  if (is_stage(problem.op)) return stage_scratch_bytes(problem);
   const size_t bytes = Worker::scratch_doubles(problem) * sizeof(double);
   return (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
 }
@@ -277,8 +280,11 @@ void run(const StageArgs& args, const TableView& table, const Step& step, Execut
     case Stage::kCarry:
       run_folds(args, table.folds, table.num_folds, executor);
       break;
-    default:
+    case Stage::kFinish:
       finish(args, executor);
+      break;
+    default:
+      run_stage(args, executor);
   }
 }
 

@@ -10,6 +10,7 @@
 #include "plan/describe/schedule.h"
 #include "plan/describe/segments.h"
 #include "plan/modes.h"
+#include "plan/ops/stages.h"
 #include "plan/plan.h"
 
 namespace deltarelay {
@@ -28,7 +29,7 @@ bool is_listed(const char* name, int64_t count, const char* what, JsonWriter& js
 
 void write_problem(const Problem& p, JsonWriter& json) {
   json.key("problem").object();
-  json.member("rule", name_of(p.rule)).member("op", name_of_op(DR_FORWARD));
+  json.member("rule", name_of(p.rule)).member("op", name_of(p.op));
   json.member("dtype", name_of(p.dtype)).member("num_seqs", p.num_seqs);
   json.member("num_tokens", p.num_tokens).member("seq_len", p.seq_len).member("lengths_known", p.lengths_known);
   json.member("heads_qk", p.heads_qk).member("heads_v", p.heads_v).member("dk", p.dk).member("dv", p.dv);
@@ -136,6 +137,10 @@ void write_items(const char* name, const SegmentTable& table, const plan::Costs&
 }
 
 void write_schedule(const Plan& plan, JsonWriter& json) {
+  if (!is_chained(plan.problem.op)) {
+    json.member("schedule_omitted", "chunks do not depend on each other");
+    return;
+  }
   if (!plan.problem.lengths_known) {
     json.member("schedule_omitted", "lengths come at execution");
     return;

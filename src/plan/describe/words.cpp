@@ -10,6 +10,7 @@
 #include "plan/describe/describe.h"
 #include "plan/describe/segments.h"
 #include "plan/modes.h"
+#include "plan/ops/stages.h"
 #include "plan/plan.h"
 #include "plan/search/policies.h"
 #include "plan/search/search.h"
@@ -109,7 +110,8 @@ void append_sequences(const Plan& plan, std::string& text) {
 
 void append_problem(const Plan& plan, std::string& text) {
   const Problem& p = plan.problem;
-  text += std::string(name_of(p.rule)) + " " + name_of(p.dtype) + ", " + counted(p.num_seqs, "sequence") + ", " +
+  const std::string op = p.op == Op::kForward ? "" : std::string(name_of(p.op)) + " ";
+  text += std::string(name_of(p.rule)) + " " + op + name_of(p.dtype) + ", " + counted(p.num_seqs, "sequence") + ", " +
           counted(p.num_tokens, "token") + (p.lengths_known ? "" : " at most (lengths come at execution)") + ", " +
           counted(p.heads_v, "value head") + " on " + counted(p.heads_qk, "key head") + ", DK " + std::to_string(p.dk) +
           ", DV " + std::to_string(p.dv) + "\n";
@@ -210,7 +212,7 @@ std::string carry_text(const Options& options) {
 std::vector<Candidate> candidates_of(const Plan& plan) {
   const Modes modes = modes_of(plan.problem, plan.options, *plan.backend, plan.variant);
   std::vector<Candidate> candidates;
-  if (!plan.problem.lengths_known) return candidates;
+  if (!plan.problem.lengths_known || !is_chained(plan.problem.op)) return candidates;
   if (plan.rule != CutRule::kSearch && plan.rule != CutRule::kWhole) {
     candidates.push_back({"segments " + rule_text(plan) + ", " + counted(plan.tiling.value_tiles, "value tile"),
                           plan.predicted_ns, "chosen"});
@@ -300,7 +302,9 @@ std::string describe_text(const Plan& plan) {
 
 // Threads and tiling do not change bits and are left out; neither does where a whole sequence runs.
 std::string describe_signature(const Plan& plan) {
-  std::string text = std::string(name_of(plan.problem.rule)) + " backend=" + plan.backend->name;
+  std::string text = name_of(plan.problem.rule);
+  if (plan.problem.op != Op::kForward) text += std::string(" ") + name_of(plan.problem.op);
+  text += std::string(" backend=") + plan.backend->name;
   if (*plan.variant.isa != '\0') text += std::string(" isa=") + plan.variant.isa;
   if (*plan.variant.name != '\0') text += std::string(" variant=") + plan.variant.name;
   if (plan.options.math == DR_MATH_TF32) text += " math=tf32";
