@@ -235,7 +235,8 @@ class StagePack {
   float *keys_, *queries_;
 };
 
-// Log-decays from given sums: differences of neighbours, at most 0, so that no exponent is ever positive.
+// Log-decays from given sums: differences of neighbours. They are not limited to 0: their sums give the difference of any
+// two tokens, and where that should be 0, it is above 0 by the rounding of the sums at most.
 inline void gates_from_sums(const HeadRows<const void*>& sums, int32_t columns, int32_t padded, float to_natural,
                             int32_t tokens, float* gates) {
   const F32 d;
@@ -248,8 +249,7 @@ inline void gates_from_sums(const HeadRows<const void*>& sums, int32_t columns, 
     for (int32_t c = 0; c < padded; c += kLanes) {
       Vec x = hn::LoadU(d, gates + t * padded + c);
       if (t > 0) x = hn::Sub(x, hn::LoadU(d, gates + (t - 1) * padded + c));
-      x = hn::Mul(x, factor);
-      hn::StoreU(hn::IfThenZeroElse(hn::Gt(x, hn::Zero(d)), x), d, gates + t * padded + c);
+      hn::StoreU(hn::Mul(x, factor), d, gates + t * padded + c);
     }
   }
 }
