@@ -40,6 +40,29 @@ class ThreadExecutor final : public Executor {
   }
 };
 
+// Scratch memory of all workers. It holds NaN, as the outputs do.
+class Scratch {
+ public:
+  Scratch(size_t bytes, int32_t threads)
+      : memory_(bytes * static_cast<size_t>(threads) + kWorkspaceAlignment, std::byte{0xff}) {}
+  std::byte* data() {
+    void* aligned = memory_.data();
+    size_t space = memory_.size();
+    return static_cast<std::byte*>(std::align(kWorkspaceAlignment, 1, aligned, space));
+  }
+
+ private:
+  std::vector<std::byte> memory_;
+};
+
+inline void run_reference_stage(StageArgs args) {
+  args.scratch_bytes = reference::stage_scratch_bytes(args.problem);
+  Scratch scratch(args.scratch_bytes, args.tiling.threads);
+  args.scratch = scratch.data();
+  ThreadExecutor executor;
+  reference::run_stage(args, executor);
+}
+
 struct Shape {
   int32_t rule = DR_KDA;
   int32_t heads_qk = 2, group = 1, dk = 24, dv = 40;
@@ -73,6 +96,7 @@ class StageCall {
     problem.num_seqs = static_cast<int64_t>(offsets.size()) - 1;
     problem.num_tokens = num_tokens;
   }
+  const std::vector<int64_t>& offsets() const { return offsets_; }
   void use_initial() { problem.initial.use = DR_STATE_ROWS; }
   void use_final() { problem.final.use = DR_STATE_ROWS; }
 
@@ -177,7 +201,8 @@ class StageCall {
   dr_chunks chunks{};
   Problem resolved;  // of the last call
   Tiling tiling{};
-  bool in_place = false;  // final states replace the initial ones
+  std::function<void(StageArgs)> runner = run_reference_stage;  // takes a call without scratch and slots
+  bool in_place = false;                                        // final states replace the initial ones
 
  private:
   struct Memory {
@@ -234,24 +259,20 @@ class StageCall {
   }
 
   void run_stage() {
-    const size_t bytes = reference::stage_scratch_bytes(resolved);
-    std::vector<std::byte> scratch(bytes * static_cast<size_t>(tiling.threads), std::byte{0xff});
     const Sequences sequences{resolved.batched() ? nullptr : resolved.offsets.data(), resolved.seq_len,
                               resolved.num_seqs};
-    const StageArgs args{.problem = resolved,
-                         .tensors = tensors_,
-                         .sequences = sequences,
-                         .chunk = resolved.chunks.chunk,
-                         .tiling = tiling,
-                         .isa = 0,
-                         .columns = nullptr,
-                         .num_columns = 0,
-                         .slot_state = nullptr,
-                         .slot_transition = nullptr,
-                         .scratch = scratch.data(),
-                         .scratch_bytes = bytes};
-    ThreadExecutor executor;
-    reference::run_stage(args, executor);
+    runner(StageArgs{.problem = resolved,
+                     .tensors = tensors_,
+                     .sequences = sequences,
+                     .chunk = resolved.chunks.chunk,
+                     .tiling = tiling,
+                     .isa = 0,
+                     .columns = nullptr,
+                     .num_columns = 0,
+                     .slot_state = nullptr,
+                     .slot_transition = nullptr,
+                     .scratch = nullptr,
+                     .scratch_bytes = 0});
   }
 
   // The token recurrence of the reference backend.

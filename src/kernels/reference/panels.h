@@ -13,14 +13,11 @@ constexpr int32_t panels_of(int32_t columns) { return (columns + kPanel - 1) / k
 // out += factor a b for one row a [n], a panel b [n, kPanel] and one row out [kPanel].
 inline void multiply_add(int32_t n, double factor, const double* __restrict a, const double* __restrict b,
                          double* __restrict out) {
-  constexpr int32_t kColumns = kPanel / 2;  // half of them: with 16 registers all sums would not fit
-  for (int32_t half = 0; half < kPanel; half += kColumns) {
-    double sum[kColumns] = {};
-    for (int32_t i = 0; i < n; ++i) {
-      for (int32_t c = 0; c < kColumns; ++c) sum[c] += a[i] * b[i * kPanel + half + c];
-    }
-    for (int32_t c = 0; c < kColumns; ++c) out[half + c] += factor * sum[c];
+  double sum[kPanel] = {};
+  for (int32_t i = 0; i < n; ++i) {
+    for (int32_t c = 0; c < kPanel; ++c) sum[c] += a[i] * b[i * kPanel + c];
   }
+  for (int32_t c = 0; c < kPanel; ++c) out[c] += factor * sum[c];
 }
 
 // out [rows, kPanel] += factor a b for a matrix a [rows, n], whose rows are `stride` apart, and a panel b [n, kPanel].
