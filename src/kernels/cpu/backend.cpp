@@ -8,6 +8,7 @@
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/slots.h"
 #include "kernels/cpu/spread.h"
+#include "kernels/cpu/stages/stages.h"
 
 namespace deltarelay {
 namespace cpu {
@@ -18,7 +19,9 @@ const Kernels& kernels_of(const Problem& problem, int32_t isa) {
 }
 
 std::string decline(const Problem& problem, const Request& request) {
-  if (problem.op != Op::kForward) return std::string("op: takes the forward, found ") + name_of(problem.op);
+  if (request.cut && is_stage(problem.op) && problem.op != Op::kStatePass)
+    return std::string("segments: of the stages only state-pass can be cut, found a forced cut of ") +
+           name_of(problem.op);
   if (request.device_kind != DR_DEVICE_CPU) return "device: takes a CPU, found a CUDA device";
   if (request.num_columns > 0)
     return "columns: computes all value columns, found a list of " + std::to_string(request.num_columns);
@@ -40,8 +43,15 @@ Variants variants(const Problem& problem, const Request& request) {
   Variant v;
   v.isa = cpu_isa_name(isa);
   v.number = isa;
-  v.chunk = kChunk;
+  v.chunk = is_stage(problem.op) ? std::max(1, problem.chunks.chunk) : kChunk;  // in a carry a summary
   v.panel_columns = kernels.panel_columns;
+  if (is_stage(problem.op) && problem.op != Op::kStatePass) {
+    v.value_tiles = problem.op == Op::kSummary ? 0 : 1;
+    Variants list;
+    list.add(v);
+    return list;
+  }
+  v.costs.has_local = problem.op == Op::kForward;
   v.state_floats = panels_for(problem.dv, kernels.panel_columns) * panel_floats(problem, kernels);
   v.transition_floats = panels_for(problem.dk, kernels.panel_columns) * panel_floats(problem, kernels);
   Variants list;
@@ -50,6 +60,7 @@ Variants variants(const Problem& problem, const Request& request) {
 }
 
 size_t scratch_bytes(const Problem& problem, const Variant& variant, int32_t value_tiles) {
+  if (is_stage(problem.op)) return stage_scratch_bytes(problem, variant.number, value_tiles);
   const Kernels& kernels = kernels_of(problem, variant.number);
   const int32_t value_panels = panels_for(problem.dv, kernels.panel_columns);
   const int32_t key_panels = panels_for(problem.dk, kernels.panel_columns);
@@ -120,20 +131,40 @@ void finish(const StageArgs& args, Executor& executor) {
   });
 }
 
+void walk(const StageArgs& args, const Row* rows, int64_t count, Executor& executor) {
+  if (is_stage(args.problem.op))
+    run_stage_rows(args, rows, count, executor);
+  else
+    run_rows(args, rows, count, executor);
+}
+
 void run(const StageArgs& args, const TableView& table, const Step& step, Executor& executor) {
   switch (step.stage) {
     case Stage::kWalk:
       if (step.phase == 1)
-        run_rows(args, table.rows1, table.num_rows1, executor);
+        walk(args, table.rows1, table.num_rows1, executor);
       else
-        run_rows(args, table.rows3, table.num_rows3, executor);
-      break;
+        walk(args, table.rows3, table.num_rows3, executor);
+      return;
     case Stage::kCarry:
-      run_folds(args, table.folds, table.num_folds, executor);
+      return run_folds(args, table.folds, table.num_folds, executor);
+    case Stage::kChunkLocal:
+    case Stage::kOutputs:
+      run_stage_chunks(args, executor);
+      break;
+    case Stage::kSummary:
+      run_stage_rows(args, table.rows1, table.num_rows1, executor);
+      break;
+    case Stage::kChains:
+      run_stage_chains(args, executor);
       break;
     default:
-      finish(args, executor);
+      break;
   }
+  if (is_stage(args.problem.op))
+    finish_stage(args, executor);
+  else
+    finish(args, executor);
 }
 
 constexpr const char* kCosts[] = {""};
