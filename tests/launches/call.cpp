@@ -42,13 +42,12 @@ std::string stream_text(const void* stream) {
 }
 
 std::string line_of(const Call& call, const std::vector<Region>& regions) {
-  if (call.launch.empty()) return "  " + call.function + " " + call.what + " stream=" + stream_text(call.stream) + "\n";
-  const Launch& launch = call.launch[0];
+  const Launch& launch = *call.launch;
   std::string line = "  launch " + launch.kernel->name + " device=" + std::to_string(call.device) +
                      " grid=" + shape_text(launch.grid) + " block=" + shape_text(launch.block) +
                      " cluster=" + std::to_string(launch.cluster) + " shared=" + std::to_string(launch.shared_bytes) +
                      " dependent=" + (launch.dependent ? "yes" : "no") + " stream=" + stream_text(call.stream);
-  for (const Field& field : fields_of(launch, regions)) line += " " + field.name + "=" + field.text;
+  for (const Contents::Field& field : contents_of(launch, regions).fields) line += " " + field.name + "=" + field.text;
   return line + "\n";
 }
 
@@ -60,13 +59,7 @@ std::string log_of(const cases::Case& c, const Setting& setting) {
   std::string text = " on " + setting.text() + "\n";
   if (call.status() != DR_SUCCESS) return text + "  declined " + call.message() + "\n";
   text += "  plan " + call.plan_text() + " workspace=" + std::to_string(call.workspace_bytes()) + "\n";
-  const Recording recording;
-  const dr_status status = call.execute();
-  for (const Call& made : recording.calls())
-    if (made.enqueues) text += line_of(made, call.regions());
-  if (status != DR_SUCCESS)
-    text += std::string("  refused ") + dr_status_string(status) + ": " + dr_last_error() + "\n";
-  return text;
+  return text + log_of_execution(call);
 }
 
 }  // namespace
@@ -81,8 +74,8 @@ std::string Setting::text() const {
 std::vector<Setting> settings_of(const cases::Case& c) {
   std::vector<Setting> ways = {{.backend = "cuda-sm90", .variant = "fused"},
                                {.backend = "cuda-sm90", .variant = "prepared"},
-                               {.backend = "cuda-sm80", .variant = ""}};
-  if (c.dtype == DR_FP32) ways.push_back({.backend = "cuda-sm80", .variant = "", .tf32 = true});
+                               {.backend = "cuda-sm80"}};
+  if (c.dtype == DR_FP32) ways.push_back({.backend = "cuda-sm80", .tf32 = true});
   std::vector<Setting> all;
   for (int device = 0; device < static_cast<int>(kGpus.size()); ++device)
     for (Setting setting : ways)
@@ -215,6 +208,17 @@ std::string PlannedCall::plan_text() const {
 dr_status PlannedCall::execute() const {
   return dr_execute(plan_, &tensors_, reinterpret_cast<void*>(kWorkspace), workspace_bytes_,
                     reinterpret_cast<void*>(kStream));
+}
+
+std::string log_of_execution(const PlannedCall& call) {
+  const Recording recording;
+  const dr_status status = call.execute();
+  std::string text;
+  for (const Call& made : recording.calls())
+    if (made.launch) text += line_of(made, call.regions());
+  if (status != DR_SUCCESS)
+    text += std::string("  refused ") + dr_status_string(status) + ": " + dr_last_error() + "\n";
+  return text;
 }
 
 std::string log_of(const cases::Case& given) {

@@ -14,7 +14,7 @@ namespace deltarelay::launches {
 // How a case is run.
 struct Setting {
   int device = 0;
-  std::string backend, variant;
+  std::string backend = {}, variant = {};
   bool tf32 = false;
   bool late = false;    // lengths come at execution
   bool report = false;  // the caller wants a report
@@ -63,6 +63,8 @@ class PlannedCall {
   std::vector<Region> regions_;
 };
 
+// Executes, and returns a line for each call that put something onto a stream.
+std::string log_of_execution(const PlannedCall& call);
 // The log of a case: a block of lines, the first of which is the case.
 std::string log_of(const cases::Case& c);
 // The log of what was loaded until now, in the form of a case.

@@ -29,9 +29,6 @@ cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void*
 }
 
 namespace deltarelay::launches {
-
-void record(Call call);
-
 namespace {
 
 struct Registered {
@@ -39,10 +36,17 @@ struct Registered {
   std::array<KernelState, kGpus.size()> states;
 };
 
+// The kernels of one object file.
+struct Binary {
+  std::map<std::string, KernelFacts> facts;  // by mangled names
+};
+
 // Kernels by the address of their host function. Never destroyed: objects unregister themselves at exit.
 struct Registry {
   std::mutex mutex;
   std::map<const void*, std::unique_ptr<Registered>> kernels;
+  std::map<const Kernel*, const void*> functions;  // the other way
+  std::vector<std::unique_ptr<Binary>> binaries;
 };
 Registry& registry() {
   static auto* const all = new Registry;
@@ -56,26 +60,36 @@ struct ThreadState {
   Recording* recording = nullptr;
   int calls = 0;
   int fail_first = 0, fail_count = 0;
-  cudaError_t fail_with = cudaSuccess;
 };
 thread_local ThreadState thread;
 
-// Ends a call of the runtime: counts it, and says how it ended.
-cudaError_t ended(cudaError_t status) {
-  const int number = thread.calls++;
-  if (number >= thread.fail_first && number < thread.fail_first + thread.fail_count) status = thread.fail_with;
-  if (status != cudaSuccess) thread.last_error = status;
-  return status;
-}
+}  // namespace
 
-void note(const char* function, std::string what = {}) {
-  record({.function = function,
-          .what = std::move(what),
-          .device = thread.device,
-          .enqueues = false,
-          .stream = nullptr,
-          .launch = {}});
-}
+class Recorder {
+ public:
+  // A call of the runtime by this thread that would end with `status`: counts it, lets it fail if it has to, and
+  // records it. Returns how it ends.
+  static cudaError_t made(const char* function, cudaError_t status, std::string what = {}) {
+    return made({.function = function, .what = std::move(what), .status = status, .device = thread.device});
+  }
+  static cudaError_t made(Call call) {
+    const int number = thread.calls++;
+    if (number >= thread.fail_first && number - thread.fail_first < thread.fail_count)
+      call.status = cudaErrorLaunchFailure;
+    const cudaError_t status = call.status;
+    if (status != cudaSuccess) {
+      thread.last_error = status;
+      call.launch.reset();
+    }
+    if (thread.recording != nullptr) thread.recording->calls_.push_back(std::move(call));
+    return status;
+  }
+};
+
+Recording::Recording() { thread.recording = this; }
+Recording::~Recording() { thread.recording = nullptr; }
+
+namespace {
 
 std::string demangled(const char* name) {
   int status = 0;
@@ -93,6 +107,13 @@ Registered* find(const void* function) {
 bool is_device(int ordinal) { return ordinal >= 0 && ordinal < static_cast<int>(kGpus.size()); }
 const Gpu& gpu() { return kGpus[static_cast<size_t>(thread.device)]; }
 
+int static_shared_bytes(const Kernel& kernel) { return kernel.facts ? kernel.facts->static_shared_bytes : 0; }
+
+// Dynamic bytes of shared memory that a launch of the kernel may ask for.
+int allowed_shared_bytes(const Kernel& kernel, const KernelState& state) {
+  return state.shared_bytes != 0 ? state.shared_bytes : kMostSharedBytes - static_shared_bytes(kernel);
+}
+
 // Changes or reads what has been done to a kernel on the current device.
 template <class Body>
 auto with_state(Registered& registered, const Body& body) {
@@ -100,57 +121,49 @@ auto with_state(Registered& registered, const Body& body) {
   return body(registered.states[static_cast<size_t>(thread.device)]);
 }
 
-// Would the GPU take a launch of this shape?
-cudaError_t judge(const Launch& launch, int most_shared_bytes) {
+// Would the GPU take a launch of this shape? `allowed`: dynamic bytes of shared memory that the kernel may have.
+cudaError_t judge(const Launch& launch, int allowed) {
   auto within = [](dim3 shape, int64_t x, int64_t y, int64_t z) {
     return shape.x > 0 && shape.y > 0 && shape.z > 0 && shape.x <= x && shape.y <= y && shape.z <= z;
   };
   const int64_t threads = int64_t{launch.block.x} * launch.block.y * launch.block.z;
+  const std::optional<KernelFacts>& facts = launch.kernel->facts;
+  const int64_t most_threads = facts && facts->most_threads != 0 ? facts->most_threads : kMostThreads;
   if (!within(launch.grid, INT32_MAX, 65535, 65535) || !within(launch.block, 1024, 1024, 64) ||
-      threads > kMostThreads || launch.cluster > static_cast<unsigned>(gpu().cluster) ||
+      threads > most_threads || launch.cluster > static_cast<unsigned>(gpu().cluster) ||
       launch.grid.x % launch.cluster != 0)
     return cudaErrorInvalidConfiguration;
   if (launch.dependent && gpu().major < 9) return cudaErrorNotSupported;
-  if (launch.shared_bytes > static_cast<size_t>(most_shared_bytes)) return cudaErrorInvalidValue;
+  if (launch.shared_bytes > static_cast<size_t>(allowed)) return cudaErrorInvalidValue;
   return cudaSuccess;
 }
 
 cudaError_t launch(const char* function, const void* kernel, Launch shape, void** arguments, cudaStream_t stream) {
   Registered* const registered = find(kernel);
-  if (registered == nullptr) return ended(cudaErrorInvalidDeviceFunction);
+  if (registered == nullptr) return Recorder::made(function, cudaErrorInvalidDeviceFunction);
   shape.kernel = &registered->kernel;
   for (size_t i = 0; i < registered->kernel.parameters.size(); ++i) {
     const std::string& type = registered->kernel.parameters[i];
     const auto* const bytes = static_cast<const uint8_t*>(arguments[i]);
     shape.parameters.push_back({type, std::vector<uint8_t>(bytes, bytes + size_of_type(type))});
   }
-  const int most = with_state(
-      *registered, [](KernelState& state) { return state.shared_bytes != 0 ? state.shared_bytes : kMostSharedBytes; });
-  const cudaError_t status = ended(judge(shape, most));
-  if (status != cudaSuccess) return status;
-  record({.function = function,
-          .what = shape.kernel->name,
-          .device = thread.device,
-          .enqueues = true,
-          .stream = stream,
-          .launch = {std::move(shape)}});
-  return status;
+  const int allowed = with_state(
+      *registered, [&](const KernelState& state) { return allowed_shared_bytes(registered->kernel, state); });
+  const cudaError_t status = judge(shape, allowed);
+  return Recorder::made({.function = function,
+                         .what = registered->kernel.name,
+                         .status = status,
+                         .device = thread.device,
+                         .stream = stream,
+                         .launch = std::move(shape)});
 }
 
 }  // namespace
 
-void record(Call call) {
-  if (thread.recording != nullptr) thread.recording->calls_.push_back(std::move(call));
-}
-
-Recording::Recording() { thread.recording = this; }
-Recording::~Recording() { thread.recording = nullptr; }
-
-void fail_calls(int number, int count, cudaError_t error) {
+void fail_calls(int number, int count) {
   thread.calls = 0;
   thread.fail_first = number;
   thread.fail_count = count;
-  thread.fail_with = error;
 }
 int calls_made() { return thread.calls; }
 
@@ -166,9 +179,13 @@ std::vector<const Kernel*> all_kernels() {
 KernelState state_of(const Kernel& kernel, int device) {
   Registry& all = registry();
   const std::lock_guard<std::mutex> lock(all.mutex);
-  for (const auto& [function, registered] : all.kernels)
-    if (&registered->kernel == &kernel) return registered->states[static_cast<size_t>(device)];
-  return {};
+  return all.kernels.at(all.functions.at(&kernel))->states[static_cast<size_t>(device)];
+}
+
+const void* function_of(const Kernel& kernel) {
+  Registry& all = registry();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  return all.functions.at(&kernel);
 }
 
 namespace {
@@ -178,6 +195,7 @@ CUresult encode_map(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank,
                     const cuuint64_t* strides, const cuuint32_t* box, const cuuint32_t* steps,
                     CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,
                     CUtensorMapFloatOOBfill fill) {
+  if (Recorder::made("cuTensorMapEncodeTiled", cudaSuccess) != cudaSuccess) return CUDA_ERROR_LAUNCH_FAILED;
   const bool single = type == CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
   const uint64_t bytes = single ? 4 : 2;
   if (rank != 5 || (!single && type != CU_TENSOR_MAP_DATA_TYPE_FLOAT16 && type != CU_TENSOR_MAP_DATA_TYPE_BFLOAT16) ||
@@ -215,20 +233,25 @@ using namespace deltarelay::launches;
 
 // ---- kernels of the program
 
-void** __cudaRegisterFatBinary(void*) {
-  static void* handle = nullptr;
-  return &handle;
+void** __cudaRegisterFatBinary(void* binary) {
+  Registry& all = registry();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  all.binaries.push_back(std::make_unique<Binary>(Binary{kernels_in(binary)}));
+  return reinterpret_cast<void**>(all.binaries.back().get());
 }
 void __cudaRegisterFatBinaryEnd(void**) {}
 void __cudaUnregisterFatBinary(void**) {}
 void __cudaRegisterVar(void**, char*, char*, const char*, int, size_t, int, int) {}
 
-void __cudaRegisterFunction(void**, const char* host, char*, const char* name, int, uint3*, uint3*, dim3*, dim3*,
+void __cudaRegisterFunction(void** handle, const char* host, char*, const char* name, int, uint3*, uint3*, dim3*, dim3*,
                             int*) {
   auto registered = std::make_unique<Registered>();
   registered->kernel = kernel_named(demangled(name));
+  const auto& facts = reinterpret_cast<const Binary*>(handle)->facts;
+  if (const auto at = facts.find(name); at != facts.end()) registered->kernel.facts = at->second;
   Registry& all = registry();
   const std::lock_guard<std::mutex> lock(all.mutex);
+  all.functions[&registered->kernel] = host;
   all.kernels[host] = std::move(registered);
 }
 
@@ -260,10 +283,11 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* fu
         break;
       case cudaLaunchAttributeClusterDimension:
         shape.cluster = attribute.val.clusterDim.x;
-        if (attribute.val.clusterDim.y != 1 || attribute.val.clusterDim.z != 1) return ended(cudaErrorNotSupported);
+        if (attribute.val.clusterDim.y != 1 || attribute.val.clusterDim.z != 1)
+          return Recorder::made(__func__, cudaErrorNotSupported);
         break;
       default:
-        return ended(cudaErrorNotSupported);  // the log would not show it
+        return Recorder::made(__func__, cudaErrorNotSupported);  // the log would not show it
     }
   }
   return launch("cudaLaunchKernelExC", function, std::move(shape), arguments, config->stream);
@@ -273,12 +297,12 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* fu
 
 cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value) {
   Registered* const registered = find(function);
-  if (registered == nullptr) return ended(cudaErrorInvalidDeviceFunction);
-  note("cudaFuncSetAttribute", registered->kernel.name);
+  if (registered == nullptr) return Recorder::made(__func__, cudaErrorInvalidDeviceFunction);
   const bool carveout = attribute == cudaFuncAttributePreferredSharedMemoryCarveout;
-  if (!carveout && attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return ended(cudaErrorNotSupported);
-  if (value < 0 || value > (carveout ? 100 : gpu().shared_bytes_block)) return ended(cudaErrorInvalidValue);
-  const cudaError_t status = ended(cudaSuccess);
+  const int most = carveout ? 100 : gpu().shared_bytes_block - static_shared_bytes(registered->kernel);
+  cudaError_t status = value < 0 || value > most ? cudaErrorInvalidValue : cudaSuccess;
+  if (!carveout && attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) status = cudaErrorNotSupported;
+  status = Recorder::made(__func__, status, registered->kernel.name);
   if (status == cudaSuccess)
     with_state(*registered, [&](KernelState& state) { (carveout ? state.carveout : state.shared_bytes) = value; });
   return status;
@@ -286,15 +310,13 @@ cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribu
 
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* function) {
   Registered* const registered = find(function);
-  if (registered == nullptr) return ended(cudaErrorInvalidDeviceFunction);
-  note("cudaFuncGetAttributes", registered->kernel.name);
-  const cudaError_t status = ended(cudaSuccess);
+  if (registered == nullptr) return Recorder::made(__func__, cudaErrorInvalidDeviceFunction);
+  const cudaError_t status = Recorder::made(__func__, cudaSuccess, registered->kernel.name);
   if (status != cudaSuccess) return status;
   *attributes = {};
-  attributes->maxThreadsPerBlock = kMostThreads;
   with_state(*registered, [&](KernelState& state) {
     state.loaded = true;
-    attributes->maxDynamicSharedSizeBytes = state.shared_bytes != 0 ? state.shared_bytes : kMostSharedBytes;
+    attributes->maxDynamicSharedSizeBytes = allowed_shared_bytes(registered->kernel, state);
   });
   return status;
 }
@@ -302,39 +324,35 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* fu
 // ---- devices
 
 cudaError_t cudaGetDeviceCount(int* count) {
-  note("cudaGetDeviceCount");
   *count = static_cast<int>(kGpus.size());
-  return ended(cudaSuccess);
+  return Recorder::made(__func__, cudaSuccess);
 }
 
 cudaError_t cudaGetDevice(int* device) {
-  note("cudaGetDevice");
   *device = thread.device;
-  return ended(cudaSuccess);
+  return Recorder::made(__func__, cudaSuccess);
 }
 
 cudaError_t cudaSetDevice(int device) {
-  note("cudaSetDevice", std::to_string(device));
-  const cudaError_t status = ended(is_device(device) ? cudaSuccess : cudaErrorInvalidDevice);
+  const cudaError_t status =
+      Recorder::made(__func__, is_device(device) ? cudaSuccess : cudaErrorInvalidDevice, std::to_string(device));
   if (status == cudaSuccess) thread.device = device;
   return status;
 }
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
-  note("cudaGetDeviceProperties");
-  if (!is_device(device)) return ended(cudaErrorInvalidDevice);
+  if (!is_device(device)) return Recorder::made(__func__, cudaErrorInvalidDevice);
   const Gpu& gpu = kGpus[static_cast<size_t>(device)];
   *properties = {};
   std::strncpy(properties->name, gpu.model, sizeof properties->name - 1);
   properties->major = gpu.major;
   properties->minor = gpu.minor;
   properties->multiProcessorCount = gpu.multiprocessors;
-  return ended(cudaSuccess);
+  return Recorder::made(__func__, cudaSuccess);
 }
 
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
-  note("cudaDeviceGetAttribute");
-  if (!is_device(device)) return ended(cudaErrorInvalidDevice);
+  if (!is_device(device)) return Recorder::made(__func__, cudaErrorInvalidDevice);
   const Gpu& gpu = kGpus[static_cast<size_t>(device)];
   switch (attribute) {
     case cudaDevAttrMultiProcessorCount:
@@ -353,18 +371,17 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
       *value = gpu.l2_bytes;
       break;
     default:
-      return ended(cudaErrorNotSupported);
+      return Recorder::made(__func__, cudaErrorNotSupported);
   }
-  return ended(cudaSuccess);
+  return Recorder::made(__func__, cudaSuccess);
 }
 
 cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned, unsigned long long,
                                              cudaDriverEntryPointQueryResult* found) {
-  note("cudaGetDriverEntryPointByVersion", symbol);
   const bool known = std::strcmp(symbol, "cuTensorMapEncodeTiled") == 0;
   *function = known ? reinterpret_cast<void*>(encode_map) : nullptr;
   if (found != nullptr) *found = known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
-  return ended(cudaSuccess);
+  return Recorder::made(__func__, cudaSuccess, symbol);
 }
 
 // ---- errors
@@ -374,7 +391,26 @@ cudaError_t cudaGetLastError() {
   thread.last_error = cudaSuccess;
   return error;
 }
-const char* cudaGetErrorName(cudaError_t error) { return error == cudaSuccess ? "cudaSuccess" : "cudaErrorOfTheFake"; }
+const char* cudaGetErrorName(cudaError_t error) {
+  switch (error) {
+    case cudaSuccess:
+      return "cudaSuccess";
+    case cudaErrorLaunchFailure:
+      return kInjectedError;
+    case cudaErrorInvalidValue:
+      return "cudaErrorInvalidValue";
+    case cudaErrorInvalidConfiguration:
+      return "cudaErrorInvalidConfiguration";
+    case cudaErrorInvalidDevice:
+      return "cudaErrorInvalidDevice";
+    case cudaErrorInvalidDeviceFunction:
+      return "cudaErrorInvalidDeviceFunction";
+    case cudaErrorNotSupported:
+      return "cudaErrorNotSupported";
+    default:
+      return "an error that the fake runtime does not name";
+  }
+}
 const char* cudaGetErrorString(cudaError_t error) {
   return error == cudaSuccess ? "no error" : "an error of the fake runtime";
 }

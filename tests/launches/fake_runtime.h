@@ -1,6 +1,9 @@
 // A CUDA runtime for tests without a GPU. It describes GPUs that are not there, runs nothing, and records every call.
 // A program that links it instead of cudart executes the library's own host code: planning, loading, launching.
 //
+// It has the functions that the library calls and no other. Library code that calls another one does not link here:
+// add it, and say in calls_test.cpp whether an execution may call it.
+//
 // A recording belongs to the thread that started it. Which kernels are loaded is known per device, for all threads.
 #pragma once
 #include <driver_types.h>
@@ -8,8 +11,11 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "launches/kernel_images.h"
 
 namespace deltarelay::launches {
 
@@ -40,6 +46,7 @@ constexpr int kMostSharedBytes = 48 * 1024;  // of a block whose kernel was not 
 struct Kernel {
   std::string name;
   std::vector<std::string> parameters;  // types, named alike
+  std::optional<KernelFacts> facts;     // where its image can be read
 };
 
 // The bytes of one parameter of a launch.
@@ -57,14 +64,14 @@ struct Launch {
   std::vector<Parameter> parameters;
 };
 
-// One call of the runtime. Calls that put something onto a stream have a stream; only launches have a launch.
+// One call of the runtime. Only launches that succeeded have a launch; the library puts nothing else onto a stream.
 struct Call {
   std::string function;
   std::string what;  // of the arguments, what matters
-  int device;        // that was current
-  bool enqueues;
-  const void* stream;
-  std::vector<Launch> launch;  // one or none
+  cudaError_t status;
+  int device;  // that was current
+  const void* stream = nullptr;
+  std::optional<Launch> launch = {};
 };
 
 // Records the calls of this thread while it lives. Recordings do not nest.
@@ -78,14 +85,17 @@ class Recording {
   const std::vector<Call>& calls() const { return calls_; }
 
  private:
-  friend void record(Call call);
+  friend class Recorder;
   std::vector<Call> calls_;
 };
 
-// Lets the calls of this thread fail from its `number`th on (0: the next one), `count` of them.
-void fail_calls(int number, int count, cudaError_t error);
+// Lets calls of this thread fail with cudaErrorLaunchFailure: `count` of them, the first after `number` others. Of the
+// encoder of tensor maps too.
+void fail_calls(int number, int count);
 // Calls of this thread since the last fail_calls.
 int calls_made();
+// What cudaGetErrorName says of such an error.
+constexpr const char* kInjectedError = "cudaErrorLaunchFailure";
 
 // What the program has done to a kernel on a device.
 struct KernelState {
@@ -95,6 +105,7 @@ struct KernelState {
 };
 std::vector<const Kernel*> all_kernels();  // in the order of their names
 KernelState state_of(const Kernel& kernel, int device);
+const void* function_of(const Kernel& kernel);  // the address that launches name it by
 
 // What the fake encoder of tensor maps writes into a CUtensorMap.
 struct MapContents {

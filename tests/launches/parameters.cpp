@@ -26,12 +26,11 @@ std::string hash_text(const uint8_t* bytes, size_t count) {
   return text;
 }
 
-// Collects fields that are not 0, and addresses.
+// Fills Contents.
 class Collector {
  public:
-  Collector(std::string prefix, const std::vector<Region>* regions, std::vector<Field>* fields,
-            std::vector<Address>* addresses)
-      : prefix_(std::move(prefix)), regions_(regions), fields_(fields), addresses_(addresses) {}
+  Collector(std::string prefix, const std::vector<Region>& regions, Contents& contents)
+      : prefix_(std::move(prefix)), regions_(regions), contents_(contents) {}
 
   template <class T>
   void operator()(const char* name, const T& value) {
@@ -59,8 +58,8 @@ class Collector {
 
   void address(const std::string& name, uint64_t value) {
     if (value == 0) return;
-    if (addresses_ != nullptr) addresses_->push_back({name, value});
-    if (fields_ != nullptr) add(name, address_text(*regions_, value));
+    contents_.addresses.push_back({name, value});
+    add(name, address_text(regions_, value));
   }
   void number(const std::string& name, int64_t value) {
     if (value != 0) add(name, std::to_string(value));
@@ -70,14 +69,13 @@ class Collector {
   }
 
  private:
-  void add(const std::string& name, std::string text) {
-    if (fields_ != nullptr) fields_->push_back({name, std::move(text)});
-  }
+  void add(const std::string& name, std::string text) { contents_.fields.push_back({name, std::move(text)}); }
 
   void map(const std::string& name, const CUtensorMap& value) {
     MapContents m;
     std::memcpy(&m, &value, sizeof m);
     if (m.rank == 0) return;
+    contents_.maps.push_back({name, m});
     address(name + ".address", m.address);
     auto list = [](const auto& numbers) {
       std::string text;
@@ -91,9 +89,8 @@ class Collector {
   }
 
   std::string prefix_;
-  const std::vector<Region>* regions_;
-  std::vector<Field>* fields_;
-  std::vector<Address>* addresses_;
+  const std::vector<Region>& regions_;
+  Contents& contents_;
 };
 
 // Notes which bytes of a structure its fields take.
@@ -108,6 +105,7 @@ class Cover {
     if constexpr (std::is_array_v<T>) align = 16;  // bytes that are copied as pieces of 16
     gap(at, align, name);
     if constexpr (std::is_class_v<T> && !std::is_same_v<T, CUtensorMap>) {
+      end_ = at;
       visit_fields(*this, value);
       gap(at + sizeof value, alignof(T), "the end of the structure");
     }
@@ -175,16 +173,6 @@ void visit_parameter(Collector& collector, const std::string& name, const Launch
   }
 }
 
-void visit_launch(const Launch& launch, const std::vector<Region>* regions, std::vector<Field>* fields,
-                  std::vector<Address>* addresses) {
-  for (size_t i = 0; i < launch.parameters.size(); ++i) {
-    const bool named = structures().count(launch.parameters[i].type) > 0;
-    const std::string name = named ? launch.parameters[i].type : std::to_string(i);
-    Collector collector(name, regions, fields, addresses);
-    visit_parameter(collector, name, launch, i);
-  }
-}
-
 }  // namespace
 
 Kernel kernel_named(const std::string& demangled) {
@@ -197,7 +185,8 @@ Kernel kernel_named(const std::string& demangled) {
     if (c == ')') ++depth;
     if (c == '(' && --depth == 0) break;
   }
-  Kernel kernel{text.substr(0, open), {}};
+  Kernel kernel;
+  kernel.name = text.substr(0, open);
   if (kernel.name.starts_with("void ")) kernel.name.erase(0, 5);
   std::erase(kernel.name, ' ');
   std::string type;
@@ -241,16 +230,15 @@ std::string address_text(const std::vector<Region>& regions, uint64_t address) {
   return text;
 }
 
-std::vector<Field> fields_of(const Launch& launch, const std::vector<Region>& regions) {
-  std::vector<Field> fields;
-  visit_launch(launch, &regions, &fields, nullptr);
-  return fields;
-}
-
-std::vector<Address> addresses_of(const Launch& launch) {
-  std::vector<Address> addresses;
-  visit_launch(launch, nullptr, nullptr, &addresses);
-  return addresses;
+Contents contents_of(const Launch& launch, const std::vector<Region>& regions) {
+  Contents contents;
+  for (size_t i = 0; i < launch.parameters.size(); ++i) {
+    const bool named = structures().count(launch.parameters[i].type) > 0;
+    const std::string name = named ? launch.parameters[i].type : std::to_string(i);
+    Collector collector(name, regions, contents);
+    visit_parameter(collector, name, launch, i);
+  }
+  return contents;
 }
 
 std::vector<std::string> types_with_gaps() {

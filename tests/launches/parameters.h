@@ -24,20 +24,24 @@ struct Region {
 // "workspace+4096": an address by the region that contains it, or ends at it.
 std::string address_text(const std::vector<Region>& regions, uint64_t address);
 
-struct Field {
-  std::string name;  // "WalkArgs.initial.data"
-  std::string text;
+// What the parameters of a launch hold, in their order. Padding is not read. Names are like "WalkArgs.initial.data".
+struct Contents {
+  struct Field {  // that is not 0
+    std::string name, text;
+  };
+  struct Address {
+    std::string name;
+    uint64_t value;
+  };
+  struct Map {
+    std::string name;
+    MapContents value;
+  };
+  std::vector<Field> fields;
+  std::vector<Address> addresses;  // of maps too
+  std::vector<Map> maps;
 };
-
-// The fields of a launch that are not 0, in their order. Padding is not read.
-std::vector<Field> fields_of(const Launch& launch, const std::vector<Region>& regions);
-
-// An address among the parameters of a launch.
-struct Address {
-  std::string field;
-  uint64_t value;
-};
-std::vector<Address> addresses_of(const Launch& launch);
+Contents contents_of(const Launch& launch, const std::vector<Region>& regions);
 
 // Types with a gap between fields that is wider than padding can be: fields.h does not name all members.
 std::vector<std::string> types_with_gaps();
