@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares two logs of deltarelay-launches, of two builds: what would they launch differently?
 
-    build/ci/bin/deltarelay-launches tests/cases/*.txt > new.log
+    build/ci/bin/deltarelay-launches --random-cases 1000 tests/cases/*.txt > new.log
     scripts/compare_launches.py old.log new.log
 
 Prints the first differences in words: the case, the setting, the launch, the field, and both values. Ends with status 1

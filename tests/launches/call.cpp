@@ -136,15 +136,23 @@ void PlannedCall::place(Tensor tensor, int64_t bytes, int64_t alignment) {
 }
 
 void PlannedCall::place_rows(const cases::Case& c, const dr_problem& problem) {
+  auto alignment_of = [&](const TensorLayout& of) {
+    const int64_t promised = (problem.*of.layout).alignment_bytes;
+    const int64_t bytes = promised != 0 ? promised : entry_of(of.tensor).alignment;
+    return std::max(bytes, bytes_of(rows_of(c, of.tensor).dtype));
+  };
   for (const TensorLayout& of : kTensorLayouts) {
     const cases::Rows rows = rows_of(c, of.tensor);
-    const int64_t bytes = bytes_of(rows.dtype);
-    int64_t alignment = (problem.*of.layout).alignment_bytes;
-    if (alignment == 0) alignment = entry_of(of.tensor).alignment;
-    place(of.tensor, extent(c, rows) * bytes, std::max(alignment, bytes));
+    place(of.tensor, extent(c, rows) * bytes_of(rows.dtype), alignment_of(of));
   }
   if (c.strides != cases::Strides::kPacked) return;
-  // q, k and v are views of one tensor, which the log calls q.
+  // q, k and v are views of one tensor, which the log calls q. It begins where all three find what they are promised.
+  int64_t alignment = 0;
+  for (const TensorLayout& of : kTensorLayouts)
+    if (of.tensor == Tensor::kQ || of.tensor == Tensor::kK || of.tensor == Tensor::kV)
+      alignment = std::max(alignment, alignment_of(of));
+  std::erase_if(regions_, [](const Region& region) { return region.name == "q"; });
+  place(Tensor::kQ, 0, alignment);
   const cases::PackedRow row = packed_row(c);
   const int64_t bytes = bytes_of(c.dtype);
   const auto* const q = static_cast<const char*>(tensors_.q);
@@ -165,9 +173,13 @@ void PlannedCall::place_pools(const cases::Case& c, const dr_problem& problem, i
     const int64_t slots = state.use == DR_STATE_SLOTS ? state.num_slots : entries;
     const int64_t stride = state.stride_slot != 0 ? state.stride_slot : matrices;
     const int64_t bytes = bytes_of(state.dtype);
-    int64_t alignment = state.alignment_bytes;
-    if (alignment == 0) alignment = entry_of(of.tensor).alignment;
-    place(of.tensor, slots > 0 ? ((slots - 1) * stride + matrices) * bytes : 0, std::max(alignment, bytes));
+    auto alignment_of = [&](const dr_state& promised) {
+      return std::max<int64_t>(promised.alignment_bytes != 0 ? promised.alignment_bytes : entry_of(of.tensor).alignment,
+                               bytes);
+    };
+    const bool shared = c.in_place && of.tensor == Tensor::kInitial;
+    const int64_t alignment = std::max(alignment_of(state), alignment_of(shared ? problem.final : state));
+    place(of.tensor, slots > 0 ? ((slots - 1) * stride + matrices) * bytes : 0, alignment);
     if (state.use != DR_STATE_SLOTS) continue;
     const Tensor index = of.tensor == Tensor::kInitial ? Tensor::kInitialIndex
                          : of.tensor == Tensor::kFinal ? Tensor::kFinalIndex
@@ -208,6 +220,14 @@ std::string PlannedCall::plan_text() const {
 dr_status PlannedCall::execute() const {
   return dr_execute(plan_, &tensors_, reinterpret_cast<void*>(kWorkspace), workspace_bytes_,
                     reinterpret_cast<void*>(kStream));
+}
+
+std::vector<cases::Case> random_cases(uint64_t count) {
+  constexpr int64_t kCost = 20'000'000;  // tokens x HV x DK x DV: up to some 50 chunks of 4 heads
+  std::vector<cases::Case> all;
+  for (const char* backend : {"cuda-sm90", "cuda-sm80"})
+    for (uint64_t seed = 1; seed <= count; ++seed) all.push_back(cases::random_case(seed, kCost, backend));
+  return all;
 }
 
 std::string log_of_execution(const PlannedCall& call) {

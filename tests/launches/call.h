@@ -26,11 +26,11 @@ struct Setting {
 std::vector<Setting> settings_of(const cases::Case& c);
 
 // The case without the words that a setting replaces, and without those that change values only.
-cases::Case without_setting(const cases::Case& c);
+cases::Case without_setting(const cases::Case& given);
 
 class PlannedCall {
  public:
-  PlannedCall(const cases::Case& c, const Setting& setting);
+  PlannedCall(const cases::Case& given, const Setting& setting);
   ~PlannedCall();
   PlannedCall(const PlannedCall&) = delete;
   PlannedCall& operator=(const PlannedCall&) = delete;
@@ -63,10 +63,12 @@ class PlannedCall {
   std::vector<Region> regions_;
 };
 
+// The first `count` random cases of each backend.
+std::vector<cases::Case> random_cases(uint64_t count);
 // Executes, and returns a line for each call that put something onto a stream.
 std::string log_of_execution(const PlannedCall& call);
 // The log of a case: a block of lines, the first of which is the case.
-std::string log_of(const cases::Case& c);
+std::string log_of(const cases::Case& given);
 // The log of what was loaded until now, in the form of a case.
 std::string log_of_loading();
 

@@ -1,5 +1,5 @@
-// What the library does with the CUDA runtime, on GPUs that are not there (fake_runtime.h): every case of tests/cases
-// on every fake GPU, with every backend and variant that takes it.
+// What the library does with the CUDA runtime, on GPUs that are not there (fake_runtime.h): every case of tests/cases,
+// and random ones, on every fake GPU, with every backend and variant that takes it.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <gmock/gmock.h>
@@ -85,7 +85,8 @@ TEST_F(OnTheFirstGpu, RefusesLaunchesThatAGpuRefuses) {
 // ---- every call
 
 std::vector<cases::Case> all_cases() {
-  std::vector<cases::Case> all;
+  constexpr uint64_t kRandom = 300;
+  std::vector<cases::Case> all = random_cases(kRandom);
   std::set<std::string> seen;
   std::set<std::filesystem::path> files;
   for (const auto& entry : std::filesystem::directory_iterator(DR_CASES_DIR)) files.insert(entry.path());

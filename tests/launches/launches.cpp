@@ -11,11 +11,12 @@ namespace deltarelay::launches {
 namespace {
 
 constexpr const char* kUsage =
-    "usage: deltarelay-launches [--hash] FILE|CASE...\n"
+    "usage: deltarelay-launches [--hash] [--random-cases N] FILE|CASE...\n"
     "\n"
     "Plans and executes every case on every fake GPU, with every backend and variant that takes it, with and without\n"
     "a report, with lengths at planning and at execution, and prints the launches: a block a case, then what was\n"
     "loaded. Cases that differ in values or in the named backend only are one. --hash prints a hash a case instead.\n"
+    "--random-cases adds N cases for each backend, the same on every machine.\n"
     "scripts/compare_launches.py compares two such logs.\n";
 
 uint64_t hash_of(const std::string& text) {
@@ -33,12 +34,20 @@ void print_block(const std::string& block, bool hashed) {
   std::printf("%016llx %s\n", static_cast<unsigned long long>(hash_of(block)), first.c_str());
 }
 
+bool is_number(const std::string& text) {
+  return !text.empty() && text.size() < 10 && text.find_first_not_of("0123456789") == std::string::npos;
+}
+
 int run(const std::vector<std::string>& arguments) {
   bool hashed = false;
+  uint64_t random = 0;
   std::vector<std::string> given;
-  for (const std::string& argument : arguments) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& argument = arguments[i];
     if (argument == "--hash") {
       hashed = true;
+    } else if (argument == "--random-cases" && i + 1 < arguments.size() && is_number(arguments[i + 1])) {
+      random = std::stoull(arguments[++i]);
     } else if (argument.starts_with("-")) {
       std::fputs(kUsage, argument == "--help" ? stdout : stderr);
       return argument == "--help" ? 0 : 2;
@@ -46,12 +55,15 @@ int run(const std::vector<std::string>& arguments) {
       given.push_back(argument);
     }
   }
-  if (given.empty()) {
+  if (given.empty() && random == 0) {
     std::fputs(kUsage, stderr);
     return 2;
   }
   std::set<std::string> seen;
-  for (const cases::Case& c : cases::read_arguments(given))
+  std::vector<cases::Case> all;
+  if (!given.empty()) all = cases::read_arguments(given);
+  for (const cases::Case& c : random_cases(random)) all.push_back(c);
+  for (const cases::Case& c : all)
     if (seen.insert(cases::print(without_setting(c))).second) print_block(log_of(c), hashed);
   print_block(log_of_loading(), hashed);
   return 0;
