@@ -1,6 +1,7 @@
 // Everything the planner decided, for programs: the same facts as the text, with the table and both schedules.
 #include <algorithm>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "plan/backends.h"
@@ -179,7 +180,7 @@ void write_step(const Step& step, JsonWriter& json) {
   json.member("rows", step.rows).member("ctas", step.ctas).member("ctas_stored", step.ctas_stored);
   json.key("buffers").array();
   for (int32_t id = 0; id < kNumBuffers; ++id) {
-    if (step.buffers.holds(static_cast<BufferId>(id))) json.value(name_of(static_cast<BufferId>(id)));
+    if (step.buffers.holds(static_cast<BufferId>(id))) json.value(std::string_view(name_of(static_cast<BufferId>(id))));
   }
   json.end_array().member("condition", text_of(step.when)).end_object();
 }
