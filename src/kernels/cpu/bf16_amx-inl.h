@@ -34,6 +34,8 @@ struct AmxPanel {
         config[16 + 2 * tile] = 64;  // bytes per row
         config[48 + tile] = kTile;
       }
+      // GCC's intrinsic names the first 8 bytes as its input. Without this line GCC 12 drops the writes to the others.
+      asm volatile("" : : "r"(config) : "memory");
       _tile_loadconfig(config);
     }
     ~Session() { _tile_release(); }
