@@ -400,17 +400,18 @@ TEST(CpuStageOps, NothingElseIsRead) {
 
 TEST(CpuStageOps, SlotsMasksAndPlace) {
   Shape shape = ragged(DR_KDA, 16, 24, 40);
-  shape.offsets = {0, 20, 20, 41, 50};
-  shape.num_tokens = 50;
+  shape.offsets = {0, 20, 20, 41, 50, 55};
+  shape.num_tokens = 55;
   StageCall x(shape);
   x.use_initial(), x.use_final();
   compare(x, {}, DR_CHUNK_LOCAL, 0, kSolved);
   x.problem.initial.use = x.problem.final.use = DR_STATE_SLOTS;
-  x.problem.initial.num_slots = x.problem.final.num_slots = 4;
+  x.problem.initial.num_slots = 5;
+  x.problem.final.num_slots = 6;
   x.problem.initial_mask = 1;
-  x.fill_mask({1, 1, 0, 1});
-  x.fill_indices(Tensor::kInitialIndex, {3, 0, 1, -1});
-  x.fill_indices(Tensor::kFinalIndex, {3, 2, -1, 0});
+  x.fill_mask({1, 1, 0, 1, 1});
+  x.fill_indices(Tensor::kInitialIndex, {3, 0, 1, -1, 2});
+  x.fill_indices(Tensor::kFinalIndex, {5, 2, 4, 0, -1});
   const auto check = [&](int32_t op, int32_t given) {
     x.runner = run_reference_stage;
     x.run(op, given, 0);
@@ -426,7 +427,7 @@ TEST(CpuStageOps, SlotsMasksAndPlace) {
   check(DR_STATE_PASS, kSolved);
   x.runner = run_reference_stage;
   x.run(DR_SUMMARY, 0, DR_SUMMARIES);
-  x.cut({0, 1, 1, 3, 4}, 4);
+  x.cut({0, 1, 1, 3, 4, 5}, 5);
   check(DR_CARRY, DR_SUMMARIES);
 }
 

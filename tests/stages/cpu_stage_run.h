@@ -2,6 +2,7 @@
 #pragma once
 #include <set>
 
+#include "kernels/backend.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/stages/stages.h"
 #include "stage_call.h"
@@ -64,9 +65,8 @@ inline void run_cpu_stage(StageArgs args, const How& how) {
   const Problem& problem = args.problem;
   args.isa = how.isa;
   args.tiling = {how.threads, how.value_tiles};
-  const Sizes sizes = cpu::stage_sizes(problem, how.isa, args.tiling);
-  args.scratch_bytes = sizes.scratch_bytes;
-  Scratch scratch(sizes.scratch_bytes, how.threads);
+  args.scratch_bytes = cpu::stage_scratch_bytes(problem, how.isa, how.value_tiles);
+  Scratch scratch(args.scratch_bytes, how.threads);
   args.scratch = scratch.data();
   ThreadExecutor executor;
   if (problem.op == Op::kChunkLocal || problem.op == Op::kOutputs) {
@@ -76,13 +76,16 @@ inline void run_cpu_stage(StageArgs args, const How& how) {
   } else {
     const Table table = cut_sequences(args, how);
     const auto heads = static_cast<size_t>(table.slots) * static_cast<size_t>(problem.heads_v);
-    std::vector<float> states(heads * static_cast<size_t>(sizes.state_floats), NAN);
-    std::vector<float> transitions(heads * static_cast<size_t>(sizes.transition_floats), NAN);
+    const Request request{.isa = cpu_isa_name(how.isa)};
+    const Variant variant = kCpuBackend.variants(problem, request)[0];
+    std::vector<float> states(heads * static_cast<size_t>(variant.state_floats), NAN);
+    std::vector<float> transitions(heads * static_cast<size_t>(variant.transition_floats), NAN);
     args.slot_state = states.data();
     args.slot_transition = transitions.data();
     const auto size = [](const auto& list) { return static_cast<int64_t>(list.size()); };
     cpu::run_stage_rows(args, table.first.data(), size(table.first), executor);
-    kCpuBackend.run_folds(args, table.folds.data(), size(table.folds), executor);
+    const TableView folds{nullptr, 0, table.folds.data(), size(table.folds), nullptr, 0};
+    kCpuBackend.run(args, folds, {.stage = Stage::kCarry}, executor);
     cpu::run_stage_rows(args, table.last.data(), size(table.last), executor);
   }
   cpu::finish_stage(args, executor);

@@ -214,7 +214,7 @@ TEST(StageEdges, ThreadsAndTilesDoNotMatter) {
 }
 
 TEST(StageEdges, PoolsSlotsAndMasks) {
-  const Shape shape{.offsets = {0, 20, 20, 41, 50}, .num_tokens = 50};
+  const Shape shape{.offsets = {0, 20, 20, 41, 50, 55}, .num_tokens = 55};
   StageCall x(shape);
   const int64_t state = int64_t{x.problem.heads_v} * x.problem.dk * x.problem.dv;
   const auto row = [&](Tensor tensor, int64_t index) {
@@ -222,7 +222,8 @@ TEST(StageEdges, PoolsSlotsAndMasks) {
     const int64_t size = state * 4;
     return std::vector<std::byte>(bytes.begin() + index * size, bytes.begin() + (index + 1) * size);
   };
-  // Sequence 0 starts from state 3, sequence 1 from state 0, the others from zero: one by mask, one by a null slot.
+  // Sequence 0 starts from state 3 and sequence 1 from state 0. The next two start from zero, by mask and by null slot.
+  // The last one has no place for its final state.
   const auto expect = [&](const std::function<void()>& run) {
     std::vector<std::vector<std::byte>> expected;
     const std::vector<std::byte> initial = x.bytes(Tensor::kInitial);
@@ -234,27 +235,28 @@ TEST(StageEdges, PoolsSlotsAndMasks) {
     x.problem.initial_mask = 0;
     x.use_initial(), x.use_final();
     run();
-    for (int64_t n = 0; n < 4; ++n) expected.push_back(row(Tensor::kFinal, n));
+    for (int64_t n = 0; n < 5; ++n) expected.push_back(row(Tensor::kFinal, n));
     x.bytes(Tensor::kInitial) = initial;
     x.problem.initial.use = x.problem.final.use = DR_STATE_SLOTS;
-    x.problem.initial.num_slots = 4;
+    x.problem.initial.num_slots = 5;
     x.problem.final.num_slots = 6;
     x.problem.initial_mask = 1;
-    x.fill_mask({1, 1, 0, 1});
-    x.fill_indices(Tensor::kInitialIndex, {3, 0, 1, -1});
-    x.fill_indices(Tensor::kFinalIndex, {5, 2, -1, 0});
+    x.fill_mask({1, 1, 0, 1, 1});
+    x.fill_indices(Tensor::kInitialIndex, {3, 0, 1, -1, 2});
+    x.fill_indices(Tensor::kFinalIndex, {5, 2, 4, 0, -1});
     run();
     EXPECT_EQ(row(Tensor::kFinal, 5), expected[0]);
     EXPECT_EQ(row(Tensor::kFinal, 2), expected[1]);
+    EXPECT_EQ(row(Tensor::kFinal, 4), expected[2]);
     EXPECT_EQ(row(Tensor::kFinal, 0), expected[3]);
-    for (const int64_t untouched : {1, 3, 4})
+    for (const int64_t untouched : {1, 3})
       EXPECT_EQ(row(Tensor::kFinal, untouched), std::vector<std::byte>(size, std::byte{0xff}));
     x.problem.initial.num_slots = x.problem.final.num_slots = 0;
   };
   x.run(DR_CHUNK_LOCAL, 0, kSolved);
   expect([&] { x.run(DR_STATE_PASS, kSolved, 0); });
   x.run(DR_SUMMARY, 0, DR_SUMMARIES);
-  x.cut({0, 1, 1, 3, 4}, 4);
+  x.cut({0, 1, 1, 3, 4, 5}, 5);
   expect([&] { x.run(DR_CARRY, DR_SUMMARIES, 0); });
 }
 

@@ -168,20 +168,18 @@ HWY_INLINE void activate_form(const GateTerms terms, const Number* inputs, int64
 template <GateForm kForm, bool kFloor, int32_t kTokens>
 HWY_INLINE float activate_tokens_form(const GateTerms terms, const float* inputs, int32_t tokens, float* decays) {
   const F32 d;
-  constexpr int32_t kVectors = kChunk / kLanes;
-  static_assert(kChunk % kLanes == 0 && kTokens % kChunk == 0);
+  constexpr int32_t kVectors = kTokens / kLanes;
+  static_assert(kTokens % kLanes == 0);
   alignas(64) float logs[kTokens];
-  for (int32_t first = 0; first < kTokens; first += kChunk) {
-    Vec x[kVectors];
-    DR_UNROLL
-    for (int32_t i = 0; i < kVectors; ++i) {
-      x[i] = log_decay<kForm, kFloor>(terms, hn::LoadU(d, inputs + first + i * kLanes), 0);
-      hn::StoreU(x[i], d, logs + first + i * kLanes);
-    }
-    if constexpr (kForm != GateForm::kLinear) exp_of(x);
-    DR_UNROLL
-    for (int32_t i = 0; i < kVectors; ++i) hn::StoreU(x[i], d, decays + first + i * kLanes);
+  Vec x[kVectors];
+  DR_UNROLL
+  for (int32_t i = 0; i < kVectors; ++i) {
+    x[i] = log_decay<kForm, kFloor>(terms, hn::LoadU(d, inputs + i * kLanes), 0);
+    hn::StoreU(x[i], d, logs + i * kLanes);
   }
+  if constexpr (kForm != GateForm::kLinear) exp_of(x);
+  DR_UNROLL
+  for (int32_t i = 0; i < kVectors; ++i) hn::StoreU(x[i], d, decays + i * kLanes);
   if constexpr (kForm == GateForm::kLinear) {
     double product = 1.0;
     for (int32_t t = 0; t < tokens; ++t) product *= static_cast<double>(logs[t]);

@@ -105,20 +105,17 @@ void clear_rows(const StageArgs& args, Executor& executor) {
 
 }  // namespace
 
-Sizes stage_sizes(const Problem& problem, int32_t isa, const Tiling& tiling) {
+size_t stage_scratch_bytes(const Problem& problem, int32_t isa, int32_t value_tiles) {
   const Kernels& kernels = kernels_of(isa);
   const Panels panels = panels_of(problem, kernels);
-  const int64_t panel_floats = int64_t{padded_channels(problem.dk)} * kernels.panel_columns;
   int32_t most = 1;  // chunks: one panel at a time
   if (problem.op == Op::kCarry) {
-    const ChainTiles chain = chain_tiles(problem, kernels, tiling.threads);
-    most = panels_for(chain.panels.count, chain.tiles);
+    most = chain_tiles(problem, kernels, 1).panels.count;
   } else if (problem.op == Op::kStatePass || problem.op == Op::kSummary) {
-    most = panels_for(panels.value + panels.key, tiling.value_tiles);
+    most = panels_for(panels.value + panels.key, value_tiles);
   }
   const size_t bytes = kernels.stages->scratch_bytes(problem, most);
-  return {panels.value * panel_floats, panels.key * panel_floats,
-          (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment};
+  return (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
 }
 
 void run_stage_chunks(const StageArgs& args, Executor& executor) {
@@ -138,7 +135,8 @@ void run_stage_rows(const StageArgs& args, const Row* rows, int64_t count, Execu
   const int32_t tiles = args.tiling.value_tiles;
   const int64_t heads = args.problem.heads_v;
   for_each<ChunkCursor>(args, executor, count * heads * tiles, [&](ChunkCursor& cursor, int32_t worker, int64_t i) {
-    const Row& row = rows[i / (heads * tiles)];
+    Row row = rows[i / (heads * tiles)];
+    if (args.problem.op == Op::kSummary) row.work = Work::kSummarize;
     const int32_t all = row.work == Work::kSummarize ? panels.value + panels.key : panels.value;
     const PanelRange range = tile_range(all, tiles, static_cast<int32_t>(i % tiles));
     if (range.count == 0) return;

@@ -26,15 +26,15 @@ struct StageKernels {
   void (*run_chain)(const StageArgs& args, int64_t sequence, int32_t head, PanelRange panels, std::byte* scratch);
 };
 
-// Sizes of the slots of a cut state pass, and of a worker's scratch.
-Sizes stage_sizes(const Problem& problem, int32_t isa, const Tiling& tiling);
+// Bytes of scratch that one worker needs, a multiple of kWorkspaceAlignment.
+size_t stage_scratch_bytes(const Problem& problem, int32_t isa, int32_t value_tiles);
 
 // DR_CHUNK_LOCAL, DR_OUTPUTS: all chunks of all sequences and heads.
 void run_stage_chunks(const StageArgs& args, Executor& executor);
 
 // DR_STATE_PASS, DR_SUMMARY: rows of a segment table, counted in chunks of the problem. In a state pass kEmit and
-// kSummarize use slots as in the forward, so run_folds carries between them. In DR_SUMMARY kSummarize writes (M, B) of
-// its row to dr_intermediates.summaries, at the row's sequence.
+// kSummarize use slots as in the forward, and the forward's carry folds between them. In DR_SUMMARY every row is a
+// sequence, whatever its work: its (M, B) go to dr_intermediates.summaries.
 void run_stage_rows(const StageArgs& args, const Row* rows, int64_t count, Executor& executor);
 
 // DR_CARRY: all chains, those without summaries included.
