@@ -266,7 +266,7 @@ TEST(CaseFiles, EveryLineOfEveryFileIsACaseTheLibraryAccepts) {
                                                                                             << dr_last_error();
     }
   }
-  EXPECT_EQ(files, 12u);
+  EXPECT_EQ(files, 16u);
 }
 
 TEST(CaseFiles, TargetsAreThoseOfTheTable) {
