@@ -97,12 +97,19 @@ def _copy(value: Any) -> Any:
     return value.contiguous().clone() if is_torch(value) else value.copy(order="C")
 
 
+def _is_readable(named: dict[str, Any]) -> bool:
+    if not all(map(is_plain, named.values())) or len(set(map(is_torch, named.values()))) > 1:
+        return False
+    written = (named[name] for name in ("o", "final", "report") if name in named)
+    return all(is_torch(value) or value.flags.writeable for value in written)
+
+
 def call(wish: Wish, settings: Settings, tensors: dict[str, Any], num_chunks: int | None = None) -> tuple[Any, ...]:
     """Results in the order of RESULTS, None for what was not wanted."""
     named = {name: value for name, value in tensors.items() if value is not None}
     if not any(name not in _LISTS for name in named):
         _stage_request.build(wish, settings, {}, None)  # raises: something is missing
-    if not all(map(is_plain, named.values())) or len({is_torch(named[name]) for name in named}) > 1:
+    if not _is_readable(named):
         named = _foreign.readable(named)
     copied: tuple[str, ...] = ()
     while True:
