@@ -186,11 +186,6 @@ def _arrives(hook: Hook) -> bool:
         return False
 
 
-def _warn(problem: str) -> str:
-    warnings.warn(f"deltarelay.fla: {problem}", RuntimeWarning, stacklevel=5)
-    return problem
-
-
 def _register() -> Report:
     registry = _registry.find()
     problems = [registry.disabled] if registry.disabled else []
@@ -205,12 +200,12 @@ def _register() -> Report:
         except Drift as drift:
             if hook.whole:
                 raise
-            problems.append(_warn(f"{drift}; this piece is left to FLA"))
+            problems.append(f"{drift}; this piece is left to FLA")
             continue
         if found.unknown:
             new = ", ".join(found.unknown)
             text = f"{hook.label}: FLA's parameters {new} are not known here; calls that use them are declined"
-            problems.append(_warn(text))
+            problems.append(text)
     registered = () if registry.disabled else _add_all(registry, problems)
     return Report(
         bool(registered), _registry.version(), registry.module, registered, tuple(problems), tuple(unreachable)
@@ -242,7 +237,7 @@ def _add_place(registry: _registry.Registry, place: str, hooks: list[Hook], prob
     except Drift:
         if any(hook.whole for hook in hooks):
             raise
-        problems.append(_warn(f"{labels}: FLA {version} has no registry for them; these pieces are left to FLA"))
+        problems.append(f"{labels}: FLA {version} has no registry for them; these pieces are left to FLA")
         return []
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise Drift(f"{labels}: FLA {version} could not register them: {error!r}") from error
@@ -254,7 +249,7 @@ def _add_place(registry: _registry.Registry, place: str, hooks: list[Hook], prob
         text = f"{hook.label}: registered with {registry.module}, but FLA {version} does not ask us"
         if hook.whole:
             raise Drift(text)
-        problems.append(_warn(text))
+        problems.append(text)
     return registered
 
 
@@ -274,6 +269,9 @@ def enable() -> Report:
         return Report(False, problems=("DELTARELAY_FLA=0 is set",))
     if not state.report.registry:
         state.report = _register()
+        for problem in state.report.problems:
+            if problem != _registry.OFF:
+                warnings.warn(f"deltarelay.fla: {problem}", RuntimeWarning, stacklevel=2)
     state.enabled = bool(state.report.registered)
     return status()
 

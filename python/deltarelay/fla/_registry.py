@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ._report import Drift
 from ._signatures import Hook
 
-_OFF = "FLA_DISABLE_BACKEND_DISPATCH=1 was set when FLA was imported: FLA asks no backend"
+OFF = "FLA_DISABLE_BACKEND_DISPATCH=1 was set when FLA was imported: FLA asks no backend"
 
 
 class Registry(NamedTuple):
@@ -78,7 +78,7 @@ def _newer(module: Any) -> Registry:
     def add(hooks: list[Hook], backend: type) -> None:
         register(function_of(hooks[0]) if place(hooks[0]) == "by function" else hooks[0].operation)(backend)
 
-    return Registry(module.__name__, base, _OFF if getattr(module, "_DISPATCH_DISABLED", False) else "", place, add)
+    return Registry(module.__name__, base, OFF if getattr(module, "_DISPATCH_DISABLED", False) else "", place, add)
 
 
 def _older(module: Any) -> Registry:
@@ -96,7 +96,7 @@ def _older(module: Any) -> Registry:
             raise Drift(f"fla.ops.backends has no registry {operation!r}; found {sorted(registries._registries)}")
         registries._registries[operation].register(backend())
 
-    return Registry(module.__name__, base, _OFF if getattr(module, "_DISPATCH_DISABLED", False) else "", place, add)
+    return Registry(module.__name__, base, OFF if getattr(module, "_DISPATCH_DISABLED", False) else "", place, add)
 
 
 def find() -> Registry:
