@@ -23,7 +23,7 @@ import deltarelay
 from deltarelay.fla import _backend, _stages
 from deltarelay.fla._signatures import HOOKS
 
-LOG2E = 1 / numpy.log(2)
+LOG2E = float(1 / numpy.log(2))
 needs_fla = pytest.mark.skipif(not has("fla"), reason="fla-core is not installed: its dispatch cannot be asked")
 LISTS = {"packed": (0, 70, 71, 200), "batched": None}
 

@@ -18,7 +18,7 @@ from deltarelay import _stage_call, stages
 RULES = ("kda", "gdn")
 LENGTHS = [0, 70, 1, 129, 16, 0]
 NAMES = ("aqk", "inverse", "w", "u", "k_to_end", "q_from_start", "gate_sums")
-LOG2E = 1 / numpy.log(2)
+LOG2E = float(1 / numpy.log(2))
 
 
 @pytest.fixture(autouse=True)
