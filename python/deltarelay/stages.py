@@ -17,10 +17,13 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from . import _abi
+from . import _abi, _stage_call
 from ._settings import Settings, Values, settings
-from ._stage_call import call
 from ._stage_request import Wish
+from ._views import torch_if_imported
+
+_torch = torch_if_imported()  # if it was imported first, torch.compile breaks its graph here and does not look inside
+_call = _torch.compiler.disable(_stage_call.call) if _torch is not None else _stage_call.call
 
 
 class Intermediates(NamedTuple):
@@ -59,16 +62,16 @@ class Intermediates(NamedTuple):
     final: Any = None
 
 
-# What a stage and a forward are asked alike; how they run.
-_FORM = ("scale", "l2norm", "gate", "lower_bound", "gate_floor", "beta_form", "o_dtype")
-_POOLS = ("final_dtype", "state_layout", "null_index")
-_HOW = ("segments", "backend", "variant", "isa", "threads", "invariant", "math", "late_lengths")
+# Arguments that are settings, as in a forward.
+_FIELDS = ("scale", "l2norm", "gate", "lower_bound", "gate_floor", "beta_form", "o_dtype")
+_FIELDS += ("final_dtype", "state_layout", "null_index")
+_FIELDS += ("segments", "backend", "variant", "isa", "threads", "invariant", "math", "late_lengths")
 _RENAMED = {"beta_form": "beta"}
-_ABOUT = {"rule", "wanted", "chunk", "dtype", "states_dtype", "sums_base_2", "num_chunks", *_FORM, *_POOLS, *_HOW}
+_ABOUT = {"rule", "wanted", "chunk", "dtype", "states_dtype", "sums_base_2", "num_chunks", *_FIELDS}
 
 
 def _settings(given: dict[str, Any]) -> Settings:
-    fields = {_RENAMED.get(name, name): given[name] for name in (*_FORM, *_POOLS, *_HOW) if name in given}
+    fields = {_RENAMED.get(name, name): given[name] for name in _FIELDS if name in given}
     return settings(*Values(given["rule"], final=given.get("final") is True, **fields))
 
 
@@ -92,7 +95,7 @@ def _run(operation: str, given: dict[str, Any]) -> Intermediates:
     tensors = {name: value for name, value in given.items() if name not in _ABOUT}
     if isinstance(tensors.get("final"), bool):
         del tensors["final"]
-    return Intermediates(*call(wish, _settings(given), tensors, given.get("num_chunks")))
+    return Intermediates(*_call(wish, _settings(given), tensors, given.get("num_chunks")))
 
 
 def chunk_local(
