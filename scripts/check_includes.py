@@ -18,50 +18,53 @@ TEXT_SUFFIXES = SOURCE_SUFFIXES | {".py", ".sh", ".cmake"}  # with limits on lin
 SEARCHED = ("src", "include", "tools", "tests", "bench", "examples", "python")
 
 API = "include/deltarelay"
-STAGES = "src/kernels/stages.h"
+KERNELS = "src/kernels/*"  # rows, steps, variants, backend: what plans and all kernels share
 RELAY = "src/kernels/relay.h"
+FORM = "src/kernels/form.h"
 CUDA = "src/kernels/cuda"
 SM90 = f"{CUDA}/sm90"
 DEVICE = [f"{CUDA}/*", f"{CUDA}/ptx", f"{CUDA}/tile", f"{CUDA}/rows"]  # shared by the kernels of all architectures
 ROOMS = ("rows", "fused", "records", "carry")
+PLAN_ROOMS = ("search", "devices", "describe", "ops")
 TOOLS = ["tools/case", "tools/check"]
 # folder -> what it may include besides itself: folders, single files, or "folder/*" (files of that folder, none below)
 ALLOWED = {
     "include/deltarelay": [],
     "src/problem": [API],
-    "src/kernels": [API, "src/problem"],  # stages.h
-    "src/kernels/reference": [API, "src/problem", STAGES],
-    "src/kernels/cpu": [API, "src/problem", STAGES],
+    "src/kernels": [API, "src/problem"],
+    "src/kernels/reference": [API, "src/problem", KERNELS],
+    "src/kernels/cpu": [API, "src/problem", KERNELS],
     # Device code has layers, each of which includes only those below: ptx <- tile, rows <- code that architectures
     # share <- an architecture. Architectures do not include each other.
     f"{CUDA}/ptx": [],
     f"{CUDA}/tile": [f"{CUDA}/ptx", f"{CUDA}/args.h"],
     f"{CUDA}/rows": [f"{CUDA}/ptx", f"{CUDA}/args.h"],
-    CUDA: [API, "src/problem", STAGES, RELAY],  # arguments of kernels
-    f"{CUDA}/launch": [API, "src/problem", STAGES, RELAY, *DEVICE],
-    f"{CUDA}/sm80": [API, "src/problem", STAGES, f"{CUDA}/launch", *DEVICE],
+    CUDA: [API, "src/problem", KERNELS],  # arguments of kernels
+    f"{CUDA}/launch": [API, "src/problem", KERNELS, *DEVICE],
+    f"{CUDA}/sm80": [API, "src/problem", KERNELS, f"{CUDA}/launch", *DEVICE],
     # Hopper: the two ways to walk and the carry do not include each other, nor do the two rules.
-    SM90: [API, "src/problem", STAGES, RELAY, f"{CUDA}/launch", *(f"{SM90}/{room}" for room in ROOMS), *DEVICE],
+    SM90: [API, "src/problem", KERNELS, f"{CUDA}/launch", *(f"{SM90}/{room}" for room in ROOMS), *DEVICE],
     f"{SM90}/rows": [f"{CUDA}/launch/checkpoint.cuh", f"{SM90}/*", *DEVICE],
-    f"{SM90}/fused": [RELAY, f"{CUDA}/launch", f"{SM90}/*", f"{SM90}/rows", *DEVICE],
-    f"{SM90}/fused/gdn": [f"{CUDA}/launch", f"{SM90}/*", f"{SM90}/rows", f"{SM90}/fused/*", *DEVICE],
-    f"{SM90}/fused/kda": [f"{CUDA}/launch", f"{SM90}/*", f"{SM90}/rows", f"{SM90}/fused/*", *DEVICE],
-    f"{SM90}/records": [f"{CUDA}/launch", f"{SM90}/*", f"{SM90}/rows", *DEVICE],
-    f"{SM90}/carry": [f"{CUDA}/launch", *DEVICE],
-    "src/plan": [API, "src/problem", STAGES, RELAY, "src/plan/search", "src/plan/devices", "src/plan/describe"],
-    "src/plan/search": ["src/problem", STAGES, RELAY],  # integers only: it compiles for the device too
+    f"{SM90}/fused": [RELAY, FORM, f"{CUDA}/launch", f"{SM90}/*", f"{SM90}/rows", *DEVICE],
+    f"{SM90}/fused/gdn": [FORM, f"{CUDA}/launch", f"{SM90}/*", f"{SM90}/rows", f"{SM90}/fused/*", *DEVICE],
+    f"{SM90}/fused/kda": [FORM, f"{CUDA}/launch", f"{SM90}/*", f"{SM90}/rows", f"{SM90}/fused/*", *DEVICE],
+    f"{SM90}/records": [FORM, f"{CUDA}/launch", f"{SM90}/*", f"{SM90}/rows", *DEVICE],
+    f"{SM90}/carry": [FORM, f"{CUDA}/launch", *DEVICE],
+    "src/plan": [API, "src/problem", KERNELS, *(f"src/plan/{room}" for room in PLAN_ROOMS)],
+    "src/plan/search": ["src/problem", KERNELS],  # integers only: it compiles for the device too
     "src/plan/devices": [API, "src/problem", "src/plan/*"],
-    "src/plan/describe": [API, "src/problem", STAGES, RELAY, "src/plan/*", "src/plan/search"],
+    "src/plan/ops": [API, "src/problem", KERNELS, "src/plan/*", "src/plan/search"],
+    "src/plan/describe": [API, "src/problem", KERNELS, "src/plan/*", "src/plan/search"],
     "src/run": [
         API,
         "src/problem",
         "src/plan",
-        STAGES,
+        KERNELS,
         f"{CUDA}/args.h",
         f"{CUDA}/launch/status.h",
         f"{CUDA}/ptx/grid.cuh",
     ],
-    "src/api": [API, "src/problem", "src/plan", "src/run", STAGES],
+    "src/api": [API, "src/problem", "src/plan", "src/run", KERNELS],
     "tools/arrays": [API],
     "tools/case": [API],
     "tools/check": [API, "tools/case"],
@@ -80,6 +83,7 @@ ALLOWED = {
     "tests/problem": [API, "src", *TOOLS, "tests/abi/frozen_0_2_0.h"],
     "tests/plan": [API, "src", *TOOLS],
     "tests/run": [API, "src"],
+    "tests/launches": [API, "src", "tools/case"],
     "tests/stages": [API, "src", *TOOLS],
 }
 # third-party header prefix -> folders that may use it
@@ -92,10 +96,13 @@ THIRD_PARTY = {
     "gmock/": ["tests"],
     **dict.fromkeys(
         ("cuda", "cub/", "cooperative_groups"),
-        [CUDA, "src/run", "tools/check", "tools/first_call", "tests/gpu", "tests/run", "bench/alone"],
+        [CUDA, "src/run", "tools/check", "tools/first_call", "tests/gpu", "tests/run", "tests/launches", "bench/alone"],
     ),
 }
 GENERATED = {"deltarelay/commit.h"}  # written into the build folder
+# The planner weighs variants as values and knows no backend. "cpu" is also the name of a device.
+BACKEND_LIST = "src/plan/backends.cpp"
+BACKEND = re.compile(r'\bk(?:Cpu|Reference|Cuda\w*)Backend\b|"(?:reference|cuda-sm\d+|fused|prepared)"')
 ASSEMBLY = re.compile(r'\basm\b\s*(?:volatile)?\s*\(\s*"(?!")')
 INCLUDE = re.compile(r'^\s*#\s*(?:include|define\s+HWY_TARGET_INCLUDE)\s+([<"])([^>"]+)[>"]')
 
@@ -148,11 +155,19 @@ def check_assembly(path: str, text: str) -> list[str]:
     return [f"{path}:{line}: inline PTX of kernels stands in {CUDA}/ptx" for line in lines]
 
 
+def check_backends(path: str, lines: list[str]) -> list[str]:
+    """Names and addresses of backends and variants in the planner."""
+    if not under(path, "src/plan") or path == BACKEND_LIST:
+        return []
+    found = [(number, BACKEND.search(line.partition("//")[0])) for number, line in enumerate(lines, 1)]
+    return [f"{path}:{number}: {match[0]}: only {BACKEND_LIST} names a backend" for number, match in found if match]
+
+
 def check_source(source: pathlib.Path) -> list[str]:
     path = source.relative_to(ROOT).as_posix()
     text = source.read_text(encoding="utf-8")
-    problems = check_assembly(path, text)
     lines = text.splitlines()
+    problems = check_assembly(path, text) + check_backends(path, lines)
     folder = folder_of(path)
     if folder is None:
         return [f"{path}: this folder has no place in the architecture yet; give it one in scripts/check_includes.py"]

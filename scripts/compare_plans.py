@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Compares the plans of a command of 0.2 with those of a command of 0.1.
+"""Compares the plans of two commands.
 
-    compare_plans.py OLD_COMMAND NEW_COMMAND [--random N] [--devices NAME,...] [case files]
+    compare_plans.py OLD_COMMAND NEW_COMMAND [--map FILE] [--random N] [--devices NAME,...] [case files]
 
 Both commands plan every case (tests/cases/*.txt unless files are named, and random cases drawn by the old command) for
 GPU models and for this machine's CPU with fixed threads. Every field of the old plan's JSON must have the same value at
-the place that tests/plan/json-0.1-to-0.2.json gives. Differences that the map lists are counted; others are reported.
+the place that the map gives (tests/plan/json-*.json): of a command of 0.1 by default, of an earlier commit of 0.2 with
+--map. Differences that the map lists are counted; others are reported.
 """
 
 import argparse
@@ -101,6 +102,17 @@ def same_entry(a: dict, b: dict) -> bool:
     return all(a.get(key, "") == b.get(key, "") for key in ("backend", "variant", "rule"))
 
 
+def step_differences(expected: list, found: list) -> list[tuple[str, object, object]]:
+    """Steps of a plan in order. A new plan may have more of them, each of a stage that its map lists as added."""
+    result = []
+    rest = list(found)
+    for entry in expected:
+        while rest and rest[0].get("stage") != entry.get("stage"):
+            result.append((f"steps[+{rest[0].get('stage')}]", ABSENT, rest.pop(0)))
+        result += differences(entry, rest.pop(0) if rest else ABSENT, "steps[]")
+    return result + [(f"steps[+{entry.get('stage')}]", ABSENT, entry) for entry in rest]
+
+
 def differences(expected, found, path: str = "") -> list[tuple[str, object, object]]:
     """(path, expected, found) of every value that differs; a value that only one side has is ABSENT on the other."""
     if isinstance(expected, dict) and isinstance(found, dict):
@@ -115,6 +127,8 @@ def differences(expected, found, path: str = "") -> list[tuple[str, object, obje
             match = next((other for other in found if same_entry(entry, other)), ABSENT)
             result += differences(entry, match, "costs[]")
         return result
+    if isinstance(expected, list) and isinstance(found, list) and path == "steps":
+        return step_differences(expected, found)
     if isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
         return [d for i, (a, b) in enumerate(zip(expected, found)) for d in differences(a, b, f"{path}[{i}]")]
     # Numbers and texts; 1 is not True.
@@ -216,7 +230,8 @@ def random_lines(command: str, count: int) -> list[str]:
 
 
 def has_new_words(line: str, rules: dict) -> bool:
-    return any(re.match(rules["new_case_words"], word) for word in line.split())
+    words = rules["new_case_words"]
+    return bool(words) and any(re.match(words, word) for word in line.split())
 
 
 def old_words(line: str, rules: dict) -> str:
@@ -235,7 +250,7 @@ def compare(old_command: str, new_command: str, lines: list[str], devices: list[
         for line, old in old_plans.items():
             new = new_plans.get(translate_line(line, rules))
             if new is None:
-                failures.append((line, [f"refused by 0.2: {new_refused.get(translate_line(line, rules))}"]))
+                failures.append((line, [f"refused by the new command: {new_refused.get(translate_line(line, rules))}"]))
                 continue
             planned += 1
             unlisted, reasons = judge(old, new, rules)
@@ -250,7 +265,7 @@ def compare(old_command: str, new_command: str, lines: list[str], devices: list[
             if entry:
                 listed[reason_of(entry)] += 1
             else:
-                failures.append((line, [f"refused by 0.1 alone: {message}"]))
+                failures.append((line, [f"refused by the old command alone: {message}"]))
     for line, found in failures:
         print(f"differs: {line}")
         for text in found[:10]:
@@ -273,15 +288,16 @@ def main() -> int:
     parser.add_argument("files", nargs="*", type=pathlib.Path)
     parser.add_argument("--random", type=int, default=300, metavar="N", help="random cases that the old command draws")
     parser.add_argument("--devices", default=",".join(DEVICES))
+    parser.add_argument("--map", type=pathlib.Path, default=MAP, help="where the fields of the old plans are")
     arguments = parser.parse_args()
-    rules = json.loads(MAP.read_text(encoding="utf-8"))
+    rules = json.loads(arguments.map.read_text(encoding="utf-8"))
     files = arguments.files or sorted((ROOT / "tests" / "cases").glob("*.txt"))
     lines = read_lines(files) + [
         translate_line(line, rules) for line in random_lines(arguments.old_command, arguments.random)
     ]
     lines = list(dict.fromkeys(without_device(line) for line in lines))
     unknown = [line for line in lines if has_new_words(line, rules)]
-    print(f"{len(lines)} cases, {len(unknown)} of them with words that 0.1 does not have")
+    print(f"{len(lines)} cases, {len(unknown)} of them with words that the old command does not have")
     lines = [line for line in lines if line not in unknown]
     return compare(arguments.old_command, arguments.new_command, lines, arguments.devices.split(","), rules)
 

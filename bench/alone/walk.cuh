@@ -203,8 +203,10 @@ class Walk {
     constexpr int kLeftFree = 2;
     const int units = multiprocessors();
     const unsigned ctas = cluster.ctas;
-    const unsigned whole = cuda::sm90::single_ctas(walk, cuda::sm90::kMostItems, units - kLeftFree, ctas);
-    const cuda::LaunchShape launch{.grid = dim3(ctas == cluster.heads ? whole : cuda::sm90::items_of(walk) * ctas),
+    const cuda::sm90::SingleCtas call{static_cast<unsigned>(walk.row_bound) * static_cast<unsigned>(walk.strips.all),
+                                      walk.relay.line.places(), true};
+    const unsigned whole = cuda::sm90::single_ctas(call, cuda::sm90::kMostItems, units - kLeftFree, ctas);
+    const cuda::LaunchShape launch{.grid = dim3(ctas == cluster.heads ? whole : call.items * ctas),
                                    .block = threads,
                                    .shared_bytes = shared_bytes,
                                    .cluster = ctas};

@@ -1,8 +1,10 @@
 // Lists the backends and checks whether one of them serves a problem.
+#include "plan/backends.h"
+
 #include <string>
 
 #include "api/last_error.h"
-#include "plan/plan.h"
+#include "plan/options.h"
 #include "problem/validate.h"
 
 namespace deltarelay {

@@ -1,8 +1,11 @@
 // Facts about devices, as data.
+#include "plan/devices/devices.h"
+
 #include <string>
 
 #include "api/last_error.h"
-#include "plan/plan.h"
+#include "plan/backends.h"
+#include "plan/devices/device_costs.h"
 #include "problem/struct_size.h"
 
 namespace deltarelay {
@@ -28,14 +31,14 @@ void give_costs(const dr_device* given, const char* backend, const char* variant
   require_pointer("costs", costs);
   const dr_device device = take_input("device", *given);
   const std::string name = variant != nullptr ? variant : "";
-  const int32_t family = cost_family(backend, name);
-  if (family < 0 || kCostFamilies[family].device_kind != device.kind) {
+  const int32_t row = cost_row(backend, name);
+  if (row < 0 || cost_row_at(row).backend->device_kind != device.kind) {
     fail_invalid("backend", "a backend, and its variant, that has costs on this kind of device",
                  "'" + std::string(backend) + "', variant '" + name + "'");
   }
   if (rule != DR_KDA && rule != DR_GDN) fail_invalid("rule", "DR_KDA (1) or DR_GDN (2)", std::to_string(rule));
   if (op != DR_FORWARD) fail_invalid("op", "DR_FORWARD (0)", std::to_string(op));
-  give_output("costs", costs, costs_of_device(device).at(static_cast<CostFamily>(family), static_cast<Rule>(rule)));
+  give_output("costs", costs, costs_of_device(device).at(row, static_cast<Rule>(rule)));
 }
 
 void find_device(const char* name, dr_device* device) {

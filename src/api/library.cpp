@@ -2,7 +2,7 @@
 #include <string>
 
 #include "api/last_error.h"
-#include "kernels/stages.h"
+#include "kernels/backend.h"
 #include "plan/devices/cuda_devices.h"
 
 namespace deltarelay {

@@ -8,6 +8,7 @@
 
 #include "api/last_error.h"
 #include "api/plan_handle.h"
+#include "plan/describe/describe.h"
 #include "problem/struct_size.h"
 #include "problem/validate.h"
 #include "run/execute.h"
@@ -59,10 +60,10 @@ void count_segments(const Plan& plan, dr_plan_summary* summary) {
 dr_plan_summary summarize(const Plan& plan) {
   dr_plan_summary summary;
   dr_plan_summary_init(&summary);
-  summary.chunk = plan.chunk;
+  summary.chunk = plan.chunk();
   summary.backend = plan.backend->name;
-  summary.isa = isa_name(plan);
-  summary.variant = variant_name(plan);
+  summary.isa = plan.variant.isa;
+  summary.variant = plan.variant.name;
   count_segments(plan, &summary);
   summary.threads = plan.tiling.threads;
   summary.value_tiles = plan.tiling.value_tiles;

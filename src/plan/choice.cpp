@@ -27,7 +27,7 @@ Ordered order(const Sequences& sequences, int64_t num_tokens, int32_t chunk) {
   return ordered;
 }
 
-Ordered order(const Plan& plan) { return order(sequences_of(plan.problem), plan.problem.num_tokens, plan.chunk); }
+Ordered order(const Plan& plan) { return order(sequences_of(plan.problem), plan.problem.num_tokens, plan.chunk()); }
 
 SegmentTable write(const TableInput& input, const plan::Costs& costs) {
   const int32_t riders = riders_of(input, costs);
@@ -107,7 +107,7 @@ SegmentTable write_chosen(const Choice& choice, const Modes& modes) {
 int32_t choose_tiling(const Plan& plan, const Modes& modes) {
   if (plan.problem.num_seqs == 0 || modes.count == 1) return 0;
   const int64_t each = plan::ceil_div(std::max<int64_t>(plan.problem.num_tokens, 1), plan.problem.num_seqs);
-  return choose(plan, order({nullptr, each, plan.problem.num_seqs}, each * plan.problem.num_seqs, plan.chunk), modes)
+  return choose(plan, order({nullptr, each, plan.problem.num_seqs}, each * plan.problem.num_seqs, plan.chunk()), modes)
       .mode;
 }
 
@@ -122,7 +122,7 @@ std::vector<Weighed> weigh(const Plan& plan, const Modes& modes) {
     whole.mode = m;
     whole.predicted = plan.prepare_ns + plan::whole_time(lengths, modes.costs[m]);
     weighed.push_back(whole);
-    if (plan.sizes.transition_floats == 0) continue;
+    if (plan.variant.transition_floats == 0) continue;
     Weighed cut;
     cut.mode = m;
     cut.cut = true;

@@ -85,7 +85,7 @@ plan::TableRequest table_request(const Plan& plan) {
 }
 
 plan::TableRequest table_request(const Plan& plan, const CallCounts& counts) {
-  return {counts.num_tokens, static_cast<int32_t>(counts.num_seqs), plan.chunk, plan.rule, plan.cut_value, plan.costs,
+  return {counts.num_tokens, static_cast<int32_t>(counts.num_seqs), plan.chunk(), plan.rule, plan.cut_value, plan.costs,
           plan.limits};
 }
 

@@ -1,17 +1,19 @@
-#include <cstring>
+#include "plan/ledger.h"
 
-#include "plan/plan.h"
+#include "deltarelay/deltarelay.h"
+#include "problem/types.h"
 
 namespace deltarelay {
 
-void Ledger::book(const char* name, size_t bytes) {
-  buffers_.push_back({name, total_, bytes});
+void Ledger::book(BufferId id, size_t bytes) {
+  if (bytes == 0) return;
+  buffers_.push_back({id, total_, bytes});
   total_ += (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
 }
 
-const Buffer* Ledger::find(const char* name) const {
+const Buffer* Ledger::find(BufferId id) const {
   for (const Buffer& buffer : buffers_) {
-    if (std::strcmp(buffer.name, name) == 0) return &buffer;
+    if (buffer.id == id) return &buffer;
   }
   return nullptr;
 }

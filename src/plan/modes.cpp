@@ -3,19 +3,14 @@
 #include <algorithm>
 #include <limits>
 
+#include "plan/backends.h"
+#include "plan/search/forms.h"
 #include "plan/search/lengths.h"
 
 namespace deltarelay {
 namespace {
 
 constexpr int64_t kStatedWidth = 128;  // DK and DV at which a device states its costs
-// The token recurrence in double against the chunk form in fp32 on the same core: 76,000 and 527,000 token-heads/s at
-// 128.
-constexpr int64_t kReferenceSlowdown = 7;
-// Products of fp32 data on the portable kernels are three of TF32, each at half the rate of a 16-bit one; not all of a
-// chunk's time is products. On an H200 at 128: 4.2 and 4.4 times the time of bf16 (KDA, GDN), 3.3 and 3.1 with one
-// product.
-constexpr int64_t kPortableFp32Slowdown = 4, kPortableTf32Slowdown = 3;
 
 // Costs::short_first. An eighth was measured before it and is 2 to 4 % slower where gates forget (docs/planner.md).
 constexpr int32_t kShortFirst = 256 / 16;
@@ -60,60 +55,76 @@ int64_t prepare_share(const Problem& p) {
   return p.rule == Rule::kGdn ? 11 + 12 / std::max<int64_t>(1, p.group()) : kShares;
 }
 
+// Time of a chunk in an operation that does a part of what the forward does. The parts of `c` were measured within the
+// forward, not alone.
+int32_t stage_cost(Op op, int32_t local, const plan::Costs& c) {
+  switch (op) {
+    case Op::kChunkLocal:
+      return local > 0 ? local : c.emit;
+    case Op::kSummary:
+      return c.summarize;
+    case Op::kCarry:  // a "chunk" is one summary
+      return std::max(1, c.carry);
+    default:
+      return c.emit;
+  }
+}
+
+// What a form of the walk changes. `local`: the local part of a chunk.
+void add_forms(const Problem& problem, const Variant& variant, int64_t tiles, int32_t units, int32_t local,
+               plan::Costs& c) {
+  const Forms& forms = variant.forms;
+  const int64_t pair_start = scaled(c.item, forms.pair_start_tenths, 10);
+  if (tiles > 1) {
+    c.item = clamp_cost(pair_start, 0);
+    return;
+  }
+  // A pair walks a summary whatever the tiling, and the first segments beside it: with one tile both of its CTAs start,
+  // and of a first segment each repeats the local part.
+  c.first_extra = local;
+  c.piece_extra = clamp_cost(2 * pair_start - c.item, 0);
+  // Twins and those who hand rows on have a whole strip each.
+  const CallBounds whole = uncut_bounds(problem, variant.chunk);
+  if (plan::emit_form(variant, 1, whole) == Form::kTwins)
+    c.emit = clamp_cost(scaled(c.emit, forms.twins_hundredths, 100), 1);
+  c.relay = plan::relay_units(variant, 1, whole, units);
+}
+
 }  // namespace
 
-int32_t most_tiles(const Problem& problem, const Backend& backend, int32_t isa) {
-  if (backend.value_tiles != nullptr) return backend.value_tiles(problem);
-  const int32_t panel = std::max(1, backend.panel_columns(problem, isa));
+int32_t most_tiles(const Problem& problem, const Variant& variant) {
+  if (variant.value_tiles > 0) return variant.value_tiles;
+  const int32_t panel = std::max(1, variant.panel_columns);
   return std::max(1, static_cast<int32_t>(plan::ceil_div(problem.dv, panel)));
 }
 
 const dr_costs& stated_costs(const Problem& problem, const Options& options, const Backend& backend,
-                             int64_t record_bytes) {
-  CostFamily family = CostFamily::kSm90Prepared;
-  if (options.device.kind == DR_DEVICE_CPU) family = CostFamily::kCpu;
-  if (&backend == &kCudaSm80Backend) family = CostFamily::kSm80;
-  if (&backend == &kCudaSm90Backend && record_bytes == 0) family = CostFamily::kSm90Fused;
-  return options.costs.at(family, problem.rule);
+                             const Variant& variant) {
+  return options.costs.at(cost_row_of(backend, variant), problem.rule);
 }
 
-// What a CTA of a pair takes to start, in tenths of what one that walks alone does (cuda-sm90). It has half of the
-// state, and in the fused walks as much else. Of these measured on an H200, 2026-11-16: pairs that come in waves 5.5 us
-// (GDN) and 6.3 (KDA) each.
-int32_t tenths_of_start(Rule rule, bool fused) { return !fused ? 5 : rule == Rule::kKda ? 6 : 8; }
-
-// A chunk of a head that has a twin (walks_twins), in hundredths of one without: H200, 2026-11-17.
-constexpr int64_t kTwinHundredths = 97;
-
-plan::Costs costs_of(const Problem& problem, const Options& options, const Backend& backend, int32_t isa,
+plan::Costs costs_of(const Problem& problem, const Options& options, const Backend& backend, const Variant& variant,
                      int32_t tiles_a_head) {
   const dr_device& device = options.device;
-  const int64_t record_bytes = backend.sizes(problem, isa, {options.threads, tiles_a_head}).record_bytes;
-  const dr_costs& stated = stated_costs(problem, options, backend, record_bytes);
+  const dr_costs& stated = stated_costs(problem, options, backend, variant);
   // A strip costs what a head of its width costs. Only prepare works by the head.
-  const int64_t strips = strips_of(problem, backend), tiles = tiles_a_head / strips;
+  const int64_t strips = variant.strips, tiles = tiles_a_head / strips;
   const int64_t dk = problem.dk, dv = problem.dv / strips, w = kStatedWidth;
-  const int64_t chunk = backend.chunk(problem, isa), stated_chunk = std::max(1, stated.chunk);
-  const bool is_reference = &backend == &kReferenceBackend;
-  const bool portable_fp32 = &backend == &kCudaSm80Backend && problem.dtype == DType::kFp32;
-  const bool tf32 = portable_fp32 && isa > 0;  // the second of its two ways
+  const int64_t chunk = variant.chunk, stated_chunk = std::max(1, stated.chunk);
 
   // Of each cost the local part goes with DK, the rest with the state it touches: DK x DV, or DK x (DV + DK) for a
   // summary.
-  const int64_t local = is_reference ? 0 : stated.local_ns;
-  const int64_t summarize_local = is_reference ? 0 : stated.summarize_local_ns;
-  const int64_t items_a_unit = cta_tiling_of(problem, device, backend).together();  // each takes its share of the unit
-  const int64_t prepare_slowdown = (portable_fp32 ? kPortableFp32Slowdown : 1) * items_a_unit;
-  const int64_t slowdown = is_reference ? kReferenceSlowdown
-                           : tf32       ? kPortableTf32Slowdown * items_a_unit
-                                        : prepare_slowdown;
+  const int64_t local = variant.costs.has_local ? stated.local_ns : 0;
+  const int64_t summarize_local = variant.costs.has_local ? stated.summarize_local_ns : 0;
+  const int64_t items_a_unit = variant.cta.together();  // each takes its share of the unit
+  const int64_t slowdown = variant.costs.walk * items_a_unit;
   auto local_ns = [&](int64_t stated_ns) { return scaled(stated_ns * slowdown, dk * chunk, w * stated_chunk); };
   const int64_t emit_ns = scaled((stated.emit_ns - local) * slowdown, dk * dv * chunk, w * w * stated_chunk);
   const int64_t summarize_ns =
       scaled((stated.summarize_ns - summarize_local) * slowdown, dk * (dv + dk) * chunk, w * 2 * w * stated_chunk);
 
   // Columns are dealt out in panels, so the largest tile sets the time.
-  const int64_t panel = std::max(1, backend.panel_columns(problem, isa));
+  const int64_t panel = std::max(1, variant.panel_columns);
   const int64_t panels = plan::ceil_div(dv, panel), all_panels = panels + plan::ceil_div(dk, panel);
 
   // A fold multiplies DK x DK by DK x DV; its columns are independent and spread over all units, whatever the tiling of
@@ -135,24 +146,9 @@ plan::Costs costs_of(const Problem& problem, const Options& options, const Backe
   c.carry_unit = clamp_cost(scaled(fold_ns(stated.carry_unit_ns * items_a_unit), 1, tiles), 0);
   c.barrier = stated.split_ns;
   c.item = stated.item_ns;
-  if (&backend == &kCudaSm90Backend) {
-    const int64_t pair_start = scaled(stated.item_ns, tenths_of_start(problem.rule, record_bytes == 0), 10);
-    // A pair walks a summary whatever the tiling, and the first segments beside it: with one tile both of its CTAs
-    // start, and of a first segment each repeats the local part.
-    if (tiles == 1) {
-      c.first_extra = clamp_cost(local_ns(local), 0);
-      c.piece_extra = clamp_cost(2 * pair_start - c.item, 0);
-      // Twins and those who hand rows on have a whole strip each.
-      const CallBounds whole = uncut_bounds(problem, static_cast<int32_t>(chunk));
-      if (record_bytes == 0 && backend.walks_twins(problem, whole))
-        c.emit = clamp_cost(scaled(c.emit, kTwinHundredths, 100), 1);
-      c.relay = backend.relay_units(problem, isa, static_cast<int32_t>(tiles), whole, device.units);
-    } else {
-      c.item = clamp_cost(pair_start, 0);
-    }
-  }
+  if (variant.forms.pairs) add_forms(problem, variant, tiles, device.units, clamp_cost(local_ns(local), 0), c);
   // Where gates forget, a summary is a few chunks long, and a first segment would be all of phase 1.
-  if (backend.short_summaries != nullptr && backend.short_summaries(problem)) c.short_first = kShortFirst;
+  if (variant.short_summaries) c.short_first = kShortFirst;
   c.emit_bytes = clamp_cost(scaled(stated.emit_bytes, bytes.emit * chunk, nominal.emit * stated_chunk * tiles), 0);
   c.summarize_bytes =
       clamp_cost(scaled(stated.summarize_bytes, bytes.summarize * chunk, nominal.summarize * stated_chunk * tiles), 0);
@@ -160,12 +156,13 @@ plan::Costs costs_of(const Problem& problem, const Options& options, const Backe
   c.state_bytes = clamp_cost(4 * dk * dv / tiles, 0);
   c.bytes_per_ns = device.bytes_per_ns;
   c.heads = problem.heads_v;
-  if (record_bytes > 0) {  // the backend prepares in a step of its own: tokens are read, records written
-    c.prepare = clamp_cost(
-        scaled(stated.prepare_ns * prepare_slowdown * prepare_share(problem), dk * chunk, w * stated_chunk * kShares),
-        0);
-    c.prepare_bytes = clamp_cost(record_bytes + chunk * bytes.prepare, 0);
+  if (variant.record_bytes > 0) {  // the variant prepares in a step of its own: tokens are read, records written
+    c.prepare = clamp_cost(scaled(stated.prepare_ns * variant.costs.prepare * items_a_unit * prepare_share(problem),
+                                  dk * chunk, w * stated_chunk * kShares),
+                           0);
+    c.prepare_bytes = clamp_cost(variant.record_bytes + chunk * bytes.prepare, 0);
   }
+  if (is_stage(problem.op)) c.emit = stage_cost(problem.op, clamp_cost(local_ns(stated.local_ns), 0), c);
   return c;
 }
 
@@ -187,18 +184,18 @@ CallBounds uncut_bounds(const Problem& p, int32_t chunk) {
   return bounds;
 }
 
-Modes modes_of(const Problem& problem, const Options& options, const Backend& backend, int32_t isa) {
+Modes modes_of(const Problem& problem, const Options& options, const Backend& backend, const Variant& variant) {
   Modes modes;
-  const int32_t most = most_tiles(problem, backend, isa);
-  if (backend.value_tiles != nullptr) {
+  const int32_t most = most_tiles(problem, variant);
+  if (variant.value_tiles > 0) {
     modes.tiles[0] = most;
-    modes.costs[0] = costs_of(problem, options, backend, isa, most);
+    modes.costs[0] = costs_of(problem, options, backend, variant, most);
     modes.count = 1;
     return modes;
   }
-  for (int32_t tiles = strips_of(problem, backend); modes.count < kMaxModes && tiles <= most; tiles *= 2) {
+  for (int32_t tiles = variant.strips; modes.count < kMaxModes && tiles <= most; tiles *= 2) {
     modes.tiles[modes.count] = tiles;
-    modes.costs[modes.count++] = costs_of(problem, options, backend, isa, tiles);
+    modes.costs[modes.count++] = costs_of(problem, options, backend, variant, tiles);
     // Past this point more tiles only balance what is uneven; one more step is allowed for that.
     if (int64_t{problem.heads_v} * tiles >= 2 * int64_t{modes.costs[0].units}) break;
   }

@@ -1,10 +1,13 @@
 // dr_options: every rule once.
+#include "plan/options.h"
+
 #include <cstddef>
 #include <cstring>
 #include <string>
 
+#include "plan/backends.h"
 #include "plan/devices/cuda_devices.h"
-#include "plan/plan.h"
+#include "plan/devices/devices.h"
 #include "plan/search/policies.h"
 #include "problem/status.h"
 #include "problem/struct_size.h"
@@ -62,9 +65,10 @@ void check_text(const std::string& argument, const char (&text)[kBytes]) {
 
 std::string cost_names() {
   std::string names;
-  for (const CostFamilyNames& family : kCostFamilies) {
-    names += (names.empty() ? "'" : ", '") + std::string(family.backend) + (*family.variant != '\0' ? " " : "") +
-             family.variant + "'";
+  for (int32_t row = 0; row < num_cost_rows(); ++row) {
+    const CostRow at = cost_row_at(row);
+    names += (names.empty() ? "'" : ", '") + std::string(at.backend->name) + (*at.variant != '\0' ? " " : "") +
+             at.variant + "'";
   }
   return names;
 }
@@ -86,13 +90,13 @@ void take_costs(const dr_options& request, Options& options) {
     check_text(name + ".backend", c.backend);
     check_text(name + ".variant", c.variant);
     check_text(name + ".measured_on", c.measured_on);
-    const int32_t family = cost_family(c.backend, c.variant);
-    if (family < 0)
+    const int32_t row = cost_row(c.backend, c.variant);
+    if (row < 0)
       fail_invalid(name, "costs of one of " + cost_names(), "'" + std::string(c.backend) + " " + c.variant + "'");
     expect_range((name + ".rule").c_str(), c.rule, DR_KDA, DR_GDN);
     expect_range((name + ".op").c_str(), c.op, DR_FORWARD, DR_FORWARD);
     check_costs(name, c);
-    options.costs.at(static_cast<CostFamily>(family), static_cast<Rule>(c.rule)) = c;
+    options.costs.at(row, static_cast<Rule>(c.rule)) = c;
   }
 }
 
@@ -133,10 +137,9 @@ void take_variant(const dr_options& request, Options& options) {
   options.variant = request.variant;
   std::string names;
   for (int32_t b = 0; b < backend_count(); ++b) {
-    for (int32_t way = 0; way < backend_at(b)->num_ways; ++way) {
-      const std::string name = backend_at(b)->way_names[way];
+    for (const char* name : backend_at(b)->variant_names) {
       if (name == options.variant) return;
-      if (!name.empty()) names += (names.empty() ? "" : ", ") + name + " (" + backend_at(b)->name + ")";
+      names += (names.empty() ? "" : ", ") + std::string(name) + " (" + backend_at(b)->name + ")";
     }
   }
   fail_invalid("options.variant", "one of " + names, "'" + options.variant + "'");
@@ -224,7 +227,8 @@ void take_device(const dr_device* given, const std::string& backend, Options& op
     options.device = device;
     return;
   }
-  if (backend.compare(0, 4, "cuda") == 0) options.cuda_device = cuda_current_device();
+  const Backend* named = backend_named(backend);
+  if (named != nullptr && named->device_kind == DR_DEVICE_CUDA) options.cuda_device = cuda_current_device();
   options.device = options.cuda_device >= 0 ? cuda_device(options.cuda_device) : device_at(0);
 }
 

@@ -7,10 +7,14 @@
 #include <string>
 #include <utility>
 
+#include "plan/backends.h"
 #include "plan/choice.h"
-#include "plan/describe/schedule.h"
+#include "plan/describe/describe.h"
 #include "plan/modes.h"
+#include "plan/ops/forward.h"
+#include "plan/ops/stages.h"
 #include "plan/search/estimate.h"
+#include "plan/search/forms.h"
 #include "plan/search/grain.h"
 #include "plan/search/search.h"
 #include "plan/table.h"
@@ -19,64 +23,46 @@
 namespace deltarelay {
 namespace {
 
-// Is this way of the plan's backend one for its problem, and the one asked for, or one that need not be?
-bool may_take(const Plan& plan, int32_t way) {
-  const Backend& backend = *plan.backend;
-  const std::string& asked = plan.options.variant;
-  if ((way == backend.tf32_way) != (plan.options.math == DR_MATH_TF32)) return false;
-  return (asked.empty() || asked == backend.way_names[way]) && backend.takes_way(plan.problem, way);
-}
-
-// `way`: of the backend that is chosen; -1: the first that serves the problem.
-void choose_backend(Plan& plan, int32_t way) {
-  const Options& options = plan.options;
+const Backend& choose_backend(const Problem& problem, const Options& options) {
   const Request request = request_of(options);
   if (!options.backend.empty()) {
-    plan.backend = backend_named(options.backend);
-    if (plan.backend == nullptr)
-      fail_invalid("options.backend", "a backend of this library", "'" + options.backend + "'");
-    const std::string reason = plan.backend->decline(plan.problem, request);
+    const Backend* backend = backend_named(options.backend);
+    if (backend == nullptr) fail_invalid("options.backend", "a backend of this library", "'" + options.backend + "'");
+    const std::string reason = backend->decline(problem, request);
     if (!reason.empty()) fail_unsupported(options.backend + ": " + reason);
-  } else {
-    for (int32_t i = 0; i < backend_count() && plan.backend == nullptr; ++i) {
-      if (backend_at(i)->decline(plan.problem, request).empty()) plan.backend = backend_at(i);
-    }
-    if (plan.backend == nullptr) {
-      std::string reasons = "no backend serves this problem";
-      for (const Declined& declined : declined_of(plan)) reasons += "; " + declined.backend + ": " + declined.reason;
-      fail_unsupported(reasons);
-    }
+    return *backend;
   }
-  plan.isa = plan.backend == &kCpuBackend ? std::max(0, cpu_isa_find(request.isa)) : std::max(0, way);
-  while (way < 0 && plan.backend->num_ways > 0 && !may_take(plan, plan.isa)) ++plan.isa;
-  plan.chunk = plan.backend->chunk(plan.problem, plan.isa);
-  plan.sizes = plan.backend->sizes(plan.problem, plan.isa, plan.tiling);
+  for (int32_t i = 0; i < backend_count(); ++i) {
+    if (backend_at(i)->decline(problem, request).empty()) return *backend_at(i);
+  }
+  std::string reasons = "no backend serves this problem";
+  for (const Declined& declined : declined_of(problem, options, nullptr))
+    reasons += "; " + declined.backend + ": " + declined.reason;
+  fail_unsupported(reasons);
 }
 
-// A backend that keeps no transitions computes every sequence whole.
-bool can_cut(const Plan& plan) { return plan.sizes.transition_floats > 0; }
+// A variant that keeps no transitions computes every sequence whole.
+bool can_cut(const Plan& plan) { return plan.variant.transition_floats > 0; }
 
 void check_sizes(const Plan& plan) {
-  const int64_t chunks = plan::ceil_div(plan.problem.num_tokens, plan.chunk) + plan.problem.num_seqs;
+  const int64_t chunks = plan::ceil_div(plan.problem.num_tokens, plan.chunk()) + plan.problem.num_seqs;
   if (chunks > kMostChunks) {
     fail_unsupported("problem.num_tokens: expected at most " + std::to_string(kMostChunks) + " chunks of " +
-                     std::to_string(plan.chunk) + " tokens in all, found " + std::to_string(chunks));
+                     std::to_string(plan.chunk()) + " tokens in all, found " + std::to_string(chunks));
   }
 }
 
 int32_t length_in_chunks(const Plan& plan) {
   const int64_t tokens = plan.options.segment_value;
-  if (tokens % plan.chunk != 0) {
-    fail_invalid("options.segment_value", "a multiple of the chunk of " + std::to_string(plan.chunk) + " tokens",
+  if (tokens % plan.chunk() != 0) {
+    fail_invalid("options.segment_value", "a multiple of the chunk of " + std::to_string(plan.chunk()) + " tokens",
                  std::to_string(tokens));
   }
-  return static_cast<int32_t>(std::min(tokens / plan.chunk, kMostChunks));
+  return static_cast<int32_t>(std::min(tokens / plan.chunk(), kMostChunks));
 }
 
 // Heads as the walk counts them: strips.
-int64_t walked_heads(const Plan& plan) {
-  return int64_t{plan.problem.heads_v} * strips_of(plan.problem, *plan.backend);
-}
+int64_t walked_heads(const Plan& plan) { return int64_t{plan.problem.heads_v} * plan.variant.strips; }
 
 void choose_grain(Plan& plan) {
   const dr_device& device = plan.options.device;
@@ -85,10 +71,10 @@ void choose_grain(Plan& plan) {
   if (plan.options.segments == DR_SEGMENTS_LENGTH) {
     plan.grain = length_in_chunks(plan);
   } else if (device.kind == DR_DEVICE_CUDA) {
-    plan.grain = plan::gpu_grain(walked_heads(plan), device.units, plan.chunk);
+    plan.grain = plan::gpu_grain(walked_heads(plan), device.units, plan.chunk());
   } else {
-    plan.grain = plan::cpu_grain(plan.problem.heads_v, most_tiles(plan.problem, *plan.backend, plan.isa), device.units,
-                                 plan.chunk);
+    plan.grain =
+        plan::cpu_grain(plan.problem.heads_v, most_tiles(plan.problem, plan.variant), device.units, plan.chunk());
   }
 }
 
@@ -132,7 +118,7 @@ void set_limits(Plan& plan) {
   constexpr int32_t kRiskOfEstimates = 150;
   const dr_device& device = plan.options.device;
   const bool estimated = device.kind == DR_DEVICE_CUDA &&
-                         stated_costs(plan.problem, plan.options, *plan.backend, plan.sizes.record_bytes).measured == 0;
+                         stated_costs(plan.problem, plan.options, *plan.backend, plan.variant).measured == 0;
   plan.limits.risk_permille = estimated ? kRiskOfEstimates : 0;
 }
 
@@ -161,33 +147,6 @@ void check_sums(const Plan& plan, const Modes& modes) {
   }
 }
 
-const char* first_stage(const SegmentTable& table) {
-  const bool sums =
-      std::any_of(table.rows1.begin(), table.rows1.end(), [](const Row& row) { return row.work == Work::kSummarize; });
-  const bool emits =
-      std::any_of(table.rows1.begin(), table.rows1.end(), [](const Row& row) { return row.work == Work::kEmit; });
-  return !sums ? "emit" : emits ? "summarize + emit" : "summarize";
-}
-
-// Where a backend leaves records, chunks are prepared all at once before the phases.
-void list_prepare(Plan& plan) {
-  if (plan.sizes.record_bytes == 0 || plan.num_chunks == 0) return;
-  plan.steps.push_back({"prepare", plan.num_chunks * plan.problem.heads_v, plan.prepare_ns});
-}
-
-void list_steps(Plan& plan, const PhaseTimes& times) {
-  const int64_t copies = plan.costs.copies;
-  const SegmentTable& table = plan.table;
-  auto add = [&](const char* stage, size_t rows, int64_t time) {
-    if (rows > 0) plan.steps.push_back({stage, static_cast<int64_t>(rows) * copies, time});
-  };
-  plan.steps.reserve(4);
-  list_prepare(plan);
-  add(first_stage(table), table.rows1.size(), times.phase1);
-  add("carry", table.folds.size(), times.carry);
-  add("emit", table.rows3.size(), times.phase3);
-}
-
 void plan_known_lengths(Plan& plan, const Modes& modes, const Choice& choice) {
   plan.tiling.value_tiles = modes.tiles[choice.mode];
   plan.costs = modes.costs[choice.mode];
@@ -196,19 +155,19 @@ void plan_known_lengths(Plan& plan, const Modes& modes, const Choice& choice) {
   plan.predicted_ns = plan.prepare_ns + choice.times.total();
   plan.unsplit_ns = plan.prepare_ns + choice.unsplit;
   plan.relay = choice.relay;
+  plan.times = choice.times;
 }
 
 void write_known_table(Plan& plan, const Modes& modes, const Choice& choice) {
   plan.table = write_chosen(choice, modes);
   plan.capacity = {static_cast<int64_t>(plan.table.rows1.size()), static_cast<int64_t>(plan.table.folds.size()),
                    static_cast<int64_t>(plan.table.rows3.size()), plan.table.num_slots};
-  list_steps(plan, choice.times);
 }
 
 // Room for the table of a call with these counts, spread over so many units.
 plan::TableSize capacity_for(const Plan& plan, const CallCounts& counts, int32_t units) {
   return capacity_of(
-      {plan.rule, plan.cut_value, counts.num_tokens, counts.num_seqs, plan.chunk, walked_heads(plan), units},
+      {plan.rule, plan.cut_value, counts.num_tokens, counts.num_seqs, plan.chunk(), walked_heads(plan), units},
       plan.limits);
 }
 
@@ -223,99 +182,36 @@ void plan_unknown_lengths(Plan& plan, const Modes& modes) {
   plan.capacity = capacity_for(plan, most, plan.costs.units);
   plan.limits.max_rows = static_cast<int32_t>(std::min<int64_t>(plan.limits.max_rows, plan.capacity.slots));
   plan.table.num_slots = plan.capacity.slots;
-  plan.steps.push_back({"segment table", 1, 0});
-  list_prepare(plan);
-  const int64_t copies = plan.costs.copies;
-  if (plan.capacity.slots > 0) {
-    plan.steps.push_back({"summarize + emit", plan.capacity.rows1 * copies, 0});
-    plan.steps.push_back({"carry", plan.capacity.folds * copies, 0});
-    plan.steps.push_back({"emit", plan.capacity.rows3 * copies, 0});
-  } else {
-    plan.steps.push_back({"emit", plan.capacity.rows1 * copies, 0});
-  }
 }
 
-// A GPU takes a checkpoint inside a chunk on from the start of that chunk. Until it is finished it is kept in fp32, for
-// a pool of 16 bits would round it twice. No two are written to one slot, so there are at most as many as the pool has
-// slots, however many a list may name.
-int64_t count_waiting_checkpoints(const Plan& plan) {
-  const Problem& p = plan.problem;
-  if (p.checkpoint.dtype == DType::kFp32 || !p.checkpoints_inside(plan.chunk)) return 0;
-  return std::min(p.checkpoint.num_slots, p.checkpoint_rows());
-}
-
-// A GPU reads the table from its own memory. What the plan knows of it is kept as the bytes to send; else the GPU
-// writes it.
-void lay_out_device_table(Plan& plan) {
-  const Problem& p = plan.problem;
-  plan.device_table = device_table_layout(p.num_seqs, plan.capacity, !p.lengths_known);
-  if (!p.lengths_known) return;
-  const Sequences sequences{p.batched() ? nullptr : p.offsets.data(), p.seq_len, p.num_seqs};
-  plan.device_image = device_table_image(plan.device_table, sequences, plan.chunk, plan.table);
-}
-
-void book_workspace(Plan& plan) {
-  plan.sizes = plan.backend->sizes(plan.problem, plan.isa, plan.tiling);
-  if (!plan.problem.lengths_known) {
-    // The tiling may change with the bounds while the workspace must only grow with them: book for the largest.
-    const Modes modes = modes_of(plan.problem, plan.options, *plan.backend, plan.isa);
-    for (int32_t m = 0; m < modes.count; ++m) {
-      const Sizes other = plan.backend->sizes(plan.problem, plan.isa, {plan.tiling.threads, modes.tiles[m]});
-      plan.sizes.scratch_bytes = std::max(plan.sizes.scratch_bytes, other.scratch_bytes);
-    }
-  }
-  auto book = [&](const char* name, size_t bytes) {
-    if (bytes > 0) plan.ledger.book(name, bytes);
-  };
-  const size_t states = static_cast<size_t>(plan.table.num_slots) * static_cast<size_t>(plan.problem.heads_v);
-  book(kBufferScratch, static_cast<size_t>(plan.tiling.threads) * plan.sizes.scratch_bytes);
-  book(kBufferSlotState, states * static_cast<size_t>(plan.sizes.state_floats) * sizeof(float));
-  book(kBufferTransition, states * static_cast<size_t>(plan.sizes.transition_floats) * sizeof(float));
-  book(kBufferPrepared, static_cast<size_t>(plan.num_chunks) * static_cast<size_t>(plan.problem.heads_v) *
-                            static_cast<size_t>(plan.sizes.record_bytes));
-  if (plan.options.device.kind == DR_DEVICE_CUDA) {
-    const auto strips = static_cast<size_t>(strips_of(plan.problem, *plan.backend));
-    book(kBufferLives, states * strips * 2 * sizeof(uint32_t));
-    plan.checkpoints = count_waiting_checkpoints(plan);
-    const Problem& p = plan.problem;
-    book(kBufferCheckpoints, static_cast<size_t>(plan.checkpoints) * static_cast<size_t>(p.heads_v) *
-                                 static_cast<size_t>(p.dk) * static_cast<size_t>(p.dv) * sizeof(float));
-    const auto places = static_cast<size_t>(plan.relay.places());
-    book(kBufferRelayStates, places * static_cast<size_t>(plan.sizes.state_floats) / strips * sizeof(float));
-    book(kBufferRelayMarks, places * 2 * sizeof(RelayMark));
-    lay_out_device_table(plan);
-    book(kBufferTable, plan.device_table.bytes);
-  } else if (!plan.problem.lengths_known) {
-    book(kBufferTable, table_bytes(plan.problem.num_seqs, plan.capacity));
-    book(kBufferOffsets, sizeof(int64_t) * static_cast<size_t>(plan.problem.num_seqs + 1));
-  }
-}
-
-// A plan by one way of its backend, up to its table and its workspace, which only the plan that is taken needs.
+// A plan by one variant of its backend, up to its table and its workspace, which only the plan that is taken needs.
 struct Draft {
   std::unique_ptr<Plan> plan;
   Modes modes;
   Choice choice;  // where lengths are known
 
-  // What all units need for all chunks, if every one was summarized and emitted: which of two ways is likely to win.
+  // What all units need for all chunks, if every one was summarized and emitted: which variant is likely to win.
   int64_t work() const {
     const plan::Costs& c = modes.costs[0];
     return plan->num_chunks * (c.copies * (int64_t{c.emit} + c.summarize) + int64_t{c.heads} * c.prepare);
   }
 };
 
-Draft draft_way(Problem problem, Options options, int32_t way) {
+Draft draft_of(Problem problem, Options options, const Backend& backend, const Variant& variant) {
   Draft draft{std::make_unique<Plan>(), {}, {}};
   Plan& plan = *draft.plan;
   plan.problem = std::move(problem);
   plan.options = std::move(options);
   plan.tiling.threads = plan.options.device.kind == DR_DEVICE_CPU ? plan.options.threads : 1;  // of the host
-  choose_backend(plan, way);
+  plan.backend = &backend;
+  plan.variant = variant;
   check_sizes(plan);
-  plan.num_chunks = uncut_bounds(plan.problem, plan.chunk).chunks;
+  const CallBounds uncut = uncut_bounds(plan.problem, plan.chunk());
+  plan.num_chunks = uncut.chunks;
+  plan.num_filled = uncut.rows1;
   choose_rule(plan);
   set_limits(plan);
-  draft.modes = modes_of(plan.problem, plan.options, *plan.backend, plan.isa);
+  draft.modes = modes_of(plan.problem, plan.options, backend, variant);
   check_sums(plan, draft.modes);
   return draft;
 }
@@ -333,19 +229,26 @@ void decide(Draft& draft, int64_t give_up = INT64_MAX) {
   plan.limits.give_up = INT64_MAX;
 }
 
+Steps steps_within(const Plan& plan, const CallBounds& bounds) {
+  return is_stage(plan.problem.op) ? stage_steps(plan, bounds) : forward_steps(plan, bounds);
+}
+
 std::unique_ptr<Plan> complete(Draft draft) {
-  if (draft.plan->problem.lengths_known) write_known_table(*draft.plan, draft.modes, draft.choice);
-  book_workspace(*draft.plan);
+  Plan& plan = *draft.plan;
+  if (plan.problem.lengths_known) write_known_table(plan, draft.modes, draft.choice);
+  if (is_stage(plan.problem.op)) time_stage(plan);
+  book_forward(plan);
+  plan.steps = steps_within(plan, bounds_of(plan));
   return std::move(draft.plan);
 }
 
-// Ways differ in bits and in workspace: what may not depend on the batch, or only grow with it, keeps to the first.
+// Variants differ in bits and in workspace: what may not depend on the batch, or only grow with it, keeps to the first.
 bool may_choose(const Plan& plan) { return !plan.options.invariant && plan.problem.lengths_known; }
 
-// Segments of a given length are whole chunks, which another way may count differently.
-bool fits(const Plan& plan, int32_t way) {
+// Segments of a given length are whole chunks, which another variant may count differently.
+bool fits(const Plan& plan, const Variant& variant) {
   const bool given = plan.options.segments == DR_SEGMENTS_LENGTH;
-  return !given || plan.options.segment_value % plan.backend->chunk(plan.problem, way) == 0;
+  return !given || plan.options.segment_value % variant.chunk == 0;
 }
 
 }  // namespace
@@ -355,8 +258,7 @@ CallBounds bounds_of(const Plan& plan) {
           .folds = plan.capacity.folds,
           .rows3 = plan.capacity.rows3,
           .chunks = plan.num_chunks,
-          .slots = plan.capacity.slots,
-          .checkpoints = plan.checkpoints};
+          .slots = plan.capacity.slots};
 }
 
 CallBounds bounds_of(const Plan& plan, const CallCounts& counts) {
@@ -368,20 +270,19 @@ CallBounds bounds_of(const Plan& plan, const CallCounts& counts) {
   bounds.folds = std::min(bounds.folds, size.folds);
   bounds.rows3 = std::min(bounds.rows3, size.rows3);
   bounds.slots = std::min(bounds.slots, size.slots);
-  bounds.chunks = late_chunks(counts, plan.chunk);
+  bounds.chunks = late_chunks(counts, plan.chunk());
   return bounds;
 }
 
+Steps steps_of(const Plan& plan, const CallCounts& counts) { return steps_within(plan, bounds_of(plan, counts)); }
+
 bool tries_suffixes(const Plan& plan) {
-  const auto tries = plan.backend->tries_suffixes;
-  return tries != nullptr &&
-         tries(plan.problem, bounds_of(plan), plan.options.device.units, vanish_bound_of(plan) == 0.0f);
+  return plan::tries_suffixes(plan.variant, bounds_of(plan), walked_heads(plan), plan.options.device.units,
+                              vanish_bound_of(plan) == 0.0f);
 }
 
 bool walks_twins(const Plan& plan) {
-  const auto twins = plan.backend->walks_twins;
-  return twins != nullptr && plan.sizes.record_bytes == 0 &&
-         plan.tiling.value_tiles == strips_of(plan.problem, *plan.backend) && twins(plan.problem, bounds_of(plan));
+  return std::any_of(plan.steps.begin(), plan.steps.end(), [](const Step& step) { return step.form == Form::kTwins; });
 }
 
 float vanish_bound_of(const Plan& plan) {
@@ -390,37 +291,34 @@ float vanish_bound_of(const Plan& plan) {
   return std::nextafter(static_cast<float>(bound), 0.0f);  // not above it, however it is rounded
 }
 
-const char* isa_name(const Plan& plan) { return plan.backend == &kCpuBackend ? cpu_isa_name(plan.isa) : ""; }
-
-const char* variant_name(const Plan& plan) {
-  return plan.backend->num_ways > 0 ? plan.backend->way_names[plan.isa] : "";
-}
-
 std::unique_ptr<const Plan> make_plan(Problem problem, Options options) {
-  Draft first = draft_way(std::move(problem), std::move(options), -1);
-  const Backend& backend = *first.plan->backend;
-  for (int32_t way = first.plan->isa + 1; way < backend.num_ways; ++way) {
-    if (!may_take(*first.plan, way)) continue;
-    if (!may_choose(*first.plan) || !fits(*first.plan, way)) continue;
-    Draft second = draft_way(first.plan->problem, first.plan->options, way);
+  const Backend& backend = choose_backend(problem, options);
+  const Variants variants = backend.variants(problem, request_of(options));
+  Draft first = draft_of(std::move(problem), std::move(options), backend, variants[0]);
+  for (const Variant* variant = variants.begin() + 1; variant < variants.end(); ++variant) {
+    if (!may_choose(*first.plan) || !fits(*first.plan, *variant)) continue;
+    Draft second = draft_of(first.plan->problem, first.plan->options, backend, *variant);
     // The likely winner first: of the other only cuts are looked for that beat it. A little beyond that, for the search
     // comes closer step by step.
     if (second.work() < first.work()) std::swap(first, second);
     decide(first);
     decide(second, first.plan->predicted_ns + first.plan->predicted_ns / 32);
     if (second.plan->predicted_ns < first.plan->predicted_ns) std::swap(first, second);
-    first.plan->other_way = second.plan->isa;
+    first.plan->other_variant = second.plan->variant.number;
     return complete(std::move(first));
   }
   decide(first);
   return complete(std::move(first));
 }
 
-int64_t predict_other_way(const Plan& plan) {
-  if (plan.other_way < 0) return 0;
-  Draft other = draft_way(plan.problem, plan.options, plan.other_way);
-  decide(other);
-  return other.plan->predicted_ns;
+int64_t predict_other_variant(const Plan& plan) {
+  for (const Variant& variant : plan.backend->variants(plan.problem, request_of(plan.options))) {
+    if (variant.number != plan.other_variant) continue;
+    Draft other = draft_of(plan.problem, plan.options, *plan.backend, variant);
+    decide(other);
+    return other.plan->predicted_ns;
+  }
+  return 0;
 }
 
 }  // namespace deltarelay

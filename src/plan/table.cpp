@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "plan/plan.h"
 #include "plan/search/grain.h"
 #include "plan/search/search.h"
 #include "problem/status.h"
@@ -159,7 +160,7 @@ TableView fill_table(const Plan& plan, const Sequences& sequences, std::byte* me
   if (bytes < table_bytes(num_seqs, plan.capacity) || sequences.num_seqs > num_seqs) {
     throw Error(DR_INTERNAL, "segment table: expected the memory that the plan booked, found less");
   }
-  TableInput input = order_sequences(sequences, plan.problem.num_tokens, plan.chunk, space_in(memory, num_seqs));
+  TableInput input = order_sequences(sequences, plan.problem.num_tokens, plan.chunk(), space_in(memory, num_seqs));
   input.rule = plan.rule;
   input.value = plan.cut_value;
   if (plan.rule == CutRule::kSearch) input.decision = plan::decide(input.lengths, &plan.costs, 1, plan.limits);

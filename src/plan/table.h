@@ -4,8 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/stages.h"
-#include "plan/plan.h"
+#include "kernels/rows.h"
 #include "plan/search/costs.h"
 #include "plan/search/cut_rules.h"
 #include "plan/search/grain.h"
@@ -13,6 +12,8 @@
 #include "problem/problem.h"
 
 namespace deltarelay {
+
+struct Plan;
 
 // Scratch of a table for so many sequences.
 size_t space_bytes(int64_t num_seqs);
@@ -62,5 +63,8 @@ plan::TableSize capacity_of(const CapacityRequest& request, const plan::Limits& 
 
 // Bytes of the booked table: scratch and rows.
 size_t table_bytes(int64_t num_seqs, const plan::TableSize& capacity);
+
+// The table of a batch whose lengths come with the tensors, written into booked memory without allocating.
+TableView fill_table(const Plan& plan, const Sequences& sequences, std::byte* memory, size_t bytes);
 
 }  // namespace deltarelay

@@ -48,6 +48,19 @@ int64_t checkpoint_rows(const Problem& p, const dr_tensors& t, int64_t num_seqs,
   return rows;
 }
 
+// Chunks of the call's sequences, each with its state. If lengths lie on the device, no sequence may have any token.
+int64_t state_rows(const Problem& p, const dr_tensors& t, int64_t num_tokens, int64_t num_seqs, bool host_memory) {
+  if (p.op == Op::kCarry) return num_tokens;
+  if (p.lengths_known || p.chunks.chunk == 0) return p.chunk_rows(num_tokens, num_seqs);
+  int64_t rows = 0;
+  for (int64_t n = 0; host_memory && n < num_seqs; ++n) {
+    const int64_t length =
+        load_index(t.seq_offsets, p.offsets_dtype, n + 1) - load_index(t.seq_offsets, p.offsets_dtype, n);
+    rows += (length + p.chunks.chunk - 1) / p.chunks.chunk;
+  }
+  return rows;
+}
+
 // Input rows that the call reads. The caller need not own memory after the last offset.
 int64_t rows_read(const Problem& p, const dr_tensors& t, int64_t num_seqs, int64_t num_tokens, bool host_memory) {
   if (p.batched()) return num_tokens;
@@ -263,8 +276,10 @@ void check_aliasing(const Problem& p, const dr_tensors& t, const CallCounts& cou
   const PoolMemory initial = pool_memory(p, p.initial, t.initial, num_seqs);
   const PoolMemory final = pool_memory(p, p.final, t.final, num_seqs);
   const PoolMemory checkpoint = pool_memory(p, p.checkpoint, t.checkpoint, least_checkpoints);
-  const TensorSizes sizes_read = sizes_of(p, read, num_seqs, least_checkpoints);
-  const TensorSizes sizes_written = sizes_of(p, num_tokens, num_seqs, least_checkpoints);
+  TensorSizes sizes_read = sizes_of(p, read, num_seqs, least_checkpoints);
+  TensorSizes sizes_written = sizes_of(p, num_tokens, num_seqs, least_checkpoints);
+  sizes_read.state_rows = state_rows(p, t, read, num_seqs, host_memory);
+  sizes_written.state_rows = state_rows(p, t, num_tokens, num_seqs, host_memory);
   Region regions[kNumTensors + 1];  // the last is the workspace
   regions[kNumTensors].footprint = {workspace, static_cast<int64_t>(workspace_bytes), {}};
   for (int32_t i = 0; i < kNumTensors; ++i) {

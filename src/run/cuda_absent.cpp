@@ -11,6 +11,8 @@ CudaFacts cuda_facts(int32_t) { return {}; }
 std::string cuda_build_text() { return "none"; }
 
 void load_cuda(const Plan&) { throw Error(DR_INTERNAL, "plan: expected one for a CPU, found one for a GPU"); }
-void execute_cuda(const Plan& plan, const Problem&, const dr_tensors&, std::byte*, void*) { load_cuda(plan); }
+void execute_cuda(const Plan& plan, const Steps&, const Problem&, const dr_tensors&, std::byte*, void*) {
+  load_cuda(plan);
+}
 
 }  // namespace deltarelay

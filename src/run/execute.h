@@ -1,4 +1,4 @@
-// Walk a plan's steps: rows that start from the true state, folds, rows that wait for them.
+// Walks a plan's steps.
 #pragma once
 #include <cstddef>
 

@@ -8,6 +8,8 @@
 
 #include "kernels/cuda/args.h"
 #include "kernels/cuda/launch/status.h"
+#include "plan/backends.h"
+#include "plan/plan.h"
 #include "run/cuda_table.h"
 
 namespace deltarelay {
@@ -32,22 +34,18 @@ class CurrentDevice {
   bool changed_ = false;
 };
 
-template <class T>
-T* buffer(const Plan& plan, std::byte* workspace, const char* name) {
-  const Buffer* found = plan.ledger.find(name);
-  return found == nullptr ? nullptr : reinterpret_cast<T*>(workspace + found->offset);
+// The steps of this call, without those that its condition leaves out. kPoolsReport is decided by who compares the
+// pools.
+Steps taken_steps(const Steps& steps, const dr_tensors& tensors) {
+  Steps taken;
+  for (const Step& step : steps) {
+    if (step.when == When::kAlways || tensors.report != nullptr) taken.add(step);
+  }
+  return taken;
 }
 
-// The table of a call whose lengths the plan knows travels with its kernels if it is small. A report word has to be set
-// to 0 ahead of them, which takes a kernel: that may as well write the table.
-bool travels(const Plan& plan, const dr_tensors& tensors) {
-  return plan.problem.lengths_known && tensors.report == nullptr &&
-         plan.device_image.size() <= cuda::Tables::kImageBytes;
-}
-
-// `memory`: of the table in the workspace.
-cuda::Tables put_table(const Plan& plan, const CallCounts& counts, const dr_tensors& tensors, std::byte* memory,
-                       cudaStream_t stream) {
+// Where everything lies in the table.
+cuda::Tables table_places(const Plan& plan, const CallCounts& counts) {
   const DeviceTableLayout& layout = plan.device_table;
   cuda::Tables tables{};
   tables.at_counts = static_cast<uint32_t>(layout.counts);
@@ -58,15 +56,17 @@ cuda::Tables put_table(const Plan& plan, const CallCounts& counts, const dr_tens
   tables.at_rows3 = static_cast<uint32_t>(layout.rows3);
   tables.num_seqs = counts.num_seqs;
   tables.batched = plan.problem.batched();
-  if (travels(plan, tensors)) {
-    std::memcpy(tables.image, plan.device_image.data(), plan.device_image.size());
-    return tables;
-  }
-  tables.memory = reinterpret_cast<const uint8_t*>(memory);
+  return tables;
+}
+
+// The step that puts the table into `memory`, of the workspace.
+void put_table(const Plan& plan, const CallCounts& counts, const dr_tensors& tensors, std::byte* memory,
+               cudaStream_t stream) {
   if (plan.problem.lengths_known) {
     cuda::send_table(plan.device_image, memory, tensors.report, stream);
-    return tables;
+    return;
   }
+  const DeviceTableLayout& layout = plan.device_table;
   cuda::PlanTableArgs args{};
   args.request = table_request(plan, counts);
   args.table = device_tables_in(memory, layout);
@@ -76,7 +76,6 @@ cuda::Tables put_table(const Plan& plan, const CallCounts& counts, const dr_tens
   args.fold_bound = static_cast<int32_t>(plan.capacity.folds);
   args.report = tensors.report;
   cuda::plan_table(args, stream);
-  return tables;
 }
 
 // Place in the list of backends.
@@ -111,32 +110,40 @@ void load_cuda(const Plan& plan) {
   if (bits != nullptr) bits->fetch_or(shared | shape, std::memory_order_release);
 }
 
-void execute_cuda(const Plan& plan, const Problem& problem, const dr_tensors& tensors, std::byte* workspace,
-                  void* stream) {
+void execute_cuda(const Plan& plan, const Steps& steps, const Problem& problem, const dr_tensors& tensors,
+                  std::byte* workspace, void* stream) {
   const CurrentDevice current(plan.options.cuda_device);
   const CallCounts counts{problem.num_tokens, problem.num_seqs};
-  auto* memory = buffer<std::byte>(plan, workspace, kBufferTable);
-  const cuda::Tables tables = put_table(plan, counts, tensors, memory, static_cast<cudaStream_t>(stream));
+  const Ledger& ledger = plan.ledger;
+  const Steps taken = taken_steps(steps, tensors);
+  cuda::Tables tables = table_places(plan, counts);
+  const bool stored = taken.size() > 0 && taken[0].stage == Stage::kTable;
+  if (stored) {
+    auto* memory = ledger.in<std::byte>(workspace, BufferId::kTable);
+    tables.memory = reinterpret_cast<const uint8_t*>(memory);
+    put_table(plan, counts, tensors, memory, static_cast<cudaStream_t>(stream));
+  } else {
+    std::memcpy(tables.image, plan.device_image.data(), plan.device_image.size());
+  }
   const DeviceCall call{.problem = problem,
                         .tensors = tensors,
                         .device = plan.options.cuda_device,
                         .units = plan.options.device.units,
                         .stream = stream,
-                        .way = plan.isa,
-                        .chunk = plan.chunk,
-                        .tiling = plan.tiling,
-                        .bounds = bounds_of(plan, counts),
+                        .variant = plan.variant.number,
+                        .chunk = plan.chunk(),
+                        .checkpoint_places = plan.checkpoints,
                         .vanish_bound = vanish_bound_of(plan),
                         .tables = tables,
-                        .prepared = buffer<std::byte>(plan, workspace, kBufferPrepared),
-                        .slot_state = buffer<float>(plan, workspace, kBufferSlotState),
-                        .slot_transition = buffer<float>(plan, workspace, kBufferTransition),
-                        .slot_lives = buffer<uint32_t>(plan, workspace, kBufferLives),
-                        .checkpoints = buffer<float>(plan, workspace, kBufferCheckpoints),
+                        .prepared = ledger.in<std::byte>(workspace, BufferId::kPrepared),
+                        .slot_state = ledger.in<float>(workspace, BufferId::kSlotState),
+                        .slot_transition = ledger.in<float>(workspace, BufferId::kTransition),
+                        .slot_lives = ledger.in<uint32_t>(workspace, BufferId::kLives),
+                        .checkpoints = ledger.in<float>(workspace, BufferId::kCheckpoints),
                         .relay = plan.relay,
-                        .relay_states = buffer<float>(plan, workspace, kBufferRelayStates),
-                        .relay_marks = buffer<RelayMark>(plan, workspace, kBufferRelayMarks)};
-  plan.backend->enqueue(call);
+                        .relay_states = ledger.in<float>(workspace, BufferId::kRelayStates),
+                        .relay_marks = ledger.in<RelayMark>(workspace, BufferId::kRelayMarks)};
+  plan.backend->enqueue(call, {taken.begin() + (stored ? 1 : 0), taken.end()});
 }
 
 }  // namespace deltarelay

@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/backend.h"
+
 namespace deltarelay {
 namespace {
 

@@ -52,10 +52,27 @@ TEST(Random, SeveralAtATimeAreTheSameCases) {
   EXPECT_EQ(begun, ended);
   EXPECT_GE(tally.passed, options.cases);
   EXPECT_EQ(ended.size(), static_cast<size_t>(tally.passed + tally.failed + tally.declined));
-  for (uint64_t i = 0; i < ended.size(); ++i) {
-    const cases::Case c = cases::random_case(options.seed + i, options.cost, options.backends[i % 2]);
-    EXPECT_EQ(ended.count(cases::print(cases::with_words(c, options.words))), 1u) << cases::print(c);
+  for (int64_t i = 0; i < static_cast<int64_t>(ended.size()); ++i) {
+    const cases::Case c = check::drawn_case(options, i);
+    EXPECT_EQ(ended.count(cases::print(c)), 1u) << cases::print(c);
   }
+}
+
+// Seeds that were written down keep their forwards, whether stages are drawn between them or not.
+TEST(Random, ForwardsKeepTheirSeeds) {
+  check::RandomOptions options;
+  options.seed = 77;
+  options.cost = 500'000;
+  options.backends = {"cpu", "reference"};
+  uint64_t forwards = 0, stages = 0;
+  for (int64_t i = 0; i < 50; ++i) {
+    const cases::Case c = check::drawn_case(options, i);
+    uint64_t& number = c.is_stage() ? stages : forwards;
+    auto* const draw = c.is_stage() ? cases::random_stage : cases::random_case;
+    EXPECT_EQ(c, draw(options.seed + number, options.cost, options.backends[number % 2])) << i;
+    ++number;
+  }
+  EXPECT_EQ(stages, check::draws_stages() ? 10u : 0u);
 }
 
 TEST(Random, IsGivenUpWhereMostIsDeclined) {

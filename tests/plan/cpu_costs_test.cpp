@@ -3,7 +3,9 @@
 
 #include <cstring>
 
+#include "plan/backends.h"
 #include "plan/devices/device_costs.h"
+#include "plan/devices/devices.h"
 #include "plan/plan.h"
 
 namespace deltarelay {
@@ -17,7 +19,7 @@ dr_device cpu_of(const char* model, int32_t flops_per_ns) {
   return device;
 }
 
-dr_costs costs_of(const dr_device& device, Rule rule) { return costs_of_device(device).at(CostFamily::kCpu, rule); }
+dr_costs costs_of(const dr_device& device, Rule rule) { return costs_of_device(device).at(cost_row("cpu", ""), rule); }
 
 constexpr const char* kMeasured = "Arm Neoverse-V1";
 

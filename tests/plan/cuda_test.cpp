@@ -74,9 +74,9 @@ TEST(CudaSm90, AsksNoAlignmentOfNumbersOfAHead) {
   Problem slice = test::problem_of(Rule::kKda, {4096}, 4);
   slice.gate_form = GateForm::kRawBounded;
   slice.lower_bound = -5.0f;
-  EXPECT_EQ(make_plan(slice, on_h200())->isa, cuda::sm90::kFused);
+  EXPECT_EQ(make_plan(slice, on_h200())->variant.number, cuda::sm90::kFused);
   slice.alignment.g = 8;
-  EXPECT_EQ(make_plan(slice, on_h200())->isa, cuda::sm90::kPrepared);
+  EXPECT_EQ(make_plan(slice, on_h200())->variant.number, cuda::sm90::kPrepared);
 }
 
 TEST(CudaSm90, DeclinesTheRestByNameExpectedAndFound) {
@@ -164,13 +164,13 @@ TEST(CudaSm90, WalksStripsLikeHeads) {
         EXPECT_EQ(plan->table.rows1, like->table.rows1);
         EXPECT_EQ(walks_twins(*plan), walks_twins(*like));
         EXPECT_GT(plan->table.num_slots, 0) << "nothing is cut";
-        for (const char* buffer : {kBufferSlotState, kBufferTransition, kBufferLives}) {
-          ASSERT_NE(plan->ledger.find(buffer), nullptr) << buffer;
-          EXPECT_EQ(plan->ledger.find(buffer)->bytes, like->ledger.find(buffer)->bytes) << buffer;
+        for (const BufferId buffer : {BufferId::kSlotState, BufferId::kTransition, BufferId::kLives}) {
+          ASSERT_NE(plan->ledger.find(buffer), nullptr) << name_of(buffer);
+          EXPECT_EQ(plan->ledger.find(buffer)->bytes, like->ledger.find(buffer)->bytes) << name_of(buffer);
         }
-        if (plan->sizes.record_bytes > 0) {
-          EXPECT_EQ(plan->ledger.find(kBufferPrepared)->bytes * static_cast<size_t>(strips),
-                    like->ledger.find(kBufferPrepared)->bytes);
+        if (plan->variant.record_bytes > 0) {
+          EXPECT_EQ(plan->ledger.find(BufferId::kPrepared)->bytes * static_cast<size_t>(strips),
+                    like->ledger.find(BufferId::kPrepared)->bytes);
         }
       }
       const auto late = make_plan(test::problem_with_bounds(rule, 9000, 3, 4, 128, 128 * strips), on_h200());
@@ -186,7 +186,7 @@ TEST(CudaSm90, HandsStripsOn) {
   EXPECT_EQ(plan->tiling.value_tiles, 2);
   EXPECT_EQ(plan->relay.shares * plan->relay.side, 132);
   EXPECT_EQ(plan->relay.heads * plan->relay.side, 32);
-  EXPECT_EQ(plan->ledger.find(kBufferRelayStates)->bytes, size_t{132} * 128 * 128 * 4);
+  EXPECT_EQ(plan->ledger.find(BufferId::kRelayStates)->bytes, size_t{132} * 128 * 128 * 4);
   for (const ScheduledItem& item : schedule_table(plan->table, plan->costs, plan->tiling.value_tiles, plan->relay)) {
     ASSERT_LT(item.head, 16);
     ASSERT_LT(item.tile, 2);
@@ -212,7 +212,7 @@ TEST(CudaSm90, ComesFirstOnHopperAndPortableKernelsTakeTheRest) {
   }
 }
 
-size_t booked(const Plan& plan, const char* name) {
+size_t booked(const Plan& plan, BufferId name) {
   const Buffer* buffer = plan.ledger.find(name);
   return buffer == nullptr ? 0 : buffer->bytes;
 }
@@ -223,25 +223,25 @@ TEST(CudaSm90, BooksRecordsSlotsAndTheTable) {
   options.segments = DR_SEGMENTS_COUNT;
   options.segment_value = 3;
   const auto kda = make_plan(test::problem_of(Rule::kKda, {300, 0, 33}, 4), options);
-  EXPECT_EQ(kda->chunk, 32);
+  EXPECT_EQ(kda->chunk(), 32);
   EXPECT_EQ(kda->num_chunks, 10 + 0 + 2);
-  EXPECT_EQ(booked(*kda, kBufferPrepared), size_t{12} * 4 * KdaRecord::kBytes);
-  EXPECT_EQ(booked(*kda, kBufferSlotState), size_t{2} * 4 * 128 * 128 * 4);
-  EXPECT_EQ(booked(*kda, kBufferTransition), size_t{2} * 4 * 128 * 128 * 4);
-  EXPECT_EQ(booked(*kda, kBufferTable), kda->device_image.size());
-  EXPECT_EQ(booked(*kda, kBufferScratch), 0u);
+  EXPECT_EQ(booked(*kda, BufferId::kPrepared), size_t{12} * 4 * KdaRecord::kBytes);
+  EXPECT_EQ(booked(*kda, BufferId::kSlotState), size_t{2} * 4 * 128 * 128 * 4);
+  EXPECT_EQ(booked(*kda, BufferId::kTransition), size_t{2} * 4 * 128 * 128 * 4);
+  EXPECT_EQ(booked(*kda, BufferId::kTable), kda->device_image.size());
+  EXPECT_EQ(booked(*kda, BufferId::kScratch), 0u);
   const auto gdn = make_plan(test::problem_of(Rule::kGdn, {300, 0, 33}, 4), options);
-  EXPECT_EQ(gdn->chunk, 64);
-  EXPECT_EQ(booked(*gdn, kBufferPrepared), size_t{5 + 1} * 4 * GdnRecord::kBytes);
+  EXPECT_EQ(gdn->chunk(), 64);
+  EXPECT_EQ(booked(*gdn, BufferId::kPrepared), size_t{5 + 1} * 4 * GdnRecord::kBytes);
   EXPECT_LE(gdn->tiling.value_tiles, 2);
 
   const auto late =
       make_plan(test::problem_with_bounds(Rule::kGdn, 1000, 3, 4), test::options_on(test::prepared_on("h200")));
   EXPECT_EQ(late->num_chunks, 16 + 3);
-  EXPECT_EQ(booked(*late, kBufferPrepared), size_t{19} * 4 * GdnRecord::kBytes);
+  EXPECT_EQ(booked(*late, BufferId::kPrepared), size_t{19} * 4 * GdnRecord::kBytes);
   EXPECT_TRUE(late->device_image.empty());
-  EXPECT_GT(booked(*late, kBufferTable), late->device_table.scratch);
-  EXPECT_EQ(booked(*late, kBufferOffsets), 0u) << "offsets are read where they are";
+  EXPECT_GT(booked(*late, BufferId::kTable), late->device_table.scratch);
+  EXPECT_EQ(booked(*late, BufferId::kOffsets), 0u) << "offsets are read where they are";
   auto late_chunks = [](int64_t tokens) {
     const Problem problem = test::problem_with_bounds(Rule::kGdn, tokens, 3, 4);
     return make_plan(problem, test::options_on(test::prepared_on("h200")))->num_chunks;
@@ -258,13 +258,13 @@ TEST(CudaSm90, HandsRowsOn) {
   EXPECT_EQ(plan->tiling.value_tiles, 1);
   EXPECT_EQ(plan->relay.shares, 132);
   EXPECT_EQ(plan->relay.length, 374);
-  EXPECT_EQ(booked(*plan, kBufferRelayStates), size_t{132} * 128 * 128 * 4);
-  EXPECT_EQ(booked(*plan, kBufferRelayMarks), size_t{132} * 2 * 16);
+  EXPECT_EQ(booked(*plan, BufferId::kRelayStates), size_t{132} * 128 * 128 * 4);
+  EXPECT_EQ(booked(*plan, BufferId::kRelayMarks), size_t{132} * 2 * 16);
   EXPECT_NE(describe_text(*plan).find("rows are handed on"), std::string::npos);
 
   auto hands_on = [](const Problem& problem, const Options& with) {
     const auto other = make_plan(problem, with);
-    EXPECT_EQ(other->relay.shares > 0, booked(*other, kBufferRelayStates) > 0);
+    EXPECT_EQ(other->relay.shares > 0, booked(*other, BufferId::kRelayStates) > 0);
     return other->relay.shares > 0;
   };
   EXPECT_TRUE(hands_on(gdn({8192, 5000, 8192, 7777, 0, 6001, 8000}), options)) << "rows of many lengths";
@@ -300,12 +300,12 @@ TEST(CudaSm90, BooksCheckpointsOnTheirWayToAPoolOf16Bits) {
   const size_t state = size_t{4} * 128 * 128 * sizeof(float);
   auto places = [&](const Problem& problem) {
     const auto plan = make_plan(problem, options);
-    const size_t bytes = booked(*plan, kBufferCheckpoints);
+    const size_t bytes = booked(*plan, BufferId::kCheckpoints);
     EXPECT_EQ(bytes, static_cast<size_t>(plan->checkpoints) * state);
     Problem wide = problem;
     wide.checkpoint.dtype = DType::kFp32;
     const auto without = make_plan(wide, options);
-    EXPECT_EQ(without->ledger.find(kBufferCheckpoints), nullptr) << "fp32 is not rounded";
+    EXPECT_EQ(without->ledger.find(BufferId::kCheckpoints), nullptr) << "fp32 is not rounded";
     EXPECT_EQ(plan->ledger.total_bytes(), without->ledger.total_bytes() + bytes) << "nothing else grows";
     return plan->checkpoints;
   };
@@ -335,7 +335,7 @@ TEST(CudaSm90, BooksCheckpointsOnTheirWayToAPoolOf16Bits) {
   const auto json = describe_json(*make_plan(test::with_checkpoints(kda, 48, 8), options));
   EXPECT_THAT(json, HasSubstr("\"name\":\"checkpoints\""));
   const auto on_cpu = make_plan(test::with_checkpoints(kda, 0, 8), test::options_on(test::cpu_with(2)));
-  EXPECT_EQ(on_cpu->ledger.find(kBufferCheckpoints), nullptr) << "its chunks are 16 tokens";
+  EXPECT_EQ(on_cpu->ledger.find(BufferId::kCheckpoints), nullptr) << "its chunks are 16 tokens";
 }
 
 // Whatever lengths come, there is room for them, and bounds that grow never take less.
@@ -398,7 +398,7 @@ TEST(CudaSm90, ImageIsTheTable) {
     for (int64_t n = 0; n < problem.num_seqs; ++n) {
       const auto i = static_cast<size_t>(n);
       ASSERT_EQ(tokens[i + 1] - tokens[i], problem.length(n));
-      ASSERT_EQ(chunks[i + 1] - chunks[i], plan::ceil_div(problem.length(n), plan->chunk));
+      ASSERT_EQ(chunks[i + 1] - chunks[i], plan::ceil_div(problem.length(n), plan->chunk()));
     }
     EXPECT_EQ(chunks.back(), plan->num_chunks);
     EXPECT_EQ(make_plan(problem, options)->device_image, image) << "padding too";

@@ -40,7 +40,7 @@ TEST(Describe, JsonHoldsTheWholePlan) {
   EXPECT_EQ(j["costs"][0]["variant"], "prepared");
   EXPECT_EQ(j["costs"][0]["rule"], "kda");
   EXPECT_EQ(j["costs"][0]["measured_on"], "h200");
-  const dr_costs stated = test::costs_on("h200", CostFamily::kSm90Prepared, Rule::kKda);
+  const dr_costs stated = test::costs_on("h200", test::kSm90PreparedCosts, Rule::kKda);
   EXPECT_EQ(j["costs"][0]["emit_ns"], stated.emit_ns);
   EXPECT_EQ(j["options"]["segments"], "auto");
   EXPECT_EQ(j["predicted_ns"], plan->predicted_ns);
@@ -50,8 +50,16 @@ TEST(Describe, JsonHoldsTheWholePlan) {
   EXPECT_EQ(j["rows3"].size(), plan->table.rows3.size());
   EXPECT_EQ(j["folds"].size(), plan->table.folds.size());
   EXPECT_EQ(j["costs"][0]["prepare_ns"], stated.prepare_ns);
-  EXPECT_EQ(j["steps"].size(), 4u);
-  EXPECT_EQ(j["steps"][0]["stage"], "prepare");
+  ASSERT_EQ(j["steps"].size(), plan->steps.size());
+  ASSERT_EQ(j["steps"].size(), 5u);
+  EXPECT_EQ(j["steps"][0]["condition"], "a report is wanted");
+  EXPECT_EQ(j["steps"][1]["stage"], "prepare");
+  EXPECT_EQ(j["steps"][1]["buffers"], json({"prepared operands", "segment table"}));
+  EXPECT_EQ(j["steps"][2]["stage"], "summarize + emit");
+  EXPECT_EQ(j["steps"][2]["phase"], 1);
+  EXPECT_EQ(j["steps"][2]["form"], "pair");
+  EXPECT_EQ(j["steps"][2]["rows"], plan->table.rows1.size());
+  EXPECT_EQ(j["steps"][4]["variant"], "prepared");
   EXPECT_EQ(j["declined"].size(), 3u);
   EXPECT_EQ(j["signature"], describe_signature(*plan));
   EXPECT_EQ(j["segments"].size(), 4u);
@@ -109,7 +117,7 @@ TEST(Describe, ScheduleIsPossible) {
 TEST(Describe, ScheduleOfALongCallEndsWhereItSays) {
   const Problem problem = test::problem_of(Rule::kKda, {int64_t{1} << 20}, 1);
   Options options = test::options_on(test::cpu_with(1));
-  dr_costs& costs = options.costs.at(CostFamily::kCpu, Rule::kKda);
+  dr_costs& costs = options.costs.at(test::kCpuCosts, Rule::kKda);
   costs.emit_ns = costs.summarize_ns = 2'000'000'000;
   costs.local_ns = costs.summarize_local_ns = 0;
   const auto plan = make_plan(problem, options);
@@ -135,7 +143,7 @@ TEST(Describe, TextNamesChoiceRejectedCandidatesAndDeclines) {
   EXPECT_THAT(text, HasSubstr("backend cuda-sm90 (prepared): chunks of 32 tokens"));
   EXPECT_THAT(text, HasSubstr("1 of 1 sequence cut, at most 17 segments"));
   EXPECT_THAT(text, HasSubstr("every sequence whole, 1 value tile: "));
-  EXPECT_THAT(text, HasSubstr("  prepare: 32768 items, 620.6 us\n"));
+  EXPECT_THAT(text, HasSubstr("  prepare: 32768 items, 620.6 us; "));
   EXPECT_THAT(text, HasSubstr("slower"));
   EXPECT_THAT(text, HasSubstr("chosen"));
   EXPECT_THAT(text, HasSubstr("cpu: "));

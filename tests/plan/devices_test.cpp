@@ -20,17 +20,17 @@ TEST(Devices, TheTableIsUsable) {
     EXPECT_GT(device.units, 0);
     const DeviceCosts costs = costs_of_device(device);
     const std::string name = device.name;
-    for (int32_t family = 0; family < kNumCostFamilies; ++family) {
+    for (int32_t row = 0; row < num_cost_rows(); ++row) {
       for (const Rule rule : {Rule::kKda, Rule::kGdn}) {
-        const dr_costs& c = costs.at(static_cast<CostFamily>(family), rule);
-        if (kCostFamilies[family].device_kind != device.kind) {
+        const dr_costs& c = costs.at(row, rule);
+        if (cost_row_at(row).backend->device_kind != device.kind) {
           EXPECT_EQ(c.size, 0u) << name;
           continue;
         }
         EXPECT_EQ(c.size, sizeof c);
         EXPECT_EQ(c.rule, static_cast<int32_t>(rule));
-        EXPECT_STREQ(c.backend, kCostFamilies[family].backend);
-        EXPECT_STREQ(c.variant, kCostFamilies[family].variant);
+        EXPECT_STREQ(c.backend, cost_row_at(row).backend->name);
+        EXPECT_STREQ(c.variant, cost_row_at(row).variant);
         EXPECT_GT(c.emit_ns, 0);
         EXPECT_STRNE(c.measured_on, "");
         if (i > 0 && c.variant != std::string("fused")) EXPECT_GT(c.prepare_ns, 0) << name;

@@ -56,14 +56,14 @@ TEST(Grain, TablesAreValidAndFoldEveryFullGrain) {
     const test::Machine device = round % 3 ? test::device_of(random.one_of(devices)) : test::cpu_with(96);
     const auto plan = make_plan(problem, invariant_on(device));
     SCOPED_TRACE(round);
-    test::TableRules(test::chunks_of(problem, plan->chunk)).check(plan->table, plan->costs);
+    test::TableRules(test::chunks_of(problem, plan->chunk())).check(plan->table, plan->costs);
     ASSERT_NE(plan->grain, 0);
     if (plan->grain < 0) {
       EXPECT_TRUE(plan->table.folds.empty());
       EXPECT_TRUE(plan->table.rows3.empty());
       continue;
     }
-    const int64_t grain_tokens = plan->grain * plan->chunk;
+    const int64_t grain_tokens = plan->grain * plan->chunk();
     std::vector<int64_t> folds(lengths.size());
     for (const Fold& fold : plan->table.folds) {
       EXPECT_TRUE(fold.from_initial);
@@ -76,7 +76,7 @@ TEST(Grain, TablesAreValidAndFoldEveryFullGrain) {
       for (const Row& row : *rows) {
         EXPECT_EQ(row.begin % plan->grain, 0);
         EXPECT_LE(row.chunks, plan->grain);
-        const int64_t end = (int64_t{row.begin} + row.chunks) * plan->chunk;
+        const int64_t end = (int64_t{row.begin} + row.chunks) * plan->chunk();
         const bool full = end <= lengths[static_cast<size_t>(row.sequence)] && row.chunks == plan->grain;
         if (row.work == Work::kEmit) {
           EXPECT_EQ(row.slot_folded >= 0, full) << "the state at a boundary is the folded one";
@@ -145,8 +145,8 @@ TEST(Grain, ForcedLengthIsTheGrain) {
   options.segment_value = 64;
   const Problem problem = test::problem_of(Rule::kGdn, {200, 64, 63, 0, 128}, 3);
   const auto plan = make_plan(problem, options);
-  EXPECT_EQ(plan->grain * plan->chunk, 64);
-  test::TableRules(test::chunks_of(problem, plan->chunk)).check(plan->table, plan->costs);
+  EXPECT_EQ(plan->grain * plan->chunk(), 64);
+  test::TableRules(test::chunks_of(problem, plan->chunk())).check(plan->table, plan->costs);
   EXPECT_EQ(plan->table.folds.size(), 3u);
   EXPECT_EQ(plan->table.num_slots, (3 + 1) + (1 + 1) + (2 + 1));
   options.segments = DR_SEGMENTS_OFF;

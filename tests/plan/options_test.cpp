@@ -170,22 +170,22 @@ TEST(Options, DeviceRefusals) {
 
 TEST(Options, CostsOfTheCallerReplaceTheLibrarys) {
   const dr_device h200 = device_named("h200");
-  dr_costs given[2] = {costs_of_device(h200).at(CostFamily::kSm90Fused, Rule::kKda),
-                       costs_of_device(h200).at(CostFamily::kSm80, Rule::kGdn)};
+  dr_costs given[2] = {costs_of_device(h200).at(test::kSm90FusedCosts, Rule::kKda),
+                       costs_of_device(h200).at(test::kSm80Costs, Rule::kGdn)};
   given[0].emit_ns = 77777;
   given[1].measured = 0;
   const Options options = validated([&](dr_options& o) { o.device = &h200, o.costs = given, o.num_costs = 2; });
-  EXPECT_EQ(options.costs.at(CostFamily::kSm90Fused, Rule::kKda).emit_ns, 77777);
-  EXPECT_EQ(options.costs.at(CostFamily::kSm80, Rule::kGdn).measured, 0);
-  const dr_costs kept = costs_of_device(h200).at(CostFamily::kSm90Fused, Rule::kGdn);
-  EXPECT_EQ(options.costs.at(CostFamily::kSm90Fused, Rule::kGdn).emit_ns, kept.emit_ns);
+  EXPECT_EQ(options.costs.at(test::kSm90FusedCosts, Rule::kKda).emit_ns, 77777);
+  EXPECT_EQ(options.costs.at(test::kSm80Costs, Rule::kGdn).measured, 0);
+  const dr_costs kept = costs_of_device(h200).at(test::kSm90FusedCosts, Rule::kGdn);
+  EXPECT_EQ(options.costs.at(test::kSm90FusedCosts, Rule::kGdn).emit_ns, kept.emit_ns);
 }
 
 TEST(Options, CostRefusals) {
   auto with = [](const std::function<void(dr_costs&)>& change, const std::string& words) {
     const dr_device h200 = device_named("h200");
-    dr_costs given[2] = {costs_of_device(h200).at(CostFamily::kSm90Fused, Rule::kKda),
-                         costs_of_device(h200).at(CostFamily::kSm80, Rule::kGdn)};
+    dr_costs given[2] = {costs_of_device(h200).at(test::kSm90FusedCosts, Rule::kKda),
+                         costs_of_device(h200).at(test::kSm80Costs, Rule::kGdn)};
     change(given[1]);
     expect_refused([&](dr_options& o) { o.device = &h200, o.costs = given, o.num_costs = 2; }, DR_INVALID, words);
   };

@@ -4,6 +4,10 @@
 #include <string>
 #include <vector>
 
+#include "plan/backends.h"
+#include "plan/describe/describe.h"
+#include "plan/devices/devices.h"
+#include "plan/modes.h"
 #include "plan/plan.h"
 #include "plan/search/policies.h"
 #include "problem/problem.h"
@@ -46,6 +50,10 @@ inline Problem with_checkpoints(Problem p, int64_t every, int64_t num_slots, DTy
   return p;
 }
 
+// Rows of DeviceCosts.
+inline const int32_t kCpuCosts = cost_row("cpu", ""), kSm90PreparedCosts = cost_row("cuda-sm90", "prepared"),
+                     kSm90FusedCosts = cost_row("cuda-sm90", "fused"), kSm80Costs = cost_row("cuda-sm80", "");
+
 // A device with the costs that plans for it are made with.
 struct Machine {
   dr_device device{};
@@ -62,8 +70,8 @@ inline Machine device_of(const std::string& name) {
   return {};
 }
 
-inline dr_costs costs_on(const char* name, CostFamily family, Rule rule) {
-  return costs_of_device(device_of(name)).at(family, rule);
+inline dr_costs costs_on(const char* name, int32_t row, Rule rule) {
+  return costs_of_device(device_of(name)).at(row, rule);
 }
 
 // A device that is planned with `prepare`, whatever else there is.
@@ -82,7 +90,7 @@ inline Machine cpu_with(int32_t units) {
   std::string("test-cpu").copy(machine.device.name, sizeof machine.device.name - 1);
   machine.device.units = units;
   for (const Rule rule : {Rule::kKda, Rule::kGdn}) {
-    dr_costs& costs = machine.costs.at(CostFamily::kCpu, rule);
+    dr_costs& costs = machine.costs.at(test::kCpuCosts, rule);
     costs.rule = static_cast<int32_t>(rule);
     costs.chunk = 16;
     costs.emit_ns = 26000;
@@ -108,6 +116,18 @@ inline Options options_on(const Machine& machine) {
   options.device_is_here = false;
   options.threads = machine.device.units;
   return options;
+}
+
+// The variant of a backend for a problem: of this name or, for "", its first.
+inline Variant variant_of(const char* backend, const Problem& problem, const Options& options, const char* name = "") {
+  Request request = request_of(options);
+  if (*name != '\0') request.variant = name;
+  return backend_named(backend)->variants(problem, request)[0];
+}
+inline plan::Costs costs_of(const char* backend, const Problem& problem, const Options& options, const char* name,
+                            int32_t tiles) {
+  const Variant variant = variant_of(backend, problem, options, name);
+  return deltarelay::costs_of(problem, options, *backend_named(backend), variant, tiles);
 }
 
 inline std::vector<int32_t> chunks_of(const Problem& problem, int32_t chunk) {

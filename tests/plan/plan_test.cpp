@@ -50,6 +50,14 @@ std::vector<std::string> cuts_of(const Plan& plan) {
   return cuts;
 }
 
+// Steps that not every call takes end in "?".
+std::vector<std::string> step_names(const Plan& plan) {
+  std::vector<std::string> names;
+  for (const Step& step : plan.steps)
+    names.push_back(name_of(step) + std::string(step.when == When::kAlways ? "" : "?"));
+  return names;
+}
+
 TEST(Plan, ForcedCountGivesThatManyOrWhole) {
   const Problem problem = test::problem_of(Rule::kGdn, {640, 64 * 3, 64, 0, 65}, 4);
   const auto plan = make_plan(problem, forced(test::device_of("h200"), DR_SEGMENTS_COUNT, 3));
@@ -114,7 +122,7 @@ TEST(Plan, ForcedLengthIsAMultipleOfTheChunk) {
 TEST(Plan, TakesTheFasterWay) {
   const test::Machine h200 = test::device_of("h200");
   const auto chunk_of = [](const Problem& problem, const Options& options) {
-    return make_plan(problem, options)->chunk;
+    return make_plan(problem, options)->chunk();
   };
   const Problem full = test::problem_of(Rule::kGdn, {8192, 8192, 8192, 8192}, 64);
   Problem lone = test::problem_of(Rule::kGdn, {2048}, 8);
@@ -125,9 +133,9 @@ TEST(Plan, TakesTheFasterWay) {
     const auto plan = make_plan(problem, test::options_on(h200));
     const auto prepared = make_plan(problem, test::options_on(test::prepared_on("h200")));
     EXPECT_LE(plan->predicted_ns, prepared->predicted_ns);
-    EXPECT_GE(predict_other_way(*plan), plan->predicted_ns);
-    EXPECT_EQ(predict_other_way(*prepared), 0);
-    EXPECT_EQ(prepared->chunk, 64);
+    EXPECT_GE(predict_other_variant(*plan), plan->predicted_ns);
+    EXPECT_EQ(predict_other_variant(*prepared), 0);
+    EXPECT_EQ(prepared->chunk(), 64);
     Options invariant = test::options_on(h200);
     invariant.invariant = true;
     EXPECT_EQ(chunk_of(problem, invariant), 32);
@@ -141,10 +149,8 @@ TEST(Plan, OffCutsNothing) {
   const auto plan = make_plan(problem, forced(test::device_of("h200"), DR_SEGMENTS_OFF, 0));
   EXPECT_EQ(cuts_of(*plan), std::vector<std::string>{"4096"}) << "chunks of 32 tokens";
   EXPECT_EQ(plan->predicted_ns, plan->unsplit_ns);
-  ASSERT_EQ(plan->steps.size(), 2u);
-  EXPECT_EQ(plan->steps[0].stage, "prepare");
-  EXPECT_EQ(plan->steps[1].stage, "emit");
-  EXPECT_EQ(plan->steps[1].items, 4 * plan->tiling.value_tiles);
+  EXPECT_EQ(step_names(*plan), (std::vector<std::string>{"segment table?", "prepare", "emit"}));
+  EXPECT_EQ(plan->steps[2].items, 4 * plan->tiling.value_tiles);
 }
 
 TEST(Plan, PreparingIsTheFirstStepAndInEveryPrediction) {
@@ -155,36 +161,36 @@ TEST(Plan, PreparingIsTheFirstStepAndInEveryPrediction) {
       problem.heads_qk = 1;  // alone, the q and k of every head would be more than memory can give
     const auto plan = make_plan(problem, test::options_on(h200));
     const int64_t chunks = rule == Rule::kKda ? 2048 + 4 : 1024 + 2, chunk = rule == Rule::kKda ? 32 : 64;
-    const int64_t each = h200.costs.at(CostFamily::kSm90Prepared, rule).prepare_ns * chunk / 64;
-    ASSERT_EQ(plan->steps.size(), 4u);
-    EXPECT_EQ(plan->steps[0].stage, "prepare");
-    EXPECT_EQ(plan->steps[0].items, chunks * 4);
-    EXPECT_EQ(plan->steps[0].predicted_ns, plan::ceil_div(chunks * 4 * each, h200.device.units));
-    EXPECT_EQ(plan->prepare_ns, plan->steps[0].predicted_ns);
+    const int64_t each = h200.costs.at(test::kSm90PreparedCosts, rule).prepare_ns * chunk / 64;
+    ASSERT_EQ(step_names(*plan),
+              (std::vector<std::string>{"segment table?", "prepare", "summarize + emit", "carry", "emit"}));
+    EXPECT_EQ(plan->steps[1].items, chunks * 4);
+    EXPECT_EQ(plan->steps[1].predicted_ns, plan::ceil_div(chunks * 4 * each, h200.device.units));
+    EXPECT_EQ(plan->prepare_ns, plan->steps[1].predicted_ns);
     int64_t total = 0;
     for (const Step& step : plan->steps) total += step.predicted_ns;
     EXPECT_EQ(plan->predicted_ns, total);
 
     Options unaware = test::options_on(h200);
-    unaware.costs.at(CostFamily::kSm90Prepared, rule).prepare_ns = 0;
+    unaware.costs.at(test::kSm90PreparedCosts, rule).prepare_ns = 0;
     const auto other = make_plan(problem, unaware);
-    EXPECT_GT(other->steps[0].predicted_ns, 0) << "records are written all the same";
-    EXPECT_LT(other->steps[0].predicted_ns, plan->steps[0].predicted_ns) << "on an H200 memory is not the limit";
+    EXPECT_GT(other->steps[1].predicted_ns, 0) << "records are written all the same";
+    EXPECT_LT(other->steps[1].predicted_ns, plan->steps[1].predicted_ns) << "on an H200 memory is not the limit";
     EXPECT_EQ(plan->predicted_ns - plan->prepare_ns, other->predicted_ns - other->prepare_ns);
     EXPECT_EQ(plan->unsplit_ns - plan->prepare_ns, other->unsplit_ns - other->prepare_ns);
     unaware.device.bytes_per_ns = 0;
     EXPECT_EQ(make_plan(problem, unaware)->prepare_ns, 0);
   }
   const auto late = make_plan(test::problem_with_bounds(Rule::kGdn, 1000, 3, 4), test::options_on(h200));
-  ASSERT_EQ(late->steps.size(), 5u);
-  EXPECT_EQ(late->steps[0].stage, "segment table");
-  EXPECT_EQ(late->steps[1].stage, "prepare");
+  ASSERT_EQ(step_names(*late),
+            (std::vector<std::string>{"segment table", "prepare", "summarize + emit", "carry", "emit", "finish"}));
   EXPECT_EQ(late->steps[1].items, (16 + 3) * 4) << "as many as there may be";
   EXPECT_EQ(late->steps[1].predicted_ns, 0);
-  EXPECT_TRUE(make_plan(test::problem_of(Rule::kKda, {0, 0}, 4), test::options_on(h200))->steps.empty());
+  EXPECT_EQ(step_names(*make_plan(test::problem_of(Rule::kKda, {0, 0}, 4), test::options_on(h200))),
+            std::vector<std::string>{"segment table?"});
   const auto fused = make_plan(test::problem_of(Rule::kKda, {512}, 2), test::options_on(test::cpu_with(4)));
   EXPECT_EQ(fused->prepare_ns, 0);
-  EXPECT_NE(fused->steps[0].stage, "prepare");
+  EXPECT_EQ(step_names(*fused), std::vector<std::string>{"emit"});
 }
 
 // What every plan has to do alike is no reason to do less about the rest.
@@ -196,9 +202,9 @@ TEST(Plan, PreparingChangesNoDecision) {
     const Problem problem =
         test::problem_of(round % 2 ? Rule::kKda : Rule::kGdn, lengths, static_cast<int32_t>(random.magnitude(1, 64)));
     Options options = test::options_on(test::prepared_on("h200"));
-    options.costs.at(CostFamily::kSm90Prepared, problem.rule).prepare_ns = 0;
+    options.costs.at(test::kSm90PreparedCosts, problem.rule).prepare_ns = 0;
     const auto cheap = make_plan(problem, options);
-    options.costs.at(CostFamily::kSm90Prepared, problem.rule).prepare_ns = 100000;
+    options.costs.at(test::kSm90PreparedCosts, problem.rule).prepare_ns = 100000;
     const auto dear = make_plan(problem, options);
     SCOPED_TRACE(round);
     ASSERT_EQ(cheap->table.rows1, dear->table.rows1);
@@ -224,7 +230,7 @@ TEST(Plan, ForcedCutsOfRandomMixesAreValid) {
     const Problem problem = test::problem_of(Rule::kKda, lengths, static_cast<int32_t>(random.in(1, 40)));
     const test::Machine device =
         round % 2 ? test::device_of("h200") : test::cpu_with(static_cast<int32_t>(random.in(1, 96)));
-    const int32_t usual_chunk = make_plan(problem, test::options_on(device))->chunk;
+    const int32_t usual_chunk = make_plan(problem, test::options_on(device))->chunk();
     const bool by_count = random.in(0, 1) != 0;
     // No more segments than a call may have: 65,536 beyond the first of each sequence.
     const int64_t most = 60000, least = problem.num_tokens / (most * usual_chunk) + 1;
@@ -233,7 +239,7 @@ TEST(Plan, ForcedCutsOfRandomMixesAreValid) {
     SCOPED_TRACE(round);
     const Options options = forced(device, by_count ? DR_SEGMENTS_COUNT : DR_SEGMENTS_LENGTH, value);
     const auto plan = make_plan(problem, options);
-    const int32_t chunk = plan->chunk;  // of two ways the other may be taken
+    const int32_t chunk = plan->chunk();  // of two ways the other may be taken
     test::TableRules(test::chunks_of(problem, chunk)).check(plan->table, plan->costs);
     ASSERT_FALSE(::testing::Test::HasFailure());
     const SegmentLists segments(plan->table, problem.num_seqs);
@@ -258,12 +264,12 @@ TEST(Plan, AutoNeverPredictsALoss) {
                                            : test::cpu_with(static_cast<int32_t>(random.magnitude(1, 128)));
     const auto plan = make_plan(problem, test::options_on(device));
     SCOPED_TRACE(round);
-    test::TableRules(test::chunks_of(problem, plan->chunk)).check(plan->table, plan->costs);
+    test::TableRules(test::chunks_of(problem, plan->chunk())).check(plan->table, plan->costs);
     ASSERT_FALSE(::testing::Test::HasFailure());
     ASSERT_LE(plan->predicted_ns, plan->unsplit_ns);
-    const int64_t panels = plan::ceil_div(problem.dv, plan->backend->panel_columns(problem, plan->isa));
+    const int64_t panels = plan::ceil_div(problem.dv, plan->variant.panel_columns);
     ASSERT_LE(plan->tiling.value_tiles, panels);
-    if (plan->backend == &kCudaSm90Backend) {
+    if (std::string(plan->backend->name) == "cuda-sm90") {
       const int32_t strips = problem.dv / 128;
       ASSERT_TRUE(plan->tiling.value_tiles == strips || plan->tiling.value_tiles == 2 * strips);
     }
@@ -305,13 +311,13 @@ TEST(Plan, OneThreadCutsNothing) {
 
 TEST(Plan, CostsScaleWithTheShape) {
   const test::Machine h200 = test::device_of("h200");
-  const dr_costs& kda = h200.costs.at(CostFamily::kSm90Prepared, Rule::kKda);  // per 64 tokens
+  const dr_costs& kda = h200.costs.at(test::kSm90PreparedCosts, Rule::kKda);  // per 64 tokens
   const Options options = test::options_on(h200);
   auto costs = [&](Rule rule, int32_t dk, int32_t dv, DType dtype = DType::kBf16, int32_t heads_qk = 8) {
     Problem problem = test::problem_of(rule, {8192}, 8, dk, dv);
     problem.heads_qk = heads_qk;
     problem.dtype = problem.dtype_o = problem.dtype_gate = problem.dtype_beta = dtype;
-    return costs_of(problem, options, *backend_named("cuda-sm90"), 1, std::max(1, dv / 128));
+    return test::costs_of("cuda-sm90", problem, options, "prepared", std::max(1, dv / 128));
   };
   const plan::Costs full = costs(Rule::kKda, 128, 128);  // chunks of 32 tokens
   EXPECT_NEAR(full.emit, kda.emit_ns / 2, 1);
@@ -336,13 +342,12 @@ TEST(Plan, CostsScaleWithTheShape) {
   Problem gdn = test::problem_of(Rule::kGdn, {8192}, 8);
   gdn.heads_qk = 2;
   gdn.dtype_gate = gdn.dtype_beta = DType::kFp32;
-  EXPECT_EQ(costs_of(gdn, options, *backend_named("cuda-sm90"), 1, 1).emit_bytes,
-            h200.costs.at(CostFamily::kSm90Prepared, Rule::kGdn).emit_bytes);
+  EXPECT_EQ(test::costs_of("cuda-sm90", gdn, options, "prepared", 1).emit_bytes,
+            h200.costs.at(test::kSm90PreparedCosts, Rule::kGdn).emit_bytes);
 
   const Options cpu = test::options_on(test::cpu_with(8));
   const Problem problem = test::problem_of(Rule::kKda, {8192}, 1);
-  const Backend& backend = *backend_named("cpu");
-  const plan::Costs one = costs_of(problem, cpu, backend, 0, 1), four = costs_of(problem, cpu, backend, 0, 4);
+  const plan::Costs one = test::costs_of("cpu", problem, cpu, "", 1), four = test::costs_of("cpu", problem, cpu, "", 4);
   EXPECT_EQ(one.emit, 26000);
   EXPECT_EQ(four.emit, 6000 + 20000 / 4) << "the local part is repeated";
   EXPECT_EQ(four.copies, 4);
@@ -368,13 +373,13 @@ TEST(Plan, ShortSequencesAreNotWalkedInPairs) {
 TEST(Plan, SummariesAreWalkedInPairs) {
   const test::Machine h200 = test::device_of("h200");
   const Options options = test::options_on(h200);
-  const Backend& backend = *backend_named("cuda-sm90");
   const Problem problem = fused_problem({8192}, 16);
   for (const int32_t way : {0, 1}) {
-    const CostFamily family = way == 0 ? CostFamily::kSm90Fused : CostFamily::kSm90Prepared;
-    const dr_costs& stated = h200.costs.at(family, Rule::kKda);  // per 64 tokens
-    const plan::Costs one = costs_of(problem, options, backend, way, 1);
-    const plan::Costs two = costs_of(problem, options, backend, way, 2);
+    const char* name = way == 0 ? "fused" : "prepared";
+    const int32_t row = way == 0 ? test::kSm90FusedCosts : test::kSm90PreparedCosts;
+    const dr_costs& stated = h200.costs.at(row, Rule::kKda);  // per 64 tokens
+    const plan::Costs one = test::costs_of("cuda-sm90", problem, options, name, 1);
+    const plan::Costs two = test::costs_of("cuda-sm90", problem, options, name, 2);
     EXPECT_NEAR(two.summarize * 2, one.summarize, 1) << way;
     EXPECT_EQ(two.item * 10, one.item * (way == 0 ? 6 : 5)) << way;
     EXPECT_NEAR(two.emit, (stated.local_ns + (stated.emit_ns - stated.local_ns) / 2) / 2, 1) << way;
@@ -391,7 +396,7 @@ TEST(Plan, SummariesAreWalkedInPairs) {
   EXPECT_EQ(far->tiling.value_tiles, 1);
   EXPECT_EQ(far->table.num_slots, 8);
   for (const Plan* plan : {near.get(), far.get()}) {
-    const plan::Costs costs = costs_of(plan->problem, options, backend, 0, plan->tiling.value_tiles);
+    const plan::Costs costs = test::costs_of("cuda-sm90", plan->problem, options, "fused", plan->tiling.value_tiles);
     const PhaseTimes played = time_table(plan->table, costs);
     // The prediction reckons with the longest segment, which may be the last: that one is not summarized.
     EXPECT_GE(plan->predicted_ns, played.total());
@@ -453,11 +458,11 @@ TEST(Plan, TooManyChunksAreDeclined) {
 TEST(Plan, LedgerHoldsScratchSlotsAndTransitions) {
   const Problem problem = test::problem_of(Rule::kKda, {1024}, 3, 64, 32);
   const auto plan = make_plan(problem, forced(test::cpu_with(4), DR_SEGMENTS_COUNT, 4));
-  const auto bytes = [&](const char* name) { return plan->ledger.find(name) ? plan->ledger.find(name)->bytes : 0; };
-  EXPECT_EQ(bytes(kBufferScratch), 4 * plan->sizes.scratch_bytes);
-  EXPECT_EQ(bytes(kBufferSlotState), size_t{3} * 3 * static_cast<size_t>(plan->sizes.state_floats) * 4);
-  EXPECT_EQ(bytes(kBufferTransition), size_t{3} * 3 * static_cast<size_t>(plan->sizes.transition_floats) * 4);
-  EXPECT_EQ(bytes(kBufferTable), 0u);
+  const auto bytes = [&](BufferId name) { return plan->ledger.find(name) ? plan->ledger.find(name)->bytes : 0; };
+  EXPECT_EQ(bytes(BufferId::kScratch), 4 * plan->scratch_bytes);
+  EXPECT_EQ(bytes(BufferId::kSlotState), size_t{3} * 3 * static_cast<size_t>(plan->variant.state_floats) * 4);
+  EXPECT_EQ(bytes(BufferId::kTransition), size_t{3} * 3 * static_cast<size_t>(plan->variant.transition_floats) * 4);
+  EXPECT_EQ(bytes(BufferId::kTable), 0u);
   size_t end = 0;
   for (const Buffer& buffer : plan->ledger.buffers()) {
     EXPECT_EQ(buffer.offset % kWorkspaceAlignment, 0u);
@@ -489,7 +494,7 @@ class LateLengths : public ::testing::Test {
   static SegmentTable filled(const Plan& plan, const std::vector<int64_t>& lengths) {
     std::vector<int64_t> offsets{0};
     for (const int64_t length : lengths) offsets.push_back(offsets.back() + length);
-    const size_t bytes = plan.ledger.find(kBufferTable)->bytes, guard = 256;
+    const size_t bytes = plan.ledger.find(BufferId::kTable)->bytes, guard = 256;
     std::vector<std::byte> memory(bytes + 2 * guard, std::byte{0xa5});
     const TableView view =
         fill_table(plan, {offsets.data(), 0, static_cast<int64_t>(lengths.size())}, memory.data() + guard, bytes);
@@ -530,7 +535,7 @@ TEST_F(LateLengths, TableEqualsThatOfKnownLengths) {
     const auto late = make_plan(test::problem_with_bounds(Rule::kKda, tokens, num_seqs, heads), options);
     const SegmentTable table = filled(*late, padded);
     const Problem known = test::problem_of(Rule::kKda, padded, heads);
-    test::TableRules(test::chunks_of(known, late->chunk)).check(table, late->costs);
+    test::TableRules(test::chunks_of(known, late->chunk())).check(table, late->costs);
     ASSERT_LE(table.num_slots, late->table.num_slots) << "inside the booked slots";
     ASSERT_LE(static_cast<int64_t>(table.rows1.size()), late->capacity.rows1);
     ASSERT_LE(static_cast<int64_t>(table.rows3.size()), late->capacity.rows3);
@@ -538,7 +543,7 @@ TEST_F(LateLengths, TableEqualsThatOfKnownLengths) {
     cut += table.num_slots > 0;
     const auto host = make_plan(known, options);
     if (host->tiling.value_tiles != late->tiling.value_tiles) continue;
-    if (way == 0 && host->decision.segment == 0 && modes_of(known, options, *host->backend, host->isa).count > 1)
+    if (way == 0 && host->decision.segment == 0 && modes_of(known, options, *host->backend, host->variant).count > 1)
       continue;
     ASSERT_EQ(table.rows1, host->table.rows1);
     ASSERT_EQ(table.folds, host->table.folds);
@@ -579,7 +584,7 @@ TEST_F(LateLengths, WorkspaceGrowsWithBothBounds) {
 
 TEST_F(LateLengths, LessMemoryThanBookedIsRefused) {
   const auto plan = make_plan(test::problem_with_bounds(Rule::kKda, 1000, 2, 4), test::options_on(test::cpu_with(48)));
-  std::vector<std::byte> memory(plan->ledger.find(kBufferTable)->bytes);
+  std::vector<std::byte> memory(plan->ledger.find(BufferId::kTable)->bytes);
   const int64_t offsets[] = {0, 10, 20};
   EXPECT_THROW(fill_table(*plan, {offsets, 0, 2}, memory.data(), memory.size() - 1), Error);
 }

@@ -136,7 +136,7 @@ TEST(Policies, PlansInOurForm) {
       const Problem problem = test::problem_of(Rule::kKda, lengths, 2);
       const auto plan = make_plan(problem, options);
       SCOPED_TRACE(options.policy + std::string(" on ") + device);
-      test::TableRules(test::chunks_of(problem, plan->chunk)).check(plan->table, plan->costs);
+      test::TableRules(test::chunks_of(problem, plan->chunk())).check(plan->table, plan->costs);
       EXPECT_EQ(plan->rule, CutRule::kPolicy);
       EXPECT_EQ(plan->predicted_ns > 0, true);
     }
@@ -146,7 +146,7 @@ TEST(Policies, PlansInOurForm) {
   options.policy = "flashqla";
   const Problem problem = test::problem_of(Rule::kGdn, lengths, 2);
   const auto plan = make_plan(problem, options);
-  test::TableRules(test::chunks_of(problem, plan->chunk)).check(plan->table, plan->costs);
+  test::TableRules(test::chunks_of(problem, plan->chunk())).check(plan->table, plan->costs);
   EXPECT_GT(plan->table.num_slots, 0);
 }
 

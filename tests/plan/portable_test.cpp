@@ -102,13 +102,13 @@ TEST(CudaSm80, BooksCheckpointsOfAnyWidthOnTheirWayToAPoolOf16Bits) {
   Problem problem = test::problem_of(Rule::kGdn, {300, 0, 130}, 3, 60, 100);
   problem.dtype = DType::kFp32;
   const auto plan = make_plan(test::with_checkpoints(problem, 48, 8), on("a100"));
-  const Buffer* buffer = plan->ledger.find(kBufferCheckpoints);
+  const Buffer* buffer = plan->ledger.find(BufferId::kCheckpoints);
   ASSERT_NE(buffer, nullptr);
   EXPECT_EQ(buffer->bytes, size_t{6 + 2} * 3 * 60 * 100 * sizeof(float));
   const auto wide = make_plan(test::with_checkpoints(problem, 48, 8, DType::kFp32), on("a100"));
-  EXPECT_EQ(wide->ledger.find(kBufferCheckpoints), nullptr);
+  EXPECT_EQ(wide->ledger.find(BufferId::kCheckpoints), nullptr);
   const auto whole = make_plan(test::with_checkpoints(problem, 64, 6), on("a100"));
-  EXPECT_EQ(whole->ledger.find(kBufferCheckpoints), nullptr) << "whole chunks";
+  EXPECT_EQ(whole->ledger.find(BufferId::kCheckpoints), nullptr) << "whole chunks";
 }
 
 TEST(CudaSm80, ShapesHaveNumbersOfTheirOwn) {
@@ -146,20 +146,20 @@ TEST(CudaSm80, Tf32ProductsAreTakenByNameOnly) {
     const Problem problem = fp32_problem(rule);
     Options options = on("a100");
     const auto exact = make_plan(problem, options);
-    EXPECT_FALSE(cuda::sm80::shape_of(problem, exact->isa).tf32);
-    EXPECT_STREQ(variant_name(*exact), "");
-    EXPECT_EQ(exact->other_way, -1) << "a less exact way is not weighed";
+    EXPECT_FALSE(cuda::sm80::shape_of(problem, exact->variant.number).tf32);
+    EXPECT_STREQ(exact->variant.name, "");
+    EXPECT_EQ(exact->other_variant, -1) << "a less exact way is not weighed";
     EXPECT_THAT(describe_text(*exact), HasSubstr("backend cuda-sm80: chunks of 32 tokens"));
 
     options.math = DR_MATH_TF32;
     const auto tf32 = make_plan(problem, options);
-    EXPECT_TRUE(cuda::sm80::shape_of(problem, tf32->isa).tf32);
-    EXPECT_STREQ(variant_name(*tf32), "");
+    EXPECT_TRUE(cuda::sm80::shape_of(problem, tf32->variant.number).tf32);
+    EXPECT_STREQ(tf32->variant.name, "");
     EXPECT_THAT(describe_text(*tf32), HasSubstr("backend cuda-sm80 (tf32): chunks of 32 tokens"));
     EXPECT_THAT(describe_signature(*tf32), HasSubstr(" math=tf32 "));
     EXPECT_LT(tf32->unsplit_ns, exact->unsplit_ns);
     EXPECT_EQ(tf32->prepare_ns, exact->prepare_ns) << "records are as exact as ever";
-    EXPECT_EQ(tf32->sizes.record_bytes, exact->sizes.record_bytes);
+    EXPECT_EQ(tf32->variant.record_bytes, exact->variant.record_bytes);
 
     options.backend.clear();
     test::move_to(test::device_of("h200"), options);
@@ -202,7 +202,7 @@ TEST(CudaSm80, TilingFollowsFromTypeWidthsAndSharedMemory) {
                  std::to_string(e.dv));
     for (const auto& [name, together] : {std::pair{"h200", e.in_228}, {"a100", e.in_164}, {"rtx4090", e.in_100}}) {
       const auto plan = make_plan(problem, on(name));
-      EXPECT_EQ(plan->chunk, 32) << name;
+      EXPECT_EQ(plan->chunk(), 32) << name;
       EXPECT_EQ(plan->tiling.value_tiles, e.tiles) << name;
       EXPECT_EQ(plan->costs.copies, 3 * e.tiles) << name;
       EXPECT_EQ(plan->costs.units, plan->options.device.units * together) << name;
@@ -213,8 +213,8 @@ TEST(CudaSm80, TilingFollowsFromTypeWidthsAndSharedMemory) {
     }
   }
   const auto uneven = make_plan(test::problem_of(Rule::kKda, {5000}, 3, 96, 70), on("rtx4090"));
-  EXPECT_EQ(uneven->sizes.state_floats, 128 * 96) << "rows in whole tiles";
-  EXPECT_EQ(uneven->sizes.transition_floats, 128 * 96);
+  EXPECT_EQ(uneven->variant.state_floats, 128 * 96) << "rows in whole tiles";
+  EXPECT_EQ(uneven->variant.transition_floats, 128 * 96);
 }
 
 TEST(CudaSm80, ACtaFitsEveryDevice) {
@@ -258,30 +258,29 @@ TEST(CudaSm80, SharedMemoryThatIsNotKnownIsNoLimit) {
 TEST(CudaSm80, HasCostsOfItsOwn) {
   const Problem problem = test::problem_of(Rule::kKda, {65536}, 4);
   const test::Machine h200 = test::device_of("h200");
-  const dr_costs stated = h200.costs.at(CostFamily::kSm80, Rule::kKda);
+  const dr_costs stated = h200.costs.at(test::kSm80Costs, Rule::kKda);
   EXPECT_NE(stated.measured, 0);
-  EXPECT_EQ(test::costs_on("b200", CostFamily::kSm80, Rule::kKda).measured, 0);
-  EXPECT_STREQ(test::costs_on("b200", CostFamily::kSm80, Rule::kKda).measured_on, "h200");
-  const Backend& backend = *backend_named(kName);
-  const plan::Costs costs = costs_of(problem, on("h200"), backend, 0, 1);
+  EXPECT_EQ(test::costs_on("b200", test::kSm80Costs, Rule::kKda).measured, 0);
+  EXPECT_STREQ(test::costs_on("b200", test::kSm80Costs, Rule::kKda).measured_on, "h200");
+  const plan::Costs costs = test::costs_of(kName, problem, on("h200"), "", 1);
   EXPECT_EQ(costs.emit, 2 * stated.emit_ns) << "two items share a unit";
   EXPECT_THAT(describe_text(*make_plan(problem, on("h200"))), HasSubstr("132 units, measured costs"));
   EXPECT_EQ(make_plan(problem, on("h200"))->limits.risk_permille, 0);
 
   Options own = test::options_on(h200);
-  own.costs.at(CostFamily::kSm80, Rule::kKda).measured = 0;
+  own.costs.at(test::kSm80Costs, Rule::kKda).measured = 0;
   EXPECT_THAT(describe_text(*make_plan(problem, own)), HasSubstr("132 units, measured costs")) << "cuda-sm90";
 
   own = on("h200");
-  own.costs.at(CostFamily::kSm80, Rule::kKda).measured = 0;
+  own.costs.at(test::kSm80Costs, Rule::kKda).measured = 0;
   EXPECT_THAT(describe_text(*make_plan(problem, own)), HasSubstr("132 units, estimated costs"));
   EXPECT_EQ(make_plan(problem, own)->limits.risk_permille, 150);
-  own.costs.at(CostFamily::kSm80, Rule::kKda).emit_ns *= 2;
+  own.costs.at(test::kSm80Costs, Rule::kKda).emit_ns *= 2;
   EXPECT_GT(make_plan(problem, own)->unsplit_ns, make_plan(problem, on("h200"))->unsplit_ns);
 
   Problem exact = problem;
   exact.dtype = DType::kFp32;
-  const plan::Costs slow = costs_of(exact, on("h200"), backend, 0, 2);
+  const plan::Costs slow = test::costs_of(kName, exact, on("h200"), "", 2);
   EXPECT_EQ(slow.units, costs.units);
   EXPECT_EQ(slow.emit, 2 * 4 * (stated.local_ns + (stated.emit_ns - stated.local_ns) / 2))
       << "two share a unit, four times the work";

@@ -122,7 +122,7 @@ void expect_equal(const Filled& filled, const Plan& plan, const std::vector<int6
     ASSERT_EQ(filled.table.token_begin[n], offsets[static_cast<size_t>(n)]);
     ASSERT_EQ(filled.table.chunk_begin[n], chunks);
     if (n < num_seqs) {
-      chunks += plan::ceil_div(offsets[static_cast<size_t>(n) + 1] - offsets[static_cast<size_t>(n)], plan.chunk);
+      chunks += plan::ceil_div(offsets[static_cast<size_t>(n) + 1] - offsets[static_cast<size_t>(n)], plan.chunk());
     }
   }
   EXPECT_LE(chunks, plan.num_chunks);
@@ -173,8 +173,8 @@ TEST(Team, TableOfManyEqualsThatOfTheHost) {
         test::problem_with_bounds(round % 2 ? Rule::kKda : Rule::kGdn, std::max<int64_t>(tokens, 128),
                                   static_cast<int64_t>(lengths.size()), static_cast<int32_t>(random.magnitude(1, 64)));
     test::Machine device = test::device_of(round % 3 ? "h200" : "rtx5090");
-    for (const CostFamily family : {CostFamily::kSm90Prepared, CostFamily::kSm90Fused, CostFamily::kSm80})
-      device.costs.at(family, problem.rule).measured = round % 5 == 0;  // with and without the rule of risk
+    for (const int32_t row : {test::kSm90PreparedCosts, test::kSm90FusedCosts, test::kSm80Costs})
+      device.costs.at(row, problem.rule).measured = round % 5 == 0;  // with and without the rule of risk
     SCOPED_TRACE(round);
     const auto plan = make_plan(problem, random_rule(random, device, problem.num_tokens, round / 6 % 6));
     const auto offsets = offsets_of(lengths);

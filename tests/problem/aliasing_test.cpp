@@ -95,6 +95,38 @@ TEST(Aliasing, OutputAndInputs) {
   }
 }
 
+// With lengths at execution the states of a pass end with the chunks of this call, not with the most that its counts
+// allow: chunks of 5, 7 and no tokens are two, where 14 tokens of three sequences could have three.
+TEST(Aliasing, StatesOfLateLengths) {
+  Call call;
+  dr_chunks chunks;
+  dr_chunks_init(&chunks);
+  chunks.chunk = 16;
+  chunks.given = DR_W | DR_U;
+  chunks.wanted = DR_STATES;
+  chunks.states_layout = DR_STATE_VALUE_MAJOR;
+  call.request.op = DR_STATE_PASS;
+  call.request.chunks = &chunks;
+  call.request.seq_offsets = nullptr;
+  call.tensors.seq_offsets = call.request.offsets;
+  call.tensors.q = call.tensors.v = call.tensors.beta = nullptr;
+  call.tensors.o = nullptr;
+  dr_intermediates intermediates;
+  dr_intermediates_init(&intermediates);
+  intermediates.w = call.at(0), intermediates.u = call.at(8192), intermediates.states = call.at(65536);
+  call.tensors.intermediates = &intermediates;
+  call.use_final(DR_STATE_ROWS, 2);
+  EXPECT_NO_THROW(call.run());
+  EXPECT_NO_THROW(call.run(false)) << "lengths on the device may be shorter";
+  call.use_final(DR_STATE_ROWS, 1);
+  call.refuse("tensors.final", "memory of its own", "intermediates.states");
+  call.request.seq_offsets = call.request.offsets;
+  call.tensors.seq_offsets = nullptr;
+  call.refuse_shared("tensors.final", "intermediates.states");
+  call.use_final(DR_STATE_ROWS, 2);
+  EXPECT_NO_THROW(call.run());
+}
+
 // 12 of the 14 rows are read; all are written.
 TEST(Aliasing, RowsBehindTheLastOffset) {
   Call call;

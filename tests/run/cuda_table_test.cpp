@@ -14,8 +14,10 @@
 #include <vector>
 
 #include "kernels/cuda/launch/status.h"
+#include "plan/backends.h"
 #include "plan/device_table.h"
 #include "plan/devices/cuda_devices.h"
+#include "plan/devices/devices.h"
 #include "plan/plan.h"
 #include "plan/search/team_table.h"
 
@@ -127,8 +129,8 @@ std::unique_ptr<const Plan> late_plan(Random& random, Rule rule, int64_t tokens,
   options.policy = kOwnPolicy;
   options.device = device_named("h200");
   options.costs = costs_of_device(options.device);
-  for (const CostFamily family : {CostFamily::kSm90Prepared, CostFamily::kSm90Fused})
-    options.costs.at(family, rule).measured = way % 2;
+  for (const int32_t row : {cost_row("cuda-sm90", "prepared"), cost_row("cuda-sm90", "fused")})
+    options.costs.at(row, rule).measured = way % 2;
   options.device_is_here = false;
   options.invariant = way == 1;
   if (way == 2)

@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <vector>
 
 namespace deltarelay::cuda::sm90 {
@@ -12,32 +11,12 @@ namespace {
 constexpr int32_t kUnits = 132;
 constexpr unsigned kMost = 8;
 
-// A call whose rows of `phase` have these chunks, longest first.
-WalkArgs call_of(const std::vector<int32_t>& chunks, int32_t heads, int32_t phase = 1) {
-  WalkArgs args{};
-  args.phase = phase;
-  args.row_bound = static_cast<int32_t>(chunks.size());
-  args.heads_v = heads;
-  args.strips = {heads, 1};
-  Tables& tables = args.tables;
-  std::vector<Row> rows;
-  for (const int32_t count : chunks) {
-    Row row{};
-    row.chunks = count;
-    rows.push_back(row);
-  }
-  const auto rows_bytes = static_cast<uint32_t>(rows.size() * sizeof(Row));
-  tables.at_counts = 0;
-  tables.at_rows1 = tables.at_rows3 = 16;
-  // The other phase has no rows, because nobody may read them.
-  const int32_t counts[4] = {phase == 1 ? args.row_bound : 0, 0, phase == 3 ? args.row_bound : 0, 0};
-  EXPECT_LE(16 + rows_bytes, Tables::kImageBytes);
-  std::memcpy(tables.image, counts, sizeof(counts));
-  std::memcpy(tables.image + 16, rows.data(), rows_bytes);
-  return args;
+// A call whose rows have these chunks, longest first.
+SingleCtas call_of(const std::vector<int32_t>& chunks, unsigned strips) {
+  return {static_cast<unsigned>(chunks.size()) * strips, 0, chunks.front() == chunks.back()};
 }
 
-unsigned ctas(const WalkArgs& args) { return single_ctas(args, kMost, kUnits); }
+unsigned ctas(const SingleCtas& call) { return single_ctas(call, kMost, kUnits); }
 
 TEST(SingleCtas, OneForEachItemWhileThereIsRoom) {
   EXPECT_EQ(ctas(call_of({7}, 1)), 1u);
@@ -46,8 +25,7 @@ TEST(SingleCtas, OneForEachItemWhileThereIsRoom) {
 
 TEST(SingleCtas, RowsAlikeShareTheMultiprocessors) {
   EXPECT_EQ(ctas(call_of({7, 7}, 67)), 132u);
-  EXPECT_EQ(ctas(call_of(std::vector<int32_t>(8, 32), 64)), 132u);     // four waves
-  EXPECT_EQ(ctas(call_of(std::vector<int32_t>(8, 32), 64, 3)), 132u);  // phase 3
+  EXPECT_EQ(ctas(call_of(std::vector<int32_t>(8, 32), 64)), 132u);  // four waves
 }
 
 TEST(SingleCtas, RowsThatDifferAreLeftToTheHardwareWhileRoundsAreFew) {
@@ -63,26 +41,14 @@ TEST(SingleCtas, NoCtaTakesMoreThanItCan) {
 }
 
 TEST(SingleCtas, ATableThatOnlyTheDeviceCanReadTellsNothing) {
-  WalkArgs args = call_of({7, 7}, 67);
-  const uint8_t elsewhere = 0;
-  args.tables.memory = &elsewhere;
-  EXPECT_EQ(ctas(args), 134u);
-  args.strips.all = 264;
-  EXPECT_EQ(ctas(args), 132u);
+  EXPECT_EQ(ctas({134, 0, false}), 134u);
+  EXPECT_EQ(ctas({528, 0, false}), 132u);
 }
 
-TEST(SingleCtas, StripsCountLikeHeads) {
-  WalkArgs args = call_of({8, 7}, 25);
-  args.strips = {75, 3};
-  EXPECT_EQ(ctas(args), 150u);
-  EXPECT_EQ(args.strips.head_of(0), 0);
-  EXPECT_EQ(args.strips.head_of(2), 0);
-  EXPECT_EQ(args.strips.head_of(3), 1);
-  EXPECT_EQ(args.strips.head_of(74), 24);
-}
+TEST(SingleCtas, RowsThatAreHandedOnHaveACtaForEachShare) { EXPECT_EQ(ctas({134, 66, false}), 66u); }
 
 TEST(SingleCtas, TwinsComeTogether) {
-  const auto twins = [](const WalkArgs& args, int32_t units) { return single_ctas(args, kMost, units, 2); };
+  const auto twins = [](const SingleCtas& call, int32_t units) { return single_ctas(call, kMost, units, 2); };
   EXPECT_EQ(twins(call_of({17}, 2), kUnits), 2u);
   EXPECT_EQ(twins(call_of({17, 17}, 68), kUnits), 132u);
   EXPECT_EQ(twins(call_of({17, 17}, 68), 131), 130u);             // one multiprocessor is unused

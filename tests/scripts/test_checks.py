@@ -83,6 +83,13 @@ class Includes(Tree):
         self.assertIn("may include", self.judge("src/kernels/cuda/sm90/fused/gdn/a.cuh", include))
         self.assertEqual(self.judge("src/kernels/cuda/sm90/a.cuh", include), "")
 
+    def test_the_planner_names_no_backend(self):
+        for text in ("if (&backend == &kCudaSm90Backend) {}\n", 'if (name == "cuda-sm80") {}\n', 'take("fused");\n'):
+            self.assertIn("src/plan/ops/a.cpp:1", self.judge("src/plan/ops/a.cpp", text))
+            self.assertEqual(self.judge("src/plan/backends.cpp", text), "")
+            self.assertEqual(self.judge("src/kernels/cuda/sm90/a.cpp", text), "")
+        self.assertEqual(self.judge("src/plan/ops/a.cpp", '// kCpuBackend, "fused"\nconst Backend* backend;\n'), "")
+
     def test_names_and_lengths(self):
         problems = check_includes.check_file(self.write("src/plan/plan_utils.cpp", "//\n" * 601))
         self.assertEqual(len(problems), 2, problems)

@@ -75,6 +75,9 @@ NEW = {
 }
 
 
+STEP_RULES = json.loads((compare_plans.MAP.parent / "json-steps.json").read_text(encoding="utf-8"))
+
+
 def judge(old, new):
     return compare_plans.judge(old, new, RULES)
 
@@ -225,6 +228,33 @@ class Lines(unittest.TestCase):
             self.assertTrue(compare_plans.has_new_words(line, RULES), line)
         for line in ("kda seqs=1 init gate=log:inf", "gdn seqs=1 align=2 init=slots"):
             self.assertFalse(compare_plans.has_new_words(line, RULES), line)
+
+
+class Steps(unittest.TestCase):
+    """Plans before and after their steps were what an execution walks."""
+
+    OLD = {"steps": [{"stage": "prepare", "items": 8}, {"stage": "emit", "items": 4}]}
+
+    def judge(self, *new_steps):
+        return compare_plans.judge(self.OLD, {"steps": list(new_steps)}, STEP_RULES)[0]
+
+    def test_more_steps_and_fields(self):
+        self.assertEqual(
+            self.judge(
+                {"stage": "segment table", "items": 1},
+                {"stage": "prepare", "items": 8, "ctas": 3},
+                {"stage": "emit", "items": 4, "form": "pair"},
+                {"stage": "finish", "items": 1},
+            ),
+            [],
+        )
+
+    def test_what_changed_is_reported(self):
+        prepare, emit = self.OLD["steps"]
+        self.assertEqual(len(self.judge(prepare, {**emit, "items": 5})), 1)
+        self.assertEqual(len(self.judge(prepare)), 1, "a step is missing")
+        self.assertEqual(len(self.judge(prepare, emit, {"stage": "carry"})), 1, "a step that the map does not list")
+        self.assertEqual(len(self.judge(prepare, {**emit, "else": 1})), 1, "a field that the map does not list")
 
 
 if __name__ == "__main__":

@@ -9,9 +9,9 @@
 #include <random>
 #include <string>
 
+#include "kernels/backend.h"
 #include "kernels/cpu/config.h"
 #include "kernels/reference/chunk_form.h"
-#include "kernels/stages.h"
 
 namespace deltarelay {
 namespace {
@@ -80,26 +80,31 @@ class Bench {
     tensors.beta = beta_.data();
     tensors.o = o.data();
     tensors.initial = initial_.data();
-    sizes_ = kCpuBackend.sizes(problem, isa, tiling_);
+    Request request;
+    request.isa = cpu_isa_name(isa);
+    variant_ = kCpuBackend.variants(problem, request)[0];
+    scratch_bytes_ = kCpuBackend.scratch_bytes(problem, variant_, tiling_.value_tiles);
     const float nan = std::numeric_limits<float>::quiet_NaN();
-    slot_state_.assign(static_cast<size_t>(slots * kHeads * sizes_.state_floats), nan);
-    slot_transition_.assign(static_cast<size_t>(slots * kHeads * sizes_.transition_floats), nan);
-    scratch_.resize(sizes_.scratch_bytes + kWorkspaceAlignment);
+    slot_state_.assign(static_cast<size_t>(slots * kHeads * variant_.state_floats), nan);
+    slot_transition_.assign(static_cast<size_t>(slots * kHeads * variant_.transition_floats), nan);
+    scratch_.resize(scratch_bytes_ + kWorkspaceAlignment);
   }
 
   void run(const std::vector<Row>& rows) {
-    kCpuBackend.run_rows(args(), rows.data(), static_cast<int64_t>(rows.size()), executor_);
+    const TableView table{rows.data(), static_cast<int64_t>(rows.size()), nullptr, 0, nullptr, 0};
+    kCpuBackend.run(args(), table, {.stage = Stage::kWalk, .phase = 1}, executor_);
   }
   void run(const std::vector<Fold>& folds) {
-    kCpuBackend.run_folds(args(), folds.data(), static_cast<int64_t>(folds.size()), executor_);
+    const TableView table{nullptr, 0, folds.data(), static_cast<int64_t>(folds.size()), nullptr, 0};
+    kCpuBackend.run(args(), table, {.stage = Stage::kCarry}, executor_);
   }
 
   // A state of the workspace as a matrix.
   Matrix state(int32_t slot, int32_t head) const {
-    return unpack(slot_state_, sizes_.state_floats, slot, head, problem.dv);
+    return unpack(slot_state_, variant_.state_floats, slot, head, problem.dv);
   }
   Matrix transition(int32_t slot, int32_t head) const {
-    return unpack(slot_transition_, sizes_.transition_floats, slot, head, problem.dk);
+    return unpack(slot_transition_, variant_.transition_floats, slot, head, problem.dk);
   }
 
   std::vector<Prepared> prepared(int32_t head, int32_t begin, int32_t chunks) const {
@@ -158,7 +163,7 @@ class Bench {
 
   // Slots hold panels: [panel][padded DK][panel columns].
   Matrix unpack(const std::vector<float>& slots, int64_t floats, int32_t slot, int32_t head, int32_t columns) const {
-    const int32_t width = kCpuBackend.panel_columns(problem, isa_);
+    const int32_t width = variant_.panel_columns;
     const int32_t channels = cpu::padded_channels(problem.dk);
     const float* base = slots.data() + (int64_t{slot} * kHeads + head) * floats;
     Matrix result(problem.dk, columns);
@@ -184,12 +189,13 @@ class Bench {
             slot_state_.data(),
             slot_transition_.data(),
             scratch,
-            sizes_.scratch_bytes};
+            scratch_bytes_};
   }
 
   int32_t isa_;
   Tiling tiling_;
-  Sizes sizes_;
+  Variant variant_;
+  size_t scratch_bytes_ = 0;
   SerialExecutor executor_;
   std::vector<float> q_, k_, v_, g_, beta_, initial_, slot_state_, slot_transition_;
   std::vector<std::byte> scratch_;

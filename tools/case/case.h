@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "case/stages.h"
 #include "deltarelay/tensor_list.hpp"
 
 namespace deltarelay::cases {
@@ -86,6 +87,18 @@ struct Alignments {
   std::array<int32_t, kNumTensors> bytes{};
 };
 
+// What a stage is given and writes (dr_chunks). Of other operations every field has its default.
+struct Stage {
+  int32_t chunk = 0;          // tokens; carry: 0
+  int32_t given = 0;          // DR_W, ...
+  int32_t wanted = 0;         // DR_STATES, ...
+  int32_t dtype = 0;          // of intermediates; 0: as q, k, v
+  int32_t dtype_states = 0;   // 0: as intermediates; carry: fp32
+  int32_t states_layout = 0;  // DR_STATE_*; 0: states are neither given nor wanted
+  bool sums_base_2 = false;
+  bool operator==(const Stage&) const = default;
+};
+
 struct Case {
   std::string name;  // label before the line; no blanks; part of equality
 
@@ -101,6 +114,8 @@ struct Case {
   int32_t heads_v = 1;
   int32_t dk = 128;
   int32_t dv = 128;
+
+  Stage stage;
 
   bool batched = false;          // all lengths are equal
   std::vector<int64_t> lengths;  // one per sequence; may be empty when packed
@@ -158,6 +173,13 @@ struct Case {
   int32_t output_dtype() const { return dtype_o != 0 ? dtype_o : dtype; }
   int32_t gate_dtype() const { return dtype_gate != 0 ? dtype_gate : dtype; }
   int32_t beta_dtype() const { return dtype_beta != 0 ? dtype_beta : dtype; }
+  bool is_stage() const { return cases::is_stage(op); }
+  bool gives(int32_t bits) const { return (stage.given & bits) == bits; }
+  bool wants(int32_t bits) const { return (stage.wanted & bits) != 0; }
+  int32_t intermediate_dtype() const { return stage.dtype != 0 ? stage.dtype : dtype; }
+  int32_t states_dtype() const;
+  bool reads_rows(Tensor tensor) const { return cases::reads_rows(op, stage.given, stage.wanted, tensor); }
+  bool writes_o() const { return cases::writes_o(op); }
   bool raw_gate() const { return gate_form == DR_GATE_RAW_SOFTPLUS || gate_form == DR_GATE_RAW_BOUNDED; }
   int64_t num_seqs() const { return static_cast<int64_t>(lengths.size()); }
   int64_t tokens() const;      // sum of all lengths
@@ -205,6 +227,8 @@ Case with_words(const Case& c, std::string_view words);
 // Draws a valid case from everything the grammar can express, with tokens x HV x DK x DV below `cost`. A seed gives the
 // same case on every machine. The case names `backend` and avoids what that backend is known to decline.
 Case random_case(uint64_t seed, int64_t cost, const std::string& backend = {});
+// The same for a stage: the case of that seed, turned into one of its stages.
+Case random_stage(uint64_t seed, int64_t cost, const std::string& backend = {});
 
 // Sets this promised alignment for every tensor and pool of a problem.
 void promise_alignment(dr_problem& problem, int32_t bytes);
@@ -218,6 +242,7 @@ class Request {
 
   dr_problem problem;
   dr_options options;
+  dr_chunks chunks;  // of a stage
 
   const void* seq_offsets() const;  // in the type of the case, num_seqs + 1 entries; NULL if batched
 
@@ -245,6 +270,12 @@ struct Rows {
   dr_layout strides;
 };
 Rows rows_of(const Case& c, Tensor tensor);
+
+// Type of the elements of an intermediate.
+int32_t dtype_of_intermediate(const Case& c, const TensorEntry& entry);
+// For every sequence the first row of an intermediate whose rows belong to sequences, and at the end all rows that do:
+// tokens, chunks, or one summary a sequence. Rows of a tail follow.
+std::vector<int64_t> intermediate_rows(const Case& c, const TensorEntry& entry);
 
 // Elements from the first to past the last. A kPacked view of q, k or v ends at the end of its own last row.
 int64_t extent(const Case& c, const Rows& rows);

@@ -1,12 +1,12 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <fstream>
 #include <functional>
 #include <limits>
 #include <set>
 
 #include "case/case.h"
+#include "case/text.h"
 #include "case/words.h"
 
 namespace deltarelay::cases {
@@ -18,10 +18,6 @@ constexpr int64_t kMaxSequences = int64_t{1} << 24;
 constexpr int64_t kMaxHeads = 1 << 16;
 constexpr int64_t kMaxTokenHeads = int64_t{1} << 46;  // times a width this still fits int64_t; the library accepts 2^44
 constexpr int64_t kMaxWidth = 1 << 12;  // above the library's limit, so that a case can ask for an invalid width
-
-[[noreturn]] void fail(std::string_view word, std::string_view expected, std::string_view found) {
-  throw CaseError(std::string(word) + ": expected " + std::string(expected) + ", found " + in_quotes(found));
-}
 
 std::vector<std::string_view> split(std::string_view text, char separator) {
   std::vector<std::string_view> parts;
@@ -219,6 +215,26 @@ void parse_checkpoints(std::string_view text, Case& c) {
   }
 }
 
+// "none", or names of intermediates with commas between.
+int32_t parse_intermediates(std::string_view word, std::string_view text) {
+  if (text == "none") return 0;
+  int32_t bits = 0;
+  for (std::string_view item : split(text, ',')) {
+    const int32_t* bit = find_word(kIntermediates, item);
+    if (bit == nullptr) fail(word, "none, or of " + list_words(kIntermediates) + ", with commas between", item);
+    if ((bits & *bit) != 0) fail(word, "each intermediate once", text);
+    bits |= *bit;
+  }
+  return bits;
+}
+
+// "value" or "key", and a type behind a colon.
+void parse_states(std::string_view text, Case& c) {
+  const size_t colon = text.find(':');
+  c.stage.states_layout = parse_word("states", text.substr(0, colon), kLayouts);
+  if (colon != std::string_view::npos) c.stage.dtype_states = parse_word("states", text.substr(colon + 1), kFloatTypes);
+}
+
 void parse_carry(std::string_view text, Case& c) {
   const size_t colon = text.find(':');
   c.carry = parse_word("carry", text.substr(0, colon), kCarries);
@@ -305,6 +321,18 @@ const std::vector<Key>& keys() {
        [](auto v, Case& c) { c.lengths_at = parse_word("lengths", v, kLengthsAt); }},
       {"bound", "TxN", "with lengths=execute: tokens and sequences that the plan is made for, more than the case has",
        parse_bound},
+      {"chunk", "N", "stages: tokens per chunk; default 64",
+       [](auto v, Case& c) { c.stage.chunk = parse_int32("chunk", v, 1, kMaxWidth); }},
+      {"given", "NAME,...|none", "stages: intermediates that the call reads; default: the least that it needs",
+       [](auto v, Case& c) { c.stage.given = parse_intermediates("given", v); }},
+      {"want", "NAME,...|none", "stages: intermediates that it writes; default: all that are not given",
+       [](auto v, Case& c) { c.stage.wanted = parse_intermediates("want", v); }},
+      {"sums", choices(kSums), "stages: logarithm of gate_sums; default natural",
+       [](auto v, Case& c) { c.stage.sums_base_2 = parse_word("sums", v, kSums); }},
+      {"intermediates", "TYPE", "stages: type of the intermediates; default: as q, k, v",
+       [](auto v, Case& c) { c.stage.dtype = parse_word("intermediates", v, kFloatTypes); }},
+      {"states", "value|key[:TYPE]", "stages: layout and type of states; default: value, as the intermediates",
+       parse_states},
       {"gate", "FORM[:VALUES]",
        "log, linear with :LOW,HIGH, :mean:X, :zero, :extreme, :inf or :mixed; softplus; bounded:B or bounded:B:low; "
        "init, mixed: gates of a freshly initialised layer, and of heads that forget beside heads that do not",
@@ -387,19 +415,24 @@ const Entry* find_entry(const std::vector<Entry>& table, std::string_view Entry:
   return found == table.end() ? nullptr : &*found;
 }
 
-std::vector<std::string_view> words_of(std::string_view line) {
-  std::vector<std::string_view> words;
-  size_t i = 0;
-  while (i < line.size()) {
-    if (std::string_view(" \t\r\n").find(line[i]) != std::string_view::npos) {
-      ++i;
-      continue;
-    }
-    const size_t end = std::min(line.find_first_of(" \t\r\n", i), line.size());
-    words.push_back(line.substr(i, end - i));
-    i = end;
+constexpr std::string_view kStageWords[] = {"chunk", "given", "want", "sums", "intermediates", "states"};
+
+// The same for the words of stages.
+void settle_stage(Case& c, const std::set<std::string_view>& given) {
+  const auto has = [&](std::string_view word) { return given.count(word) > 0; };
+  Stage& s = c.stage;
+  if (!c.is_stage()) {
+    for (const std::string_view word : kStageWords)
+      if (has(word)) fail(word, "a stage behind the rule, chunk-local to carry", text_of(kOps, c.op));
+    return;
   }
-  return words;
+  const StageBits bits = stage_bits(c.op);
+  if (!has("chunk")) s.chunk = default_chunk(c.op);
+  if (!has("given")) s.given = bits.must;
+  if (!has("want")) s.wanted = bits.may_want & ~s.given;
+  const bool has_states = ((s.given | s.wanted) & DR_STATES) != 0;
+  if (has_states && !has("states")) s.states_layout = DR_STATE_VALUE_MAJOR;
+  if (!has_states && has("states")) fail("states", "states in given= or want=", "neither");
 }
 
 // Checks and defaults that involve more than one word.
@@ -414,6 +447,7 @@ void settle(Case& c, const std::set<std::string_view>& given) {
     fail("seqs", "one of seqs=LENGTH[xTIMES],... and batch=BxT", has("seqs") ? "both" : "neither");
   if (c.num_tokens() > kMaxTokenHeads / std::max(c.heads_qk, c.heads_v))
     fail("seqs", "at most 2^46 tokens times heads", std::to_string(c.num_tokens()) + " tokens");
+  settle_stage(c, given);
   if (c.keys == KeyProfile::kUneven && !c.l2norm) fail("keys", "l2norm beside uneven", "no l2norm");
   if (c.batched && has("tail")) fail("tail", "packed sequences (seqs=)", "batch=");
   if (c.batched && has("offsets")) fail("offsets", "packed sequences (seqs=)", "batch=");
@@ -506,73 +540,6 @@ Case parse(std::string_view line) {
   }
   settle(c, given);
   return c;
-}
-
-std::vector<Case> read_file(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  if (!file) throw CaseError("file: expected a readable file of cases, found " + in_quotes(path.string()));
-  std::vector<Case> all;
-  std::string line;
-  for (int64_t number = 1; std::getline(file, line); ++number) {
-    line.erase(std::min(line.find('#'), line.size()));
-    if (words_of(line).empty()) continue;
-    try {
-      all.push_back(parse(line));
-    } catch (const CaseError& error) {
-      throw CaseError(path.string() + ":" + std::to_string(number) + ": " + error.what());
-    }
-  }
-  return all;
-}
-
-std::vector<Case> read_arguments(const std::vector<std::string>& arguments) {
-  std::vector<Case> all;
-  std::string line;  // bare words collected so far
-  const auto finish = [&] {
-    if (!line.empty()) all.push_back(parse(line));
-    line.clear();
-  };
-  bool after_name = false;
-  for (const std::string& argument : arguments) {
-    std::error_code ignored;
-    if (std::filesystem::is_regular_file(argument, ignored)) {
-      finish();
-      const std::vector<Case> more = read_file(argument);
-      all.insert(all.end(), more.begin(), more.end());
-      continue;
-    }
-    const bool quoted = argument.find(' ') != std::string::npos;
-    // Without this message, a mistyped path would be reported as an unknown rule.
-    if (!quoted && line.empty() && argument.find_first_of("/.") != std::string::npos && argument.back() != ':')
-      fail("file", "a file of cases that can be read", argument);
-    const bool starts = quoted || argument.empty() || argument.back() == ':' || find_word(kRules, argument) != nullptr;
-    if (starts && !after_name) finish();
-    line += (line.empty() ? "" : " ") + argument;
-    after_name = !argument.empty() && argument.back() == ':';
-    if (quoted) finish();
-    if (argument.empty()) parse(argument);  // an empty case: the parser reports what it expected
-  }
-  finish();
-  return all;
-}
-
-Case with_words(const Case& c, std::string_view words) {
-  const auto key_of = [](std::string_view word) {
-    if (find_word(kFloatTypes, word) != nullptr) return std::string_view("data type");
-    return word.substr(0, word.find('='));
-  };
-  std::set<std::string_view> replaced;
-  for (std::string_view word : words_of(words)) replaced.insert(key_of(word));
-  // seqs and batch exclude each other.
-  if (replaced.count("seqs") > 0) replaced.insert("batch");
-  if (replaced.count("batch") > 0) replaced.insert("seqs");
-  const std::string old = print(c);
-  std::string line;
-  for (std::string_view word : words_of(old))
-    if (replaced.count(key_of(word)) == 0) line += std::string(word) + " ";
-  Case changed = parse(line + std::string(words));
-  changed.facts = c.facts;
-  return changed;
 }
 
 }  // namespace deltarelay::cases

@@ -81,6 +81,29 @@ std::string print_segments(const Case& c) {
   }
 }
 
+// "w,u", or "none".
+std::string print_intermediates(int32_t bits) {
+  std::string text;
+  for (const auto& [name, bit] : kIntermediates)
+    if ((bits & bit) != 0) text += (text.empty() ? "" : ",") + std::string(name);
+  return text.empty() ? "none" : text;
+}
+
+// The words of a stage, with a blank before each.
+std::string print_stage(const Case& c) {
+  const Stage& s = c.stage;
+  const StageBits bits = stage_bits(c.op);
+  std::string text;
+  if (s.chunk != default_chunk(c.op)) text += " chunk=" + std::to_string(s.chunk);
+  if (s.given != bits.must) text += " given=" + print_intermediates(s.given);
+  if (s.wanted != (bits.may_want & ~s.given)) text += " want=" + print_intermediates(s.wanted);
+  if (s.sums_base_2) text += " sums=" + std::string(text_of(kSums, s.sums_base_2));
+  if (s.dtype != 0) text += " intermediates=" + std::string(text_of(kFloatTypes, s.dtype));
+  if (s.dtype_states == 0 && s.states_layout != DR_STATE_KEY_MAJOR) return text;
+  text += " states=" + std::string(text_of(kLayouts, s.states_layout));
+  return text + (s.dtype_states != 0 ? ":" + std::string(text_of(kFloatTypes, s.dtype_states)) : "");
+}
+
 }  // namespace
 
 std::string print_without_name(const Case& c) {
@@ -103,6 +126,7 @@ std::string print_without_name(const Case& c) {
   if (c.offsets_dtype != DR_INT32) add("offsets=" + std::string(text_of(kIntTypes, c.offsets_dtype)));
   if (c.lengths_at != LengthsAt::kPlan) add("lengths=" + std::string(text_of(kLengthsAt, c.lengths_at)));
   if (c.bound_seqs > 0) add("bound=" + std::to_string(c.bound_tokens) + "x" + std::to_string(c.bound_seqs));
+  if (c.is_stage()) line += print_stage(c);
 
   if (c.initial.use != DR_STATE_NONE) add(print_state("init", c.initial));
   if (c.mask) add("mask");

@@ -274,7 +274,102 @@ void random_alignments(Dice& dice, Case& c) {
   }
 }
 
+// A subset of `bits`.
+int32_t random_bits(Dice& dice, int32_t bits) {
+  int32_t chosen = 0;
+  for (int32_t bit = 1; bit <= bits; bit *= 2)
+    if ((bits & bit) != 0 && dice.one_in(2)) chosen |= bit;
+  return chosen;
+}
+
+void random_intermediates(Dice& dice, Case& c) {
+  constexpr std::array<int32_t, 4> kChunks = {64, 64, 32, 16};
+  const StageBits bits = stage_bits(c.op);
+  Stage& s = c.stage;
+  s.chunk = c.op == DR_CARRY ? 0 : dice.pick(kChunks);
+  s.given = bits.must;
+  const bool solved = c.op != DR_SUMMARY || dice.one_in(2);
+  if (c.op == DR_SUMMARY && solved) s.given = DR_W | DR_U;
+  if (solved) s.given |= random_bits(dice, bits.may_give);
+  const int32_t left = bits.may_want & ~s.given;
+  s.wanted = dice.one_in(3) ? left : random_bits(dice, left);
+  const bool writes_more = c.op == DR_OUTPUTS || c.final.use != DR_STATE_NONE;
+  if (s.wanted == 0 && !writes_more) s.wanted = left;
+  s.sums_base_2 = dice.one_in(2);
+  if (((s.given | s.wanted) & DR_STATES) != 0)
+    s.states_layout = dice.one_in(2) ? DR_STATE_KEY_MAJOR : DR_STATE_VALUE_MAJOR;
+}
+
+// Types that the tolerance table can judge, for the same reasons as in random_sizes and keep_rounding_typical.
+void random_stage_types(Dice& dice, Case& c) {
+  constexpr int64_t kTypicalBlock = 1024;
+  const int64_t shortest = shortest_block(c) / c.dv;
+  if (!is_hopper(c) && shortest * std::min({c.dk, c.dv, 16}) < 2 * kLeastBlock) {
+    c.dtype = DR_FP32;
+    c.dtype_o = 0;
+  }
+  const int32_t drawn = dice.pick(kFloats), drawn_states = dice.pick(kFloats);
+  const bool may_round = c.dtype != DR_FP32 || (shortest >= 64 && shortest * std::min(c.dk, c.dv) >= kTypicalBlock);
+  if (dice.one_in(3) && (may_round || drawn == DR_FP32)) c.stage.dtype = drawn;
+  const bool may_round_states = std::min(c.dk, c.dv) >= 64;
+  if (c.stage.states_layout != 0 && dice.one_in(3) && (may_round_states || drawn_states == DR_FP32))
+    c.stage.dtype_states = drawn_states;
+}
+
+// Summaries of a few tokens each, instead of tokens.
+void count_summaries(Case& c) {
+  for (int64_t& length : c.lengths) length = c.batched ? 1 + length % 8 : length % 12;
+  c.tail %= 5;
+  c.bound_tokens = c.bound_seqs = 0;
+  c.strides = Strides::kContiguous;
+  c.alignments = {};
+}
+
+// The table has no wider column for intermediates, and sums that are given must be finite.
+void keep_stage_typical(Case& c) {
+  const bool may_be_infinite = c.gate_form == DR_GATE_LINEAR || c.gate_profile == GateProfile::kInf;
+  if (!c.hostile() && !c.strained() && !(may_be_infinite && c.gives(DR_GATE_SUMS))) return;
+  c.keys = KeyProfile::kNormal;
+  c.gate_form = DR_GATE_LOG;
+  c.gate_profile = GateProfile::kRange;
+  c.gate_low = -5.0;
+  c.gate_spread = 1.0;
+  c.gate_floor = 0.0;
+  c.lower_bound = -5.0;
+  c.a_log = c.dt_bias = true;
+}
+
 }  // namespace
+
+Case random_stage(uint64_t seed, int64_t cost, const std::string& backend) {
+  constexpr std::array<int32_t, 5> kStages = {DR_CHUNK_LOCAL, DR_STATE_PASS, DR_OUTPUTS, DR_SUMMARY, DR_CARRY};
+  constexpr uint64_t kSalt = 0x5374616765;  // other numbers than the forward of this seed has
+  Case c = random_case(seed, cost, backend);
+  Dice dice(seed ^ kSalt);
+  c.op = dice.pick(kStages);
+  c.variant.clear();
+  c.math = DR_MATH_DEFAULT;
+  c.invariant = false;
+  c.carry = DR_CARRY_EXACT;
+  c.carry_log_decay = 0;
+  c.checkpoints = DR_CHECKPOINTS_NONE;
+  c.checkpoint_every = 0;
+  c.checkpoint_list.clear();
+  c.checkpoint = {};
+  if (c.op != DR_STATE_PASS) {
+    c.segments = DR_SEGMENTS_AUTO;
+    c.segment_value = 0;
+  }
+  if (c.op != DR_STATE_PASS && c.op != DR_CARRY) {
+    c.initial = c.final = {};
+    c.in_place = c.mask = false;
+  }
+  if (c.op == DR_CARRY) count_summaries(c);
+  random_intermediates(dice, c);
+  random_stage_types(dice, c);
+  keep_stage_typical(c);
+  return c;
+}
 
 Case random_case(uint64_t seed, int64_t cost, const std::string& backend) {
   Dice dice(seed);

@@ -105,9 +105,39 @@ int32_t dtype_of(const Case& c, TensorType type) {
       return c.gate_dtype();
     case TensorType::kBeta:
       return c.beta_dtype();
+    case TensorType::kIntermediate:
+      return c.intermediate_dtype();
+    case TensorType::kStates:
+      return c.states_dtype();
+    case TensorType::kFp32:
+      return DR_FP32;
     default:
       return c.dtype;
   }
+}
+
+int64_t chunks_in(int64_t length, int64_t chunk) { return (length + chunk - 1) / chunk; }
+
+// Chunks of all sequences; states of a carry enter summaries, which are its tokens.
+int64_t state_rows(const Case& c) {
+  if (!c.is_stage()) return 0;
+  if (c.op == DR_CARRY || c.stage.chunk == 0) return c.num_tokens();
+  int64_t rows = 0;
+  for (const int64_t length : c.lengths) rows += chunks_in(length, c.stage.chunk);
+  return rows;
+}
+
+dr_chunks chunks_of(const Stage& stage) {
+  dr_chunks chunks;
+  dr_chunks_init(&chunks);
+  chunks.chunk = stage.chunk;
+  chunks.given = stage.given;
+  chunks.wanted = stage.wanted;
+  chunks.dtype = stage.dtype;
+  chunks.dtype_states = stage.dtype_states;
+  chunks.states_layout = stage.states_layout;
+  chunks.sums_base_2 = stage.sums_base_2 ? 1 : 0;
+  return chunks;
 }
 
 bool shares_a_row(const Case& c, Tensor tensor) {
@@ -120,6 +150,11 @@ int32_t Case::beta_form() const {
   if (beta == BetaProfile::kLogit) return DR_BETA_LOGIT;
   if (beta == BetaProfile::kTwice) return DR_BETA_TWICE_LOGIT;
   return DR_BETA_VALUE;
+}
+
+int32_t Case::states_dtype() const {
+  if (stage.dtype_states != 0) return stage.dtype_states;
+  return op == DR_CARRY ? DR_FP32 : intermediate_dtype();
 }
 
 int64_t Case::tokens() const { return std::accumulate(lengths.begin(), lengths.end(), int64_t{0}); }
@@ -159,7 +194,22 @@ TensorSizes sizes_of(const Case& c, int64_t checkpoint_rows) {
           .dk = c.dk,
           .dv = c.dv,
           .gates = c.rule == DR_KDA ? c.dk : 1,
-          .checkpoint_rows = checkpoint_rows};
+          .checkpoint_rows = checkpoint_rows,
+          .chunk = c.stage.chunk,
+          .state_rows = state_rows(c),
+          .summary_rows = c.op == DR_CARRY ? c.num_tokens() : c.num_seqs()};
+}
+
+int32_t dtype_of_intermediate(const Case& c, const TensorEntry& entry) { return dtype_of(c, entry.type); }
+
+std::vector<int64_t> intermediate_rows(const Case& c, const TensorEntry& entry) {
+  const TensorAxis axis = entry.axes[0];
+  const bool of_tokens = axis == TensorAxis::kTokens || (c.op == DR_CARRY && axis != TensorAxis::kSequences);
+  if (of_tokens) return c.offsets();
+  std::vector<int64_t> starts(1);
+  for (const int64_t length : c.lengths)
+    starts.push_back(starts.back() + (axis == TensorAxis::kStateRows ? chunks_in(length, c.stage.chunk) : 1));
+  return starts;
 }
 
 Rows rows_of(const Case& c, Tensor tensor) {
@@ -216,6 +266,10 @@ Request::Request(const Case& c) : case_(c) {
   problem.gate_form = c.gate_form;
   problem.beta_form = c.beta_form();
   problem.l2norm = c.l2norm ? 1 : 0;
+  if (c.is_stage()) {
+    chunks = chunks_of(c.stage);
+    problem.chunks = &chunks;
+  }
   problem.scale_given = c.scale.has_value() ? 1 : 0;
   problem.scale = static_cast<float>(c.scale.value_or(0.0));
   if (c.gate_form == DR_GATE_RAW_BOUNDED) problem.lower_bound = static_cast<float>(c.lower_bound);

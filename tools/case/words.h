@@ -69,6 +69,18 @@ inline constexpr std::array<Word<Tensor>, kNumAligned> kAlignedTensors = [] {
   return words;
 }();
 
+// Intermediates of the stages, as bits, in the order of the list.
+inline constexpr size_t kNumIntermediates = kTensors.size() - kCallTensors.size();
+inline constexpr std::array<Word<int32_t>, kNumIntermediates> kIntermediates = [] {
+  std::array<Word<int32_t>, kNumIntermediates> words{};
+  for (size_t i = 0; i < kNumIntermediates; ++i) {
+    const TensorEntry& entry = kTensors[kCallTensors.size() + i];
+    words[i] = {entry.name, bit_of(entry.tensor)};
+  }
+  return words;
+}();
+inline constexpr std::array<Word<bool>, 2> kSums = {{{"natural", false}, {"base2", true}}};
+
 inline constexpr std::array<Word<int32_t>, 2> kMaths = {{{"default", DR_MATH_DEFAULT}, {"tf32", DR_MATH_TF32}}};
 
 template <typename T, size_t N>

@@ -61,7 +61,7 @@ double Outcome::worst_error() const {
 }
 
 Trial::Trial(const cases::Case& c, const CheckOptions& options)
-    : options_(options), tensors_(runnable(c), options.alignment, options.fill) {
+    : options_(options), tensors_(runnable(c), options.alignment, options.fill, options.reference_threads) {
   if (!c.on_gpu()) return;
   int64_t bytes = 0;
   for (const TensorSet::Memory& memory : tensors_.memory()) bytes += memory.bytes;

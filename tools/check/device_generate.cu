@@ -62,8 +62,9 @@ void launch(const ValueRules& rules, const Target& to) {
 
 }  // namespace
 
+// A stage has intermediates that belong to its tokens, and no memory for tokens that it does not read.
 bool can_generate(const cases::Case& c) {
-  return c.keys == cases::KeyProfile::kNormal && c.gate_form != DR_GATE_LINEAR &&
+  return !c.is_stage() && c.keys == cases::KeyProfile::kNormal && c.gate_form != DR_GATE_LINEAR &&
          (c.raw_gate() || c.gate_profile != cases::GateProfile::kMean);
 }
 

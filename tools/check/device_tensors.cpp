@@ -16,13 +16,6 @@ bool is_token_input(const std::string& name) {
   return false;
 }
 
-// Calls body for every pointer of dr_tensors except the report.
-template <class Body>
-void for_each_pointer(dr_tensors& t, const Body& body) {
-  for (const TensorEntry& entry : kCallTensors)
-    if (entry.kind != TensorKind::kReport) set_pointer(t, entry, body(pointer_of(t, entry)));
-}
-
 }  // namespace
 
 GuardedMemory::GuardedMemory(int64_t bytes, int64_t alignment) : bytes_(bytes), alignment_(alignment) {
@@ -49,11 +42,27 @@ void DeviceTensors::add(const char* name, bool output, int64_t bytes, int64_t al
   pieces_.push_back({name, output, GuardedMemory(bytes, alignment)});
 }
 
-DeviceTensors::DeviceTensors(TensorSet& host, Tokens tokens) : case_(host.of()), tensors_(host.tensors()) {
+template <class Placed>
+void DeviceTensors::place(const dr_tensors& from, const Placed& placed) {
+  tensors_ = from;
+  dr_intermediates_init(&intermediates_);
+  for (const TensorEntry& entry : kTensors) {
+    if (entry.kind == TensorKind::kReport) continue;
+    void* const pointer = placed(pointer_of(from, entry));
+    if (is_intermediate(entry.tensor)) {
+      set_pointer(intermediates_, entry, pointer);
+    } else {
+      set_pointer(tensors_, entry, pointer);
+    }
+  }
+  if (from.intermediates != nullptr) tensors_.intermediates = &intermediates_;
+}
+
+DeviceTensors::DeviceTensors(TensorSet& host, Tokens tokens) : case_(host.of()) {
   const std::vector<TensorSet::Memory> all = host.memory();
   for (const TensorSet::Memory& memory : all)
     add(memory.name, memory.output != nullptr, memory.bytes, memory.alignment);
-  for_each_pointer(tensors_, [&](const void* pointer) -> void* {
+  place(host.tensors(), [&](const void* pointer) -> void* {
     if (pointer == nullptr) return nullptr;
     const auto* address = static_cast<const std::byte*>(pointer);
     for (size_t i = 0; i < all.size(); ++i) {
@@ -65,10 +74,10 @@ DeviceTensors::DeviceTensors(TensorSet& host, Tokens tokens) : case_(host.of()),
   upload(host, tokens);
 }
 
-DeviceTensors::DeviceTensors(const DeviceTensors& other) : case_(other.case_), tensors_(other.tensors_) {
+DeviceTensors::DeviceTensors(const DeviceTensors& other) : case_(other.case_) {
   for (const Piece& piece : other.pieces_)
     add(piece.name, piece.output, piece.memory.bytes(), piece.memory.alignment());
-  for_each_pointer(tensors_, [&](const void* pointer) -> void* {
+  place(other.tensors_, [&](const void* pointer) -> void* {
     for (size_t i = 0; pointer != nullptr && i < pieces_.size(); ++i) {
       const std::byte* begin = other.pieces_[i].memory.data();
       const auto* address = static_cast<const std::byte*>(pointer);

@@ -74,11 +74,15 @@ class DeviceTensors {
   std::vector<uint64_t> input_hashes() const;  // one per piece; 0 for outputs
   const Piece* find(const char* name) const;
   void remember_inputs();
+  // Sets every pointer of `tensors_` and `intermediates_` to what `placed` returns for the pointer of `from`.
+  template <class Placed>
+  void place(const dr_tensors& from, const Placed& placed);
   void add(const char* name, bool output, int64_t bytes, int64_t alignment);
 
   cases::Case case_;
   std::vector<Piece> pieces_;
   dr_tensors tensors_;
+  dr_intermediates intermediates_;  // of a stage; tensors_ points to it
 };
 
 }  // namespace deltarelay::check::gpu

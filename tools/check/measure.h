@@ -14,7 +14,7 @@
 namespace deltarelay::check {
 
 struct TensorError {
-  std::string tensor;  // "o", "final", "checkpoint"
+  std::string tensor;  // "o", "final", "w", ...
   double worst = 0.0;
   int64_t worst_sequence = 0;
   int64_t worst_head = 0;

@@ -32,9 +32,7 @@ class RandomRun {
  private:
   bool next(cases::Case& c) {
     if (done()) return false;
-    const std::string& backend = options_.backends[static_cast<size_t>(drawn_) % options_.backends.size()];
-    c = cases::random_case(options_.seed + static_cast<uint64_t>(drawn_++), options_.cost, backend);
-    if (!options_.words.empty()) c = cases::with_words(c, options_.words);
+    c = drawn_case(options_, drawn_++);
     if (before_) before_(c);
     return true;
   }
@@ -66,7 +64,26 @@ class RandomRun {
   int64_t drawn_ = 0;
 };
 
+constexpr int64_t kStageEvery = 5;  // draws
+
 }  // namespace
+
+bool draws_stages() {
+  const cases::Request request(cases::parse("gdn carry dk=1 seqs=1"));
+  const int32_t reference = dr_backend_count() - 1;
+  return dr_backend_check(reference, &request.problem, &request.options) == DR_SUCCESS;
+}
+
+cases::Case drawn_case(const RandomOptions& options, int64_t i) {
+  static const bool stages = draws_stages();
+  const bool stage = stages && i % kStageEvery == kStageEvery - 1;
+  const int64_t number = !stages ? i : stage ? i / kStageEvery : i - i / kStageEvery;
+  const std::string& backend = options.backends[static_cast<size_t>(number) % options.backends.size()];
+  const uint64_t seed = options.seed + static_cast<uint64_t>(number);
+  const cases::Case c =
+      stage ? cases::random_stage(seed, options.cost, backend) : cases::random_case(seed, options.cost, backend);
+  return options.words.empty() ? c : cases::with_words(c, options.words);
+}
 
 RandomTally check_random(const RandomOptions& options, const std::function<void(const cases::Case&)>& before,
                          const std::function<void(const cases::Case&, const Outcome&)>& after) {

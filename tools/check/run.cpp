@@ -1,6 +1,7 @@
 #include "check/run.h"
 
 #include <algorithm>
+#include <cmath>
 #include <mutex>
 #include <numeric>
 
@@ -40,6 +41,10 @@ cases::Case reference_case(const cases::Case& c) {
   rows.use = DR_STATE_ROWS;
   if (c.final.use != DR_STATE_NONE) r.final = rows;
   if (c.checkpoints != DR_CHECKPOINTS_NONE) r.checkpoint = rows;
+  if (c.is_stage()) {
+    r.stage.dtype = DR_FP32;
+    r.stage.dtype_states = c.stage.states_layout != 0 ? DR_FP32 : 0;
+  }
   return r;
 }
 
@@ -47,6 +52,25 @@ cases::Case reference_case(const cases::Case& c) {
 double state_element(const std::vector<float>& states, const cases::Case& c, int64_t row, int64_t head, int64_t i,
                      int64_t column) {
   return states[static_cast<size_t>(((row * c.heads_v + head) * c.dv + column) * c.dk + i)];
+}
+
+// A vector of float has the alignment of every intermediate.
+static_assert(__STDCPP_DEFAULT_NEW_ALIGNMENT__ >= kLeastAlignment);
+
+// The intermediates of a stage for the reference: those that are given as they were rounded, now in fp32, and room for
+// those that are wanted. Pointers go to `to`.
+std::vector<std::vector<float>> widened_intermediates(const TensorSet& tensors, dr_intermediates& to) {
+  constexpr int64_t kWorthAThread = 1 << 16;
+  std::vector<std::vector<float>> all;
+  for (const StageTensor& x : tensors.intermediates()) {
+    // One number more than needed: a tensor without rows still has an address.
+    std::vector<float>& wide = all.emplace_back(static_cast<size_t>(x.count()) + 1);
+    in_parallel(x.given ? x.count() : 0, kWorthAThread, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) wide[static_cast<size_t>(i)] = static_cast<float>(x.get(i));
+    });
+    set_pointer(to, *x.entry, wide.data());
+  }
+  return all;
 }
 
 struct Columns {
@@ -123,6 +147,32 @@ TensorError compare_states(const char* name, const cases::Case& c, const StateTe
   return measure.finish(name, tolerance_of_state(c, states.state.dtype), storage_of_state(states.state.dtype));
 }
 
+// expected(element) returns the value to compare with.
+template <class Expected>
+TensorError compare_intermediate(const TensorSet& tensors, const StageTensor& x, const Expected& expected) {
+  const cases::Case& c = tensors.of();
+  // Sums of gates of -inf are -inf. Elsewhere the measure takes any number where the reference has no finite one.
+  const bool exact_infinity = x.entry->tensor == Tensor::kGateSums;
+  const Measure measure = measure_heads(c, x.count(), [&](int64_t head, Measure& part) {
+    for (int64_t n = 0; n < c.num_seqs(); ++n) {
+      const int64_t start = x.starts[static_cast<size_t>(n)], end = x.starts[static_cast<size_t>(n) + 1];
+      for (int64_t row = start; row < end; ++row) {
+        for (int64_t i = 0; i < x.width; ++i) {
+          if (!x.holds(row - start, i)) continue;
+          const int64_t at = x.at(row, head, i);
+          const double out = x.get(at), reference = expected(at);
+          if (exact_infinity && std::isinf(reference)) {
+            if (out != reference) part.add_unmeasured(std::nan(""));
+            continue;
+          }
+          part.add(n, head, out, reference, rounded_to(x.dtype, reference));
+        }
+      }
+    }
+  });
+  return measure.finish(x.entry->name, tolerance_of_intermediate(c, *x.entry), storage_of_intermediate(c, *x.entry));
+}
+
 }  // namespace
 
 PlannedRun::PlannedRun(const cases::Case& c, const CheckOptions& options) {
@@ -187,6 +237,7 @@ void PlannedRun::execute(const dr_tensors& tensors, const gpu::Stream& stream) {
 }
 
 int32_t measured_columns(const cases::Case& c) {
+  if (c.is_stage()) return c.dv;
   if (c.token_heads() <= kFullColumns) return c.dv;
   int64_t shortest = c.tokens();
   for (const int64_t length : c.lengths) shortest = length > 0 ? std::min(shortest, length) : shortest;
@@ -225,9 +276,15 @@ Reference run_reference(const TensorSet& tensors, const CheckOptions& options) {
     request.options.num_columns = static_cast<int32_t>(reference.columns.size());
   }
   const int64_t state = int64_t{c.heads_v} * c.dk * c.dv;
-  reference.o.resize(static_cast<size_t>(c.num_tokens() * c.heads_v * c.dv));
   dr_tensors pointers = tensors.inputs();
-  pointers.o = reference.o.data();
+  if (c.writes_o()) {
+    reference.o.resize(static_cast<size_t>(c.num_tokens() * c.heads_v * c.dv));
+    pointers.o = reference.o.data();
+  }
+  dr_intermediates intermediates;
+  dr_intermediates_init(&intermediates);
+  reference.intermediates = widened_intermediates(tensors, intermediates);
+  if (c.is_stage()) pointers.intermediates = &intermediates;
   if (c.final.use != DR_STATE_NONE) {
     reference.final_state.resize(static_cast<size_t>(c.num_seqs() * state));
     pointers.final = reference.final_state.data();
@@ -238,6 +295,8 @@ Reference run_reference(const TensorSet& tensors, const CheckOptions& options) {
   }
   PlannedRun run(request.problem, request.options);
   run.execute(pointers);
+  for (size_t i = 0; i < reference.intermediates.size(); ++i)
+    if (tensors.intermediates()[i].given) reference.intermediates[i] = {};
   return reference;
 }
 
@@ -246,9 +305,11 @@ std::vector<TensorError> compare(const TensorSet& tensors, const Reference& refe
   const std::vector<int64_t> offsets = c.offsets();
   const Columns columns(c, reference.columns);
   std::vector<TensorError> errors;
-  errors.push_back(compare_output(tensors, columns, [&](int64_t n, int64_t head, int64_t t, int64_t i) {
-    return reference.o[static_cast<size_t>(((offsets[static_cast<size_t>(n)] + t) * c.heads_v + head) * c.dv + i)];
-  }));
+  if (c.writes_o()) {
+    errors.push_back(compare_output(tensors, columns, [&](int64_t n, int64_t head, int64_t t, int64_t i) {
+      return reference.o[static_cast<size_t>(((offsets[static_cast<size_t>(n)] + t) * c.heads_v + head) * c.dv + i)];
+    }));
+  }
   if (tensors.final_state().used()) {
     errors.push_back(compare_states("final", c, tensors.final_state(), nullptr, columns,
                                     [&](auto... at) { return state_element(reference.final_state, c, at...); }));
@@ -257,6 +318,13 @@ std::vector<TensorError> compare(const TensorSet& tensors, const Reference& refe
     errors.push_back(compare_states("checkpoint", c, tensors.checkpoint(), &tensors.checkpoint_sequence(), columns,
                                     [&](auto... at) { return state_element(reference.checkpoint, c, at...); }));
   }
+  for (size_t k = 0; k < tensors.intermediates().size(); ++k) {
+    const StageTensor& x = tensors.intermediates()[k];
+    if (x.given) continue;
+    const std::vector<float>& expected = reference.intermediates[k];
+    errors.push_back(
+        compare_intermediate(tensors, x, [&](int64_t at) { return double{expected[static_cast<size_t>(at)]}; }));
+  }
   return errors;
 }
 
@@ -264,9 +332,11 @@ std::vector<TensorError> compare(const TensorSet& tensors, const TensorSet& othe
   const cases::Case& c = tensors.of();
   const Columns columns(c, {});
   std::vector<TensorError> errors;
-  errors.push_back(compare_output(tensors, columns, [&](int64_t n, int64_t head, int64_t t, int64_t i) {
-    return other.o().get(other.o().at(n, t, head, i));
-  }));
+  if (c.writes_o()) {
+    errors.push_back(compare_output(tensors, columns, [&](int64_t n, int64_t head, int64_t t, int64_t i) {
+      return other.o().get(other.o().at(n, t, head, i));
+    }));
+  }
   const auto against = [&](const char* name, const StateTensor& a, const StateTensor& b,
                            const std::vector<int64_t>* sequence_of) {
     if (!a.used()) return;
@@ -277,6 +347,11 @@ std::vector<TensorError> compare(const TensorSet& tensors, const TensorSet& othe
   };
   against("final", tensors.final_state(), other.final_state(), nullptr);
   against("checkpoint", tensors.checkpoint(), other.checkpoint(), &tensors.checkpoint_sequence());
+  for (size_t k = 0; k < tensors.intermediates().size(); ++k) {
+    const StageTensor& x = tensors.intermediates()[k];
+    const StageTensor& y = other.intermediates()[k];
+    if (!x.given) errors.push_back(compare_intermediate(tensors, x, [&](int64_t at) { return y.get(at); }));
+  }
   return errors;
 }
 

@@ -60,11 +60,14 @@ struct Reference {
   std::vector<float> o;            // [T, HV, DV], rows in order of sequences
   std::vector<float> final_state;  // [N, HV, DV, DK]
   std::vector<float> checkpoint;   // [row, HV, DV, DK]
+  // Of a stage, in the order of TensorSet::intermediates(); those that are given are empty.
+  std::vector<std::vector<float>> intermediates;
 };
 
 // Value columns on which a case is measured. Up to kFullColumns token-heads: all. Above: kSampledColumns, or as many as
 // the shortest non-empty sequence needs for a block of kBlockNumbers outputs, but no more than the reference can
-// compute within kReferenceWork. The error of a block of few numbers depends on chance.
+// compute within kReferenceWork. The error of a block of few numbers depends on chance. Stages are always measured on
+// all columns: they have tensors without value columns.
 constexpr int64_t kFullColumns = 64 * 1024;  // token-heads
 constexpr int32_t kSampledColumns = 8;
 constexpr int64_t kBlockNumbers = 1024;
@@ -76,7 +79,7 @@ int32_t measured_columns(const cases::Case& c);
 std::vector<int32_t> sampled_columns(const cases::Case& c);
 
 Reference run_reference(const TensorSet& tensors, const CheckOptions& options = {});  // throws RunError
-// Compares o, and final states and checkpoints if the case has them.
+// Compares what the case writes: o, final states, checkpoints, wanted intermediates.
 std::vector<TensorError> compare(const TensorSet& tensors, const Reference& reference);
 // Compares the outputs of one run with those of another of the same shape, with the same blocks and measure.
 std::vector<TensorError> compare(const TensorSet& tensors, const TensorSet& other);

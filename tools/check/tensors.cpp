@@ -6,6 +6,7 @@
 
 #include "case/mix.h"
 #include "check/generate.h"
+#include "check/given.h"
 #include "check/parallel.h"
 
 namespace deltarelay::check {
@@ -37,6 +38,7 @@ class ByteHash {
 }  // namespace
 
 TokenTensor TensorSet::allocate_rows(Tensor tensor) {
+  if (tensor == Tensor::kO ? !case_.writes_o() : !case_.reads_rows(tensor)) return {};
   const cases::Rows rows = cases::rows_of(case_, tensor);
   GuardedBuffer& memory = buffer(tensor);
   memory = GuardedBuffer(cases::extent(case_, rows) * bytes_of(rows.dtype),
@@ -81,7 +83,7 @@ StateTensor TensorSet::allocate_pool(Tensor tensor, Index& index, const cases::S
   return pool;
 }
 
-TensorSet::TensorSet(const cases::Case& c, int64_t alignment, const Fill& fill)
+TensorSet::TensorSet(const cases::Case& c, int64_t alignment, const Fill& fill, int32_t reference_threads)
     : case_(c), request_(c), alignment_(alignment), offsets_(c.offsets()) {
   // The case's alignment applies to all tensors. Widths fix the alignment of views of a packed row.
   if (c.alignment != 0) {
@@ -89,24 +91,9 @@ TensorSet::TensorSet(const cases::Case& c, int64_t alignment, const Fill& fill)
   } else if (c.strides == cases::Strides::kPacked) {
     alignment_ = request_.problem.layout_q.alignment_bytes;
   }
-  if (c.strides == cases::Strides::kPacked) {
-    const cases::PackedRow row = cases::packed_row(c);
-    const int64_t element = bytes_of(c.dtype);
-    // Views promise less than their row has. Allocate at least one row: without tokens, k and v still begin after q.
-    memory_qkv_ =
-        GuardedBuffer(std::max<int64_t>(1, c.num_tokens()) * row.width * element, std::max<int64_t>(16, alignment_));
-    q_ = view(cases::rows_of(c, Tensor::kQ), memory_qkv_.data());
-    k_ = view(cases::rows_of(c, Tensor::kK), memory_qkv_.data() + row.k * element);
-    v_ = view(cases::rows_of(c, Tensor::kV), memory_qkv_.data() + row.v * element);
-  } else {
-    q_ = allocate_rows(Tensor::kQ);
-    k_ = allocate_rows(Tensor::kK);
-    v_ = allocate_rows(Tensor::kV);
-  }
-  g_ = allocate_rows(Tensor::kG);
-  beta_ = allocate_rows(Tensor::kBeta);
-  o_ = allocate_rows(Tensor::kO);
+  allocate_tokens();
   allocate_parameters();
+  allocate_intermediates();
 
   initial_ = allocate_pool(Tensor::kInitial, initial_index_, c.initial, c.num_seqs(), kInitialSalt);
   final_ = allocate_pool(Tensor::kFinal, final_index_, c.final, c.num_seqs(), c.in_place ? kInitialSalt : kFinalSalt);
@@ -125,6 +112,7 @@ TensorSet::TensorSet(const cases::Case& c, int64_t alignment, const Fill& fill)
   } else {
     generate_tokens();
     generate_initial();
+    if (c.stage.given != 0) make_given(*this, reference_threads);
   }
 
   dr_tensors_init(&tensors_);
@@ -134,6 +122,7 @@ TensorSet::TensorSet(const cases::Case& c, int64_t alignment, const Fill& fill)
   tensors_.g = g_.data;
   tensors_.beta = beta_.data;
   tensors_.o = o_.data;
+  if (c.is_stage()) tensors_.intermediates = &intermediates_;
   if (c.raw_gate() && c.a_log) tensors_.a_log = buffer(Tensor::kALog).data();
   if (c.raw_gate() && c.dt_bias) tensors_.dt_bias = buffer(Tensor::kDtBias).data();
   tensors_.initial = c.in_place ? final_.data : initial_.data;
@@ -156,6 +145,64 @@ TensorSet::TensorSet(const cases::Case& c, int64_t alignment, const Fill& fill)
   poison();
 }
 
+void TensorSet::allocate_tokens() {
+  const auto read_view = [&](Tensor tensor, int64_t offset) {
+    if (!case_.reads_rows(tensor)) return TokenTensor();
+    return view(cases::rows_of(case_, tensor), memory_qkv_.data() + offset * bytes_of(case_.dtype));
+  };
+  if (case_.strides == cases::Strides::kPacked) {
+    const cases::PackedRow row = cases::packed_row(case_);
+    // Views promise less than their row has. Allocate at least one row: without tokens, k and v still begin after q.
+    memory_qkv_ = GuardedBuffer(std::max<int64_t>(1, case_.num_tokens()) * row.width * bytes_of(case_.dtype),
+                                std::max<int64_t>(16, alignment_));
+    q_ = read_view(Tensor::kQ, 0);
+    k_ = read_view(Tensor::kK, row.k);
+    v_ = read_view(Tensor::kV, row.v);
+  } else {
+    q_ = allocate_rows(Tensor::kQ);
+    k_ = allocate_rows(Tensor::kK);
+    v_ = allocate_rows(Tensor::kV);
+  }
+  g_ = allocate_rows(Tensor::kG);
+  beta_ = allocate_rows(Tensor::kBeta);
+  o_ = allocate_rows(Tensor::kO);
+}
+
+// The contract promises 16 bytes for every intermediate, whatever align= says of the other tensors.
+void TensorSet::allocate_intermediates() {
+  dr_intermediates_init(&intermediates_);
+  const TensorSizes sizes = cases::sizes_of(case_);
+  for (const TensorEntry& entry : kTensors) {
+    if (!is_intermediate(entry.tensor)) continue;
+    const int32_t bit = bit_of(entry.tensor);
+    if (((case_.stage.given | case_.stage.wanted) & bit) == 0) continue;
+    StageTensor x;
+    x.entry = &entry;
+    x.dtype = cases::dtype_of_intermediate(case_, entry);
+    x.given = (case_.stage.given & bit) != 0;
+    x.rows = size_of_axis(sizes, entry.axes[0]);
+    x.heads = size_of_axis(sizes, entry.axes[1]);
+    x.width = size_of_axis(sizes, entry.axes[2]);
+    if (entry.axes[2] == TensorAxis::kChunk) x.chunk = case_.stage.chunk;
+    x.starts = cases::intermediate_rows(case_, entry);
+    buffer(entry.tensor) = GuardedBuffer(x.bytes(), std::max(kLeastAlignment, alignment_));
+    x.data = buffer(entry.tensor).data();
+    set_pointer(intermediates_, entry, x.data);
+    stage_.push_back(std::move(x));
+  }
+}
+
+const StageTensor* TensorSet::intermediate(Tensor tensor) const {
+  for (const StageTensor& x : stage_)
+    if (x.entry->tensor == tensor) return &x;
+  return nullptr;
+}
+
+bool TensorSet::is_written(const TensorEntry& entry) const {
+  if (is_intermediate(entry.tensor)) return case_.wants(bit_of(entry.tensor));
+  return entry.direction == TensorDirection::kOut;
+}
+
 void TensorSet::allocate_parameters() {
   if (!case_.raw_gate()) return;
   const auto allocate = [&](Tensor tensor, int32_t dtype) {
@@ -169,6 +216,9 @@ void TensorSet::allocate_parameters() {
 void TensorSet::generate_tokens() {
   const Values values(case_);
   const int64_t gates = g_.width;
+  // Tensors that a stage does not read have no memory.
+  const bool reads_q = q_.data != nullptr, reads_k = k_.data != nullptr, reads_v = v_.data != nullptr;
+  const bool reads_g = g_.data != nullptr, reads_beta = beta_.data != nullptr;
   // Sequence and token of every row, in order.
   std::vector<std::pair<int64_t, int64_t>> rows;
   rows.reserve(static_cast<size_t>(case_.tokens()));
@@ -184,17 +234,17 @@ void TensorSet::generate_tokens() {
         const int64_t at_q = q_.at(n, t, head, 0);
         const int64_t at_k = k_.at(n, t, head, 0);
         for (int64_t i = 0; i < case_.dk; ++i) {
-          q_.set(at_q + i, values.q(first + i));
-          k_.set(at_k + i, values.k(first + i) / length);
+          if (reads_q) q_.set(at_q + i, values.q(first + i));
+          if (reads_k) k_.set(at_k + i, values.k(first + i) / length);
         }
       }
       for (int64_t head = 0; head < case_.heads_v; ++head) {
         const int64_t index = row * case_.heads_v + head;
         const int64_t at_v = v_.at(n, t, head, 0);
         const int64_t at_g = g_.at(n, t, head, 0);
-        for (int64_t i = 0; i < case_.dv; ++i) v_.set(at_v + i, values.v(index * case_.dv + i));
-        for (int64_t i = 0; i < gates; ++i) g_.set(at_g + i, values.gate(index * gates + i));
-        beta_.set(beta_.at(n, t, head, 0), values.beta(index));
+        for (int64_t i = 0; reads_v && i < case_.dv; ++i) v_.set(at_v + i, values.v(index * case_.dv + i));
+        for (int64_t i = 0; reads_g && i < gates; ++i) g_.set(at_g + i, values.gate(index * gates + i));
+        if (reads_beta) beta_.set(beta_.at(n, t, head, 0), values.beta(index));
       }
     }
   });
@@ -252,8 +302,8 @@ std::vector<TensorSet::Memory> TensorSet::memory() {
     all.push_back({name, buffer.data(), output ? buffer.data() : nullptr, buffer.bytes(), buffer.alignment()});
   };
   add("qkv", memory_qkv_, false);
-  for (const TensorEntry& entry : kCallTensors) {
-    add(entry.name, buffer(entry.tensor), entry.direction == TensorDirection::kOut);
+  for (const TensorEntry& entry : kTensors) {
+    add(entry.name, buffer(entry.tensor), is_written(entry));
     const void* const data = pointer_of(tensors_, entry);
     if (data == nullptr || (entry.kind != TensorKind::kIndex && entry.kind != TensorKind::kList)) continue;
     // Element alignment only, which is all that the contract promises for lists.
@@ -267,12 +317,15 @@ dr_tensors TensorSet::inputs() const {
   inputs.initial = initial_.data;
   for (const TensorEntry& entry : kCallTensors)
     if (entry.direction == TensorDirection::kOut) set_pointer(inputs, entry, nullptr);
+  inputs.intermediates = nullptr;
   inputs.final_index = nullptr;
   inputs.checkpoint_index = nullptr;
   return inputs;
 }
 
 void TensorSet::poison() {
+  for (const StageTensor& x : stage_)
+    if (!x.given) buffer(x.entry->tensor).poison();
   buffer(Tensor::kO).poison();
   buffer(Tensor::kCheckpoint).poison();
   buffer(Tensor::kFinal).poison();
@@ -284,17 +337,40 @@ void TensorSet::poison() {
 
 std::string TensorSet::damage() const {
   if (!memory_qkv_.intact()) return "qkv: written outside its memory";
-  for (const TensorEntry& entry : kCallTensors) {
+  for (const TensorEntry& entry : kTensors) {
     if (!buffer(entry.tensor).intact()) return std::string(entry.name) + ": written outside its memory";
   }
   std::string found = damaged_output();
+  for (const StageTensor& x : stage_)
+    if (found.empty() && !x.given) found = damaged_intermediate(x);
   if (found.empty())
     found = damaged_pool("final", final_, buffer(Tensor::kFinal), case_.in_place ? &buffer(Tensor::kInitial) : nullptr);
   if (found.empty()) found = damaged_pool("checkpoint", checkpoint_, buffer(Tensor::kCheckpoint), nullptr);
   return found;
 }
 
+// Rows of no sequence, and what lies above the diagonal, must be zero.
+std::string TensorSet::damaged_intermediate(const StageTensor& x) const {
+  const auto zero = [&x](int64_t row, int64_t head, int64_t i) { return x.get(x.at(row, head, i)) == 0.0; };
+  const auto wrong = [&x](int64_t row, int64_t head, int64_t i, const char* where) {
+    return std::string(x.entry->name) + ": expected 0 in row " + std::to_string(row) + ", head " +
+           std::to_string(head) + ", column " + std::to_string(i) + " " + where + ", found " +
+           std::to_string(x.get(x.at(row, head, i)));
+  };
+  for (int64_t row = x.starts.back(); row < x.rows; ++row)
+    for (int64_t head = 0; head < x.heads; ++head)
+      for (int64_t i = 0; i < x.width; ++i)
+        if (!zero(row, head, i)) return wrong(row, head, i, "behind the last offset");
+  for (size_t n = 0; x.chunk > 0 && n + 1 < x.starts.size(); ++n)
+    for (int64_t t = 0; x.starts[n] + t < x.starts[n + 1]; ++t)
+      for (int64_t head = 0; head < x.heads; ++head)
+        for (int64_t i = t % x.chunk + 1; i < x.width; ++i)
+          if (!zero(x.starts[n] + t, head, i)) return wrong(x.starts[n] + t, head, i, "above the diagonal");
+  return {};
+}
+
 std::string TensorSet::damaged_output() const {
+  if (!case_.writes_o()) return {};
   const int64_t row = o_.heads * o_.width;
   const int64_t size = bytes_of(o_.dtype);
   if (case_.strides == cases::Strides::kPadded) {  // the only layout with gaps
@@ -346,13 +422,15 @@ std::vector<std::byte> TensorSet::output_bits() const {
   for (const GuardedBuffer* written : {&buffer(Tensor::kO), &buffer(Tensor::kFinal), &buffer(Tensor::kCheckpoint)}) {
     bits.insert(bits.end(), written->data(), written->data() + written->bytes());
   }
+  for (const StageTensor& x : stage_)
+    if (!x.given) bits.insert(bits.end(), x.data, x.data + x.bytes());
   return bits;
 }
 
 uint64_t TensorSet::output_hash() const {
   ByteHash hash;
   const int64_t element = bytes_of(o_.dtype);
-  for (int64_t row = 0; row < case_.num_tokens(); ++row) {
+  for (int64_t row = 0; case_.writes_o() && row < case_.num_tokens(); ++row) {
     const int64_t length = case_.batched ? case_.lengths[0] : 0;
     const int64_t at = case_.batched ? o_.at(row / length, row % length, 0, 0) : row * o_.strides.token;
     for (int64_t head = 0; head < o_.heads; ++head)
@@ -363,6 +441,8 @@ uint64_t TensorSet::output_hash() const {
     for (const int64_t slot : pool->slots)
       if (slot >= 0) hash.add(pool->data + slot * pool->stride_slot * bytes_of(pool->state.dtype), bytes);
   }
+  for (const StageTensor& x : stage_)
+    if (!x.given) hash.add(x.data, x.bytes());
   return hash.value();
 }
 

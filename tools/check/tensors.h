@@ -10,6 +10,7 @@
 #include "case/case.h"
 #include "check/element.h"
 #include "check/memory.h"
+#include "check/stage_tensor.h"
 #include "deltarelay/tensor_list.hpp"
 
 namespace deltarelay::check {
@@ -58,11 +59,15 @@ class TensorSet;
 using Fill = std::function<void(TensorSet&)>;
 
 // Inputs hold the values of the case wherever the contract lets the library read, and NaN everywhere else: rows after
-// the last offset, gaps between rows, slots that no sequence reads, states whose mask is off.
+// the last offset, gaps between rows, slots that no sequence reads, states whose mask is off. Of a stage, tensors that
+// it does not use have no memory.
 class TensorSet {
  public:
-  // `alignment` of tensors, unless the case gives one (align=), and no more. Throws cases::CaseError, std::bad_alloc.
-  explicit TensorSet(const cases::Case& c, int64_t alignment = kLeastAlignment, const Fill& fill = {});
+  // `alignment` of tensors, unless the case gives one (align=), and no more. Throws cases::CaseError, std::bad_alloc;
+  // for a stage with given intermediates also RunError, because the reference makes them, on `reference_threads` (0:
+  // all).
+  explicit TensorSet(const cases::Case& c, int64_t alignment = kLeastAlignment, const Fill& fill = {},
+                     int32_t reference_threads = 0);
   TensorSet(const TensorSet&) = delete;
   TensorSet& operator=(const TensorSet&) = delete;
 
@@ -71,6 +76,10 @@ class TensorSet {
   const dr_tensors& tensors() const { return tensors_; }
   // The same inputs with the generated initial states, for a run that must not see results of an earlier run.
   dr_tensors inputs() const;
+
+  // Intermediates of a stage, in the order of the list.
+  const std::vector<StageTensor>& intermediates() const { return stage_; }
+  const StageTensor* intermediate(Tensor tensor) const;  // nullptr: the stage has none of these
 
   // Every piece of memory that tensors() points to, to copy it elsewhere.
   struct Memory {
@@ -87,9 +96,9 @@ class TensorSet {
   // Checks what a run must not change or leave out: canaries, gaps, unnamed slots, rows after the last offset (zero).
   // Returns the first finding, or an empty text.
   std::string damage() const;
-  // All bytes that a run may change: o, final states, checkpoints. Equal for equal results.
+  // All bytes that a run may change: o, final states, checkpoints, wanted intermediates. Equal for equal results.
   std::vector<std::byte> output_bits() const;
-  // Hash of what a run writes: rows of o and named slots of the pools as stored, without gaps.
+  // Hash of what a run writes: rows of o, named slots of the pools and wanted intermediates as stored, without gaps.
   uint64_t output_hash() const;
 
   const TokenTensor& q() const { return q_; }
@@ -126,10 +135,14 @@ class TensorSet {
   const GuardedBuffer& buffer(Tensor tensor) const { return buffers_[static_cast<size_t>(tensor)]; }
   int64_t list_bytes(const TensorEntry& entry) const;     // of an index or a list
   int64_t element_bytes(const TensorEntry& entry) const;  // the same
+  void allocate_tokens();
   void allocate_parameters();
+  void allocate_intermediates();
   void generate_tokens();
   void generate_initial();
+  bool is_written(const TensorEntry& entry) const;
   std::string damaged_output() const;
+  std::string damaged_intermediate(const StageTensor& x) const;
   std::string damaged_pool(const char* name, const StateTensor& pool, const GuardedBuffer& buffer,
                            const GuardedBuffer* before) const;
 
@@ -139,6 +152,7 @@ class TensorSet {
   std::vector<int64_t> offsets_;
   std::array<GuardedBuffer, kNumTensors> buffers_;  // except lists
   GuardedBuffer memory_qkv_;                        // q, k and v as views of one row
+  std::vector<StageTensor> stage_;
   TokenTensor q_, k_, v_, g_, beta_, o_;
   StateTensor initial_, final_, checkpoint_;
   Index initial_index_, final_index_, checkpoint_index_;
@@ -146,6 +160,7 @@ class TensorSet {
   std::vector<int64_t> checkpoint_sequence_;
   std::vector<int32_t> checkpoint_offsets_, checkpoint_positions_;
   dr_tensors tensors_;
+  dr_intermediates intermediates_;  // of a stage
 };
 
 }  // namespace deltarelay::check

@@ -98,13 +98,17 @@ std::string gain_cell(const BenchRow& row) {
 std::string predicted_cell(const BenchRow& row) {
   return cut(row) ? significant(predicted_gain(row.timing)) + "x" : "-";
 }
+std::string gflops_cell(const BenchRow& row) { return row.what.is_stage() ? "-" : significant(gflops_of(row)); }
 std::string peak_cell(const BenchRow& row) {
-  return row.timing.on_gpu ? "-" : significant(ratio(gflops_of(row), row.timing.fma_peak_gflops));
+  return row.timing.on_gpu || row.what.is_stage() ? "-"
+                                                  : significant(ratio(gflops_of(row), row.timing.fma_peak_gflops));
 }
 
 }  // namespace
 
 double gflops_of(const BenchRow& row) {
+  // 7 DK DV a token-head are those of the forward. Those of a stage depend on what it is given.
+  if (row.what.is_stage()) return 0;
   const double flops = 7.0 * row.what.dk * row.what.dv * static_cast<double>(row.what.token_heads());
   return ratio(flops * 1e-6, row.timing.call.median);
 }
@@ -120,7 +124,7 @@ const std::vector<Column>& result_columns(Columns kind) {
   static const Column kHigh = {"90 %", 8, [](auto& row) { return significant(row.timing.call.high, 4); }};
   static const Column kRate = {"token-heads/s", 13,
                                [](auto& row) { return thousands(static_cast<int64_t>(token_heads_per_second(row))); }};
-  static const Column kGflops = {"GFLOP/s", 8, [](auto& row) { return significant(gflops_of(row)); }};
+  static const Column kGflops = {"GFLOP/s", 8, gflops_cell};
   static const Column kUnsplit = {"unsplit", 8, unsplit_cell};
   static const Column kGain = {"vs unsplit", 10, gain_cell};
   static const Column kPredicted = {"predicted", 9, predicted_cell};

@@ -21,7 +21,7 @@ struct BenchRow {
 };
 
 // A multiply-add of the recurrence counts two: 7 DK DV per token-head, for every algorithm.
-double gflops_of(const BenchRow& row);
+double gflops_of(const BenchRow& row);  // 0 of a stage
 double token_heads_per_second(const BenchRow& row);
 
 // Columns of a table: for a CPU (threads, share of its peak) or for a GPU (bandwidth, host time).

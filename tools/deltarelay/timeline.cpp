@@ -374,6 +374,7 @@ std::string draw_stages(const json& plan, const std::string& case_line) {
   double begin = 0;
   for (const json& step : plan.at("steps")) {
     const double ns = step.value("predicted_ns", 0.0);
+    if (ns == 0) continue;  // not predicted: what belongs to no row, reports
     bar(step.value("stage", std::string()), begin, ns,
         duration(ns) + ", " + thousands(step.value("items", int64_t{0})) + " items",
         ("fill=\"" + fill_of(0, 0) + "\"").c_str());

@@ -50,7 +50,33 @@ int64_t bytes_of(int32_t dtype) { return dtype == DR_FP32 ? 4 : 2; }
 
 }  // namespace
 
+namespace {
+
+// Of the rows of sequences in every tensor that a stage reads or writes, and of the pools.
+int64_t least_bytes_of_stage(const cases::Case& c) {
+  const TensorSizes sizes = cases::sizes_of(c);
+  int64_t total = 0;
+  for (const TensorEntry& entry : kTensors) {
+    if (is_intermediate(entry.tensor)) {
+      if (((c.stage.given | c.stage.wanted) & bit_of(entry.tensor)) == 0) continue;
+      const int64_t rows = cases::intermediate_rows(c, entry).back();
+      total += rows * size_of_axis(sizes, entry.axes[1]) * size_of_axis(sizes, entry.axes[2]) *
+               bytes_of(cases::dtype_of_intermediate(c, entry));
+    } else if (entry.kind == TensorKind::kRows) {
+      const bool used = entry.tensor == Tensor::kO ? c.writes_o() : c.reads_rows(entry.tensor);
+      const cases::Rows rows = cases::rows_of(c, entry.tensor);
+      if (used) total += c.tokens() * rows.heads * rows.width * bytes_of(rows.dtype);
+    }
+  }
+  for (const cases::State* pool : {&c.initial, &c.final})
+    if (pool->use != DR_STATE_NONE) total += c.num_seqs() * c.heads_v * c.dk * c.dv * bytes_of(pool->dtype);
+  return total;
+}
+
+}  // namespace
+
 int64_t least_bytes(const cases::Case& c) {
+  if (c.is_stage()) return least_bytes_of_stage(c);
   const int64_t qk = 2 * int64_t{c.heads_qk} * c.dk * bytes_of(c.dtype);
   const int64_t v = int64_t{c.heads_v} * c.dv * bytes_of(c.dtype);
   const int64_t o = int64_t{c.heads_v} * c.dv * bytes_of(c.output_dtype());

@@ -189,6 +189,7 @@ def read_plan(plan: Plan | Mapping[str, Any]) -> Picture:
     steps = tuple(
         Step(step.get("stage", "?"), step.get("items", 0), step.get("predicted_ns", 0))
         for step in values.get("steps", ())
+        if not step.get("condition")  # of every call
     )
     asked = _asked(values.get("problem") or {})
     return Picture(headline, facts, asked, unit, units, timelines, steps, predicted, unsplit, omitted)

@@ -198,7 +198,7 @@ class _Page:
         self.body.append(_text(24, y + 12, f"Work items are not drawn: {picture.omitted}."))
         y += 28
         begin = 0.0
-        rows = [(step.stage, step.ns, counted(step.items, "item")) for step in picture.steps]
+        rows = [(step.stage, step.ns, counted(step.items, "item")) for step in picture.steps if step.ns > 0]
         for name, ns, note in rows:
             first = next((work for work in COLOURS if work in name), "emit")
             self.stage_bar(y, name, begin, ns, note, COLOURS[first][0])

@@ -163,14 +163,14 @@ HWY_INLINE void activate_form(const GateTerms terms, const Number* inputs, int64
   }
 }
 
-// GDN: one gate per token, tokens in lanes. Turns inputs[kChunk] into decays and returns the decay over the first
+// GDN: one gate per token, tokens in lanes. Turns inputs[kTokens] into decays and returns the decay over the first
 // `tokens`.
-template <GateForm kForm, bool kFloor>
+template <GateForm kForm, bool kFloor, int32_t kTokens>
 HWY_INLINE float activate_tokens_form(const GateTerms terms, const float* inputs, int32_t tokens, float* decays) {
   const F32 d;
-  constexpr int32_t kVectors = kChunk / kLanes;
-  static_assert(kChunk % kLanes == 0);
-  alignas(64) float logs[kChunk];
+  constexpr int32_t kVectors = kTokens / kLanes;
+  static_assert(kTokens % kLanes == 0);
+  alignas(64) float logs[kTokens];
   Vec x[kVectors];
   DR_UNROLL
   for (int32_t i = 0; i < kVectors; ++i) {
@@ -217,9 +217,10 @@ HWY_INLINE void activate_gates(const GateTerms& terms, const Number* inputs, int
   });
 }
 
+template <int32_t kTokens>
 HWY_INLINE float activate_tokens(const GateTerms& terms, const float* inputs, int32_t tokens, float* decays) {
   return with_gate_kind(terms, [&]<GateForm kForm, bool kFloor>(GateKind<kForm, kFloor>) HWY_ATTR {
-    return activate_tokens_form<kForm, kFloor>(terms, inputs, tokens, decays);
+    return activate_tokens_form<kForm, kFloor, kTokens>(terms, inputs, tokens, decays);
   });
 }
 

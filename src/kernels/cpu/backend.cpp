@@ -1,13 +1,14 @@
 // The cpu backend: spreads rows and folds over workers. The assignment of work to workers never changes a bit of the
 // result.
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <string>
 
 #include "kernels/cpu/config.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/slots.h"
+#include "kernels/cpu/spread.h"
+#include "kernels/cpu/stages/stages.h"
 
 namespace deltarelay {
 namespace cpu {
@@ -17,37 +18,10 @@ const Kernels& kernels_of(const Problem& problem, int32_t isa) {
   return available_isas()[static_cast<size_t>(isa)].kernels_for(problem);
 }
 
-// Panels of tile `tile` if `tiles` tiles share `panels` panels: near-equal counts, some may be 0.
-PanelRange tile_range(int32_t panels, int32_t tiles, int32_t tile) {
-  const int32_t first = static_cast<int32_t>(static_cast<int64_t>(panels) * tile / tiles);
-  const int32_t last = static_cast<int32_t>(static_cast<int64_t>(panels) * (tile + 1) / tiles);
-  return {first, last - first};
-}
-
-// Calls body(memory, worker, item) once for each item in [0, count). Free workers take items in increasing order. Each
-// worker has its own Memory.
-struct NoMemory {};
-template <class Memory, class Body>
-void for_each(const StageArgs& args, Executor& executor, int64_t count, Body body) {
-  struct Shared {
-    std::atomic<int64_t> next{0};
-    int64_t count;
-    Body* body;
-  } shared{{}, count, &body};
-  const auto workers = static_cast<int32_t>(std::min<int64_t>(args.tiling.threads, count));
-  if (workers <= 0) return;
-  executor.run(
-      workers,
-      [](void* context, int32_t worker) {
-        auto& s = *static_cast<Shared*>(context);
-        Memory memory;
-        for (int64_t i; (i = s.next.fetch_add(1, std::memory_order_relaxed)) < s.count;) (*s.body)(memory, worker, i);
-      },
-      &shared);
-}
-
 std::string decline(const Problem& problem, const Request& request) {
-  if (problem.op != Op::kForward) return std::string("op: takes the forward, found ") + name_of(problem.op);
+  if (request.cut && is_stage(problem.op) && problem.op != Op::kStatePass)
+    return std::string("segments: of the stages only state-pass can be cut, found a forced cut of ") +
+           name_of(problem.op);
   if (request.device_kind != DR_DEVICE_CPU) return "device: takes a CPU, found a CUDA device";
   if (request.num_columns > 0)
     return "columns: computes all value columns, found a list of " + std::to_string(request.num_columns);
@@ -58,19 +32,40 @@ std::string decline(const Problem& problem, const Request& request) {
   return {};
 }
 
-int32_t chunk(const Problem&, int32_t) { return kChunk; }
+int64_t panel_floats(const Problem& problem, const Kernels& kernels) {
+  return static_cast<int64_t>(padded_channels(problem.dk)) * kernels.panel_columns;
+}
 
-int32_t panel_columns(const Problem& problem, int32_t isa) { return kernels_of(problem, isa).panel_columns; }
-
-Sizes sizes(const Problem& problem, int32_t isa, const Tiling& tiling) {
+// One: the instruction set that is asked for, or the best.
+Variants variants(const Problem& problem, const Request& request) {
+  const int32_t isa = std::max(0, cpu_isa_find(request.isa));
   const Kernels& kernels = kernels_of(problem, isa);
+  Variant v;
+  v.isa = cpu_isa_name(isa);
+  v.number = isa;
+  v.chunk = is_stage(problem.op) ? std::max(1, problem.chunks.chunk) : kChunk;  // in a carry a summary
+  v.panel_columns = kernels.panel_columns;
+  if (is_stage(problem.op) && problem.op != Op::kStatePass) {
+    v.value_tiles = problem.op == Op::kSummary ? 0 : 1;
+    Variants list;
+    list.add(v);
+    return list;
+  }
+  v.costs.has_local = problem.op == Op::kForward;
+  v.state_floats = panels_for(problem.dv, kernels.panel_columns) * panel_floats(problem, kernels);
+  v.transition_floats = panels_for(problem.dk, kernels.panel_columns) * panel_floats(problem, kernels);
+  Variants list;
+  list.add(v);
+  return list;
+}
+
+size_t scratch_bytes(const Problem& problem, const Variant& variant, int32_t value_tiles) {
+  if (is_stage(problem.op)) return stage_scratch_bytes(problem, variant.number, value_tiles);
+  const Kernels& kernels = kernels_of(problem, variant.number);
   const int32_t value_panels = panels_for(problem.dv, kernels.panel_columns);
   const int32_t key_panels = panels_for(problem.dk, kernels.panel_columns);
-  const int64_t panel_floats = static_cast<int64_t>(padded_channels(problem.dk)) * kernels.panel_columns;
-  const int32_t most = (value_panels + key_panels + tiling.value_tiles - 1) / tiling.value_tiles;
-  const size_t bytes = kernels.scratch_bytes(problem, most);
-  return {value_panels * panel_floats, key_panels * panel_floats,
-          (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment};
+  const size_t bytes = kernels.scratch_bytes(problem, (value_panels + key_panels + value_tiles - 1) / value_tiles);
+  return (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
 }
 
 void run_rows(const StageArgs& args, const Row* rows, int64_t count, Executor& executor) {
@@ -136,10 +131,53 @@ void finish(const StageArgs& args, Executor& executor) {
   });
 }
 
+void walk(const StageArgs& args, const Row* rows, int64_t count, Executor& executor) {
+  if (is_stage(args.problem.op))
+    run_stage_rows(args, rows, count, executor);
+  else
+    run_rows(args, rows, count, executor);
+}
+
+void run(const StageArgs& args, const TableView& table, const Step& step, Executor& executor) {
+  switch (step.stage) {
+    case Stage::kWalk:
+      if (step.phase == 1)
+        walk(args, table.rows1, table.num_rows1, executor);
+      else
+        walk(args, table.rows3, table.num_rows3, executor);
+      return;
+    case Stage::kCarry:
+      return run_folds(args, table.folds, table.num_folds, executor);
+    case Stage::kChunkLocal:
+    case Stage::kOutputs:
+      run_stage_chunks(args, executor);
+      break;
+    case Stage::kSummary:
+      run_stage_rows(args, table.rows1, table.num_rows1, executor);
+      break;
+    case Stage::kChains:
+      run_stage_chains(args, executor);
+      break;
+    default:
+      break;
+  }
+  if (is_stage(args.problem.op))
+    finish_stage(args, executor);
+  else
+    finish(args, executor);
+}
+
+constexpr const char* kCosts[] = {""};
+
 }  // namespace
 }  // namespace cpu
 
-const Backend kCpuBackend{"cpu",      cpu::decline,  cpu::chunk,     cpu::panel_columns,
-                          cpu::sizes, cpu::run_rows, cpu::run_folds, cpu::finish};
+const Backend kCpuBackend{.name = "cpu",
+                          .cost_variants = cpu::kCosts,
+                          .costs = cpu::costs,
+                          .decline = cpu::decline,
+                          .variants = cpu::variants,
+                          .scratch_bytes = cpu::scratch_bytes,
+                          .run = cpu::run};
 
 }  // namespace deltarelay

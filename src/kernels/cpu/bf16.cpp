@@ -24,7 +24,7 @@ const Kernels* bf16_kernels() {
 #endif
   using Engine = HWY_NAMESPACE::Bf16Engine<HWY_NAMESPACE::TilePanel<Tiles>>;
   static constexpr Kernels kKernels{HWY_NAMESPACE::kCols, HWY_NAMESPACE::scratch_bytes<Engine>,
-                                    HWY_NAMESPACE::walk_item<Engine>, HWY_NAMESPACE::run_fold};
+                                    HWY_NAMESPACE::walk_item<Engine>, HWY_NAMESPACE::run_fold, nullptr};
   return &kKernels;
 }
 

@@ -14,7 +14,7 @@ namespace deltarelay::cpu {
 const Kernels* amx_kernels() {
   using Engine = HWY_NAMESPACE::Bf16Engine<HWY_NAMESPACE::AmxPanel>;
   static constexpr Kernels kKernels{HWY_NAMESPACE::kCols, HWY_NAMESPACE::scratch_bytes<Engine>,
-                                    HWY_NAMESPACE::walk_item<Engine>, HWY_NAMESPACE::run_fold};
+                                    HWY_NAMESPACE::walk_item<Engine>, HWY_NAMESPACE::run_fold, nullptr};
   return &kKernels;
 }
 

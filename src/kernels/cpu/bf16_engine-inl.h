@@ -23,7 +23,7 @@ namespace deltarelay::cpu::HWY_NAMESPACE {
 namespace {
 
 template <class Panel>
-class Bf16Engine {
+class Bf16Engine : public WholeChunk {
  public:
   using Value = uint16_t;
   static constexpr bool kPrefetches = Panel::kPrefetches;
@@ -184,7 +184,7 @@ class Bf16Engine {
     RowFactors factors;
     row_factors(problem_, in, shape, k, q, out.beta, factors);
     alignas(64) float decay[kChunk];
-    token_decays(problem_, in, gate, shape, decay, out.decay_chunk);
+    token_decays(in, gate, shape, decay, out.decay_chunk);
     Scores scores;
     Panel::pack_bare(k.base, q.base, wide_, keys_, queries_, transposed_, scores);
     if constexpr (kPrefetches) ahead_->prefetch(kPrefetchedWithRows);

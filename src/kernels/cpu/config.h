@@ -35,8 +35,10 @@ struct Item {
   Row row;
   int32_t head;
   PanelRange panels;
-  int64_t first_checkpoint;  // row of the sequence's first checkpoint
+  int64_t first_checkpoint;  // row of the sequence's first checkpoint, or of its first state in a state pass
 };
+
+struct StageKernels;  // stages/stages.h
 
 // The kernels of one instruction set. State panels are [panel][padded DK][panel columns] in fp32. M has the same form,
 // with DK columns instead of DV.
@@ -45,6 +47,7 @@ struct Kernels {
   size_t (*scratch_bytes)(const Problem& problem, int32_t panels);
   void (*run_item)(const StageArgs& args, const Item& item, std::byte* scratch);
   void (*run_fold)(const StageArgs& args, const Fold& fold, int32_t head, PanelRange panels, std::byte* scratch);
+  const StageKernels* stages;  // nullptr: kernels of bf16 products, whose stages are those of fp32 arithmetic
 };
 
 // Instruction sets of this machine, best first.

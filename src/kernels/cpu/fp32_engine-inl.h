@@ -43,7 +43,7 @@ HWY_INLINE void pack_rows(const float* HWY_RESTRICT rows, int64_t stride, const 
 #endif
 }
 
-class Fp32Engine {
+class Fp32Engine : public WholeChunk {
  public:
   using Value = float;
   static constexpr bool kPrefetches = false;
@@ -60,11 +60,7 @@ class Fp32Engine {
   void leave(float*) {}
 
   void prepare(const HeadInputs& in, const GateTerms& gate, const ChunkShape& shape, const WalkScratch& s, RowsAhead&) {
-    if (problem_.rule == Rule::kGdn) return prepare_gdn(problem_, in, gate, shape, s.staging, s.operands, *this);
-    const RowFactors factors = prepare_kda(problem_, in, gate, shape, s.staging, s.operands, *this);
-    float* k_to_end = s.operands.k_to_end;
-    for (int32_t t = 0; t < kChunk && problem_.l2norm; ++t)
-      scale_row(k_to_end + t * channels_, factors.k[t], channels_, k_to_end + t * channels_);
+    prepare_chunk(problem_, in, gate, shape, s.staging, s.operands, *this);
   }
 
   HWY_INLINE void keys(const float* rows, int64_t stride, const float* factor, const float* scale, int32_t token,

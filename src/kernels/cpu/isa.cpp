@@ -109,6 +109,27 @@ int64_t cache_bytes(int name, int64_t otherwise) {
 }
 
 }  // namespace
+void costs(const dr_device& device, const DeviceSpeed&, int32_t, Rule rule, dr_costs& costs) {
+  // Measured for a chunk of 16 tokens on one core of a Neoverse-V1 at 2.6 GHz, fp32.
+  constexpr const char* kModel = "Arm Neoverse-V1";
+  constexpr int64_t kFlopsPerNs = 83;
+  const bool kda = rule == Rule::kKda;
+  costs.measured = std::strcmp(device.model, kModel) == 0 ? 1 : 0;
+  std::snprintf(costs.measured_on, sizeof costs.measured_on, "%s", kModel);
+  // Another processor is faster or slower by a common factor, if flops_per_ns is known. Only ratios decide a plan.
+  const bool scaled = costs.measured == 0 && device.flops_per_ns > 0;
+  const auto arithmetic = [&](int64_t ns) {
+    return static_cast<int32_t>(scaled ? std::max<int64_t>(1, ns * kFlopsPerNs / device.flops_per_ns) : ns);
+  };
+  costs.chunk = kChunk;
+  costs.emit_ns = arithmetic(kda ? 32500 : 27700);
+  costs.summarize_ns = arithmetic(kda ? 41000 : 36500);
+  costs.local_ns = costs.summarize_local_ns = arithmetic(kda ? 8500 : 3600);
+  costs.carry_ns = costs.carry_unit_ns = arithmetic(98000);
+  costs.split_ns = 40000;
+  costs.item_ns = 2000;
+}
+
 }  // namespace cpu
 
 int32_t cpu_isa_count() { return static_cast<int32_t>(cpu::available_isas().size()); }
@@ -141,27 +162,6 @@ void cpu_describe(dr_device* device) {
   device->units = cpu::usable_cpus();
   device->l1_bytes = kL1;
   device->l2_bytes = kL2;
-}
-
-void cpu_costs(const dr_device& device, Rule rule, dr_costs* costs) {
-  // Measured for a chunk of 16 tokens on one core of a Neoverse-V1 at 2.6 GHz, fp32.
-  constexpr const char* kModel = "Arm Neoverse-V1";
-  constexpr int64_t kFlopsPerNs = 83;
-  const bool kda = rule == Rule::kKda;
-  costs->measured = std::strcmp(device.model, kModel) == 0 ? 1 : 0;
-  std::snprintf(costs->measured_on, sizeof costs->measured_on, "%s", kModel);
-  // Another processor is faster or slower by a common factor, if flops_per_ns is known. Only ratios decide a plan.
-  const bool scaled = costs->measured == 0 && device.flops_per_ns > 0;
-  const auto arithmetic = [&](int64_t ns) {
-    return static_cast<int32_t>(scaled ? std::max<int64_t>(1, ns * kFlopsPerNs / device.flops_per_ns) : ns);
-  };
-  costs->chunk = cpu::kChunk;
-  costs->emit_ns = arithmetic(kda ? 32500 : 27700);
-  costs->summarize_ns = arithmetic(kda ? 41000 : 36500);
-  costs->local_ns = costs->summarize_local_ns = arithmetic(kda ? 8500 : 3600);
-  costs->carry_ns = costs->carry_unit_ns = arithmetic(98000);
-  costs->split_ns = 40000;
-  costs->item_ns = 2000;
 }
 
 }  // namespace deltarelay

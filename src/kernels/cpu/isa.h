@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/backend.h"
 #include "kernels/cpu/config.h"
 
 namespace deltarelay::cpu {
@@ -40,5 +41,8 @@ std::span<const Isa> available_isas();
 // the machine: their whole file is compiled with these instructions.
 const Kernels* bf16_kernels();
 const Kernels* amx_kernels();
+
+// Stage costs on a CPU with these facts (Backend::costs).
+void costs(const dr_device& device, const DeviceSpeed& speed, int32_t index, Rule rule, dr_costs& costs);
 
 }  // namespace deltarelay::cpu

@@ -10,9 +10,11 @@
 HWY_BEFORE_NAMESPACE();
 namespace deltarelay::cpu::HWY_NAMESPACE {
 
+extern const StageKernels kStageKernels;  // stages/kernels.cpp
+
 // Every target's namespace defines it; simd_targets collects them below.
 extern const Kernels kKernels;
-const Kernels kKernels{kCols, scratch_bytes<Fp32Engine>, walk_item<Fp32Engine>, run_fold};
+const Kernels kKernels{kCols, scratch_bytes<Fp32Engine>, walk_item<Fp32Engine>, run_fold, &kStageKernels};
 
 }  // namespace deltarelay::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -24,7 +24,7 @@
 
 #include "kernels/cpu/activation-inl.h"
 #include "kernels/cpu/convert-inl.h"
-#include "kernels/cpu/micro_kernel-inl.h"
+#include "kernels/cpu/scores-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace deltarelay::cpu::HWY_NAMESPACE {
@@ -50,6 +50,13 @@ struct ChunkOperands {
   float* beta;         // [token]
 };
 
+// What the walks of whole chunks ask of `prepare` (see `Pack` below).
+struct WholeChunk {
+  static constexpr int32_t kTokens = kChunk;
+  static constexpr bool wants_scores() { return true; }
+  static constexpr bool wants_columns() { return true; }
+};
+
 // Channels per block. The rows of a block stay in L1. Sums over lanes are reduced once per block, and with longer
 // vectors that reduction costs more relative to the products.
 inline constexpr int32_t kChannelBlock = kLanes < 16 ? 64 : 128;
@@ -73,6 +80,8 @@ struct HeadInputs {  // addresses of one (sequence, head), strides in elements
   const void* g;
   const void* beta;
   int64_t layout_q, layout_k, layout_g, layout_beta;
+  DType dtype_g;
+  float scale;  // factor on q
 };
 
 // A chunk: `tokens` tokens of a sequence, the first at `first`; channels are padded to `channels`.
@@ -84,12 +93,13 @@ struct ChunkShape {
 
 // Rows as fp32: the caller's memory if they need no padding, else a staging buffer with zeros in padded channels and
 // rows.
+template <int32_t kTokens = kChunk>
 HWY_INLINE RowView view_rows(const void* base, DType type, int64_t stride, const ChunkShape& shape, int32_t count,
                              float* staging) {
   const void* start = at(base, type, shape.first * stride);
-  if (type == DType::kFp32 && shape.tokens == kChunk && count == shape.channels)
+  if (type == DType::kFp32 && shape.tokens == kTokens && count == shape.channels)
     return {static_cast<const float*>(start), stride};
-  for (int32_t t = 0; t < kChunk; ++t) {
+  for (int32_t t = 0; t < kTokens; ++t) {
     float* row = staging + t * shape.channels;
     const int32_t given = t < shape.tokens ? count : 0;
     if (given > 0) load_row(at(start, type, t * stride), type, count, row);
@@ -110,166 +120,55 @@ HWY_INLINE float square_sum(const Number* HWY_RESTRICT row, int32_t channels) {
 }
 
 // Factors per token.
-struct RowFactors {
-  alignas(64) float k[kChunk];             // rk
-  alignas(64) float q[kChunk];             // scale rq
-  alignas(64) float minus_beta_k[kChunk];  // -beta rk
+template <int32_t kTokens>
+struct RowFactorsOf {
+  alignas(64) float k[kTokens];             // rk
+  alignas(64) float q[kTokens];             // scale rq
+  alignas(64) float minus_beta_k[kTokens];  // -beta rk
 };
+using RowFactors = RowFactorsOf<kChunk>;
 
-template <class Rows>  // rows of fp32 or bf16 numbers
-HWY_INLINE void row_factors(const Problem& problem, const HeadInputs& in, const ChunkShape& shape, const Rows& k,
-                            const Rows& q, float* beta, RowFactors& out) {
-  for (int32_t t = 0; t < kChunk; ++t)
+// Write strengths of a chunk, 0 past its end.
+template <int32_t kTokens>
+HWY_INLINE void load_betas(const Problem& problem, const HeadInputs& in, const ChunkShape& shape, float* beta) {
+  for (int32_t t = 0; t < kTokens; ++t)
     beta[t] = t < shape.tokens ? load_one(in.beta, problem.dtype_beta, (shape.first + t) * in.layout_beta) : 0.0f;
-  activate_betas(problem.beta_form, beta, kChunk);
-  std::fill(beta + shape.tokens, beta + kChunk, 0.0f);
-  for (int32_t t = 0; t < kChunk; ++t) {
+  activate_betas(problem.beta_form, beta, kTokens);
+  std::fill(beta + shape.tokens, beta + kTokens, 0.0f);
+}
+
+template <int32_t kTokens, class Rows>  // rows of fp32 or bf16 numbers
+HWY_INLINE void row_factors(const Problem& problem, const HeadInputs& in, const ChunkShape& shape, const Rows& k,
+                            const Rows& q, float* beta, RowFactorsOf<kTokens>& out) {
+  load_betas<kTokens>(problem, in, shape, beta);
+  for (int32_t t = 0; t < kTokens; ++t) {
     out.k[t] = 1.0f;
-    out.q[t] = problem.scale;
+    out.q[t] = in.scale;
     if (problem.l2norm) {
       out.k[t] = 1.0f / std::sqrt(square_sum(k.row(t), shape.channels) + kL2NormEpsilon);
-      out.q[t] = problem.scale / std::sqrt(square_sum(q.row(t), shape.channels) + kL2NormEpsilon);
+      out.q[t] = in.scale / std::sqrt(square_sum(q.row(t), shape.channels) + kL2NormEpsilon);
     }
     out.minus_beta_k[t] = -beta[t] * out.k[t];
   }
 }
 
-// Sums of products of rows i and columns j, stored transposed as scores[j][i], so that four rows are neighbours.
-struct Scores {
-  alignas(64) float kk[kChunk * kChunk] = {};
-  alignas(64) float qk[kChunk * kChunk] = {};
-};
-
-#if HWY_TARGET != HWY_NEON && HWY_TARGET != HWY_SCALAR
-// Adds the blocks of four lanes of a vector.
-template <class D, class V>
-HWY_INLINE auto add_blocks(D d, V v) {
-  if constexpr (hn::MaxLanes(d) <= 4) {
-    return v;
-  } else {
-    const hn::Half<D> half;
-    return add_blocks(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
-  }
-}
-#endif
-
-// to[i] += sum of the lanes of s_i
-HWY_INLINE void add_sums(Vec s0, Vec s1, Vec s2, Vec s3, float* HWY_RESTRICT to) {
-#if HWY_TARGET == HWY_NEON
-  const float32x4_t sums = vpaddq_f32(vpaddq_f32(s0.raw, s1.raw), vpaddq_f32(s2.raw, s3.raw));
-  vst1q_f32(to, vaddq_f32(vld1q_f32(to), sums));
-#elif HWY_TARGET == HWY_SCALAR
-  to[0] += s0.raw, to[1] += s1.raw, to[2] += s2.raw, to[3] += s3.raw;
-#else
-  // Two rounds of interleave and add reduce four vectors to one. Every block of four lanes then holds its share of the
-  // sums.
-  const F32 d;
-  const Vec even = hn::Add(hn::InterleaveLower(d, s0, s2), hn::InterleaveUpper(d, s0, s2));
-  const Vec odd = hn::Add(hn::InterleaveLower(d, s1, s3), hn::InterleaveUpper(d, s1, s3));
-  const Vec parts = hn::Add(hn::InterleaveLower(d, even, odd), hn::InterleaveUpper(d, even, odd));
-  const hn::FixedTag<float, 4> d4;
-  hn::StoreU(hn::Add(hn::LoadU(d4, to), add_blocks(d, parts)), d4, to);
-#endif
-}
-
-// out[j][i] += dot(rows[i], columns[j]) for a kSubChunk x kSubChunk block.
-HWY_INLINE void dot_block(const float* HWY_RESTRICT rows, int64_t row_stride, const float* HWY_RESTRICT columns,
-                          int64_t column_stride, int32_t width, float* HWY_RESTRICT out) {
-  const F32 d;
-  // As many accumulators as a tile of the micro-kernel.
-  constexpr int32_t kWide = 2 * kRows / kSubChunk;
-  for (int32_t j0 = 0; j0 < kSubChunk; j0 += kWide) {
-    Vec sum[kSubChunk][kWide];
-    DR_UNROLL
-    for (int32_t i = 0; i < kSubChunk; ++i) {
-      DR_UNROLL
-      for (int32_t j = 0; j < kWide; ++j) sum[i][j] = hn::Zero(d);
-    }
-    for (int32_t c = 0; c < width; c += kLanes) {
-      Vec b[kWide];
-      DR_UNROLL
-      for (int32_t j = 0; j < kWide; ++j) b[j] = hn::LoadU(d, columns + (j0 + j) * column_stride + c);
-      DR_UNROLL
-      for (int32_t i = 0; i < kSubChunk; ++i) {
-        const Vec a = hn::LoadU(d, rows + i * row_stride + c);
-        DR_UNROLL
-        for (int32_t j = 0; j < kWide; ++j) sum[i][j] = hn::MulAdd(a, b[j], sum[i][j]);
-      }
-    }
-    DR_UNROLL
-    for (int32_t j = 0; j < kWide; ++j) add_sums(sum[0][j], sum[1][j], sum[2][j], sum[3][j], out + (j0 + j) * kChunk);
-  }
-}
-
-HWY_INLINE void add_pairs(Vec kk10, Vec kk20, Vec kk21, Vec kk30, Vec kk31, Vec kk32, float* HWY_RESTRICT out) {
-  const Vec zero = hn::Zero(F32());
-  add_sums(zero, kk10, kk20, kk30, out);
-  add_sums(zero, zero, kk21, kk31, out + kChunk);
-  add_sums(zero, zero, zero, kk32, out + 2 * kChunk);
-}
-
-// Products inside one sub-chunk, pair by pair. Entries above the diagonal are not written.
-HWY_INLINE void pair_block(const float* HWY_RESTRICT keys, int64_t key_stride, const float* HWY_RESTRICT queries,
-                           int64_t query_stride, const float* HWY_RESTRICT decay, int32_t width,
-                           float* HWY_RESTRICT out_kk, float* HWY_RESTRICT out_qk) {
-  const F32 d;
-  static_assert(kSubChunk == 4);
-  const Vec zero = hn::Zero(d);
-  Vec kk10 = zero, kk20 = zero, kk21 = zero, kk30 = zero, kk31 = zero, kk32 = zero;
-  Vec qk00 = zero, qk10 = zero, qk11 = zero, qk20 = zero, qk21 = zero, qk22 = zero;
-  Vec qk30 = zero, qk31 = zero, qk32 = zero, qk33 = zero;
-  for (int32_t c = 0; c < width; c += kLanes) {
-    const Vec d1 = hn::LoadU(d, decay + width + c);
-    const Vec d2 = hn::LoadU(d, decay + 2 * width + c);
-    const Vec d3 = hn::LoadU(d, decay + 3 * width + c);
-    const Vec k1 = hn::LoadU(d, keys + key_stride + c);
-    const Vec k2 = hn::LoadU(d, keys + 2 * key_stride + c);
-    const Vec k3 = hn::LoadU(d, keys + 3 * key_stride + c);
-    const Vec q1 = hn::LoadU(d, queries + query_stride + c);
-    const Vec q2 = hn::LoadU(d, queries + 2 * query_stride + c);
-    const Vec q3 = hn::LoadU(d, queries + 3 * query_stride + c);
-    Vec key = hn::LoadU(d, keys + c);  // key of token 0, decayed row by row
-    qk00 = hn::MulAdd(hn::LoadU(d, queries + c), key, qk00);
-    key = hn::Mul(key, d1);
-    kk10 = hn::MulAdd(k1, key, kk10), qk10 = hn::MulAdd(q1, key, qk10);
-    key = hn::Mul(key, d2);
-    kk20 = hn::MulAdd(k2, key, kk20), qk20 = hn::MulAdd(q2, key, qk20);
-    key = hn::Mul(key, d3);
-    kk30 = hn::MulAdd(k3, key, kk30), qk30 = hn::MulAdd(q3, key, qk30);
-    key = k1;
-    qk11 = hn::MulAdd(q1, key, qk11);
-    key = hn::Mul(key, d2);
-    kk21 = hn::MulAdd(k2, key, kk21), qk21 = hn::MulAdd(q2, key, qk21);
-    key = hn::Mul(key, d3);
-    kk31 = hn::MulAdd(k3, key, kk31), qk31 = hn::MulAdd(q3, key, qk31);
-    key = k2;
-    qk22 = hn::MulAdd(q2, key, qk22);
-    key = hn::Mul(key, d3);
-    kk32 = hn::MulAdd(k3, key, kk32), qk32 = hn::MulAdd(q3, key, qk32);
-    qk33 = hn::MulAdd(q3, k3, qk33);
-  }
-  add_pairs(kk10, kk20, kk21, kk30, kk31, kk32, out_kk);
-  add_sums(qk00, qk10, qk20, qk30, out_qk);
-  add_sums(zero, qk11, qk21, qk31, out_qk + kChunk);
-  add_sums(zero, zero, qk22, qk32, out_qk + 2 * kChunk);
-  add_sums(zero, zero, zero, qk33, out_qk + 3 * kChunk);
-}
-
 // Packs the scores, times the factors of their rows and columns: -Akk for the solve, Aqk for the outputs. The upper
 // triangle is masked, not multiplied by 0, because it may hold NaN or inf.
-HWY_INLINE void pack_scores(const Scores& scores, const RowFactors& factors, const ChunkOperands& out) {
+template <int32_t kTokens>
+HWY_INLINE void pack_scores(const ScoresOf<kTokens>& scores, const RowFactorsOf<kTokens>& factors,
+                            const ChunkOperands& out) {
   const hn::CappedTag<float, kRows> d;
   constexpr auto kStep = static_cast<int32_t>(hn::MaxLanes(d));
-  for (int32_t i = 0; i < kChunk; i += kStep) {
+  for (int32_t i = 0; i < kTokens; i += kStep) {
     const auto rows = hn::Iota(d, static_cast<float>(i));
     const auto of_k = hn::LoadU(d, factors.minus_beta_k + i);
     const auto of_q = hn::LoadU(d, factors.q + i);
-    const int32_t to = i / kRows * kChunk * kRows + i % kRows;
-    for (int32_t j = 0; j < kChunk; ++j) {
+    const int32_t to = i / kRows * kTokens * kRows + i % kRows;
+    for (int32_t j = 0; j < kTokens; ++j) {
       const auto token = hn::Set(d, static_cast<float>(j));
       const auto column = hn::Set(d, factors.k[j]);
-      const auto kk = hn::Mul(of_k, hn::Mul(column, hn::LoadU(d, scores.kk + j * kChunk + i)));
-      const auto qk = hn::Mul(of_q, hn::Mul(column, hn::LoadU(d, scores.qk + j * kChunk + i)));
+      const auto kk = hn::Mul(of_k, hn::Mul(column, hn::LoadU(d, scores.kk + j * kTokens + i)));
+      const auto qk = hn::Mul(of_q, hn::Mul(column, hn::LoadU(d, scores.qk + j * kTokens + i)));
       hn::StoreU(hn::IfThenElseZero(hn::Lt(token, rows), kk), d, out.minus_akk + to + j * kRows);
       hn::StoreU(hn::IfThenElseZero(hn::Le(token, rows), qk), d, out.aqk + to + j * kRows);
     }
@@ -332,7 +231,8 @@ HWY_INLINE void decay_columns(const float* HWY_RESTRICT decay, int32_t width, in
 
 // Where one_pass writes the bf16 rows of a sub-chunk.
 //
-// A `pack` has keys(rows, stride, factor, scale, token, channel, width) and queries(...). They take the four rows of a
+// A `pack` has kTokens, the tokens of a whole chunk, wants_scores() (Akk and Aqk) and wants_columns() (k_to_end, which
+// scores need too), and keys(rows, stride, factor, scale, token, channel, width) and queries(...). They take the four rows of a
 // sub-chunk, `width` channels from `channel` on, times factor[channel] (nullptr: 1) and scale[token]. With kOnePass,
 // `pack` has instead left(token, channel), the destination of the bf16 rows, and meanwhile(), which is called between
 // passes.
@@ -395,7 +295,7 @@ HWY_INLINE void one_pass(const Number* HWY_RESTRICT keys, int64_t key_stride, co
     hn::StoreU(k, d, columns + 3 * stride + c);
     hn::StoreU(hn::Mul(first, sub), d, next + c);
   }
-  add_pairs(kk10, kk20, kk21, kk30, kk31, kk32, out_kk);
+  add_pairs<kChunk>(kk10, kk20, kk21, kk30, kk31, kk32, out_kk);
   add_sums(qk00, qk10, qk20, qk30, out_qk);
   add_sums(zero, qk11, qk21, qk31, out_qk + kChunk);
   add_sums(zero, zero, qk22, qk32, out_qk + 2 * kChunk);
@@ -404,34 +304,35 @@ HWY_INLINE void one_pass(const Number* HWY_RESTRICT keys, int64_t key_stride, co
 
 // KDA: one decay per token and channel. Returns the factors per token; the caller applies those of k_to_end.
 template <class Rows, class Pack>
-HWY_INLINE RowFactors prepare_kda_rows(const Problem& problem, const HeadInputs& in, const GateTerms& gate,
-                                       const ChunkShape& shape, const Rows& k, const Rows& q, const Staging& s,
-                                       const ChunkOperands& out, const Pack& pack) {
+HWY_INLINE auto prepare_kda_rows(const Problem& problem, const HeadInputs& in, const GateTerms& gate,
+                                 const ChunkShape& shape, const Rows& k, const Rows& q, const Staging& s,
+                                 const ChunkOperands& out, const Pack& pack) {
+  constexpr int32_t kTokens = Pack::kTokens;
   const int32_t channels = shape.channels;
-  RowFactors factors;
+  RowFactorsOf<kTokens> factors;
   row_factors(problem, in, shape, k, q, out.beta, factors);
 
   // Whole rows of bf16 gates are read from the caller's memory, without staging.
-  const bool bare = problem.dtype_gate == DType::kBf16 && shape.tokens == kChunk && problem.dk == channels;
+  const bool bare = in.dtype_g == DType::kBf16 && shape.tokens == kTokens && problem.dk == channels;
   const auto* bare_g = static_cast<const uint16_t*>(at(in.g, DType::kBf16, shape.first * in.layout_g));
-  const RowView g = bare ? RowView{} : view_rows(in.g, problem.dtype_gate, in.layout_g, shape, problem.dk, s.g);
-  Scores scores;
+  const RowView g = bare ? RowView{} : view_rows<kTokens>(in.g, in.dtype_g, in.layout_g, shape, problem.dk, s.g);
+  ScoresOf<kTokens> scores;
   for (int32_t c = 0; c < channels; c += kChannelBlock) {
     const int32_t width = std::min(kChannelBlock, channels - c);
     GateTerms terms = gate;
     if (terms.bias != nullptr) terms.bias += c;
     if (bare)
-      activate_gates(terms, bare_g + c, in.layout_g, kChunk, width, s.decay, out.decay_chunk + c);
+      activate_gates(terms, bare_g + c, in.layout_g, kTokens, width, s.decay, out.decay_chunk + c);
     else
       activate_gates(terms, g.base + c, g.stride, shape.tokens, width, s.decay, out.decay_chunk + c);
-    std::fill(s.decay + shape.tokens * width, s.decay + kChunk * width, 1.0f);
+    std::fill(s.decay + shape.tokens * width, s.decay + kTokens * width, 1.0f);
     float* columns = out.k_to_end + c;
     float *start = s.starts, *next = s.starts + width;
     std::fill(start, start + width, 1.0f);
-    for (int32_t block = 0; block < kChunk; block += kSubChunk) {
+    for (int32_t block = 0; block < kTokens; block += kSubChunk) {
       const float* decay = s.decay + block * width;
       const auto *keys = k.row(block) + c, *queries = q.row(block) + c;
-      float *kk = scores.kk + block * kChunk + block, *qk = scores.qk + block * kChunk + block;
+      float *kk = scores.kk + block * kTokens + block, *qk = scores.qk + block * kTokens + block;
       if constexpr (Pack::kOnePass) {
         pack.meanwhile();
         one_pass(keys, k.stride, queries, q.stride, decay, width, s.rows_k, s.rows_q, start, next,
@@ -441,65 +342,66 @@ HWY_INLINE RowFactors prepare_kda_rows(const Problem& problem, const HeadInputs&
         decay_rows(keys, k.stride, queries, q.stride, decay, width, s.rows_k, s.rows_q, start, next);
         pack.keys(s.rows_k, width, start, factors.minus_beta_k, block, c, width);
         pack.queries(s.rows_q, width, start, factors.q, block, c, width);
-        pair_block(keys, k.stride, queries, q.stride, decay, width, kk, qk);
+        if (pack.wants_scores()) pair_block<kTokens>(keys, k.stride, queries, q.stride, decay, width, kk, qk);
       }
       std::swap(start, next);
-      for (int32_t j = 0; j < block; j += kSubChunk) {
-        dot_block(s.rows_k, width, columns + j * channels, channels, width, scores.kk + j * kChunk + block);
-        dot_block(s.rows_q, width, columns + j * channels, channels, width, scores.qk + j * kChunk + block);
+      for (int32_t j = 0; j < block && pack.wants_scores(); j += kSubChunk) {
+        dot_block<kTokens>(s.rows_k, width, columns + j * channels, channels, width, scores.kk + j * kTokens + block);
+        dot_block<kTokens>(s.rows_q, width, columns + j * channels, channels, width, scores.qk + j * kTokens + block);
       }
       if constexpr (Pack::kOnePass)
         decay_columns(decay, width, block, columns, channels);
-      else
+      else if (pack.wants_columns())
         advance_columns(k.base + c, k.stride, s.decay, width, block, columns, channels);
     }
   }
-  pack_scores(scores, factors, out);
+  if (pack.wants_scores()) pack_scores(scores, factors, out);
   return factors;
 }
 
 template <class Pack>
-HWY_NOINLINE RowFactors prepare_kda(const Problem& problem, const HeadInputs& in, const GateTerms& gate,
-                                    const ChunkShape& shape, const Staging& s, const ChunkOperands& out,
-                                    const Pack& pack) {
+HWY_NOINLINE RowFactorsOf<Pack::kTokens> prepare_kda(const Problem& problem, const HeadInputs& in,
+                                                     const GateTerms& gate, const ChunkShape& shape, const Staging& s,
+                                                     const ChunkOperands& out, const Pack& pack) {
   if constexpr (Pack::kOnePass) {
-    if (problem.dtype == DType::kBf16 && shape.tokens == kChunk && problem.dk == shape.channels) {
+    if (problem.dtype == DType::kBf16 && shape.tokens == Pack::kTokens && problem.dk == shape.channels) {
       const auto rows = [&](const void* base, int64_t stride) {
         return RowsOf<uint16_t>{static_cast<const uint16_t*>(at(base, DType::kBf16, shape.first * stride)), stride};
       };
       return prepare_kda_rows(problem, in, gate, shape, rows(in.k, in.layout_k), rows(in.q, in.layout_q), s, out, pack);
     }
   }
-  const RowView k = view_rows(in.k, problem.dtype, in.layout_k, shape, problem.dk, s.k);
-  const RowView q = view_rows(in.q, problem.dtype, in.layout_q, shape, problem.dk, s.q);
+  const RowView k = view_rows<Pack::kTokens>(in.k, problem.dtype, in.layout_k, shape, problem.dk, s.k);
+  const RowView q = view_rows<Pack::kTokens>(in.q, problem.dtype, in.layout_q, shape, problem.dk, s.q);
   return prepare_kda_rows(problem, in, gate, shape, k, q, s, out, pack);
 }
 
 // GDN: one decay per token. So products use keys and queries without decay, and the decays multiply 16 x 16 scores.
 
 // Decays of the tokens of a chunk, 1 past its end. Fills channel_decay with decay_chunk, the same for all channels.
-HWY_INLINE void token_decays(const Problem& problem, const HeadInputs& in, const GateTerms& gate,
-                             const ChunkShape& shape, float* HWY_RESTRICT decay, float* HWY_RESTRICT channel_decay) {
-  alignas(64) float inputs[kChunk] = {};
-  for (int32_t t = 0; t < shape.tokens; ++t)
-    inputs[t] = load_one(in.g, problem.dtype_gate, (shape.first + t) * in.layout_g);
-  const float whole = activate_tokens(gate, inputs, shape.tokens, decay);
-  std::fill(decay + shape.tokens, decay + kChunk, 1.0f);
+template <int32_t kTokens = kChunk>
+HWY_INLINE void token_decays(const HeadInputs& in, const GateTerms& gate, const ChunkShape& shape,
+                             float* HWY_RESTRICT decay, float* HWY_RESTRICT channel_decay) {
+  alignas(64) float inputs[kTokens] = {};
+  for (int32_t t = 0; t < shape.tokens; ++t) inputs[t] = load_one(in.g, in.dtype_g, (shape.first + t) * in.layout_g);
+  const float whole = activate_tokens<kTokens>(gate, inputs, shape.tokens, decay);
+  std::fill(decay + shape.tokens, decay + kTokens, 1.0f);
   std::fill(channel_decay, channel_decay + shape.channels, whole);
 }
 
 // Multiplies score (i, j) by the decay E_ij from after token j to token i.
-HWY_INLINE void decay_scores(const float* HWY_RESTRICT decay, Scores& scores) {
+template <int32_t kTokens>
+HWY_INLINE void decay_scores(const float* HWY_RESTRICT decay, ScoresOf<kTokens>& scores) {
   const F32 d;
-  for (int32_t first = 0; first < kChunk; first += kLanes) {  // first of kLanes rows i
+  for (int32_t first = 0; first < kTokens; first += kLanes) {  // first of kLanes rows i
     const Vec rows = hn::Iota(d, static_cast<float>(first));
     Vec between = hn::Zero(d);
-    for (int32_t j = kChunk - 1; j >= 0; --j) {
-      const Vec next = hn::Set(d, j + 1 < kChunk ? decay[j + 1] : 1.0f);
+    for (int32_t j = kTokens - 1; j >= 0; --j) {
+      const Vec next = hn::Set(d, j + 1 < kTokens ? decay[j + 1] : 1.0f);
       between =
           hn::IfThenElse(hn::Eq(rows, hn::Set(d, static_cast<float>(j))), hn::Set(d, 1.0f), hn::Mul(between, next));
-      float* kk = scores.kk + j * kChunk + first;
-      float* qk = scores.qk + j * kChunk + first;
+      float* kk = scores.kk + j * kTokens + first;
+      float* qk = scores.qk + j * kTokens + first;
       hn::StoreU(hn::Mul(hn::LoadU(d, kk), between), d, kk);
       hn::StoreU(hn::Mul(hn::LoadU(d, qk), between), d, qk);
     }
@@ -507,20 +409,24 @@ HWY_INLINE void decay_scores(const float* HWY_RESTRICT decay, Scores& scores) {
 }
 
 // Factors per token for the rows of a chunk, or for the rows of their products.
-struct RowScales {
-  alignas(64) float keys[kChunk];     // of k_from_start, times -beta
-  alignas(64) float queries[kChunk];  // of q_from_start
-  alignas(64) float to_end[kChunk];   // of k_to_end
+template <int32_t kTokens>
+struct RowScalesOf {
+  alignas(64) float keys[kTokens];     // of k_from_start, times -beta
+  alignas(64) float queries[kTokens];  // of q_from_start
+  alignas(64) float to_end[kTokens];   // of k_to_end
 };
+using RowScales = RowScalesOf<kChunk>;
 
-HWY_INLINE void row_scales(const RowFactors& factors, const float* HWY_RESTRICT decay, RowScales& out) {
+template <int32_t kTokens>
+HWY_INLINE void row_scales(const RowFactorsOf<kTokens>& factors, const float* HWY_RESTRICT decay,
+                           RowScalesOf<kTokens>& out) {
   float start = 1.0f, end = 1.0f;
-  for (int32_t t = 0; t < kChunk; ++t) {
+  for (int32_t t = 0; t < kTokens; ++t) {
     start *= decay[t];
     out.keys[t] = factors.minus_beta_k[t] * start;
     out.queries[t] = factors.q[t] * start;
   }
-  for (int32_t t = kChunk - 1; t >= 0; --t) {
+  for (int32_t t = kTokens - 1; t >= 0; --t) {
     out.to_end[t] = factors.k[t] * end;
     end *= decay[t];
   }
@@ -535,31 +441,47 @@ HWY_INLINE void scale_row(const float* row, float factor, int32_t channels, floa
 template <class Pack>
 HWY_NOINLINE void prepare_gdn(const Problem& problem, const HeadInputs& in, const GateTerms& gate,
                               const ChunkShape& shape, const Staging& s, const ChunkOperands& out, const Pack& pack) {
+  constexpr int32_t kTokens = Pack::kTokens;
   const int32_t channels = shape.channels;
-  const RowView k = view_rows(in.k, problem.dtype, in.layout_k, shape, problem.dk, s.k);
-  const RowView q = view_rows(in.q, problem.dtype, in.layout_q, shape, problem.dk, s.q);
-  RowFactors factors;
+  const RowView k = view_rows<kTokens>(in.k, problem.dtype, in.layout_k, shape, problem.dk, s.k);
+  const RowView q = view_rows<kTokens>(in.q, problem.dtype, in.layout_q, shape, problem.dk, s.q);
+  RowFactorsOf<kTokens> factors;
   row_factors(problem, in, shape, k, q, out.beta, factors);
-  alignas(64) float decay[kChunk];
-  token_decays(problem, in, gate, shape, decay, out.decay_chunk);
+  alignas(64) float decay[kTokens];
+  token_decays<kTokens>(in, gate, shape, decay, out.decay_chunk);
 
-  Scores scores;
-  for (int32_t i = 0; i < shape.tokens; i += kSubChunk) {
+  ScoresOf<kTokens> scores;
+  for (int32_t i = 0; i < shape.tokens && pack.wants_scores(); i += kSubChunk) {
     for (int32_t j = 0; j <= i; j += kSubChunk) {
-      dot_block(k.row(i), k.stride, k.row(j), k.stride, channels, scores.kk + j * kChunk + i);
-      dot_block(q.row(i), q.stride, k.row(j), k.stride, channels, scores.qk + j * kChunk + i);
+      dot_block<kTokens>(k.row(i), k.stride, k.row(j), k.stride, channels, scores.kk + j * kTokens + i);
+      dot_block<kTokens>(q.row(i), q.stride, k.row(j), k.stride, channels, scores.qk + j * kTokens + i);
     }
   }
-  decay_scores(decay, scores);
-  pack_scores(scores, factors, out);
+  if (pack.wants_scores()) {
+    decay_scores(decay, scores);
+    pack_scores(scores, factors, out);
+  }
 
-  RowScales scales;
+  RowScalesOf<kTokens> scales;
   row_scales(factors, decay, scales);
-  for (int32_t t = 0; t < kChunk; t += kSubChunk) {
+  for (int32_t t = 0; t < kTokens; t += kSubChunk) {
     pack.keys(k.row(t), k.stride, nullptr, scales.keys, t, 0, channels);
     pack.queries(q.row(t), q.stride, nullptr, scales.queries, t, 0, channels);
   }
-  for (int32_t t = 0; t < kChunk; ++t) scale_row(k.row(t), scales.to_end[t], channels, out.k_to_end + t * channels);
+  for (int32_t t = 0; t < kTokens && pack.wants_columns(); ++t)
+    scale_row(k.row(t), scales.to_end[t], channels, out.k_to_end + t * channels);
+}
+
+// Either rule, with the inverse norms in k_to_end.
+template <class Pack>
+HWY_INLINE void prepare_chunk(const Problem& problem, const HeadInputs& in, const GateTerms& gate,
+                              const ChunkShape& shape, const Staging& s, const ChunkOperands& out, const Pack& pack) {
+  if (problem.rule == Rule::kGdn) return prepare_gdn(problem, in, gate, shape, s, out, pack);
+  const auto factors = prepare_kda(problem, in, gate, shape, s, out, pack);
+  for (int32_t t = 0; t < Pack::kTokens && problem.l2norm && pack.wants_columns(); ++t) {
+    float* row = out.k_to_end + t * shape.channels;
+    scale_row(row, factors.k[t], shape.channels, row);
+  }
 }
 
 }  // namespace

@@ -41,15 +41,20 @@ HWY_INLINE void transpose_block(const float* HWY_RESTRICT from, int64_t from_str
 #endif
 }
 
+// Widths of a matrix: channels, and columns of DK numbers each.
+struct MatrixShape {
+  int32_t dk, columns;
+};
+
 // Loads one panel: value columns [column, column + kCols) of the state at `base + offset`. Channels and columns outside
 // the state become zero. `lines` is a buffer of kLineFloats floats.
-inline void load_panel(const Problem& problem, const StatePool& pool, const void* base, int64_t offset, int32_t column,
+inline void load_panel(MatrixShape shape, const StatePool& pool, const void* base, int64_t offset, int32_t column,
                        int32_t channels, float* HWY_RESTRICT lines, float* HWY_RESTRICT panel) {
-  const int32_t columns = std::min(kCols, problem.dv - column);
+  const int32_t columns = std::min(kCols, shape.columns - column);
   if (pool.layout == StateLayout::kKeyMajor) {
     std::fill(panel, panel + static_cast<int64_t>(channels) * kCols, 0.0f);
-    for (int32_t c = 0; c < problem.dk; ++c)
-      load_row(at(base, pool.dtype, offset + static_cast<int64_t>(c) * problem.dv + column), pool.dtype, columns,
+    for (int32_t c = 0; c < shape.dk; ++c)
+      load_row(at(base, pool.dtype, offset + static_cast<int64_t>(c) * shape.columns + column), pool.dtype, columns,
                panel + c * kCols);
     return;
   }
@@ -57,9 +62,9 @@ inline void load_panel(const Problem& problem, const StatePool& pool, const void
   for (int32_t v = 0; v < kCols; v += std::min(kTransposed, kCols)) {
     for (int32_t i = 0; i < kTransposed; ++i) {
       float* line = lines + i * kMaxKeyWidth;
-      const int32_t given = v + i < columns ? problem.dk : 0;
+      const int32_t given = v + i < columns ? shape.dk : 0;
       if (given > 0)
-        load_row(at(base, pool.dtype, offset + static_cast<int64_t>(column + v + i) * problem.dk), pool.dtype, given,
+        load_row(at(base, pool.dtype, offset + static_cast<int64_t>(column + v + i) * shape.dk), pool.dtype, given,
                  line);
       std::fill(line + given, line + channels, 0.0f);
     }
@@ -74,13 +79,13 @@ inline void load_panel(const Problem& problem, const StatePool& pool, const void
   }
 }
 
-inline void store_panel(const Problem& problem, const StatePool& pool, void* base, int64_t offset, int32_t column,
+inline void store_panel(MatrixShape shape, const StatePool& pool, void* base, int64_t offset, int32_t column,
                         int32_t channels, float* HWY_RESTRICT lines, const float* HWY_RESTRICT panel) {
-  const int32_t columns = std::min(kCols, problem.dv - column);
+  const int32_t columns = std::min(kCols, shape.columns - column);
   if (pool.layout == StateLayout::kKeyMajor) {
-    for (int32_t c = 0; c < problem.dk; ++c)
+    for (int32_t c = 0; c < shape.dk; ++c)
       store_row(panel + c * kCols, columns,
-                at(base, pool.dtype, offset + static_cast<int64_t>(c) * problem.dv + column), pool.dtype);
+                at(base, pool.dtype, offset + static_cast<int64_t>(c) * shape.columns + column), pool.dtype);
     return;
   }
   for (int32_t v = 0; v < columns; v += std::min(kTransposed, kCols)) {
@@ -93,8 +98,8 @@ inline void store_panel(const Problem& problem, const StatePool& pool, void* bas
 #endif
     }
     for (int32_t i = 0; i < std::min(std::min(kTransposed, kCols), columns - v); ++i)
-      store_row(lines + i * kMaxKeyWidth, problem.dk,
-                at(base, pool.dtype, offset + static_cast<int64_t>(column + v + i) * problem.dk), pool.dtype);
+      store_row(lines + i * kMaxKeyWidth, shape.dk,
+                at(base, pool.dtype, offset + static_cast<int64_t>(column + v + i) * shape.dk), pool.dtype);
   }
 }
 
@@ -106,8 +111,8 @@ inline void load_state(const Problem& problem, const StatePool& pool, const void
     if (slot < 0) {
       std::fill(panel, panel + static_cast<int64_t>(channels) * kCols, 0.0f);
     } else {
-      load_panel(problem, pool, base, slot * pool.stride_slot + head * pool.stride_head, (range.first + p) * kCols,
-                 channels, lines, panel);
+      load_panel({problem.dk, problem.dv}, pool, base, slot * pool.stride_slot + head * pool.stride_head,
+                 (range.first + p) * kCols, channels, lines, panel);
     }
   }
 }
@@ -116,8 +121,8 @@ inline void store_state(const Problem& problem, const StatePool& pool, void* bas
                         PanelRange range, int32_t channels, float* lines, const float* panels) {
   if (slot < 0) return;
   for (int32_t p = 0; p < range.count; ++p)
-    store_panel(problem, pool, base, slot * pool.stride_slot + head * pool.stride_head, (range.first + p) * kCols,
-                channels, lines, panels + static_cast<int64_t>(p) * channels * kCols);
+    store_panel({problem.dk, problem.dv}, pool, base, slot * pool.stride_slot + head * pool.stride_head,
+                (range.first + p) * kCols, channels, lines, panels + static_cast<int64_t>(p) * channels * kCols);
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/stages.h"
+#include "kernels/backend.h"
 
 #if defined(__linux__)
 #include <sched.h>

@@ -53,23 +53,28 @@ struct WalkScratch {
   float* lines;    // kLineFloats
 };
 
+// What `prepare` needs for chunks of `tokens` tokens.
+inline void carve_chunk(int64_t channels, int64_t tokens, Carver& carver, ChunkOperands& operands, Staging& staging) {
+  const int64_t rows = tokens * channels;
+  operands.k_to_end = carver.take(rows);
+  operands.decay_chunk = carver.take(channels);
+  operands.minus_akk = carver.take(tokens * tokens);
+  operands.aqk = carver.take(tokens * tokens);
+  operands.beta = carver.take(tokens);
+  staging.k = carver.take(rows);
+  staging.q = carver.take(rows);
+  staging.g = carver.take(rows);
+  staging.decay = carver.take(tokens * kChannelBlock);
+  staging.rows_k = carver.take(kSubChunk * kChannelBlock);
+  staging.rows_q = carver.take(kSubChunk * kChannelBlock);
+  staging.starts = carver.take(2 * kChannelBlock);
+  staging.bias = carver.take(channels);
+}
+
 inline WalkScratch carve_walk(const Problem& problem, int32_t panels, Carver& carver) {
   const int64_t channels = padded_channels(problem.dk);
-  const int64_t rows = kChunk * channels;
   WalkScratch s;
-  s.operands.k_to_end = carver.take(rows);
-  s.operands.decay_chunk = carver.take(channels);
-  s.operands.minus_akk = carver.take(kChunk * kChunk);
-  s.operands.aqk = carver.take(kChunk * kChunk);
-  s.operands.beta = carver.take(kChunk);
-  s.staging.k = carver.take(rows);
-  s.staging.q = carver.take(rows);
-  s.staging.g = carver.take(rows);
-  s.staging.decay = carver.take(kChunk * kChannelBlock);
-  s.staging.rows_k = carver.take(kSubChunk * kChannelBlock);
-  s.staging.rows_q = carver.take(kSubChunk * kChannelBlock);
-  s.staging.starts = carver.take(2 * kChannelBlock);
-  s.staging.bias = carver.take(channels);
+  carve_chunk(channels, kChunk, carver, s.operands, s.staging);
   s.values = carver.take(static_cast<int64_t>(kChunk) * panels * kCols);
   s.outputs = carver.take(static_cast<int64_t>(kChunk) * panels * kCols);
   s.panels = carver.take(panels * channels * kCols);
@@ -156,7 +161,9 @@ inline HeadInputs head_inputs(const StageArgs& args, int64_t sequence, int32_t h
           p.q.token,
           p.k.token,
           p.g.token,
-          p.beta.token};
+          p.beta.token,
+          p.dtype_gate,
+          p.scale};
 }
 
 // Panels of a slot: [slot, head][panel][channel][kCols].
@@ -167,30 +174,30 @@ inline float* slot_panels(float* base, int32_t slot, int32_t heads, int32_t head
 }
 
 // Loads the state that enters the segment, or the start of a summary: 0 for B, I for M.
-inline void enter(const StageArgs& args, const Item& item, int32_t channels, const WalkScratch& s) {
+inline void enter(const StageArgs& args, const Item& item, int32_t channels, float* lines, float* panels) {
   const Problem& problem = args.problem;
   const int64_t panel_floats = static_cast<int64_t>(channels) * kCols;
   const int32_t value_panels = panels_for(problem.dv, kCols);
   if (item.row.work == Work::kSummarize) {
-    std::fill(s.panels, s.panels + item.panels.count * panel_floats, 0.0f);
+    std::fill(panels, panels + item.panels.count * panel_floats, 0.0f);
     for (int32_t p = 0; p < item.panels.count; ++p) {
       const int32_t column = (item.panels.first + p - value_panels) * kCols;  // column of M
       if (column < 0) continue;
       for (int32_t i = column; i < std::min(column + kCols, problem.dk); ++i)
-        s.panels[p * panel_floats + i * kCols + (i - column)] = 1.0f;
+        panels[p * panel_floats + i * kCols + (i - column)] = 1.0f;
     }
   } else if (item.row.slot_in >= 0) {
     const float* from = slot_panels(args.slot_state, item.row.slot_in, problem.heads_v, item.head, value_panels,
                                     item.panels.first, channels);
-    std::copy(from, from + item.panels.count * panel_floats, s.panels);
+    std::copy(from, from + item.panels.count * panel_floats, panels);
   } else {
     load_state(problem, problem.initial, args.tensors.initial, initial_slot(args, item.row.sequence), item.head,
-               item.panels, channels, s.lines, s.panels);
+               item.panels, channels, lines, panels);
   }
 }
 
 // Stores the panels in the slot of the summary or of the next segment.
-inline void leave(const StageArgs& args, const Item& item, int32_t channels, const WalkScratch& s) {
+inline void leave(const StageArgs& args, const Item& item, int32_t channels, const float* panels) {
   if (item.row.slot_out < 0) return;
   const Problem& problem = args.problem;
   const int64_t panel_floats = static_cast<int64_t>(channels) * kCols;
@@ -201,7 +208,7 @@ inline void leave(const StageArgs& args, const Item& item, int32_t channels, con
                                                    value_panels, index, channels)
                                      : slot_panels(args.slot_transition, item.row.slot_out, problem.heads_v, item.head,
                                                    panels_for(problem.dk, kCols), index - value_panels, channels);
-    std::copy(s.panels + p * panel_floats, s.panels + (p + 1) * panel_floats, to);
+    std::copy(panels + p * panel_floats, panels + (p + 1) * panel_floats, to);
   }
 }
 
@@ -262,7 +269,7 @@ inline void walk_item(const StageArgs& args, const Item& item, std::byte* memory
     }
   };
 
-  enter(args, item, channels, s);
+  enter(args, item, channels, s.lines, s.panels);
   engine.enter(s.panels);
   if (begin == 0) checkpoint(0, s.panels);
   for (int64_t first = begin; first < end; first += kChunk) {
@@ -316,7 +323,7 @@ inline void walk_item(const StageArgs& args, const Item& item, std::byte* memory
     }
   }
   engine.leave(s.panels);
-  leave(args, item, channels, s);
+  leave(args, item, channels, s.panels);
   if (emits && end == length)
     store_state(problem, problem.final, args.tensors.final, final_slot(args, row.sequence), item.head, item.panels,
                 channels, s.lines, folded != nullptr ? folded : s.panels);

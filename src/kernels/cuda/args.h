@@ -4,8 +4,9 @@
 #include <cstdint>
 
 #include "kernels/relay.h"
-#include "kernels/stages.h"
+#include "kernels/rows.h"
 #include "problem/host_device.h"
+#include "problem/problem.h"
 
 namespace deltarelay::cuda {
 
@@ -43,8 +44,7 @@ struct CheckpointView {
 // Most tables are small. A small one travels in the parameters of every kernel, so no kernel waits for another one that
 // writes it. A large table, or one that the device planner fills, lies in the workspace.
 struct Tables {
-  // Keeps the parameters of every kernel, tensor maps included, within the 4 KB that every driver accepts.
-  static constexpr size_t kImageBytes = 2560;
+  static constexpr size_t kImageBytes = kTableInParameters;
 
   const uint8_t* memory;                                                             // device memory; nullptr: `image`
   uint32_t at_token_begin, at_chunk_begin, at_rows1, at_folds, at_rows3, at_counts;  // byte offsets

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "kernels/stages.h"
+#include "kernels/backend.h"
 
 namespace deltarelay::cuda {
 

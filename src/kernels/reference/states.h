@@ -8,12 +8,16 @@
 
 namespace deltarelay::reference {
 
+// Element offset of S[i, column] in a contiguous matrix of this layout.
+inline int64_t element_of(StateLayout layout, int32_t dk, int32_t dv, int32_t i, int32_t column) {
+  return layout == StateLayout::kValueMajor ? static_cast<int64_t>(column) * dk + i
+                                            : static_cast<int64_t>(i) * dv + column;
+}
+
 // Element offset of S[i, column] in the state of (slot, head).
 inline int64_t element_of(const StatePool& pool, int64_t slot, int64_t head, int32_t dk, int32_t dv, int32_t i,
                           int32_t column) {
-  const int64_t base = slot * pool.stride_slot + head * pool.stride_head;
-  return base + (pool.layout == StateLayout::kValueMajor ? static_cast<int64_t>(column) * dk + i
-                                                         : static_cast<int64_t>(i) * dv + column);
+  return slot * pool.stride_slot + head * pool.stride_head + element_of(pool.layout, dk, dv, i, column);
 }
 
 // Checkpoint rows of one sequence. Rows lie in sequence order, so the first row of a sequence follows from the lengths

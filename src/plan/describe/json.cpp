@@ -1,13 +1,17 @@
 // Everything the planner decided, for programs: the same facts as the text, with the table and both schedules.
 #include <algorithm>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "plan/backends.h"
 #include "plan/choice.h"
+#include "plan/describe/describe.h"
 #include "plan/describe/json_writer.h"
 #include "plan/describe/schedule.h"
 #include "plan/describe/segments.h"
 #include "plan/modes.h"
+#include "plan/ops/stages.h"
 #include "plan/plan.h"
 
 namespace deltarelay {
@@ -26,7 +30,7 @@ bool is_listed(const char* name, int64_t count, const char* what, JsonWriter& js
 
 void write_problem(const Problem& p, JsonWriter& json) {
   json.key("problem").object();
-  json.member("rule", name_of(p.rule)).member("op", name_of_op(DR_FORWARD));
+  json.member("rule", name_of(p.rule)).member("op", name_of(p.op));
   json.member("dtype", name_of(p.dtype)).member("num_seqs", p.num_seqs);
   json.member("num_tokens", p.num_tokens).member("seq_len", p.seq_len).member("lengths_known", p.lengths_known);
   json.member("heads_qk", p.heads_qk).member("heads_v", p.heads_v).member("dk", p.dk).member("dv", p.dv);
@@ -64,10 +68,9 @@ void write_device(const Options& options, JsonWriter& json) {
   json.member("flops_per_ns", d.flops_per_ns).member("here", options.device_is_here);
   json.end_object();
   json.key("costs").array();
-  for (int32_t i = 0; i < kNumCostFamilies; ++i) {
-    if (kCostFamilies[i].device_kind != d.kind) continue;
-    for (const Rule rule : {Rule::kKda, Rule::kGdn})
-      write_costs(options.costs.at(static_cast<CostFamily>(i), rule), json);
+  for (int32_t row = 0; row < num_cost_rows(); ++row) {
+    if (cost_row_at(row).backend->device_kind != d.kind) continue;
+    for (const Rule rule : {Rule::kKda, Rule::kGdn}) write_costs(options.costs.at(row, rule), json);
   }
   json.end_array();
 }
@@ -135,11 +138,15 @@ void write_items(const char* name, const SegmentTable& table, const plan::Costs&
 }
 
 void write_schedule(const Plan& plan, JsonWriter& json) {
+  if (!is_chained(plan.problem.op)) {
+    json.member("schedule_omitted", "chunks do not depend on each other");
+    return;
+  }
   if (!plan.problem.lengths_known) {
     json.member("schedule_omitted", "lengths come at execution");
     return;
   }
-  const Modes modes = modes_of(plan.problem, plan.options, *plan.backend, plan.isa);
+  const Modes modes = modes_of(plan.problem, plan.options, *plan.backend, plan.variant);
   const plan::Decision decided = decide_whole(plan, modes);
   const int32_t mode = decided.mode;
   const SegmentTable whole = whole_table(plan, modes.costs[mode]);
@@ -158,12 +165,24 @@ void write_schedule(const Plan& plan, JsonWriter& json) {
 }
 
 void write_cta(const Plan& plan, JsonWriter& json) {
-  const CtaTiling cta = cta_tiling_of(plan.problem, plan.options.device, *plan.backend);
+  const CtaTiling& cta = plan.variant.cta;
   if (cta.value_columns == 0) return;
   json.key("cta").object().member("value_columns", cta.value_columns).member("threads", cta.threads);
   json.member("stages", cta.stages).member("shared_bytes", cta.shared_bytes).member("registers", cta.registers);
   json.member("by_registers", cta.by_registers).member("by_shared_memory", cta.by_shared_memory);
   json.member("together", cta.together()).end_object();
+}
+
+void write_step(const Step& step, JsonWriter& json) {
+  json.object().member("stage", name_of(step)).member("items", step.items).member("predicted_ns", step.predicted_ns);
+  json.member("variant", step.variant).member("phase", step.phase);
+  json.member("form", step.has_form ? name_of(step.form) : "").member("suffix", step.suffix);
+  json.member("rows", step.rows).member("ctas", step.ctas).member("ctas_stored", step.ctas_stored);
+  json.key("buffers").array();
+  for (int32_t id = 0; id < kNumBuffers; ++id) {
+    if (step.buffers.holds(static_cast<BufferId>(id))) json.value(std::string_view(name_of(static_cast<BufferId>(id))));
+  }
+  json.end_array().member("condition", text_of(step.when)).end_object();
 }
 
 }  // namespace
@@ -174,8 +193,8 @@ std::string describe_json(const Plan& plan) {
   write_problem(plan.problem, json);
   write_options(plan.options, json);
   write_device(plan.options, json);
-  json.member("backend", plan.backend->name).member("isa", isa_name(plan)).member("variant", variant_name(plan));
-  json.member("chunk", plan.chunk)
+  json.member("backend", plan.backend->name).member("isa", plan.variant.isa).member("variant", plan.variant.name);
+  json.member("chunk", plan.chunk())
       .member("threads", plan.tiling.threads)
       .member("value_tiles", plan.tiling.value_tiles);
   write_cta(plan, json);
@@ -185,13 +204,7 @@ std::string describe_json(const Plan& plan) {
   json.member("signature", describe_signature(plan));
   write_table(plan, json);
   json.key("steps").array();
-  for (const Step& step : plan.steps) {
-    json.object()
-        .member("stage", step.stage)
-        .member("items", step.items)
-        .member("predicted_ns", step.predicted_ns)
-        .end_object();
-  }
+  for (const Step& step : plan.steps) write_step(step, json);
   json.end_array();
   json.key("candidates").array();
   for (const Candidate& c : candidates_of(plan)) {
@@ -210,7 +223,7 @@ std::string describe_json(const Plan& plan) {
   json.member("workspace_bytes", static_cast<int64_t>(plan.ledger.total_bytes()));
   json.key("ledger").array();
   for (const Buffer& b : plan.ledger.buffers()) {
-    json.object().member("name", b.name).member("offset", static_cast<int64_t>(b.offset));
+    json.object().member("name", name_of(b.id)).member("offset", static_cast<int64_t>(b.offset));
     json.member("bytes", static_cast<int64_t>(b.bytes)).end_object();
   }
   json.end_array();

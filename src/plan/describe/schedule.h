@@ -3,17 +3,11 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/stages.h"
 #include "plan/plan.h"
 #include "plan/search/costs.h"
 #include "plan/search/cut_rules.h"
 
 namespace deltarelay {
-
-struct PhaseTimes {
-  plan::ns phase1 = 0, carry = 0, phase3 = 0;
-  plan::ns total() const { return phase1 + carry + phase3; }
-};
 
 // Exact for the model: groups of equal items are placed together.
 PhaseTimes time_table(const SegmentTable& table, const plan::Costs& costs, const RelayLine& relay = {});

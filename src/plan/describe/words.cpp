@@ -5,9 +5,12 @@
 #include <string>
 #include <vector>
 
+#include "plan/backends.h"
 #include "plan/choice.h"
+#include "plan/describe/describe.h"
 #include "plan/describe/segments.h"
 #include "plan/modes.h"
+#include "plan/ops/stages.h"
 #include "plan/plan.h"
 #include "plan/search/policies.h"
 #include "plan/search/search.h"
@@ -107,7 +110,8 @@ void append_sequences(const Plan& plan, std::string& text) {
 
 void append_problem(const Plan& plan, std::string& text) {
   const Problem& p = plan.problem;
-  text += std::string(name_of(p.rule)) + " " + name_of(p.dtype) + ", " + counted(p.num_seqs, "sequence") + ", " +
+  const std::string op = p.op == Op::kForward ? "" : std::string(name_of(p.op)) + " ";
+  text += std::string(name_of(p.rule)) + " " + op + name_of(p.dtype) + ", " + counted(p.num_seqs, "sequence") + ", " +
           counted(p.num_tokens, "token") + (p.lengths_known ? "" : " at most (lengths come at execution)") + ", " +
           counted(p.heads_v, "value head") + " on " + counted(p.heads_qk, "key head") + ", DK " + std::to_string(p.dk) +
           ", DV " + std::to_string(p.dv) + "\n";
@@ -116,14 +120,13 @@ void append_problem(const Plan& plan, std::string& text) {
 void append_device(const Plan& plan, std::string& text) {
   const dr_device& device = plan.options.device;
   text += "device " + std::string(device.name) + ": " + counted(device.units, "unit") +
-          (stated_costs(plan.problem, plan.options, *plan.backend, plan.sizes.record_bytes).measured != 0
-               ? ", measured costs"
-               : ", estimated costs") +
+          (stated_costs(plan.problem, plan.options, *plan.backend, plan.variant).measured != 0 ? ", measured costs"
+                                                                                               : ", estimated costs") +
           (plan.options.device_is_here ? "" : "; planned for an absent device: can be read, not executed") + "\n";
 }
 
 void append_cta(const Plan& plan, std::string& text) {
-  const CtaTiling cta = cta_tiling_of(plan.problem, plan.options.device, *plan.backend);
+  const CtaTiling& cta = plan.variant.cta;
   if (cta.value_columns == 0) return;
   text += "  at most " + counted(cta.together(), "CTA") + " a unit, each with " +
           counted(cta.value_columns, "value column") + ", " + counted(cta.threads, "thread") + ", " +
@@ -143,6 +146,17 @@ void append_prediction(const Plan& plan, std::string& text) {
                   static_cast<double>(plan.unsplit_ns) / static_cast<double>(plan.predicted_ns));
     text += ratio;
   }
+  text += "\n";
+}
+
+// "  emit: 512 items, 73.8 us; 132 CTAs (twins)". Buffers are in the JSON.
+void append_step(const Plan& plan, const Step& step, std::string& text) {
+  text += std::string("  ") + name_of(step) + ": " + counted(step.items, "item");
+  if (!plan.problem.lengths_known) text += " at most";
+  if (plan.problem.lengths_known && step.predicted_ns > 0) text += ", " + microseconds(step.predicted_ns);
+  if (step.ctas > 0) text += "; " + counted(step.ctas, "CTA");
+  if (step.has_form) text += std::string(" (") + name_of(step.form) + (step.suffix ? ", suffixes first)" : ")");
+  if (step.when != When::kAlways) text += std::string("; only if ") + text_of(step.when);
   text += "\n";
 }
 
@@ -180,9 +194,9 @@ std::string cut_text(std::span<const plan::Range> segments) {
   return text;
 }
 
-// " (avx2)", " (fused)", " (tf32)": how the backend does it, where it has several ways.
+// " (avx2)", " (fused)", " (tf32)": how the backend does it, where there is a choice.
 std::string way_text(const Plan& plan) {
-  for (const char* name : {isa_name(plan), variant_name(plan), plan.options.math == DR_MATH_TF32 ? "tf32" : ""}) {
+  for (const char* name : {plan.variant.isa, plan.variant.name, plan.options.math == DR_MATH_TF32 ? "tf32" : ""}) {
     if (*name != '\0') return std::string(" (") + name + ")";
   }
   return {};
@@ -196,9 +210,9 @@ std::string carry_text(const Options& options) {
 }
 
 std::vector<Candidate> candidates_of(const Plan& plan) {
-  const Modes modes = modes_of(plan.problem, plan.options, *plan.backend, plan.isa);
+  const Modes modes = modes_of(plan.problem, plan.options, *plan.backend, plan.variant);
   std::vector<Candidate> candidates;
-  if (!plan.problem.lengths_known) return candidates;
+  if (!plan.problem.lengths_known || !is_chained(plan.problem.op)) return candidates;
   if (plan.rule != CutRule::kSearch && plan.rule != CutRule::kWhole) {
     candidates.push_back({"segments " + rule_text(plan) + ", " + counted(plan.tiling.value_tiles, "value tile"),
                           plan.predicted_ns, "chosen"});
@@ -211,27 +225,27 @@ std::vector<Candidate> candidates_of(const Plan& plan) {
     const plan::ns predicted = is_chosen(plan, w, modes) ? plan.predicted_ns : w.predicted;
     candidates.push_back({weighed_text(w, modes), predicted, verdict_of(plan, w, modes, bar)});
   }
-  if (plan.other_way >= 0) {
-    const bool prepares = plan.sizes.record_bytes > 0;
+  if (plan.other_variant >= 0) {
+    const bool prepares = plan.variant.record_bytes > 0;
     candidates.push_back(
-        {prepares ? "the best without prepare" : "the best with prepare", predict_other_way(plan), "slower"});
+        {prepares ? "the best without prepare" : "the best with prepare", predict_other_variant(plan), "slower"});
   }
   return candidates;
 }
 
-std::vector<Declined> declined_of(const Plan& plan) {
+std::vector<Declined> declined_of(const Problem& problem, const Options& options, const Backend* chosen) {
   std::vector<Declined> declined;
-  const Request request = request_of(plan.options);
+  const Request request = request_of(options);
   for (int32_t i = 0; i < backend_count(); ++i) {
     const Backend* backend = backend_at(i);
-    if (backend == plan.backend) continue;
-    const std::string reason = backend->decline(plan.problem, request);
+    if (backend == chosen) continue;
+    const std::string reason = backend->decline(problem, request);
     if (!reason.empty()) {
       declined.push_back({backend->name, reason});
-    } else if (!plan.options.backend.empty()) {
-      declined.push_back({backend->name, "accepts; " + plan.options.backend + " was asked for"});
-    } else if (plan.backend != nullptr) {
-      declined.push_back({backend->name, std::string("accepts; ") + plan.backend->name + " comes first"});
+    } else if (!options.backend.empty()) {
+      declined.push_back({backend->name, "accepts; " + options.backend + " was asked for"});
+    } else if (chosen != nullptr) {
+      declined.push_back({backend->name, std::string("accepts; ") + chosen->name + " comes first"});
     }
   }
   return declined;
@@ -243,7 +257,7 @@ std::string describe_text(const Plan& plan) {
   append_device(plan, text);
   text += "backend " + std::string(plan.backend->name);
   text += way_text(plan);
-  text += ": chunks of " + std::to_string(plan.chunk) + " tokens, ";
+  text += ": chunks of " + std::to_string(plan.chunk()) + " tokens, ";
   if (plan.options.device.kind == DR_DEVICE_CPU) text += counted(plan.tiling.threads, "thread") + ", ";
   text += counted(plan.tiling.value_tiles, "value tile") + " a head";
   text += walks_twins(plan) ? ", two heads of a key as twins\n" : "\n";
@@ -272,10 +286,7 @@ std::string describe_text(const Plan& plan) {
   }
   append_prediction(plan, text);
   text += "steps\n";
-  for (const Step& step : plan.steps) {
-    text += "  " + step.stage + ": " + counted(step.items, "item");
-    text += plan.problem.lengths_known ? ", " + microseconds(step.predicted_ns) + "\n" : " at most\n";
-  }
+  for (const Step& step : plan.steps) append_step(plan, step, text);
   const std::vector<Candidate> candidates = candidates_of(plan);
   if (!candidates.empty()) text += "weighed\n";
   for (const Candidate& c : candidates)
@@ -284,18 +295,20 @@ std::string describe_text(const Plan& plan) {
   for (const Declined& d : declined_of(plan)) text += "  " + d.backend + ": " + d.reason + "\n";
   text += "workspace " + megabytes(plan.ledger.total_bytes()) + "\n";
   for (const Buffer& buffer : plan.ledger.buffers())
-    text += "  " + std::string(buffer.name) + ": " + megabytes(buffer.bytes) + "\n";
+    text += "  " + std::string(name_of(buffer.id)) + ": " + megabytes(buffer.bytes) + "\n";
   text += "signature " + describe_signature(plan) + "\n";
   return text;
 }
 
 // Threads and tiling do not change bits and are left out; neither does where a whole sequence runs.
 std::string describe_signature(const Plan& plan) {
-  std::string text = std::string(name_of(plan.problem.rule)) + " backend=" + plan.backend->name;
-  if (*isa_name(plan) != '\0') text += std::string(" isa=") + isa_name(plan);
-  if (*variant_name(plan) != '\0') text += std::string(" variant=") + variant_name(plan);
+  std::string text = name_of(plan.problem.rule);
+  if (plan.problem.op != Op::kForward) text += std::string(" ") + name_of(plan.problem.op);
+  text += std::string(" backend=") + plan.backend->name;
+  if (*plan.variant.isa != '\0') text += std::string(" isa=") + plan.variant.isa;
+  if (*plan.variant.name != '\0') text += std::string(" variant=") + plan.variant.name;
   if (plan.options.math == DR_MATH_TF32) text += " math=tf32";
-  text += " chunk=" + std::to_string(plan.chunk) + " carry=" + carry_text(plan.options);
+  text += " chunk=" + std::to_string(plan.chunk()) + " carry=" + carry_text(plan.options);
   if (plan.options.invariant) {
     return text + " grain=" + (plan.grain < 0 ? std::string("infinite") : std::to_string(plan.grain));
   }

@@ -1,60 +1,19 @@
 // Facts about devices. The CPU is this machine's; GPUs are a table, so that plans for them can be made and read
 // anywhere. A GPU that is here has its own facts, and the costs of the row of its model.
+#include "plan/devices/devices.h"
+
 #include <cctype>
 #include <cstdlib>
 #include <cstring>
 #include <string>
 
+#include "plan/backends.h"
 #include "plan/devices/cuda_devices.h"
 #include "plan/devices/device_costs.h"
-#include "plan/plan.h"
 #include "problem/status.h"
 
 namespace deltarelay {
 namespace {
-
-// Stage costs of the cuda-sm90 kernels at 128 per 64 tokens and head on an H200, 2026-11-15: set so that the whole
-// calls of bench/results/h200.json come out, which were timed at the clock that a busy GPU keeps. bf16, raw bounded
-// gate (KDA) or log gate with four value heads a key head (GDN). Calls with weak gates come out within 5 % (KDA) and 20
-// (GDN); where summaries turn out short, calls are faster than that. `prepare` and the walk of KDA were not timed since
-// pairs walk its summaries: kKda is what it was, but for the local part of a summary and the start of a pair, which are
-// estimates. Bytes without `prepare`: q, k, v, g, o as they come; with it, the records that it leaves, v and o, and for
-// GDN raw q and k; a summary reads neither q nor P and writes no o.
-struct Measured {
-  int32_t emit_ns, summarize_ns;
-  int32_t local_ns;  // part of emit_ns that each of two CTAs repeats when they share a head's value columns
-  int32_t summarize_local_ns;
-  int32_t emit_bytes, summarize_bytes;
-  int32_t prepare_ns;  // a multiprocessor's time with four CTAs on it: throughput, not latency
-  int32_t item_ns;     // a CTA's start and end: state in and out, first operands
-  int32_t split_ns;    // two more launches
-};
-constexpr int32_t kChunk = 64;
-constexpr Measured kKda = {2150, 3050, 1150, 0, 91392, 54528, 5000, 14000, 12000};
-constexpr Measured kGdn = {2200, 2550, 440, 0, 58384, 29712, 1250, 12000, 10000};
-// A pair of CTAs walks a summary whatever the tiling: with one tile that is twice the time of one unit. What a pair's
-// start is of item_ns, modes.cpp knows. 2026-11-16: whole calls, kernels alone, and starts from calls of 3 to 32 chunks
-// a sequence, in one wave and in several; where a CTA takes several items a later one starts sooner (5 to 8 us), and
-// item_ns lies between. Calls of KDA that are not cut come out within 7 %, those of 64 sequences within 12. GDN
-// 2026-11-17, from whole calls: between gates that forget within a chunk, whose state nobody multiplies, and gates that
-// do not (4 % apart); summaries from the latter, with all multiprocessors at work. The launches of kGdn are of that day
-// too.
-constexpr Measured kKdaFused = {3950, 4560, 1100, 0, 82048, 49280, 0, 11000, 12000};
-constexpr Measured kGdnFused = {2400, 3200, 440, 0, 41472, 20992, 0, 7000, 12000};
-constexpr int32_t kCarryNs = 900;        // a fold, over all multiprocessors
-constexpr int32_t kCarryUnitNs = 12000;  // one multiprocessor's time for one fold of one head
-
-// The portable kernels (cuda-sm80) at 128 per 32 tokens and head, 16-bit data, on an H200, 2026-11-15: times of single
-// kernels and whole calls of the named cases. A unit's time: of two CTAs on a multiprocessor each takes twice that. A
-// summary has two CTAs, for B and for M, and reads neither q nor P and writes nothing; that of GDN lies between gates
-// that forget M at once and gates that never do.
-constexpr int32_t kPortableChunk = 32;
-constexpr Measured kKdaPortable = {2050, 2600, 200, 200, 45824, 27000, 2500, 19000, 12000};
-constexpr Measured kGdnPortable = {1980, 2200, 200, 200, 25232, 12900, 520, 19000, 12000};
-// Alone, from cold caches, a step takes 2650. With that, kda-8k-h8 would be cut into 32 segments (0.247 ms); 20 to 25
-// are its best (0.23).
-constexpr int32_t kPortableCarryNs = 4000;
-constexpr int32_t kPortableCarryUnitNs = 12000;
 
 struct Gpu {
   const char* name;
@@ -80,29 +39,6 @@ constexpr Gpu kGpus[] = {
     {"rtx-pro-6000", 188, 120, 100, 128, 1600, 18, 17, false},
 };
 constexpr int32_t kNumGpus = static_cast<int32_t>(sizeof kGpus / sizeof kGpus[0]);
-
-// Costs of an H200 on a GPU whose chunks take `tenths` of its time.
-void set_gpu_costs(const Measured& h200, int32_t tenths, dr_costs& c) {
-  c.chunk = kChunk;
-  c.emit_ns = h200.emit_ns * tenths / 10;
-  c.summarize_ns = h200.summarize_ns * tenths / 10;
-  c.local_ns = h200.local_ns * tenths / 10;
-  c.summarize_local_ns = h200.summarize_local_ns * tenths / 10;
-  c.carry_ns = kCarryNs;
-  c.carry_unit_ns = kCarryUnitNs;
-  c.split_ns = h200.split_ns;
-  c.item_ns = h200.item_ns;
-  c.emit_bytes = h200.emit_bytes;
-  c.summarize_bytes = h200.summarize_bytes;
-  c.prepare_ns = h200.prepare_ns * tenths / 10;
-}
-
-void set_portable_costs(const Measured& h200, int32_t tenths, dr_costs& c) {
-  set_gpu_costs(h200, tenths, c);
-  c.chunk = kPortableChunk;
-  c.carry_ns = kPortableCarryNs * tenths / 10;
-  c.carry_unit_ns = kPortableCarryUnitNs * tenths / 10;
-}
 
 constexpr const char* kMeasuredGpu = "h200";
 
@@ -248,35 +184,24 @@ dr_device cuda_device(int32_t ordinal) {
 }
 
 DeviceCosts costs_of_device(const dr_device& device) {
+  DeviceSpeed speed;
+  if (device.kind == DR_DEVICE_CUDA) {
+    const Gpu& row = row_of(device);
+    // A part of a GPU, or another model with its costs: nobody has timed it.
+    speed = {row.tenths_of_h200, row.portable_tenths, row.measured && device.units == row.units, kMeasuredGpu};
+  }
   DeviceCosts costs;
-  for (int32_t i = 0; i < kNumCostFamilies; ++i) {
-    const CostFamilyNames& names = kCostFamilies[i];
-    if (names.device_kind != device.kind) continue;
+  for (int32_t row = 0; row < num_cost_rows(); ++row) {
+    const CostRow from = cost_row_at(row);
+    if (from.backend->device_kind != device.kind) continue;
     for (const Rule rule : {Rule::kKda, Rule::kGdn}) {
-      dr_costs& c = costs.at(static_cast<CostFamily>(i), rule);
+      dr_costs& c = costs.at(row, rule);
       c.size = sizeof c;
       c.rule = static_cast<int32_t>(rule);
       c.op = DR_FORWARD;
-      std::strncpy(c.backend, names.backend, sizeof c.backend - 1);
-      std::strncpy(c.variant, names.variant, sizeof c.variant - 1);
-    }
-  }
-  if (device.kind == DR_DEVICE_CPU) {
-    for (const Rule rule : {Rule::kKda, Rule::kGdn}) cpu_costs(device, rule, &costs.at(CostFamily::kCpu, rule));
-    return costs;
-  }
-  const Gpu& row = row_of(device);
-  // A part of a GPU, or another model with its costs: nobody has timed it.
-  const bool measured = row.measured && device.units == row.units;
-  for (const Rule rule : {Rule::kKda, Rule::kGdn}) {
-    const bool kda = rule == Rule::kKda;
-    set_gpu_costs(kda ? kKda : kGdn, row.tenths_of_h200, costs.at(CostFamily::kSm90Prepared, rule));
-    set_gpu_costs(kda ? kKdaFused : kGdnFused, row.tenths_of_h200, costs.at(CostFamily::kSm90Fused, rule));
-    set_portable_costs(kda ? kKdaPortable : kGdnPortable, row.portable_tenths, costs.at(CostFamily::kSm80, rule));
-    for (const CostFamily family : {CostFamily::kSm90Prepared, CostFamily::kSm90Fused, CostFamily::kSm80}) {
-      dr_costs& c = costs.at(family, rule);
-      c.measured = measured ? 1 : 0;
-      std::strncpy(c.measured_on, kMeasuredGpu, sizeof c.measured_on - 1);
+      std::strncpy(c.backend, from.backend->name, sizeof c.backend - 1);
+      std::strncpy(c.variant, from.variant, sizeof c.variant - 1);
+      from.backend->costs(device, speed, from.index, rule, c);
     }
   }
   return costs;

@@ -7,7 +7,7 @@
 #pragma once
 #include <cstdint>
 
-#include "kernels/stages.h"
+#include "kernels/rows.h"
 #include "plan/search/costs.h"
 #include "plan/search/cut.h"
 #include "plan/search/lengths.h"

@@ -4,7 +4,7 @@
 #pragma once
 #include <cstdint>
 
-#include "kernels/stages.h"
+#include "kernels/rows.h"
 #include "plan/search/cut_rules.h"
 #include "plan/search/grain.h"
 #include "plan/search/rows.h"

@@ -1,8 +1,11 @@
 #include "kernels/cuda/launch/call.h"
 
+#include <string>
+
 #include "kernels/cuda/launch/aliases.cuh"
 #include "kernels/cuda/launch/status.h"
 #include "problem/aliasing.h"
+#include "problem/status.h"
 
 namespace deltarelay::cuda {
 namespace {
@@ -43,7 +46,7 @@ Activation Call::activation() const {
           .l2norm = problem_.l2norm};
 }
 
-PrepareArgs Call::prepare_args() const {
+PrepareArgs Call::prepare_args(const Step& step) const {
   return {.tables = call_.tables,
           .activation = activation(),
           .q = q(),
@@ -51,13 +54,13 @@ PrepareArgs Call::prepare_args() const {
           .prepared = reinterpret_cast<uint8_t*>(call_.prepared),
           .heads_qk = problem_.heads_qk,
           .heads_v = problem_.heads_v,
-          .chunks = static_cast<int32_t>(call_.bounds.chunks)};
+          .chunks = static_cast<int32_t>(step.rows)};
 }
 
-WalkArgs Call::walk_args(int32_t phase) const {
+WalkArgs Call::walk_args(const Step& step) const {
   return {.tables = call_.tables,
-          .phase = phase,
-          .row_bound = static_cast<int32_t>(phase == 1 ? call_.bounds.rows1 : call_.bounds.rows3),
+          .phase = step.phase,
+          .row_bound = static_cast<int32_t>(step.rows),
           .prepared = reinterpret_cast<const uint8_t*>(call_.prepared),
           .initial = initial(),
           .final = final(),
@@ -72,12 +75,12 @@ WalkArgs Call::walk_args(int32_t phase) const {
           .strips = {problem_.heads_v, 1},
           .vanish_bound = call_.vanish_bound,
           .checkpoints = checkpoints(walked_checkpoint()),
-          .relay = {phase == 1 ? call_.relay : RelayLine{}, call_.relay_states, call_.relay_marks}};
+          .relay = {step.phase == 1 ? call_.relay : RelayLine{}, call_.relay_states, call_.relay_marks}};
 }
 
-CarryArgs Call::carry_args() const {
+CarryArgs Call::carry_args(const Step& step) const {
   return {.tables = call_.tables,
-          .fold_bound = static_cast<int32_t>(call_.bounds.folds),
+          .fold_bound = static_cast<int32_t>(step.rows),
           .initial = initial(),
           .has_initial = has_initial(),
           .slot_state = call_.slot_state,
@@ -107,9 +110,9 @@ StateView Call::walked_checkpoint() const {
   walked.stride_slot = walked.stride_head * problem_.heads_v;
   walked.layout = StateLayout::kValueMajor;
   walked.dtype = DType::kFp32;
-  if (walked.num_slots > call_.bounds.checkpoints) {
+  if (walked.num_slots > call_.checkpoint_places) {
     walked.index = nullptr;
-    walked.num_slots = call_.bounds.checkpoints;
+    walked.num_slots = call_.checkpoint_places;
   }
   return walked;
 }
@@ -122,8 +125,27 @@ CheckpointView Call::checkpoints(const StateView& pool) const {
           .positions = tensors_.checkpoint_positions};
 }
 
-void Call::take_checkpoints_on() const {
-  if (!problem_.checkpoints_inside(call_.chunk)) return;
+unsigned Call::ctas(const Step& step) const {
+  return static_cast<unsigned>(call_.tables.memory == nullptr ? step.ctas : step.ctas_stored);
+}
+
+void Call::launch(const Step& step) const {
+  switch (step.stage) {
+    case Stage::kCheckpoints:
+      finish_checkpoints(step);
+      break;
+    case Stage::kAliases:
+      report_aliases();
+      break;
+    case Stage::kFinish:
+      finish();
+      break;
+    default:
+      throw Error(DR_INTERNAL, std::string("step: expected one that this backend has, found ") + name_of(step));
+  }
+}
+
+void Call::finish_checkpoints(const Step& step) const {
   const CheckpointArgs args{.tables = call_.tables,
                             .checkpoints = checkpoints(checkpoint()),
                             .walked = walked_checkpoint(),
@@ -136,26 +158,12 @@ void Call::take_checkpoints_on() const {
                             .dv = problem_.dv,
                             .chunk = call_.chunk,
                             .report = tensors_.report};
-  check(launch_checkpoint(args, problem_.rule == Rule::kKda, problem_.checkpoint.num_slots, stream()),
-        "launch of checkpoint");
+  check(launch_checkpoint(args, problem_.rule == Rule::kKda, step.rows, stream()), "launch of checkpoint");
 }
 
-// With lengths that only the device knows, there may be some.
-bool Call::leaves_anything() const {
-  if (problem_.batched()) return false;
-  if (!problem_.lengths_known) return true;
-  if (problem_.offsets.back() < problem_.num_tokens) return true;
-  if (!problem_.final.used()) return false;
-  for (int64_t n = 0; n < problem_.num_seqs; ++n) {
-    if (problem_.length(n) == 0) return true;
-  }
-  return false;
-}
-
-// A caller who wants no report learns nothing of it.
+// Launches nothing if pools share no memory and no slot is named by an index.
 void Call::report_aliases() const {
   const StatePool &written = problem_.final, &inside = problem_.checkpoint;
-  if (tensors_.report == nullptr || (!written.used() && !inside.used())) return;
   const auto memory = [this](const StatePool& pool, const void* data) {
     return pool_memory(problem_, pool, data, pool.num_slots);
   };
@@ -177,8 +185,6 @@ void Call::report_aliases() const {
 }
 
 void Call::finish() const {
-  report_aliases();
-  if (!leaves_anything()) return;
   const FinishArgs args{.tables = call_.tables,
                         .o = o(),
                         .num_tokens = problem_.num_tokens,

@@ -1,6 +1,6 @@
 // A call in the terms of kernels: what each of them is told, made from the problem, the caller's tensors and the
-// workspace; and the launches that end it, which are the same on every architecture. Which kernels come before, and how
-// they are spread, is the backend's affair.
+// workspace; and the launches that end it, which are the same on every architecture. The plan's steps say what is
+// launched (kernels/step.h).
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -9,6 +9,8 @@
 #include "kernels/cuda/args.h"
 #include "kernels/cuda/launch/checkpoint.cuh"
 #include "kernels/cuda/launch/finish.cuh"
+#include "kernels/stages.h"
+#include "kernels/step.h"
 
 namespace deltarelay::cuda {
 
@@ -26,26 +28,25 @@ class Call {
   TensorView o() const { return view(tensors_.o, problem_.o, problem_.dtype_o); }
 
   Activation activation() const;
-  PrepareArgs prepare_args() const;
-  WalkArgs walk_args(int32_t phase) const;  // 1 or 3
-  CarryArgs carry_args() const;
+  PrepareArgs prepare_args(const Step& step) const;
+  WalkArgs walk_args(const Step& step) const;
+  CarryArgs carry_args(const Step& step) const;
+  // The grid of a walk.
+  unsigned ctas(const Step& step) const;
 
-  // After the last walk: checkpoints inside of chunks, where it could not store them, and those that wait. Launches
-  // nothing where there are none.
-  void take_checkpoints_on() const;
-  // What belongs to no row: output rows past the last offset, final states of empty sequences, and whether slots alias.
-  // Launches nothing where there is nothing to do.
-  void finish() const;
+  // A step that is the same on every architecture: checkpoints, aliases, finish.
+  void launch(const Step& step) const;
 
  private:
+  void finish_checkpoints(const Step& step) const;
+  void report_aliases() const;
+  void finish() const;
   StateView initial() const;
   StateView final() const;
   StateView checkpoint() const;
   StateView walked_checkpoint() const;
   CheckpointView checkpoints(const StateView& pool) const;
   const uint8_t* has_initial() const { return problem_.initial_mask ? tensors_.has_initial : nullptr; }
-  bool leaves_anything() const;
-  void report_aliases() const;
 
   const DeviceCall& call_;
   const Problem& problem_;

@@ -8,7 +8,6 @@
 
 #include "kernels/cuda/args.h"
 #include "kernels/cuda/decline.h"
-#include "kernels/cuda/sm80/tiling.h"
 
 namespace deltarelay::cuda::sm80 {
 namespace {
@@ -31,16 +30,14 @@ std::string decline_blocks(const Problem& p) {
                std::to_string(chunks));
 }
 
-std::string decline_way(const Problem& p, const Request& request) {
+std::string decline_options(const Problem& p, const Request& request) {
   if (request.variant != nullptr) return found("variant", "none (there is one)", request.variant);
-  if (request.math == DR_MATH_TF32 && !takes_way(p, kTf32))
+  if (request.math == DR_MATH_TF32 && p.dtype != DType::kFp32)
     return found("math", std::string("default with ") + name_of(p.dtype) + " data", "tf32");
   return {};
 }
 
 }  // namespace
-
-bool takes_way(const Problem& p, int32_t way) { return way == kExact || p.dtype == DType::kFp32; }
 
 std::string decline(const Problem& p, const Request& request) {
   std::string reason = decline_request(request);
@@ -50,7 +47,7 @@ std::string decline(const Problem& p, const Request& request) {
                  capability_text(request.compute_capability));
   }
   reason = decline_operation(p);
-  if (reason.empty()) reason = decline_way(p, request);
+  if (reason.empty()) reason = decline_options(p, request);
   return reason.empty() ? decline_blocks(p) : reason;
 }
 
@@ -69,30 +66,6 @@ bool has_code_for(int32_t compute_capability, const std::string& architectures) 
   return false;
 }
 
-int32_t chunk(const Problem&, int32_t) { return kChunk; }
-
-int32_t panel_columns(const Problem& p, int32_t) { return tile_of(shape_of(p)); }
-
-int32_t value_tiles(const Problem& p) { return tiles_of(p.dv, tile_of(shape_of(p))); }
-
-CtaTiling cta_tiling(const Problem& p, int64_t unit_shared_bytes) {
-  const auto element = static_cast<int32_t>(size_of(p.dtype));
-  const WalkTiling walk = walk_tiling(p.rule, element, width_of(p.dk), tile_of(shape_of(p)), is_fine(element, p.dk));
-  return {.value_columns = walk.columns,
-          .threads = walk.threads,
-          .stages = walk.stages,
-          .shared_bytes = walk.shared_bytes,
-          .registers = registers_a_thread(walk.threads, walk.together),
-          .by_registers = walk.together,
-          .by_shared_memory = unit_shared_bytes > 0 ? ctas_in(unit_shared_bytes, walk.shared_bytes) : walk.together};
-}
-
-bool short_summaries(const Problem& p) { return p.rule == Rule::kGdn || walks_both(shape_of(p)); }
-
-bool tries_suffixes(const Problem& p, const CallBounds& bounds, int32_t, bool exact) {
-  return bounds.folds > 0 && exact && short_summaries(p);
-}
-
 Shape shape_of(const Problem& p, int32_t way) {
   const bool mid_frame = p.rule == Rule::kKda && p.least_gate() >= kMidFrameGate;
   return {.rule = p.rule,
@@ -107,14 +80,6 @@ int32_t shape_number(const Problem& p) {
   const auto width = std::find(kWidths, kWidths + kNumWidths, width_of(p.dk)) - kWidths;
   const auto type = std::find(kTypes, kTypes + 3, p.dtype) - kTypes;
   return static_cast<int32_t>((type * 2 + (p.rule == Rule::kKda ? 0 : 1)) * kNumWidths + width);
-}
-
-Sizes sizes(const Problem& p, int32_t, const Tiling&) {
-  Sizes sizes;
-  sizes.state_floats = slot_state_floats(p.dk, p.dv);
-  sizes.transition_floats = slot_transition_floats(p.dk);
-  sizes.record_bytes = record_bytes(p.rule, p.dtype, p.dk);
-  return sizes;
 }
 
 }  // namespace deltarelay::cuda::sm80

@@ -6,10 +6,8 @@ namespace deltarelay::cuda::sm80 {
 namespace {
 
 template <int kWidth>
-cudaError_t launch_width(const CarryArgs& args, const Shape& shape, cudaStream_t stream) {
-  const unsigned slices = static_cast<unsigned>(whole_tiles(shape.dv) * kTileValues / kCarryRows);
-  const unsigned grid = static_cast<unsigned>(args.fold_bound) * static_cast<unsigned>(args.heads_v) * slices;
-  return launch_dependent(carry_kernel<kWidth>, grid, Carry<kWidth>::kAllThreads,
+cudaError_t launch_width(const CarryArgs& args, const Shape& shape, unsigned ctas, cudaStream_t stream) {
+  return launch_dependent(carry_kernel<kWidth>, ctas, Carry<kWidth>::kAllThreads,
                           sizeof(typename Carry<kWidth>::Shared), stream, args, Extent{shape.dk, shape.dv});
 }
 
@@ -21,18 +19,18 @@ cudaError_t load_width() {
 
 }  // namespace
 
-cudaError_t launch_carry(const CarryArgs& args, const Shape& shape, int32_t, cudaStream_t stream) {
+cudaError_t launch_carry(const CarryArgs& args, const Shape& shape, unsigned ctas, cudaStream_t stream) {
   switch (width_of(shape.dk)) {
     case 64:
-      return launch_width<64>(args, shape, stream);
+      return launch_width<64>(args, shape, ctas, stream);
     case 96:
-      return launch_width<96>(args, shape, stream);
+      return launch_width<96>(args, shape, ctas, stream);
     case 128:
-      return launch_width<128>(args, shape, stream);
+      return launch_width<128>(args, shape, ctas, stream);
     case 192:
-      return launch_width<192>(args, shape, stream);
+      return launch_width<192>(args, shape, ctas, stream);
     default:
-      return launch_width<256>(args, shape, stream);
+      return launch_width<256>(args, shape, ctas, stream);
   }
 }
 

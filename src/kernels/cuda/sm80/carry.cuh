@@ -13,13 +13,12 @@
 #include "kernels/cuda/ptx/barrier.cuh"
 #include "kernels/cuda/rows/find_fold.cuh"
 #include "kernels/cuda/sm80/arithmetic.cuh"
+#include "kernels/cuda/sm80/grid.h"
 #include "kernels/cuda/sm80/state.cuh"
 #include "kernels/cuda/sm80/tile.cuh"
 #include "kernels/cuda/tile/activation.cuh"
 
 namespace deltarelay::cuda::sm80 {
-
-constexpr int kCarryRows = 16;
 
 template <int kWidth>
 struct Carry {

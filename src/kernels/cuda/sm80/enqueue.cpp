@@ -1,7 +1,8 @@
-// The cuda-sm80 backend: a call as a chain of launches, prepare, walk, carry, walk.
+// The cuda-sm80 backend: the steps of a call as launches.
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "kernels/cuda/decline.h"
@@ -14,28 +15,38 @@
 namespace deltarelay::cuda::sm80 {
 namespace {
 
-void walk(const Call& call, const Shape& shape, int32_t phase, bool summarizes) {
-  WalkArgs args = call.walk_args(phase);
-  if (!summarizes) args.slot_transition = nullptr;  // a grid without CTAs for transitions
+void walk(const Call& call, const Shape& shape, const Step& step) {
+  WalkArgs args = call.walk_args(step);
+  if (!step.summarizes) args.slot_transition = nullptr;  // a grid without CTAs for transitions
   const WalkInputs inputs{.q = call.q(), .k = call.k(), .v = call.v()};
-  check(launch_walk(inputs, args, shape, call.stream()),
-        phase == 1 ? "launch of summarize and emit (cuda-sm80)" : "launch of emit (cuda-sm80)");
+  const WalkGrid grid{.columns = step.each,
+                      .both = step.together,
+                      .tiles = walk_tiles(shape, step.each, step.together, step.summarizes),
+                      .ctas = step.ctas};
+  check(launch_walk(inputs, args, shape, grid, call.stream()),
+        step.phase == 1 ? "launch of summarize and emit (cuda-sm80)" : "launch of emit (cuda-sm80)");
 }
 
-void enqueue(const DeviceCall& device_call) {
-  const Call call(device_call);
-  const Shape shape = shape_of(device_call.problem, device_call.way);
-  const CallBounds& bounds = device_call.bounds;
-  if (bounds.chunks > 0) {
-    check(launch_prepare(call.prepare_args(), shape, call.stream()), "launch of prepare (cuda-sm80)");
-    const bool summarizes = bounds.folds > 0;
-    walk(call, shape, 1, summarizes);
-    if (summarizes)
-      check(launch_carry(call.carry_args(), shape, device_call.units, call.stream()), "launch of carry (cuda-sm80)");
-    if (bounds.rows3 > 0) walk(call, shape, 3, false);
-    call.take_checkpoints_on();
+void launch(const Call& call, const Shape& shape, const Step& step) {
+  switch (step.stage) {
+    case Stage::kPrepare:
+      check(launch_prepare(call.prepare_args(step), shape, call.stream()), "launch of prepare (cuda-sm80)");
+      break;
+    case Stage::kWalk:
+      walk(call, shape, step);
+      break;
+    case Stage::kCarry:
+      check(launch_carry(call.carry_args(step), shape, call.ctas(step), call.stream()), "launch of carry (cuda-sm80)");
+      break;
+    default:
+      call.launch(step);
   }
-  call.finish();
+}
+
+void enqueue(const DeviceCall& device_call, std::span<const Step> steps) {
+  const Call call(device_call);
+  const Shape shape = shape_of(device_call.problem, device_call.variant);
+  for (const Step& step : steps) launch(call, shape, step);
 }
 
 // A GPU of this machine needs code that was built for it, or that can be compiled for it.

@@ -47,8 +47,9 @@ cudaError_t launch_prepare(const PrepareArgs& args, const Shape& shape, cudaStre
   return with_kernels(shape, [&](auto kernels) { return decltype(kernels)::prepare(args, shape, stream); });
 }
 
-cudaError_t launch_walk(const WalkInputs& inputs, const WalkArgs& args, const Shape& shape, cudaStream_t stream) {
-  return with_kernels(shape, [&](auto kernels) { return decltype(kernels)::walk(inputs, args, shape, stream); });
+cudaError_t launch_walk(const WalkInputs& inputs, const WalkArgs& args, const Shape& shape, const WalkGrid& grid,
+                        cudaStream_t stream) {
+  return with_kernels(shape, [&](auto kernels) { return decltype(kernels)::walk(inputs, args, shape, grid, stream); });
 }
 
 cudaError_t load(const Shape& shape) {

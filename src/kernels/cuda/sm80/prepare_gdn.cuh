@@ -15,6 +15,7 @@
 #include "kernels/cuda/sm80/arithmetic.cuh"
 #include "kernels/cuda/sm80/chunk_grid.cuh"
 #include "kernels/cuda/sm80/gate_sum.cuh"
+#include "kernels/cuda/sm80/grid.h"
 #include "kernels/cuda/sm80/invert.cuh"
 #include "kernels/cuda/sm80/record.h"
 #include "kernels/cuda/sm80/tile.cuh"
@@ -23,7 +24,7 @@
 namespace deltarelay::cuda::sm80 {
 
 constexpr int kWarps = kThreads / 32;
-constexpr int kHeadsTogether = kWarps;  // value heads per CTA
+static_assert(kHeadsTogether == kWarps);
 
 template <class Number, int kWidth>
 struct GdnPrepareShared {
@@ -193,9 +194,6 @@ __device__ __forceinline__ void prepare_head(GdnPrepareShared<Number, kWidth>& s
   __syncwarp();
   store_inverse<Number>(akk, record + kRecord.inverse, lane);
 }
-
-// Number of CTAs that share the value heads of a query/key head.
-constexpr uint32_t shares_of(uint32_t group) { return (group + kHeadsTogether - 1) / kHeadsTogether; }
 
 // `group` is the number of value heads per query/key head. The grid is ChunkGrid::of(chunks, heads_qk * shares); x is
 // (query/key head, share), the last innermost.

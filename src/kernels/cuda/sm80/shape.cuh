@@ -1,6 +1,5 @@
 // Launches prepare and walk for one rule, data type and width.
 #pragma once
-#include <atomic>
 #include <cstdint>
 #include <type_traits>
 
@@ -59,34 +58,10 @@ cudaError_t ShapeKernels<kRule, kType, kWidth>::prepare(const PrepareArgs& args,
   return launch_prepare_of<kRule, kType, Number, kWidth>(args, shape, stream);
 }
 
-// Number of multiprocessors of the current device. Cached per device, because every launch asks.
-inline int32_t multiprocessors() {
-  static std::atomic<int32_t> known[64]{};
-  int ordinal = 0, count = 0;
-  if (cudaGetDevice(&ordinal) != cudaSuccess) return 0;  // the launch will report the error
-  if (ordinal < 64) count = known[ordinal].load(std::memory_order_relaxed);
-  if (count > 0) return count;
-  if (cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, ordinal) != cudaSuccess) return 0;
-  if (ordinal < 64) known[ordinal].store(count, std::memory_order_relaxed);
-  return count;
-}
-
-inline bool summarizes(const WalkArgs& args) { return args.phase == 1 && args.slot_transition != nullptr; }
-
-// CTAs of the walk for a tile width. A phase that summarizes also has the tiles of M^T.
-struct WalkGrid {
-  int32_t tiles;
-  int64_t ctas;
-  WalkGrid(const WalkArgs& args, const Shape& shape, int32_t columns, bool both = false) {
-    tiles = both ? 1 : tiles_of(shape.dv, columns) + (summarizes(args) ? tiles_of(shape.dk, columns) : 0);
-    ctas = int64_t{args.row_bound} * args.heads_v * tiles * (both ? 2 : 1);
-  }
-};
-
 template <Rule kRule, class Number, int kWidth, int kColumns, bool kBoth = false>
-cudaError_t launch_walk_tiles(const WalkInputs& inputs, const WalkArgs& args, const Shape& shape, cudaStream_t stream) {
+cudaError_t launch_walk_tiles(const WalkInputs& inputs, const WalkArgs& args, const Shape& shape, const WalkGrid& grid,
+                              cudaStream_t stream) {
   using Stage = sm80::Stage<kRule, Number, kWidth, kColumns, kBoth>;
-  const WalkGrid grid(args, shape, kColumns, kBoth);
   return launch_dependent(walk_kernel<kRule, Number, kWidth, kColumns, kBoth>, static_cast<unsigned>(grid.ctas),
                           Stage::kAllThreads, Stage::kSharedBytes, stream, inputs, args, Extent{shape.dk, shape.dv},
                           grid.tiles);
@@ -94,26 +69,23 @@ cudaError_t launch_walk_tiles(const WalkInputs& inputs, const WalkArgs& args, co
 
 template <Rule kRule, DType kType, int kWidth>
 cudaError_t ShapeKernels<kRule, kType, kWidth>::walk(const WalkInputs& inputs, const WalkArgs& args, const Shape& shape,
-                                                     cudaStream_t stream) {
+                                                     const WalkGrid& grid, cudaStream_t stream) {
   using Number = NumberOf<kType>;
   if constexpr (kType == DType::kFp32) {
-    if (shape.tf32) return launch_walk_tiles<kRule, Tf32, kWidth, kTileValues>(inputs, args, shape, stream);
+    if (shape.tf32) return launch_walk_tiles<kRule, Tf32, kWidth, kTileValues>(inputs, args, shape, grid, stream);
   }
   if constexpr (kHasFine<kType, kWidth>) {
     if (is_fine(sizeof(Number), shape.dk))
-      return launch_walk_tiles<kRule, Fine<Number>, kWidth, kTileValues>(inputs, args, shape, stream);
+      return launch_walk_tiles<kRule, Fine<Number>, kWidth, kTileValues>(inputs, args, shape, grid, stream);
   }
   if constexpr (walks_both(kRule, sizeof(Number), kWidth)) {
-    if (summarizes(args) && walks_both(shape))
-      return launch_walk_tiles<kRule, Number, kWidth, kWideTile, true>(inputs, args, shape, stream);
+    if (grid.both) return launch_walk_tiles<kRule, Number, kWidth, kWideTile, true>(inputs, args, shape, grid, stream);
   }
   if constexpr (has_wide_tiles(sizeof(Number), kWidth)) {
-    // Wide tiles read less memory. Narrow tiles are faster if each has a multiprocessor of its own. Results do not
-    // change.
-    if (tile_of(shape) == kWideTile && WalkGrid(args, shape, kTileValues).ctas > multiprocessors())
-      return launch_walk_tiles<kRule, Number, kWidth, kWideTile>(inputs, args, shape, stream);
+    if (grid.columns == kWideTile)
+      return launch_walk_tiles<kRule, Number, kWidth, kWideTile>(inputs, args, shape, grid, stream);
   }
-  return launch_walk_tiles<kRule, Number, kWidth, kTileValues>(inputs, args, shape, stream);
+  return launch_walk_tiles<kRule, Number, kWidth, kTileValues>(inputs, args, shape, grid, stream);
 }
 
 template <Rule kRule, DType kType, int kWidth>

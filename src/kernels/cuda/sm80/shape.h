@@ -10,7 +10,8 @@ namespace deltarelay::cuda::sm80 {
 template <Rule kRule, DType kType, int kWidth>
 struct ShapeKernels {
   static cudaError_t prepare(const PrepareArgs& args, const Shape& shape, cudaStream_t stream);
-  static cudaError_t walk(const WalkInputs& inputs, const WalkArgs& args, const Shape& shape, cudaStream_t stream);
+  static cudaError_t walk(const WalkInputs& inputs, const WalkArgs& args, const Shape& shape, const WalkGrid& grid,
+                          cudaStream_t stream);
   static cudaError_t load(const Shape& shape);
 };
 

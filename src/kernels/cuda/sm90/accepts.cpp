@@ -1,13 +1,11 @@
 #include "kernels/cuda/sm90/accepts.h"
 
 #include <limits>
-#include <numeric>
 #include <string>
 
 #include "kernels/cuda/args.h"
 #include "kernels/cuda/decline.h"
 #include "kernels/cuda/sm90/record.h"
-#include "kernels/cuda/sm90/single_ctas.h"
 
 namespace deltarelay::cuda::sm90 {
 namespace {
@@ -18,9 +16,6 @@ constexpr int64_t kMapBytes = 16;
 constexpr int64_t kMapStrideBytes = int64_t{1} << 40;
 constexpr int64_t kMapCoordinates = std::numeric_limits<int32_t>::max();
 constexpr int32_t kMostStrips = kMaxValueWidth / kWidth;
-
-// Strips of all value heads that share one key head.
-int32_t strips_a_key(const Problem& p) { return p.group() * strips(p); }
 
 std::string decline_device(const Request& request) {
   std::string reason = decline_request(request);
@@ -115,48 +110,6 @@ bool takes_way(const Problem& p, int32_t way) {
   const bool form = p.gate_form == GateForm::kRawBounded || p.gate_form == GateForm::kLog;
   return p.dtype == DType::kBf16 && p.dtype_gate == DType::kBf16 && form && p.least_gate() >= kMidFrameGate &&
          p.alignment.g >= kMapBytes && decline_strides("g", p.g, p.dtype_gate).empty();
-}
-
-int32_t chunk(const Problem& p, int32_t way) {
-  return p.rule == Rule::kGdn && way == kPrepared ? GdnRecord::kChunk : KdaRecord::kChunk;
-}
-
-// A work item holds 64 value columns, or two such panels.
-int32_t panel_columns(const Problem&, int32_t) { return kHalfWidth; }
-
-// At least one, so that costs of shapes that are declined can be asked for too.
-int32_t strips(const Problem& p) { return p.dv > kWidth ? p.dv / kWidth : 1; }
-
-Sizes sizes(const Problem& p, int32_t way, const Tiling&) {
-  Sizes sizes;
-  sizes.state_floats = int64_t{strips(p)} * kWidth * kWidth;
-  sizes.transition_floats = sizes.state_floats;
-  if (way == kPrepared) sizes.record_bytes = p.rule == Rule::kGdn ? GdnRecord::kBytes : KdaRecord::kBytes;
-  return sizes;
-}
-
-bool short_summaries(const Problem& p) { return p.rule == Rule::kGdn; }
-
-bool tries_suffixes(const Problem& p, const CallBounds& bounds, int32_t units, bool) {
-  constexpr int64_t kLeastChunks = 8, kLeastChunksKda = 32;
-  if (bounds.folds == 0) return false;
-  const int64_t chunks = bounds.chunks / bounds.rows1;
-  if (p.rule == Rule::kGdn) return chunks >= kLeastChunks;
-  return chunks >= kLeastChunksKda && 2 * bounds.rows1 * p.heads_v * strips(p) > units;
-}
-
-bool walks_twins(const Problem& p, const CallBounds& bounds) {
-  // H200: 8 chunks a row are as long with and without, 16 take 4 % less.
-  constexpr int64_t kLeastChunks = 16;
-  const int64_t rows = bounds.folds > 0 ? bounds.rows3 : bounds.rows1;
-  return p.rule == Rule::kGdn && strips_a_key(p) % 2 == 0 && rows > 0 && bounds.chunks >= kLeastChunks * rows;
-}
-
-RelayUnits relay_units(const Problem& p, int32_t way, int32_t tiles_a_strip, const CallBounds& bounds, int32_t units) {
-  if (way != kFused || tiles_a_strip != 1 || !p.lengths_known) return {};
-  const int32_t together = walks_twins(p, bounds) ? 2 : 1;
-  return {.side = together * static_cast<int32_t>(std::gcd(strips_a_key(p) / together, units / together)),
-          .parts = p.rule == Rule::kGdn ? kMostItemsGdn : kMostItems};
 }
 
 }  // namespace deltarelay::cuda::sm90

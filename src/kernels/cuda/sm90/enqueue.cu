@@ -1,8 +1,8 @@
-// The cuda-sm90 backend: a call as a chain of launches, each set up while the one before it drains. Either the fused
-// walk, carry, the fused walk; or prepare, walk, carry, walk.
+// The cuda-sm90 backend: the steps of a call as launches, each set up while the one before it drains.
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <span>
 
 #include "kernels/cuda/launch/aliases.cuh"
 #include "kernels/cuda/launch/call.h"
@@ -17,55 +17,52 @@
 namespace deltarelay::cuda::sm90 {
 namespace {
 
-// A call as its launches.
-class Chain {
+// The launches of a call.
+class Launches {
  public:
-  explicit Chain(const DeviceCall& call) : call_(call), problem_(call.problem), tensors_(call.tensors), of_(call) {}
+  explicit Launches(const DeviceCall& call) : call_(call), problem_(call.problem), tensors_(call.tensors), of_(call) {}
 
-  void enqueue() const {
-    if (call_.bounds.chunks > 0) {
-      if (call_.way == kFused)
-        enqueue_fused();
-      else
-        enqueue_prepared();
+  void launch(const Step& step) {
+    switch (step.stage) {
+      case Stage::kPrepare:
+        prepare(step);
+        break;
+      case Stage::kWalk:
+        if (call_.variant == kFused)
+          walk_fused(step);
+        else
+          walk(step);
+        break;
+      case Stage::kCarry:
+        carry(step);
+        break;
+      default:
+        of_.launch(step);
     }
-    of_.finish();
   }
 
  private:
-  void enqueue_prepared() const {
-    prepare();
-    const WalkMaps maps = make_maps();
-    const bool summarizes = call_.bounds.folds > 0;  // a summary takes a pair of CTAs whatever the tiling
-    walk(maps, 1, summarizes ? 2 : value_tiles());
-    if (summarizes) carry();
-    if (call_.bounds.rows3 > 0) walk(maps, 3, value_tiles());
-    of_.take_checkpoints_on();
+  // Maps of the fused walk. Both phases have them in common, but for the box of v.
+  const FusedMaps& fused_maps(Form form) {
+    const int32_t halves = halves_a_cta(form);
+    if (halves_ == 0) {
+      fused_ = {.q = map(tensors_.q, problem_.q, problem_.heads_qk, 1),
+                .k = map(tensors_.k, problem_.k, problem_.heads_qk, 1),
+                .v = {},
+                .o = strip_map(tensors_.o, problem_.o, 1),
+                .g = {},
+                .beta = {},
+                .copies_gates = false};
+      if (gdn())
+        map_gates(fused_);
+      else
+        fused_.g = map(tensors_.g, problem_.g, problem_.heads_v, 1);
+    }
+    // A CTA has both halves of a strip's values, or one.
+    if (halves_ != halves) fused_.v = strip_map(tensors_.v, problem_.v, halves);
+    halves_ = halves;
+    return fused_;
   }
-
-  void enqueue_fused() const {
-    const bool summarizes = call_.bounds.folds > 0;  // a summary takes a pair of CTAs whatever the tiling
-    const int32_t tiles1 = summarizes ? 2 : value_tiles(), tiles3 = value_tiles();
-    FusedMaps maps{.q = map(tensors_.q, problem_.q, problem_.heads_qk, 1),
-                   .k = map(tensors_.k, problem_.k, problem_.heads_qk, 1),
-                   .v = value_map(tiles1),
-                   .o = strip_map(tensors_.o, problem_.o, 1),
-                   .g = {},
-                   .beta = {},
-                   .copies_gates = false};
-    if (gdn())
-      map_gates(maps);
-    else
-      maps.g = map(tensors_.g, problem_.g, problem_.heads_v, 1);
-    walk_fused(maps, 1, tiles1);
-    if (summarizes) carry();
-    if (call_.bounds.rows3 == 0) return;
-    if (tiles3 != tiles1) maps.v = value_map(tiles3);
-    walk_fused(maps, 3, tiles3);
-  }
-
-  // A CTA of the fused walk has both halves of a strip's values, or one of two tiles.
-  CUtensorMap value_map(int32_t value_tiles) const { return strip_map(tensors_.v, problem_.v, 2 / value_tiles); }
 
   // v and o as strips (args.h). `decline` has checked that the heads lie side by side where a head has several strips.
   Strips strips() const {
@@ -79,9 +76,8 @@ class Chain {
   CUtensorMap strip_map(const void* data, const Strides& strides, int32_t box_halves) const {
     return map(data, of_strips(strides), strips().all, box_halves);
   }
-  int32_t value_tiles() const { return call_.tiling.value_tiles / strips().a_head; }  // CTAs a strip
-  WalkArgs walk_args(int32_t phase) const {
-    WalkArgs args = of_.walk_args(phase);
+  WalkArgs walk_args(const Step& step) const {
+    WalkArgs args = of_.walk_args(step);
     args.strips = strips();
     args.o.head = of_strips(problem_.o).head;
     return args;
@@ -115,66 +111,71 @@ class Chain {
             .box_halves = 1};
   }
 
-  WalkMaps make_maps() const {
-    WalkMaps maps{};
-    maps.v = strip_map(tensors_.v, problem_.v, 1);
-    maps.o = strip_map(tensors_.o, problem_.o, 1);
+  const WalkMaps& walk_maps() {
+    if (has_walk_maps_) return walk_;
+    has_walk_maps_ = true;
+    walk_.v = strip_map(tensors_.v, problem_.v, 1);
+    walk_.o = strip_map(tensors_.o, problem_.o, 1);
     if (gdn()) {
-      maps.q = map(tensors_.q, problem_.q, problem_.heads_qk, 1);  // CTAs share them by halves
-      maps.k = map(tensors_.k, problem_.k, problem_.heads_qk, 1);
+      walk_.q = map(tensors_.q, problem_.q, problem_.heads_qk, 1);  // CTAs share them by halves
+      walk_.k = map(tensors_.k, problem_.k, problem_.heads_qk, 1);
     }
-    return maps;
+    return walk_;
   }
 
-  void prepare() const {
-    const PrepareArgs args = of_.prepare_args();
+  void prepare(const Step& step) const {
+    const PrepareArgs args = of_.prepare_args(step);
     if (gdn()) {
       const GdnTiles tiles{.q = map(tensors_.q, problem_.q, problem_.heads_qk, 2),
                            .k = map(tensors_.k, problem_.k, problem_.heads_qk, 2)};
-      check(launch_prepare_gdn(tiles, args, problem_.dtype, call_.units, of_.stream()), "launch of prepare (GDN)");
+      check(launch_prepare_gdn(tiles, args, problem_.dtype, step.each, of_.stream()), "launch of prepare (GDN)");
     } else {
       const bool mid_frame = problem_.least_gate() >= kMidFrameGate;
-      check(launch_prepare_kda(args, problem_.dtype, mid_frame, of_.stream()), "launch of prepare (KDA)");
+      check(launch_prepare_kda(args, problem_.dtype, mid_frame, step.each, of_.stream()), "launch of prepare (KDA)");
     }
   }
 
-  void walk(const WalkMaps& maps, int32_t phase, int32_t value_tiles) const {
-    const WalkArgs args = walk_args(phase);
-    const WalkShape shape = shape_of(phase, value_tiles);
+  void walk(const Step& step) {
+    const WalkMaps& maps = walk_maps();
+    const WalkArgs args = walk_args(step);
+    const WalkShape shape = shape_of(step);
     check(gdn() ? launch_walk_gdn(maps, args, shape, of_.stream()) : launch_walk_kda(maps, args, shape, of_.stream()),
-          phase == 1 ? "launch of summarize and emit" : "launch of emit");
+          step.phase == 1 ? "launch of summarize and emit" : "launch of emit");
   }
 
-  void walk_fused(const FusedMaps& maps, int32_t phase, int32_t value_tiles) const {
-    const WalkArgs args = walk_args(phase);
-    const WalkShape shape = shape_of(phase, value_tiles);
+  void walk_fused(const Step& step) {
+    const FusedMaps& maps = fused_maps(step.form);
+    const WalkArgs args = walk_args(step);
+    const WalkShape shape = shape_of(step);
     check(gdn() ? launch_fused_gdn(maps, args, of_.activation(), shape, of_.stream())
                 : launch_fused_kda(maps, args, of_.activation(), shape, of_.stream()),
-          phase == 1 ? "launch of the fused summarize and emit" : "launch of the fused emit");
+          step.phase == 1 ? "launch of the fused summarize and emit" : "launch of the fused emit");
   }
 
-  WalkShape shape_of(int32_t phase, int32_t value_tiles) const {
-    const bool suffix = phase == 1 && tries_suffixes(problem_, call_.bounds, call_.units, call_.vanish_bound == 0.0f);
-    return {.dtype = problem_.dtype,
-            .value_tiles = value_tiles,
-            .twins = value_tiles == 1 && walks_twins(problem_, call_.bounds),
-            .suffix = suffix,
-            .units = call_.units};
+  WalkShape shape_of(const Step& step) const {
+    return {.dtype = problem_.dtype, .form = step.form, .suffix = step.suffix, .ctas = of_.ctas(step)};
   }
 
-  void carry() const {
-    CarryArgs args = of_.carry_args();
+  void carry(const Step& step) const {
+    CarryArgs args = of_.carry_args(step);
     args.strips = strips();
-    check(launch_carry(args, call_.units, of_.stream()), "launch of carry");
+    check(launch_carry(args, {step.form, step.each, step.ctas}, of_.stream()), "launch of carry");
   }
 
   const DeviceCall& call_;
   const Problem& problem_;
   const dr_tensors& tensors_;
   Call of_;
+  FusedMaps fused_{};
+  int32_t halves_ = 0;  // of fused_.v; 0: fused_ has not been made
+  WalkMaps walk_{};
+  bool has_walk_maps_ = false;
 };
 
-void enqueue(const DeviceCall& call) { Chain(call).enqueue(); }
+void enqueue(const DeviceCall& call, std::span<const Step> steps) {
+  Launches launches(call);
+  for (const Step& step : steps) launches.launch(step);
+}
 
 void load(int32_t) {
   for (const DType dtype : {DType::kBf16, DType::kFp16}) {

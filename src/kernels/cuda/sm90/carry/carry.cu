@@ -40,30 +40,29 @@ struct Kernel {
   void (*function)(CarryArgs);
   unsigned threads;
   size_t shared_bytes;
-  unsigned ctas_per_item, cluster;  // item: a fold of one strip
+  unsigned cluster;
+  int32_t rows;  // value rows of a cluster
 };
 
 template <int kRows>
 constexpr Kernel pairs() {
-  return {carry_pair_kernel<kRows>, kPairThreads, sizeof(PairMemory<kRows>), 2 * PairShape<kRows>::kSlices, 2};
+  return {carry_pair_kernel<kRows>, kPairThreads, sizeof(PairMemory<kRows>), 2, kRows};
 }
-constexpr Kernel kPairs[] = {pairs<8>(), pairs<16>(), pairs<32>()};
-constexpr Kernel kAlone = {carry_alone_kernel, kAloneThreads, sizeof(AloneMemory), kStateWidth / kAloneRows, 1};
+constexpr Kernel kPairs[] = {pairs<kPairRows[0]>(), pairs<kPairRows[1]>(), pairs<kPairRows[2]>()};
+constexpr Kernel kAlone = {carry_alone_kernel, kAloneThreads, sizeof(AloneMemory), 1, kAloneRows};
+static_assert(kCarryWidth == kStateWidth && kSingleRows == kAloneRows);
 
-// The smallest slices whose pairs fit into one wave. Beyond that single CTAs, which read the transitions least often.
-// Measured on an H200 (docs/kernels/cuda-carry.md). Every choice gives the same bits (step.cuh).
-const Kernel& kernel_for(int64_t items, int32_t multiprocessors) {
+const Kernel& kernel_for(const CarrySpread& spread) {
   for (const Kernel& kernel : kPairs)
-    if (items * kernel.ctas_per_item <= multiprocessors) return kernel;
+    if (spread.form == Form::kPair && kernel.rows == spread.rows) return kernel;
   return kAlone;
 }
 
 }  // namespace
 
-cudaError_t launch_carry(const CarryArgs& args, int32_t multiprocessors, cudaStream_t stream) {
-  const int64_t items = static_cast<int64_t>(args.fold_bound) * args.strips.all;
-  const Kernel& kernel = kernel_for(items, multiprocessors);
-  const LaunchShape shape{.grid = dim3(static_cast<unsigned>(items * kernel.ctas_per_item)),
+cudaError_t launch_carry(const CarryArgs& args, const CarrySpread& spread, cudaStream_t stream) {
+  const Kernel& kernel = kernel_for(spread);
+  const LaunchShape shape{.grid = dim3(static_cast<unsigned>(spread.ctas)),
                           .block = kernel.threads,
                           .shared_bytes = kernel.shared_bytes,
                           .cluster = kernel.cluster};

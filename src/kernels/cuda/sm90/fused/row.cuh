@@ -6,7 +6,6 @@
 #include "kernels/cuda/ptx/matrix.cuh"
 #include "kernels/cuda/ptx/number.cuh"
 #include "kernels/cuda/ptx/wgmma.cuh"
-#include "kernels/cuda/sm90/form.h"
 #include "kernels/cuda/sm90/record.h"
 #include "kernels/cuda/sm90/rows/stage.cuh"
 #include "kernels/cuda/sm90/rows/transition.cuh"
@@ -14,6 +13,7 @@
 #include "kernels/cuda/sm90/single_ctas.h"
 #include "kernels/cuda/tile/descriptor.cuh"
 #include "kernels/cuda/tile/state_io.cuh"
+#include "kernels/form.h"
 
 namespace deltarelay::cuda::sm90 {
 

@@ -43,8 +43,8 @@ struct GdnTiles {
   CUtensorMap q, k;
 };
 
-// Writes the records of all chunks and value heads. `multiprocessors` of the device: a small call is spread over them.
-cudaError_t launch_prepare_gdn(const GdnTiles& tiles, const PrepareArgs& args, DType dtype, int32_t multiprocessors,
+// Writes the records of all chunks and value heads. `heads`: value heads of a CTA.
+cudaError_t launch_prepare_gdn(const GdnTiles& tiles, const PrepareArgs& args, DType dtype, int32_t heads,
                                cudaStream_t stream);
 cudaError_t load_prepare_gdn(DType dtype);
 

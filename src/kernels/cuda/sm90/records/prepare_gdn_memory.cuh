@@ -5,6 +5,7 @@
 #include "kernels/cuda/ptx/matrix.cuh"
 #include "kernels/cuda/ptx/number.cuh"
 #include "kernels/cuda/sm90/record.h"
+#include "kernels/cuda/sm90/records/prepare_grid.h"
 #include "kernels/cuda/tile/descriptor.cuh"
 
 namespace deltarelay::cuda::sm90::prepare_gdn {
@@ -14,8 +15,7 @@ constexpr int kBlock = 16;
 constexpr int kBlocks = kChunk / kBlock;
 constexpr int kWarps = kBlocks;
 constexpr int kThreads = 32 * kWarps;
-constexpr int kHeads = kWarps;  // most value heads of a CTA: a warp makes the factors of one head
-constexpr int kResident = 4;    // CTAs per multiprocessor: leaves 128 registers per thread
+static_assert(kHeads == kWarps);
 constexpr int kSlab = kBlock * kRowBytes;
 constexpr int kSquare = kChunk * kRowBytes;
 constexpr int kTile = 2 * kSquare;

@@ -32,16 +32,12 @@ Variant variant_of(const PrepareArgs& args, bool mid_frame) {
 
 }  // namespace
 
-cudaError_t launch_prepare_kda(const PrepareArgs& args, DType dtype, bool mid_frame, cudaStream_t stream) {
-  // The head index runs fastest: neighbours in the grid are neighbours in memory. A CTA takes several chunks if enough
-  // CTAs remain.
-  constexpr int kMostPerCta = 8, kMostY = 65535, kEnough = 8 * 1024;
-  int per_cta = 1;
-  while (per_cta < kMostPerCta && int64_t{args.chunks} * args.heads_v / (2 * per_cta) >= kEnough) per_cta *= 2;
-  while ((args.chunks + per_cta - 1) / per_cta > kMostY) per_cta *= 2;
-  const dim3 grid(static_cast<unsigned>(args.heads_v), static_cast<unsigned>((args.chunks + per_cta - 1) / per_cta));
+cudaError_t launch_prepare_kda(const PrepareArgs& args, DType dtype, bool mid_frame, int32_t chunks,
+                               cudaStream_t stream) {
+  // The head index runs fastest: neighbours in the grid are neighbours in memory.
+  const dim3 grid(static_cast<unsigned>(args.heads_v), static_cast<unsigned>((args.chunks + chunks - 1) / chunks));
   return launch_dependent(kernel_of(dtype, variant_of(args, mid_frame)), grid, kPrepareThreads,
-                          sizeof(KdaPrepareShared), stream, args, per_cta);
+                          sizeof(KdaPrepareShared), stream, args, chunks);
 }
 
 cudaError_t load_prepare_kda(DType dtype) {

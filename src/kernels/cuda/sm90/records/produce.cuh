@@ -8,9 +8,9 @@
 
 #include "kernels/cuda/ptx/barrier.cuh"
 #include "kernels/cuda/ptx/bulk.cuh"
-#include "kernels/cuda/sm90/form.h"
 #include "kernels/cuda/sm90/rows/stage.cuh"
 #include "kernels/cuda/sm90/rows/walk_maps.h"
+#include "kernels/form.h"
 
 namespace deltarelay::cuda::sm90 {
 

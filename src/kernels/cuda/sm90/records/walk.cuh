@@ -25,7 +25,6 @@
 #include "kernels/cuda/args.h"
 #include "kernels/cuda/launch/checkpoint.cuh"
 #include "kernels/cuda/ptx/barrier.cuh"
-#include "kernels/cuda/sm90/form.h"
 #include "kernels/cuda/sm90/records/emit.cuh"
 #include "kernels/cuda/sm90/records/produce.cuh"
 #include "kernels/cuda/sm90/records/summarize.cuh"
@@ -34,6 +33,7 @@
 #include "kernels/cuda/sm90/rows/transition.cuh"
 #include "kernels/cuda/sm90/rows/walk_maps.h"
 #include "kernels/cuda/tile/state_io.cuh"
+#include "kernels/form.h"
 
 namespace deltarelay::cuda::sm90 {
 

@@ -14,8 +14,7 @@ namespace deltarelay::cuda::sm90 {
 constexpr int kMostTogether = 2;
 
 template <class Stage, class Element, Form kForm, bool kCheckpoints, bool kSuffix>
-cudaError_t launch_tiles(const WalkMaps& maps, const WalkArgs& args, cudaStream_t stream) {
-  const unsigned grid = static_cast<unsigned>(args.row_bound) * static_cast<unsigned>(args.strips.all) * ctas(kForm);
+cudaError_t launch_tiles(const WalkMaps& maps, const WalkArgs& args, unsigned grid, cudaStream_t stream) {
   const int together = Stage::kRawTiles ? std::gcd(args.strips.all / args.heads_qk, kMostTogether) : 1;
   const LaunchShape shape{.grid = dim3(grid),
                           .block = kWalkThreads,
@@ -26,12 +25,12 @@ cudaError_t launch_tiles(const WalkMaps& maps, const WalkArgs& args, cudaStream_
 
 template <class Stage, class Element, bool kCheckpoints>
 cudaError_t launch_rows(const WalkMaps& maps, const WalkArgs& args, const WalkShape& shape, cudaStream_t stream) {
-  if (shape.value_tiles == 1)
-    return launch_tiles<Stage, Element, Form::kSingle, kCheckpoints, false>(maps, args, stream);
+  if (shape.form == Form::kSingle)
+    return launch_tiles<Stage, Element, Form::kSingle, kCheckpoints, false>(maps, args, shape.ctas, stream);
   if constexpr (!kCheckpoints) {
-    if (shape.suffix) return launch_tiles<Stage, Element, Form::kPair, false, true>(maps, args, stream);
+    if (shape.suffix) return launch_tiles<Stage, Element, Form::kPair, false, true>(maps, args, shape.ctas, stream);
   }
-  return launch_tiles<Stage, Element, Form::kPair, kCheckpoints, false>(maps, args, stream);
+  return launch_tiles<Stage, Element, Form::kPair, kCheckpoints, false>(maps, args, shape.ctas, stream);
 }
 
 template <class Stage, class Element>

@@ -2,16 +2,13 @@
 #include "kernels/cuda/launch/launch.h"
 #include "kernels/cuda/sm90/fused/gdn/walk.cuh"
 #include "kernels/cuda/sm90/launch.h"
-#include "kernels/cuda/sm90/single_ctas.h"
 
 namespace deltarelay::cuda::sm90 {
 namespace {
 
 template <class Element, Form kForm, bool kSuffix>
-cudaError_t launch(const FusedMaps& maps, const WalkArgs& args, const Activation& activation, int32_t units,
+cudaError_t launch(const FusedMaps& maps, const WalkArgs& args, const Activation& activation, unsigned grid,
                    cudaStream_t stream) {
-  const unsigned grid =
-      has_whole_strip(kForm) ? single_ctas(args, kMostItems, units, ctas(kForm)) : items_of(args) * ctas(kForm);
   const LaunchShape shape{.grid = dim3(grid),
                           .block = kFusedThreads,
                           .shared_bytes = sizeof(fused_gdn::Shared<kForm>),
@@ -22,11 +19,12 @@ cudaError_t launch(const FusedMaps& maps, const WalkArgs& args, const Activation
 template <class Element>
 cudaError_t launch_tiles(const FusedMaps& maps, const WalkArgs& args, const Activation& activation,
                          const WalkShape& shape, cudaStream_t stream) {
-  if (shape.value_tiles == 1)
-    return shape.twins ? launch<Element, Form::kTwins, false>(maps, args, activation, shape.units, stream)
-                       : launch<Element, Form::kSingle, false>(maps, args, activation, shape.units, stream);
-  return shape.suffix ? launch<Element, Form::kPair, true>(maps, args, activation, shape.units, stream)
-                      : launch<Element, Form::kPair, false>(maps, args, activation, shape.units, stream);
+  if (shape.form == Form::kTwins)
+    return launch<Element, Form::kTwins, false>(maps, args, activation, shape.ctas, stream);
+  if (shape.form == Form::kSingle)
+    return launch<Element, Form::kSingle, false>(maps, args, activation, shape.ctas, stream);
+  return shape.suffix ? launch<Element, Form::kPair, true>(maps, args, activation, shape.ctas, stream)
+                      : launch<Element, Form::kPair, false>(maps, args, activation, shape.ctas, stream);
 }
 
 template <class Element>

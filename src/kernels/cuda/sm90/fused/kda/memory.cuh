@@ -4,13 +4,13 @@
 
 #include "kernels/cuda/ptx/barrier.cuh"
 #include "kernels/cuda/ptx/bulk.cuh"
-#include "kernels/cuda/sm90/form.h"
 #include "kernels/cuda/sm90/fused/inverse.cuh"
 #include "kernels/cuda/sm90/fused/items.cuh"
 #include "kernels/cuda/sm90/fused/row.cuh"
 #include "kernels/cuda/sm90/record.h"
 #include "kernels/cuda/sm90/rows/stage.cuh"
 #include "kernels/cuda/tile/descriptor.cuh"
+#include "kernels/form.h"
 
 namespace deltarelay::cuda::sm90 {
 

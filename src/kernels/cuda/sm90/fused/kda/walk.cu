@@ -2,7 +2,6 @@
 #include "kernels/cuda/launch/launch.h"
 #include "kernels/cuda/sm90/fused/kda/walk.cuh"
 #include "kernels/cuda/sm90/launch.h"
-#include "kernels/cuda/sm90/single_ctas.h"
 
 namespace deltarelay::cuda::sm90 {
 namespace {
@@ -16,10 +15,8 @@ Kernel* kernel_of(GateForm form) {
 }
 
 template <Form kForm, bool kSuffix>
-cudaError_t launch(const FusedMaps& maps, const WalkArgs& args, const Activation& activation, int32_t units,
+cudaError_t launch(const FusedMaps& maps, const WalkArgs& args, const Activation& activation, unsigned grid,
                    cudaStream_t stream) {
-  const unsigned grid =
-      kForm == Form::kSingle ? single_ctas(args, kMostItems, units) : items_of(args) * ctas(kForm) * (kSuffix ? 2 : 1);
   const LaunchShape shape{
       .grid = dim3(grid), .block = kFusedThreads, .shared_bytes = sizeof(FusedShared<kForm>), .cluster = ctas(kForm)};
   return launch_dependent(kernel_of<kForm, kSuffix>(activation.gate_form), shape, stream, maps, args, activation);
@@ -29,9 +26,9 @@ cudaError_t launch(const FusedMaps& maps, const WalkArgs& args, const Activation
 
 cudaError_t launch_fused_kda(const FusedMaps& maps, const WalkArgs& args, const Activation& activation,
                              const WalkShape& shape, cudaStream_t stream) {
-  if (shape.value_tiles == 1) return launch<Form::kSingle, false>(maps, args, activation, shape.units, stream);
-  return shape.suffix ? launch<Form::kPair, true>(maps, args, activation, shape.units, stream)
-                      : launch<Form::kPair, false>(maps, args, activation, shape.units, stream);
+  if (shape.form == Form::kSingle) return launch<Form::kSingle, false>(maps, args, activation, shape.ctas, stream);
+  return shape.suffix ? launch<Form::kPair, true>(maps, args, activation, shape.ctas, stream)
+                      : launch<Form::kPair, false>(maps, args, activation, shape.ctas, stream);
 }
 
 cudaError_t load_fused_kda() {

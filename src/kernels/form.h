@@ -1,9 +1,10 @@
-// Forms of a walk: how the CTAs of a cluster share a row.
+// Forms of a walk: how CTAs that start together share a row. The planner chooses a form for each step; kernels are
+// compiled for it.
 #pragma once
 
-namespace deltarelay::cuda::sm90 {
+namespace deltarelay {
 
-// A strip (args.h) has two halves of 64 value columns. A state group holds one half.
+// A strip (variant.h) has two halves of its value columns. A state group of warps holds one half.
 enum class Form {
   kSingle,  // one CTA walks a strip: both halves of its values
   kPair,    // two CTAs walk a strip: one half each. The only form of a summary
@@ -21,4 +22,8 @@ constexpr int halves_a_cta(Form form) { return 2 / ctas_a_strip(form); }
 // Does every CTA hold a whole strip?
 constexpr bool has_whole_strip(Form form) { return ctas_a_strip(form) == 1; }
 
-}  // namespace deltarelay::cuda::sm90
+constexpr const char* name_of(Form form) {
+  return form == Form::kSingle ? "single" : form == Form::kPair ? "pair" : "twins";
+}
+
+}  // namespace deltarelay

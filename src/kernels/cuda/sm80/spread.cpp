@@ -1,0 +1,29 @@
+// How the launches of cuda-sm80 are spread over CTAs.
+#include <cstdint>
+
+#include "kernels/cuda/sm80/accepts.h"
+#include "kernels/cuda/sm80/grid.h"
+
+namespace deltarelay::cuda::sm80 {
+
+void spread(const SpreadRequest& r, Step& step) {
+  const Problem& p = r.problem;
+  const Shape shape = shape_of(p, r.variant.number);
+  if (step.stage == Stage::kPrepare) {
+    const uint32_t heads = p.rule == Rule::kGdn ? static_cast<uint32_t>(p.heads_qk) * shares_of(p.group())
+                                                : static_cast<uint32_t>(p.heads_v);
+    step.each = p.rule == Rule::kGdn ? kHeadsTogether : 1;
+    step.ctas = ChunkCounts(static_cast<int32_t>(step.rows)).chunks() * heads;
+  } else if (step.stage == Stage::kWalk) {
+    const WalkGrid grid = walk_grid(shape, step.rows * p.heads_v, step.summarizes, r.units);
+    step.each = grid.columns;
+    step.together = grid.both;
+    step.ctas = grid.ctas;
+  } else if (step.stage == Stage::kCarry) {
+    step.each = kCarryRows;
+    step.ctas = step.rows * p.heads_v * carry_slices(p.dv);
+  }
+  step.ctas_stored = step.ctas;
+}
+
+}  // namespace deltarelay::cuda::sm80

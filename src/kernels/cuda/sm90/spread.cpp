@@ -1,0 +1,61 @@
+// How the launches of cuda-sm90 are spread over CTAs.
+#include "kernels/cuda/sm90/carry/spread.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/cuda/sm90/accepts.h"
+#include "kernels/cuda/sm90/record.h"
+#include "kernels/cuda/sm90/records/prepare_grid.h"
+#include "kernels/cuda/sm90/single_ctas.h"
+
+namespace deltarelay::cuda::sm90 {
+namespace {
+
+void spread_prepare(const SpreadRequest& r, Step& step) {
+  const Problem& p = r.problem;
+  if (p.rule == Rule::kGdn) {
+    const GdnGrid grid = gdn_grid(step.rows, p.heads_qk, p.group(), r.units);
+    step.each = grid.heads;
+    step.ctas = grid.ctas;
+  } else {
+    const KdaGrid grid = kda_grid(static_cast<int32_t>(step.rows), p.heads_v);
+    step.each = grid.chunks;
+    step.ctas = int64_t{p.heads_v} * grid.y;
+  }
+}
+
+void spread_walk(const SpreadRequest& r, Step& step) {
+  const int64_t items = step.rows * r.problem.heads_v * r.variant.strips;
+  step.each = kHalfWidth * halves_a_cta(step.form);
+  step.ctas = items * ctas(step.form);
+  if (r.variant.number == kFused && has_whole_strip(step.form)) {
+    const SingleCtas call{static_cast<unsigned>(items), r.relay.places(), r.alike};
+    step.ctas = single_ctas(call, kMostItems, r.units, static_cast<unsigned>(ctas(step.form)));
+    step.ctas_stored =
+        single_ctas({call.items, call.places, false}, kMostItems, r.units, static_cast<unsigned>(ctas(step.form)));
+    return;
+  }
+  // A row of KDA whose summary tries its suffix has a second pair of CTAs.
+  if (r.variant.number == kFused && step.suffix && r.problem.rule == Rule::kKda) step.ctas *= 2;
+  step.ctas_stored = step.ctas;
+}
+
+void spread_carry(const SpreadRequest& r, Step& step) {
+  const CarrySpread spread = carry_spread(step.rows * r.problem.heads_v * r.variant.strips, r.units);
+  step.has_form = true;
+  step.form = spread.form;
+  step.each = spread.rows;
+  step.ctas = spread.ctas;
+}
+
+}  // namespace
+
+void spread(const SpreadRequest& request, Step& step) {
+  if (step.stage == Stage::kPrepare) spread_prepare(request, step);
+  if (step.stage == Stage::kWalk) spread_walk(request, step);
+  if (step.stage == Stage::kCarry) spread_carry(request, step);
+  if (step.stage != Stage::kWalk) step.ctas_stored = step.ctas;
+}
+
+}  // namespace deltarelay::cuda::sm90

@@ -1,0 +1,74 @@
+// What cuda-sm90 offers for a problem: its two variants, as values.
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/cuda/sm90/accepts.h"
+#include "kernels/cuda/sm90/record.h"
+#include "kernels/cuda/sm90/single_ctas.h"
+
+namespace deltarelay::cuda::sm90 {
+namespace {
+
+// Chunks of a row, on average, from which twins walk it. Going on from one row to the next takes them longer. H200: 8
+// chunks a row are as long with and without, 16 take 4 % less, and a chunk 97 hundredths of the time, 2026-11-17.
+constexpr int32_t kTwinsFrom = 16, kTwinsHundredths = 97;
+
+// What a CTA of a pair takes to start, in tenths of what one that walks alone does. It has half of the state, and in
+// the fused walks as much else. Of these measured on an H200, 2026-11-16: pairs that come in waves 5.5 us (GDN) and 6.3
+// (KDA) each.
+int32_t pair_start_tenths(Rule rule, int32_t way) { return way == kPrepared ? 5 : rule == Rule::kKda ? 6 : 8; }
+
+Forms forms_of(const Problem& p, int32_t way) {
+  Forms forms{.pairs = true, .pair_start_tenths = pair_start_tenths(p.rule, way)};
+  if (way != kFused) return forms;
+  const int32_t strips_a_key = p.group() * strips(p);  // of all value heads that share one key head
+  // Two strips of one key share what does not depend on their values.
+  if (p.rule == Rule::kGdn && strips_a_key % 2 == 0) {
+    forms.twins_from = kTwinsFrom;
+    forms.twins_hundredths = kTwinsHundredths;
+  }
+  if (p.lengths_known) {
+    forms.relay_strips = strips_a_key;
+    forms.relay_parts = p.rule == Rule::kGdn ? kMostItemsGdn : kMostItems;
+  }
+  return forms;
+}
+
+// Where rows are long enough for a suffix (suffix.cuh). Some summaries of KDA will be short, not all, and phase 1 ends
+// earlier by that only when they take turns on the multiprocessors. The walk through records that stores checkpoints is
+// compiled without.
+SuffixRule suffix_of(const Problem& p) {
+  const bool gdn = p.rule == Rule::kGdn;
+  return {.tries = true, .least_chunks = gdn ? 8 : 32, .crowded = !gdn, .beside_checkpoints = false};
+}
+
+Variant variant_of(const Problem& p, int32_t way) {
+  Variant v;
+  v.name = kWayNames[way];
+  v.number = way;
+  v.chunk = p.rule == Rule::kGdn && way == kPrepared ? GdnRecord::kChunk : KdaRecord::kChunk;
+  v.panel_columns = kHalfWidth;  // a work item holds 64 value columns, or two such panels
+  v.strips = strips(p);
+  v.state_floats = v.transition_floats = int64_t{v.strips} * kWidth * kWidth;
+  if (way == kPrepared) v.record_bytes = p.rule == Rule::kGdn ? GdnRecord::kBytes : KdaRecord::kBytes;
+  v.short_summaries = p.rule == Rule::kGdn;  // of the 128 gates of a KDA head there is mostly one that forgets nothing
+  v.forms = forms_of(p, way);
+  v.suffix = suffix_of(p);
+  return v;
+}
+
+}  // namespace
+
+// At least one, so that costs of shapes that are declined can be asked for too.
+int32_t strips(const Problem& p) { return p.dv > kWidth ? p.dv / kWidth : 1; }
+
+Variants variants(const Problem& p, const Request& request) {
+  Variants list;
+  for (int32_t way = 0; way < kNumWays; ++way) {
+    if (request.variant != nullptr && std::strcmp(request.variant, kWayNames[way]) != 0) continue;
+    if (takes_way(p, way)) list.add(variant_of(p, way));
+  }
+  return list;
+}
+
+}  // namespace deltarelay::cuda::sm90

@@ -1,0 +1,55 @@
+#include "plan/ops/stages.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "plan/ops/forward.h"
+#include "plan/search/lengths.h"
+
+namespace deltarelay {
+namespace {
+
+Stage stage_of(Op op) {
+  switch (op) {
+    case Op::kChunkLocal:
+      return Stage::kChunkLocal;
+    case Op::kOutputs:
+      return Stage::kOutputs;
+    case Op::kSummary:
+      return Stage::kSummary;
+    case Op::kCarry:
+      return Stage::kChains;
+    default:
+      return Stage::kStatePass;
+  }
+}
+
+}  // namespace
+
+Steps stage_steps(const Plan& plan, const CallBounds& bounds) {
+  if (plan.variant.transition_floats > 0) return forward_steps(plan, bounds);
+  const Problem& p = plan.problem;
+  Steps steps;
+  if (!p.lengths_known) {
+    Step table{.stage = Stage::kTable, .rows = 1};
+    table.items = 1;
+    table.buffers = BufferSet(BufferId::kTable, BufferId::kOffsets);
+    steps.add(table);
+  }
+  Step step{.stage = stage_of(p.op), .rows = is_chained(p.op) ? bounds.rows1 : bounds.chunks};
+  step.items = is_chained(p.op) ? step.rows * plan.costs.copies : step.rows * p.heads_v;
+  step.predicted_ns = plan.times.phase1;
+  step.variant = plan.variant.name;
+  step.buffers = BufferSet(BufferId::kScratch);
+  steps.add(step);
+  return steps;
+}
+
+void time_stage(Plan& plan) {
+  if (is_chained(plan.problem.op) || !plan.problem.lengths_known) return;
+  const int64_t items = plan.num_chunks * plan.problem.heads_v;
+  plan.times = {.phase1 = plan::ceil_div(items, std::max(1, plan.costs.units)) * plan.costs.emit};
+  plan.predicted_ns = plan.unsplit_ns = plan.times.total();
+}
+
+}  // namespace deltarelay

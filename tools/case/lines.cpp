@@ -1,0 +1,80 @@
+// Case lines in files and in arguments of the command.
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "case/case.h"
+#include "case/text.h"
+#include "case/words.h"
+
+namespace deltarelay::cases {
+
+std::vector<Case> read_file(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  if (!file) throw CaseError("file: expected a readable file of cases, found " + in_quotes(path.string()));
+  std::vector<Case> all;
+  std::string line;
+  for (int64_t number = 1; std::getline(file, line); ++number) {
+    line.erase(std::min(line.find('#'), line.size()));
+    if (words_of(line).empty()) continue;
+    try {
+      all.push_back(parse(line));
+    } catch (const CaseError& error) {
+      throw CaseError(path.string() + ":" + std::to_string(number) + ": " + error.what());
+    }
+  }
+  return all;
+}
+
+std::vector<Case> read_arguments(const std::vector<std::string>& arguments) {
+  std::vector<Case> all;
+  std::string line;  // bare words collected so far
+  const auto finish = [&] {
+    if (!line.empty()) all.push_back(parse(line));
+    line.clear();
+  };
+  bool after_name = false;
+  for (const std::string& argument : arguments) {
+    std::error_code ignored;
+    if (std::filesystem::is_regular_file(argument, ignored)) {
+      finish();
+      const std::vector<Case> more = read_file(argument);
+      all.insert(all.end(), more.begin(), more.end());
+      continue;
+    }
+    const bool quoted = argument.find(' ') != std::string::npos;
+    // Without this message, a mistyped path would be reported as an unknown rule.
+    if (!quoted && line.empty() && argument.find_first_of("/.") != std::string::npos && argument.back() != ':')
+      fail("file", "a file of cases that can be read", argument);
+    const bool starts = quoted || argument.empty() || argument.back() == ':' || find_word(kRules, argument) != nullptr;
+    if (starts && !after_name) finish();
+    line += (line.empty() ? "" : " ") + argument;
+    after_name = !argument.empty() && argument.back() == ':';
+    if (quoted) finish();
+    if (argument.empty()) parse(argument);  // an empty case: the parser reports what it expected
+  }
+  finish();
+  return all;
+}
+
+Case with_words(const Case& c, std::string_view words) {
+  const auto key_of = [](std::string_view word) {
+    if (find_word(kFloatTypes, word) != nullptr) return std::string_view("data type");
+    return word.substr(0, word.find('='));
+  };
+  std::set<std::string_view> replaced;
+  for (std::string_view word : words_of(words)) replaced.insert(key_of(word));
+  // seqs and batch exclude each other.
+  if (replaced.count("seqs") > 0) replaced.insert("batch");
+  if (replaced.count("batch") > 0) replaced.insert("seqs");
+  const std::string old = print(c);
+  std::string line;
+  for (std::string_view word : words_of(old))
+    if (replaced.count(key_of(word)) == 0 || find_word(kOps, word) != nullptr) line += std::string(word) + " ";
+  Case changed = parse(line + std::string(words));
+  changed.facts = c.facts;
+  return changed;
+}
+
+}  // namespace deltarelay::cases
