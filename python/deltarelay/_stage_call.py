@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 from typing import Any, NamedTuple
 
 from . import _abi, _foreign, _stage_request
@@ -43,8 +44,7 @@ class _Shape(NamedTuple):
     """First axes of the outputs of one call."""
 
     leading: tuple[int, ...]
-    tokens: int  # of all sequences
-    num_chunks: int
+    num_chunks: int  # of all sequences, or as many as there could be
     num_seqs: int
 
     def of(self, rows: str) -> tuple[int, ...]:
@@ -133,34 +133,24 @@ def _shape(entry: _Entry, wish: Wish, named: dict[str, Any], num_chunks: int | N
     name, features = entry.first
     leading = tuple(named[name].shape[:-features])
     tokens = leading[-1] if len(leading) == 1 else leading[0] * leading[1]
-    chunks = entry.num_chunks
+    chunks, bound = entry.num_chunks, False
     if chunks < 0 and wish.operation != "carry":
-        chunks = most_chunks(tokens, entry.num_seqs, wish.chunk)
-    if num_chunks is not None and (num_chunks > chunks if entry.late else num_chunks != chunks):
-        expected = f"at most {chunks} chunks" if entry.late else f"{chunks}, the chunks of all sequences,"
+        chunks, bound = most_chunks(tokens, entry.num_seqs, wish.chunk), True
+        offsets = named["seq_offsets"]
+        if not is_torch(offsets) or offsets.device.type == "cpu":
+            chunks, bound = min(chunks, _count_chunks(offsets.tolist(), wish.chunk)), False
+    if num_chunks is not None and (num_chunks > chunks if bound else num_chunks != chunks):
+        expected = f"at most {chunks} chunks" if bound else f"{chunks}, the chunks of all sequences,"
         raise Invalid(f"num_chunks: expected {expected} of {wish.chunk} tokens, found {num_chunks}")
-    return _Shape(leading, tokens, chunks, entry.num_seqs)
+    if "states" in named and not bound and named["states"].shape[0] < chunks:
+        found = named["states"].shape[0]
+        raise Invalid(f"states: expected {chunks} rows, one for each chunk of {wish.chunk} tokens, found {found}")
+    return _Shape(leading, chunks, entry.num_seqs)
 
 
-def _with_room(states: Any, rows: int) -> tuple[Any, bool]:
-    """The library takes states of late lengths for as many rows as there could be, so memory behind them must be
-    theirs. True: copied to memory that is large enough."""
-    if states.shape[0] > rows:
-        raise Invalid(f"states: expected at most {rows} rows, found {states.shape[0]}")
-    if states.shape[0] == rows:
-        return states, False
-    if is_torch(states):
-        missing = (rows - states.shape[0]) * states[0:1].numel() if states.shape[0] else rows
-        behind = states.untyped_storage().nbytes() // states.element_size() - states.storage_offset() - states.numel()
-        if states.shape[0] and behind >= missing:
-            return states, False
-        larger = states.new_empty((rows, *states.shape[1:]))
-    else:
-        import numpy
-
-        larger = numpy.empty((rows, *states.shape[1:]), states.dtype)
-    larger[: states.shape[0]] = states
-    return larger, True
+def _count_chunks(offsets: list[int], chunk: int) -> int:
+    """The library looks at the offsets themselves; here bad ones only must not count below 0."""
+    return sum(max(0, -(-(end - begin) // chunk)) for begin, end in itertools.pairwise(offsets))
 
 
 def _run(
@@ -175,9 +165,6 @@ def _run(
         import numpy as framework
 
         device = None
-    if entry.late and "states" in named:
-        named["states"], moved = _with_room(named["states"], shape.num_chunks)
-        copied += ("states",) * moved
     made = {}
     for output in entry.outputs:
         dtype = output.dtype if as_torch else numpy_dtype(output.dtype)
@@ -185,7 +172,7 @@ def _run(
     tensors, intermediates = _abi.Tensors(), _abi.Intermediates()
     tensors.intermediates = ctypes.addressof(intermediates)
     if entry.late:
-        tensors.num_tokens = shape.tokens
+        tensors.num_tokens = shape.leading[-1]
     for name in (*entry.pointers, *made):
         value = made[name] if name in made else named[name]
         holder = intermediates if name in _abi.INTERMEDIATES else tensors

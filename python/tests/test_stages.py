@@ -317,7 +317,7 @@ def test_carry_without_summaries_and_batched() -> None:
 
 @pytest.mark.parametrize("rule", RULES)
 def test_late_lengths(rule: str) -> None:
-    """One plan for several lists of lengths; rows of no sequence are zero; states as many as the caller says."""
+    """One plan for several lists of lengths; rows of no sequence are zero."""
     tokens = 250
     plans = set()
     for lengths in ([0, 70, 1, 129, 16, 0], [100, 0, 0, 100, 0, 50], [1, 1, 1, 1, 1, 1]):
@@ -340,14 +340,8 @@ def test_late_lengths(rule: str) -> None:
         close(p.final, expected["final"][:-1])
         assert not back(p.v_new)[used:].any()
         o = stages.outputs(rule, v_new=p.v_new, states=p.states, **s.rows("q k g"), **form).o
-        assert deltarelay.last_call().copies == ("states",)  # memory behind them is not theirs
         close(o[:used], s.o[:used])
         assert not back(o)[used:].any()
-        bound = stages.state_pass(rule, w=c.w, u=c.u, **s.rows("k g"), initial=s.case.initial[:-1].copy(), **form)
-        assert bound.states.shape[0] == min(tokens, tokens // 32 + len(lengths))
-        assert numpy.array_equal(bound.states[:rows], p.states)
-        o_again = stages.outputs(rule, v_new=p.v_new, states=bound.states, **s.rows("q k g"), **form).o
-        assert deltarelay.last_call().copies == () and numpy.array_equal(o, o_again)
     assert len(plans) == 1
 
 
@@ -358,14 +352,16 @@ def test_number_of_chunks() -> None:
         deltarelay.Invalid, match="num_chunks: expected 3, the chunks of all sequences, of 64 tokens, f"
     ):
         stages.state_pass("gdn", **rows, num_chunks=2, **s.how())
-    with pytest.raises(deltarelay.Invalid, match="num_chunks: expected at most 3 chunks of 64 tokens, found 4"):
+    with pytest.raises(
+        deltarelay.Invalid, match="num_chunks: expected 3, the chunks of all sequences, of 64 tokens, f"
+    ):
         stages.state_pass("gdn", **rows, num_chunks=4, **s.how(late_lengths=True))
     states = numpy.zeros((4, 2, 24, 16), numpy.float32)
     given = {**s.rows("q k g"), **s.given("v_new")}
     with pytest.raises(deltarelay.Invalid, match="states: expected 3 rows, one for each chunk of 64 tokens, found 4"):
         stages.outputs("gdn", **given, states=states, **s.how())
-    with pytest.raises(deltarelay.Invalid, match="states: expected at most 3 rows, found 4"):
-        stages.outputs("gdn", **given, states=states, **s.how(late_lengths=True))
+    with pytest.raises(deltarelay.Invalid, match="states: expected 3 rows, one for each chunk of 64 tokens, found 2"):
+        stages.outputs("gdn", **given, states=states[:2], **s.how(late_lengths=True))
 
 
 # ---- types, copies, frameworks
