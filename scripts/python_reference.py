@@ -22,6 +22,7 @@ GROUPS = {
     "The call": ["forward", "Outputs"],
     "Plans": ["plan", "explain", "Plan", "TensorSpec"],
     "What ran": ["last_call", "LastCall", "info"],
+    "Stages": ["stages.*"],
     "FLA's functions": ["chunk_kda", "chunk_gated_delta_rule", "chunk_gdn", "fla.*"],
     "Pictures": ["plot.*"],
     "Errors": ["Error", "Invalid", "WrongType", "Unsupported", "DeviceError"],

@@ -4,7 +4,8 @@
     o, final, _ = deltarelay.forward("gdn", q, k, v, g, beta, l2norm=True, final=True)
 
 FLA's functions under FLA's names: `deltarelay.chunk_kda`, `deltarelay.chunk_gated_delta_rule`. To run FLA's own models
-on it: `deltarelay.fla.enable()`. `deltarelay.info()` says what is installed; `deltarelay.last_call()` what ran.
+on it: `deltarelay.fla.enable()`. The stages of a forward one by one: `deltarelay.stages`. `deltarelay.info()` says what
+is installed; `deltarelay.last_call()` what ran.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from .errors import DeviceError, Error, Invalid, Unsupported, WrongType
 from .functions import Outputs, explain, forward, plan
 
 if TYPE_CHECKING:
-    from . import fla, plot
+    from . import fla, plot, stages
     from .fla import chunk_gated_delta_rule, chunk_gdn, chunk_kda
 
 _LAZY = {"chunk_kda": "fla", "chunk_gated_delta_rule": "fla", "chunk_gdn": "fla"}
-_LAZY_MODULES = ("fla", "models", "plot", "torch_ops", "engines")
+_LAZY_MODULES = ("fla", "models", "plot", "stages", "torch_ops", "engines")
 
 __all__ = [
     "DeviceError",
@@ -49,6 +50,7 @@ __all__ = [
     "last_call",
     "plan",
     "plot",
+    "stages",
 ]
 
 

@@ -18,6 +18,7 @@ CARRIES = {"exact": 0, "truncated": 1}
 MATHS = {"default": 0, "tf32": 1}
 DESCRIBE = {"text": 0, "json": 1, "signature": 2}
 DEVICE_CPU, DEVICE_CUDA = 1, 2
+OPERATIONS = {"chunk_local": 2, "state_pass": 3, "outputs": 4, "summary": 5, "carry": 6}  # the stages
 
 CONTRACT = 200  # DR_VERSION of the header that these structures come from
 
@@ -182,6 +183,43 @@ POINTERS = (
     "seq_offsets",
     "report",
 )
+
+
+# The pointers of dr_intermediates in order; the bit of one in dr_chunks is 1 << its index.
+INTERMEDIATES = (
+    "aqk",
+    "inverse",
+    "w",
+    "u",
+    "k_to_end",
+    "q_from_start",
+    "gate_sums",
+    "v_new",
+    "states",
+    "summaries",
+    "composed",
+)
+
+
+class Chunks(Sized):
+    _fields_ = [
+        ("size", c_uint32),
+        ("chunk", c_int32),
+        ("given", c_int32),
+        ("wanted", c_int32),
+        ("dtype", c_int32),
+        ("dtype_states", c_int32),
+        ("states_layout", c_int32),
+        ("sums_base_2", c_int32),
+    ]
+
+
+class Intermediates(Sized):
+    _fields_ = [
+        ("size", c_uint32),
+        ("reserved", c_uint32),
+        *((name, c_void_p) for name in INTERMEDIATES),
+    ]
 
 
 class Tensors(Sized):

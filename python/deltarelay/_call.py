@@ -21,7 +21,8 @@ class _Binding(NamedTuple):
 
 
 class _Thread(threading.local):
-    noted: tuple[tuple[str, ...], str] | None = None  # copies and why a call was passed on, if either is the case
+    # Copies, why a call was passed on, and the binding if it was another than usual; None if none of it is the case.
+    noted: tuple[tuple[str, ...], str, str] | None = None
     plan: Plan | None = None  # without the extension, which keeps it itself
 
 
@@ -130,7 +131,7 @@ def _with_copies(settings: Settings, arguments: tuple[Any, ...], names: tuple[st
         value = changed[index]
         changed[index] = value.contiguous().clone() if is_torch(value) else value.copy(order="C")
     results = call(settings, *changed)
-    _thread.noted = (names, "")
+    _thread.noted = (names, "", "")
     return results
 
 
@@ -138,6 +139,11 @@ def remember_plan(plan: Plan) -> None:
     if _core is not None:
         _core.remember(plan)
     _thread.plan = plan
+
+
+def remember_stage(plan: Plan, copies: tuple[str, ...]) -> None:
+    remember_plan(plan)
+    _thread.noted = (copies, "", "ctypes")
 
 
 def _last_plan() -> Plan | None:
@@ -164,15 +170,15 @@ class LastCall(NamedTuple):
 
 def note_declined(reason: str) -> None:
     """For adapters: records why a call was passed on."""
-    _thread.noted = ((), reason)
+    _thread.noted = ((), reason, "")
 
 
 def last_call() -> LastCall | None:
     """The last call of the calling thread, or None if it has made none."""
-    copies, declined = _thread.noted or ((), "")
+    copies, declined, by = _thread.noted or ((), "", "")
     if declined:
         return LastCall(None, "", (), binding()[0], declined)
     plan = _last_plan()
     if plan is None:
         return None
-    return LastCall(plan, plan.backend, copies, binding()[0], "")
+    return LastCall(plan, plan.backend, copies, by or binding()[0], "")

@@ -22,7 +22,7 @@ _SEQ_OFFSETS, _HOST_OFFSETS = ARGUMENTS.index("seq_offsets"), ARGUMENTS.index("h
 _WORKSPACE_ALIGNMENT = 256
 
 
-def _is_plain(value: Any) -> bool:
+def is_plain(value: Any) -> bool:
     """Which tensors may be read directly: see binding/arguments.c."""
     torch = torch_if_imported()
     if torch is not None and type(value) in (torch.Tensor, torch.nn.Parameter):
@@ -63,13 +63,13 @@ def _key(settings: Settings, arguments: tuple[Any, ...]) -> Any:
     return tuple(key)
 
 
-def _empty(framework: Any, shape: Any, dtype: Any, device: Any) -> Any:
+def empty(framework: Any, shape: Any, dtype: Any, device: Any) -> Any:
     if framework is torch_if_imported():
         return framework.empty(shape, dtype=torch_dtype(dtype), device=device)
     return framework.empty(shape, dtype)
 
 
-def _stream(device: Any) -> int | None:
+def stream_of(device: Any) -> int | None:
     if getattr(device, "type", "cpu") != "cuda":
         return None
     return torch_if_imported().cuda.current_stream(device).cuda_stream
@@ -77,7 +77,7 @@ def _stream(device: Any) -> int | None:
 
 def call(settings: Settings, *arguments: Any) -> Any:
     given = [value for value in arguments if value is not None]
-    if not all(map(_is_plain, given)):
+    if not all(map(is_plain, given)):
         return NotImplemented
     as_torch = is_torch(arguments[_Q])
     if any(is_torch(value) != as_torch for value in arguments[:_HOST_OFFSETS] if value is not None):
@@ -106,7 +106,7 @@ def _run(entry: Entry, arguments: list[Any], as_torch: bool) -> tuple[Any, ...]:
 
         device = None
     for argument, _, _, shape, dtype in entry.outputs:  # as _core.Entry takes them
-        arguments[argument] = _empty(framework, arguments[_V].shape if argument == _O else shape, dtype, device)
+        arguments[argument] = empty(framework, arguments[_V].shape if argument == _O else shape, dtype, device)
     tensors = _abi.Tensors()
     if entry.late:
         tensors.num_tokens = arguments[_Q].shape[-3]
@@ -114,17 +114,20 @@ def _run(entry: Entry, arguments: list[Any], as_torch: bool) -> tuple[Any, ...]:
     for index, name in enumerate(_abi.POINTERS):
         if (entry.pointers | allocated) >> index & 1:
             setattr(tensors, name, address_of(arguments[index]) or None)
-    workspace, memory = None, None
-    if entry.workspace_bytes > 0:
-        workspace = _empty(framework, entry.workspace_bytes + _WORKSPACE_ALIGNMENT, "uint8", device)
-        memory = -(-address_of(workspace) // _WORKSPACE_ALIGNMENT) * _WORKSPACE_ALIGNMENT
     _remember(entry.plan)
-    status = _library.library().dr_execute(
-        entry.handle, ctypes.byref(tensors), memory, entry.workspace_bytes, _stream(device)
-    )
+    execute(entry.handle, tensors, entry.workspace_bytes, framework, device)
+    return arguments[_O], arguments[_FINAL], arguments[_CHECKPOINT]
+
+
+def execute(handle: int, tensors: _abi.Tensors, workspace_bytes: int, framework: Any, device: Any) -> None:
+    """Runs a plan. The workspace comes from the framework's allocator."""
+    workspace, memory = None, None
+    if workspace_bytes > 0:
+        workspace = empty(framework, workspace_bytes + _WORKSPACE_ALIGNMENT, "uint8", device)
+        memory = -(-address_of(workspace) // _WORKSPACE_ALIGNMENT) * _WORKSPACE_ALIGNMENT
+    status = _library.library().dr_execute(handle, ctypes.byref(tensors), memory, workspace_bytes, stream_of(device))
     if status != 0:
         errors.fail(status, _library.last_error())
-    return arguments[_O], arguments[_FINAL], arguments[_CHECKPOINT]
 
 
 def _remember(plan: Any) -> None:

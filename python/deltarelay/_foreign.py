@@ -65,6 +65,38 @@ def refuse_gradients(named: dict[str, Any]) -> None:
             )
 
 
+def readable(named: dict[str, Any]) -> dict[str, Any]:
+    """The tensors of a stage, as plain memory; or raises the reason. Stages are no operators of torch: what has no
+    memory is refused."""
+    witness = next(name for name in named if name != "host_offsets")
+    as_torch = is_torch(named[witness])
+    changed = dict(named)
+    for name, value in named.items():
+        if not is_torch(value) and not is_numpy(value):
+            _refuse(name, "a torch.Tensor or a numpy.ndarray", _class_name(value))
+        if is_torch(value) != as_torch and name != "host_offsets":
+            _refuse(name, f"a tensor of the same library as {witness}", _class_name(value))
+        written = name in ("o", "final", "report")
+        if is_numpy(value):
+            if hasattr(value, "mask"):
+                _refuse(name, "a plain array", "a masked array")
+            if written and not value.flags.writeable:
+                _refuse(name, "an array that can be written", "a read-only one")
+            continue
+        _check_torch(name, value)
+        if _needs_op(value):
+            _refuse(
+                name, "a plain tensor in memory", _class_name(value) if value.device.type != "meta" else "a meta one"
+            )
+        if value.is_neg():
+            if written:
+                _refuse(name, "memory that can be written", "a view with its negation put off")
+            changed[name] = value.resolve_neg()
+    if as_torch:
+        refuse_gradients({name: value for name, value in named.items() if is_torch(value)})
+    return changed
+
+
 def handle(settings: Settings, arguments: tuple[Any, ...]) -> tuple[Any, Any, Any]:
     """Tensors that neither way to call can read: makes them readable and calls again, or raises the reason."""
     named = {name: value for name, value in zip(ARGUMENTS, arguments) if value is not None}

@@ -142,6 +142,14 @@ def _make_room() -> None:
             PLANS[key] = value
 
 
+def keep(key: Any, value: Any) -> Any:
+    """Puts a value into the cache."""
+    with _lock:
+        _make_room()
+        PLANS[key] = value
+    return value
+
+
 def read_offsets(name: str, value: Any) -> list[int]:
     """Lengths in host memory, as offsets."""
     view = view_of(name, value)
@@ -158,16 +166,18 @@ def request_of(settings: Settings, arguments: tuple[Any, ...]) -> tuple[_problem
     named = {name: value for name, value in zip(ARGUMENTS, arguments) if value is not None}
     host = named.pop("host_offsets", None)
     views = {name: view_of(name, value) for name, value in named.items()}
-    offsets = None
+    return _problem.build(settings, views, offsets_on_host(settings, host, named, views)), views
+
+
+def offsets_on_host(settings: Settings, host: Any, named: dict[str, Any], views: dict[str, View]) -> list[int] | None:
+    """Lengths as offsets, if a plan may know them. `host` is the argument host_offsets."""
     if host is not None:
-        offsets = read_offsets("host_offsets", host)
-    elif (
-        "seq_offsets" in views
-        and not settings.late_lengths
-        and _is_read_here(named["seq_offsets"], views["seq_offsets"])
-    ):
-        offsets = read_offsets("seq_offsets", named["seq_offsets"])
-    return _problem.build(settings, views, offsets), views
+        return read_offsets("host_offsets", host)
+    if "seq_offsets" not in views or settings.late_lengths:
+        return None
+    if not _is_read_here(named["seq_offsets"], views["seq_offsets"]):
+        return None
+    return read_offsets("seq_offsets", named["seq_offsets"])
 
 
 def entry_of(settings: Settings, arguments: tuple[Any, ...], make: Callable[..., Any]) -> Any:
@@ -196,13 +206,20 @@ def maker(entry_type: Callable[..., Any]) -> Callable[..., Any]:
     """make_plan(settings, arguments, key) for either way to call."""
 
     def make_plan(settings: Settings, arguments: tuple[Any, ...], key: bytes) -> Any:
-        value = entry_of(settings, arguments, entry_type)
-        with _lock:
-            _make_room()
-            PLANS[key] = value
-        return value
+        return keep(key, entry_of(settings, arguments, entry_type))
 
     return make_plan
 
 
-__all__ = ["ARGUMENTS", "MOST_PLANS", "PLANS", "Copies", "Entry", "Plan", "maker", "request_of"]
+__all__ = [
+    "ARGUMENTS",
+    "MOST_PLANS",
+    "PLANS",
+    "Copies",
+    "Entry",
+    "Plan",
+    "keep",
+    "maker",
+    "offsets_on_host",
+    "request_of",
+]

@@ -62,18 +62,18 @@ def bucket_end(tokens: int) -> int:
     return -(-tokens // step) * step
 
 
-def _expect(name: str, view: View, shape: tuple[int, ...], words: str) -> None:
+def expect(name: str, view: View, shape: tuple[int, ...], words: str) -> None:
     if view.shape != shape:
         raise Invalid(f"{name}: expected {list(shape)} ({words}), found {list(view.shape)}")
 
 
-def _expect_type(name: str, view: View, choices: tuple[str, ...]) -> None:
+def expect_type(name: str, view: View, choices: tuple[str, ...]) -> None:
     if view.dtype not in choices:
         raise WrongType(f"{name}: expected {' or '.join(choices)}, found {view.dtype}")
 
 
-def _expect_list(name: str, view: View, length: int | None, words: str, choices: tuple[str, ...]) -> None:
-    _expect_type(name, view, choices)
+def expect_list(name: str, view: View, length: int | None, words: str, choices: tuple[str, ...]) -> None:
+    expect_type(name, view, choices)
     if len(view.shape) != 1 or (length is not None and view.shape[0] != length):
         wanted = f"[{length}]" if length is not None else "one axis"
         raise Invalid(f"{name}: expected {wanted} ({words}), found {list(view.shape)}")
@@ -86,7 +86,7 @@ def _sizes(views: dict[str, View], num_offsets: int | None) -> Sizes:
     if len(v.shape) != len(q.shape):
         raise Invalid(f"v: expected {len(q.shape)} axes as q has, found {list(v.shape)}")
     leading, (heads_qk, dk), (heads_v, dv) = q.shape[:-2], q.shape[-2:], v.shape[-2:]
-    _expect("k", k, q.shape, "as q")
+    expect("k", k, q.shape, "as q")
     if v.shape[:-2] != leading:
         raise Invalid(f"v: expected {list(leading)} ahead of its heads, as q has, found {list(v.shape[:-2])}")
     if heads_qk == 0 or heads_v % heads_qk != 0 or heads_v == 0:
@@ -104,7 +104,7 @@ def _has_two_indices(view: View) -> bool:
     return any(stride == 0 and length > 1 for stride, length in zip(view.strides, view.shape))
 
 
-def _rows_fit(view: View, features: int) -> bool:
+def rows_fit(view: View, features: int) -> bool:
     """Can the library read this layout? `features` of the last axes are contiguous."""
     if _has_two_indices(view) or any(stride < 0 for stride in view.strides):
         return False
@@ -114,7 +114,7 @@ def _rows_fit(view: View, features: int) -> bool:
     return all(length <= 1 or mine == wanted for length, mine, wanted in zip(lengths, given, inner))
 
 
-def _layout(view: View, sizes: Sizes, has_features: bool) -> _abi.Layout:
+def layout_of(view: View, sizes: Sizes, has_features: bool) -> _abi.Layout:
     strides = [max(0, stride) for stride in view.strides]  # the stride of an axis with one index is arbitrary
     if has_features:
         strides.pop()
@@ -170,7 +170,7 @@ def _check_device(views: dict[str, View], host: set[str]) -> str:
     return device
 
 
-def _options(settings: Settings, device: str) -> _abi.Options:
+def options_of(settings: Settings, device: str) -> _abi.Options:
     cut, value = settings.cuts()
     options = _abi.Options(
         segments=cut, segment_value=value, threads=settings.threads, invariant=int(settings.invariant)
@@ -186,7 +186,7 @@ def _options(settings: Settings, device: str) -> _abi.Options:
     return options
 
 
-def _check_parameters(settings: Settings, views: dict[str, View], sizes: Sizes) -> None:
+def check_parameters(settings: Settings, views: dict[str, View], sizes: Sizes) -> None:
     raw = settings.gate in ("softplus", "bounded")
     width = sizes.dk if settings.rule == "kda" else 1
     for name, elements, words in (
@@ -198,7 +198,7 @@ def _check_parameters(settings: Settings, views: dict[str, View], sizes: Sizes) 
             continue
         if not raw:
             raise Invalid(f"{name}: expected None with gate={settings.gate!r}")
-        _expect_type(name, view, FLOATS)
+        expect_type(name, view, FLOATS)
         count = 1
         for length in view.shape:
             count *= length
@@ -210,20 +210,20 @@ def _check_parameters(settings: Settings, views: dict[str, View], sizes: Sizes) 
 
 def _check_rows(settings: Settings, views: dict[str, View], sizes: Sizes) -> None:
     q = views["q"]
-    _expect_type("q", q, FLOATS)
+    expect_type("q", q, FLOATS)
     for name in ("k", "v"):
-        _expect_type(name, views[name], (q.dtype,))
+        expect_type(name, views[name], (q.dtype,))
     heads = (*sizes.leading, sizes.heads_v)
     if settings.rule == "kda":
-        _expect("g", views["g"], (*heads, sizes.dk), "a gate per key channel: v's tokens and heads, DK")
+        expect("g", views["g"], (*heads, sizes.dk), "a gate per key channel: v's tokens and heads, DK")
     else:
-        _expect("g", views["g"], heads, "a gate per head: v's tokens and heads")
-    _expect("beta", views["beta"], heads, "v's tokens and heads")
+        expect("g", views["g"], heads, "a gate per head: v's tokens and heads")
+    expect("beta", views["beta"], heads, "v's tokens and heads")
     for name in ("g", "beta"):
-        _expect_type(name, views[name], FLOATS)
+        expect_type(name, views[name], FLOATS)
     if "o" in views:
-        _expect("o", views["o"], views["v"].shape, "as v")
-        _expect_type("o", views["o"], FLOATS)
+        expect("o", views["o"], views["v"].shape, "as v")
+        expect_type("o", views["o"], FLOATS)
 
 
 def _copies(views: dict[str, View], rule: str) -> tuple[str, ...]:
@@ -234,7 +234,7 @@ def _copies(views: dict[str, View], rule: str) -> tuple[str, ...]:
         if features is None:
             features = 2 if name in ("initial", "final", "checkpoint") else len(view.shape)
         aligned = view.alignment >= BYTES.get(view.dtype, 1)
-        if 0 in view.shape or (aligned and _rows_fit(view, features)):
+        if 0 in view.shape or (aligned and rows_fit(view, features)):
             continue
         if name in ("o", "final", "checkpoint", "report"):
             raise Invalid(
@@ -244,6 +244,29 @@ def _copies(views: dict[str, View], rule: str) -> tuple[str, ...]:
     return tuple(copies)
 
 
+def set_lengths(
+    problem: _abi.Problem, settings: Settings, sizes: Sizes, views: dict[str, View], host_offsets: list[int] | None
+) -> tuple[list[int] | None, ctypes.Array | None]:
+    """Lengths of the sequences, if they are known and differ, and the memory of problem.seq_offsets."""
+    problem.num_seqs = sizes.num_seqs
+    if host_offsets is not None:
+        array = (ctypes.c_int64 * len(host_offsets))(*host_offsets)
+        problem.seq_offsets, problem.seq_offsets_dtype = ctypes.addressof(array), _abi.DTYPES["int64"]
+        problem.num_tokens = sizes.tokens
+        return [end - begin for begin, end in itertools.pairwise(host_offsets)], array
+    if "seq_offsets" in views:
+        problem.seq_offsets_dtype = _abi.DTYPES[views["seq_offsets"].dtype]
+        problem.num_tokens = bucket_end(sizes.tokens) if settings.buckets else sizes.tokens
+        return None, None
+    if sizes.batched:
+        problem.seq_len = sizes.seq_len
+        return None, None
+    # Batched sequences without tokens are packed sequences for the library.
+    array = (ctypes.c_int64 * (sizes.num_seqs + 1))()
+    problem.seq_offsets, problem.seq_offsets_dtype = ctypes.addressof(array), _abi.DTYPES["int64"]
+    return [0] * sizes.num_seqs, array
+
+
 def build(settings: Settings, views: dict[str, View], host_offsets: list[int] | None) -> Request:
     """`views` of the given arguments; `host_offsets` are the lengths as offsets if they are known on the host."""
     late = host_offsets is None and "seq_offsets" in views
@@ -251,37 +274,21 @@ def build(settings: Settings, views: dict[str, View], host_offsets: list[int] | 
         raise Invalid("late_lengths: expected seq_offsets and no host_offsets beside it")
     num_offsets = len(host_offsets) if host_offsets is not None else None
     if late:
-        _expect_list("seq_offsets", views["seq_offsets"], None, "N + 1 offsets", ("int32", "int64"))
+        expect_list("seq_offsets", views["seq_offsets"], None, "N + 1 offsets", ("int32", "int64"))
         num_offsets = views["seq_offsets"].shape[0]
     if num_offsets is not None and num_offsets < 2:
         raise Invalid(f"seq_offsets: expected at least 2 entries, found {num_offsets}")
     sizes = _sizes(views, num_offsets)
     device = _check_device(views, set() if late else {"seq_offsets"})
     _check_rows(settings, views, sizes)
-    _check_parameters(settings, views, sizes)
+    check_parameters(settings, views, sizes)
     copies = _copies(views, settings.rule)
-    options = _options(settings, settings.device or device)
+    options = options_of(settings, settings.device or device)
     problem = _abi.Problem(rule=_abi.RULES[settings.rule])
     if copies:
         return Request(problem, options, device, (), (), copies, None)
 
-    lengths, array = None, None
-    problem.num_seqs = sizes.num_seqs
-    if host_offsets is not None:
-        array = (ctypes.c_int64 * num_offsets)(*host_offsets)
-        problem.seq_offsets, problem.seq_offsets_dtype = ctypes.addressof(array), _abi.DTYPES["int64"]
-        lengths = [end - begin for begin, end in itertools.pairwise(host_offsets)]
-        problem.num_tokens = sizes.tokens
-    elif late:
-        problem.seq_offsets_dtype = _abi.DTYPES[views["seq_offsets"].dtype]
-        problem.num_tokens = bucket_end(sizes.tokens) if settings.buckets else sizes.tokens
-    elif sizes.batched:
-        problem.seq_len = sizes.seq_len
-    else:  # batched sequences without tokens are packed sequences for the library
-        array = (ctypes.c_int64 * (sizes.num_seqs + 1))()
-        problem.seq_offsets, problem.seq_offsets_dtype = ctypes.addressof(array), _abi.DTYPES["int64"]
-        lengths = [0] * sizes.num_seqs
-
+    lengths, array = set_lengths(problem, settings, sizes, views, host_offsets)
     problem.heads_qk, problem.heads_v, problem.dk, problem.dv = sizes.heads_qk, sizes.heads_v, sizes.dk, sizes.dv
     problem.dtype = _abi.DTYPES[views["q"].dtype]
     problem.dtype_gate, problem.dtype_beta = _abi.DTYPES[views["g"].dtype], _abi.DTYPES[views["beta"].dtype]
@@ -297,18 +304,18 @@ def build(settings: Settings, views: dict[str, View], host_offsets: list[int] | 
     for name in ("q", "k", "v", "beta", "g", "o"):
         if name in views:
             has_features = name not in ("beta",) and not (name == "g" and settings.rule == "gdn")
-            setattr(problem, f"layout_{name}", _layout(views[name], sizes, has_features))
+            setattr(problem, f"layout_{name}", layout_of(views[name], sizes, has_features))
 
-    outputs = _set_states(problem, settings, views, sizes, lengths)
+    outputs = set_states(problem, settings, views, sizes, lengths)
     if "o" not in views:
         outputs.insert(0, Output("o", views["v"].shape, settings.o_dtype or views["q"].dtype))
     if "report" in views:
-        _expect_list("report", views["report"], 1, "one word", ("int32",))
+        expect_list("report", views["report"], 1, "one word", ("int32",))
     pointers = tuple(name for name in views if name != "seq_offsets" or late)
     return Request(problem, options, device, pointers, tuple(outputs), (), array, late)
 
 
-def _set_states(
+def set_states(
     problem: _abi.Problem, settings: Settings, views: dict[str, View], sizes: Sizes, lengths: list[int] | None
 ) -> list[Output]:
     """Pools, their indices and masks. Returns what must be allocated."""
@@ -318,7 +325,7 @@ def _set_states(
     def index_of(pool: str, rows: int | None) -> View | None:
         index = views.get(f"{pool}_index")
         if index is not None:
-            _expect_list(f"{pool}_index", index, rows, "a slot each", ("int32", "int64"))
+            expect_list(f"{pool}_index", index, rows, "a slot each", ("int32", "int64"))
             if pool not in views:
                 raise Invalid(f"{pool}_index: expected None without a pool {pool}")
         return index
@@ -329,7 +336,7 @@ def _set_states(
 
     for pool in ("initial", "final", "checkpoint"):
         if pool in views:
-            _expect_type(pool, views[pool], FLOATS)
+            expect_type(pool, views[pool], FLOATS)
     index = index_of("initial", n)
     if "initial" in views:
         problem.initial = _state("initial", views["initial"], sizes, settings, n, index, "fp32")
@@ -337,7 +344,7 @@ def _set_states(
     if "has_initial" in views:
         if "initial" not in views:
             raise Invalid("has_initial: expected None without initial")
-        _expect_list("has_initial", views["has_initial"], n, "one a sequence", ("bool", "uint8"))
+        expect_list("has_initial", views["has_initial"], n, "one a sequence", ("bool", "uint8"))
         problem.initial_mask = 1
     index = index_of("final", n)
     if "final" in views:
@@ -355,7 +362,7 @@ def _set_states(
         for name, length in (("checkpoint_offsets", n + 1), ("checkpoint_positions", None)):
             if name not in views:
                 raise Invalid(f"{name}: expected a tensor with checkpoints='list', found None")
-            _expect_list(name, views[name], length, "int32", ("int32",))
+            expect_list(name, views[name], length, "int32", ("int32",))
         problem.checkpoints, rows = _abi.CHECKPOINTS_LIST, views["checkpoint_positions"].shape[0]
     else:
         chunks = settings.checkpoints == "chunks"

@@ -19,6 +19,8 @@ STRUCTURES = {
     "dr_device": _abi.Device,
     "dr_options": _abi.Options,
     "dr_plan_summary": _abi.Summary,
+    "dr_chunks": _abi.Chunks,
+    "dr_intermediates": _abi.Intermediates,
     "dr_tensors": _abi.Tensors,
 }
 NUMBERS = {
@@ -57,6 +59,8 @@ NUMBERS = {
     "DR_DESCRIBE_SIGNATURE": _abi.DESCRIBE["signature"],
     "DR_DEVICE_CPU": _abi.DEVICE_CPU,
     "DR_DEVICE_CUDA": _abi.DEVICE_CUDA,
+    **{f"DR_{name.upper()}": number for name, number in _abi.OPERATIONS.items()},
+    **{f"DR_{name.upper()}": 1 << index for index, name in enumerate(_abi.INTERMEDIATES)},
 }
 
 
@@ -94,8 +98,11 @@ def test_numbers(header: dict[str, int]) -> None:
     assert {name: header[name] for name in NUMBERS} == NUMBERS
 
 
-def test_pointers_follow_each_other() -> None:
-    offsets = [getattr(_abi.Tensors, name).offset for name in _abi.POINTERS]
+@pytest.mark.parametrize(
+    ("structure", "names"), [(_abi.Tensors, _abi.POINTERS), (_abi.Intermediates, _abi.INTERMEDIATES)]
+)
+def test_pointers_follow_each_other(structure: type, names: tuple[str, ...]) -> None:
+    offsets = [getattr(structure, name).offset for name in names]
     assert offsets == list(range(offsets[0], offsets[0] + 8 * len(offsets), 8))
 
 

@@ -12,7 +12,8 @@ from conftest import FRAMEWORKS, Case, back, close, to
 
 import deltarelay
 from deltarelay.fla import chunk_gated_delta_rule, chunk_gdn, chunk_kda
-from deltarelay.fla._signatures import KEYWORDS, RECORDED
+from deltarelay.fla._backend import OURS
+from deltarelay.fla._signatures import HOOKS
 
 FUNCTIONS = {"kda": chunk_kda, "gdn": chunk_gated_delta_rule}
 
@@ -30,13 +31,14 @@ def gdn_rows() -> list[Any]:
     return rows_of(Case("gdn", [70]))
 
 
-@pytest.mark.parametrize("function", [chunk_kda, chunk_gated_delta_rule])
-def test_signature_is_the_recorded_one(function: Any) -> None:
+@pytest.mark.parametrize("key", HOOKS, ids=".".join)
+def test_signature_is_the_recorded_one(key: tuple[str, str]) -> None:
+    function = OURS[key]
     parameters = inspect.signature(function).parameters.values()
     positional = {p.name: p.default for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD}
-    assert list(positional.items()) == list(RECORDED[function.__name__].items())
+    assert list(positional.items()) == list(HOOKS[key].recorded.items())
     keyword_only = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
-    assert KEYWORDS[function.__name__].items() <= keyword_only.items()
+    assert HOOKS[key].keywords.items() <= keyword_only.items()
     assert not any(p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL) for p in parameters)
 
 
@@ -87,7 +89,7 @@ def test_positional() -> None:
         True,
         1,
     )
-    names = list(RECORDED["chunk_kda"])[5:]
+    names = list(HOOKS["kda", "chunk_kda"].recorded)[5:]
     assert len(flags) == len(names)
     a = chunk_kda(q, k, v, g, beta, *flags)
     b = chunk_kda(q, k, v, g, beta, **dict(zip(names, flags)))
@@ -95,7 +97,7 @@ def test_positional() -> None:
     assert all(numpy.array_equal(x, y) for x, y in zip(a, b))
     q, k, v, g, beta = gdn_rows()
     flags = (0.5, case.initial, True, True, True, True, False, case.offsets, None, object(), None)
-    names = list(RECORDED["chunk_gated_delta_rule"])[5:]
+    names = list(HOOKS["gated_delta_rule", "chunk_gated_delta_rule"].recorded)[5:]
     assert len(flags) == len(names)
     a = chunk_gdn(q, k, v, g, beta, *flags)
     b = chunk_gdn(q, k, v, g, beta, **dict(zip(names, flags)))

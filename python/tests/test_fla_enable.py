@@ -48,7 +48,9 @@ def test_both_registries(install: Any, make: Any) -> None:
     assert not deltarelay.fla.status().enabled and "not registered" in str(deltarelay.fla.status())
     assert kda(*_rows("kda")) == "FLA"
     report = deltarelay.fla.enable()
-    assert report.enabled and len(report.registered) == 2 and not report.problems
+    pieces = 6 if make is fakes.older else 7
+    assert report.enabled and len(report.registered) == 2 + pieces and not report.problems
+    assert any("gla.chunk_gla_fwd_o_gk: FLA" in text for text in report.unreachable) == (pieces == 6)
     assert "fused_recurrent" in str(report) and "enabled" in str(report)
     o, final = kda(*_rows("kda"), output_final_state=True)
     assert numpy.array_equal(o, deltarelay.chunk_kda(*_rows("kda"))[0]) and final.shape == (1, 2, 16, 24)
@@ -100,7 +102,7 @@ def test_errors_of_the_device_are_raised(install: Any, monkeypatch: pytest.Monke
     def fail(*_: Any, **__: Any) -> Any:
         raise deltarelay.DeviceError("out of order")
 
-    monkeypatch.setitem(_backend.OURS, "chunk_kda", fail)
+    monkeypatch.setitem(_backend.OURS, ("kda", "chunk_kda"), fail)
     with pytest.raises(deltarelay.DeviceError, match="out of order"):
         kda(*_rows("kda"))
 
@@ -125,7 +127,7 @@ def test_position_that_moved(install: Any) -> None:
             "defaults changed: state_v_first",
         ),
         (lambda: fakes.newer(deaf=True), "registered with fla.backends, but FLA fake does not ask us"),
-        (lambda: fakes.older(operations=("kda",)), "no registry 'gated_delta_rule'"),
+        (lambda: fakes.older(operations=("kda", "common")), "no registry 'gated_delta_rule'"),
     ],
 )
 def test_drift(install: Any, monkeypatch: pytest.MonkeyPatch, modules: Any, message: str) -> None:
@@ -148,6 +150,61 @@ def test_added_parameters_are_named(install: Any) -> None:
     assert "window" in str(report)
     assert kda(*_rows("kda"), window=3) == "FLA"
     assert kda(*_rows("kda"), cu_seqlens=numpy.array([0, 70])) != "FLA"
+
+
+def _piece(key: tuple[str, str], change: Any) -> Any:
+    module, parameters = fakes.PIECES_060[key]
+    return fakes.newer(pieces={**fakes.PIECES_060, key: change(module, parameters)})
+
+
+@pytest.mark.parametrize(
+    ("key", "change", "message"),
+    [
+        (("common", "chunk_fwd_o"), lambda m, p: (m, p + ", window=0"), "new parameters window"),
+        (("kda", "recompute_w_u_fwd"), lambda m, p: (m, p.replace("gk, ", "")), "no parameter gk any more"),
+        (
+            ("common", "chunk_gated_delta_rule_fwd_h"),
+            lambda m, p: (m, p.replace("chunk_size=64", "chunk_size=128")),
+            "defaults changed: chunk_size",
+        ),
+        (("gla", "chunk_gla_fwd_o_gk"), lambda m, p: ("fla.ops.gla.elsewhere", p), "has no fla.ops.gla.chunk"),
+    ],
+)
+def test_a_piece_that_changed_is_left_to_fla(install: Any, key: tuple[str, str], change: Any, message: str) -> None:
+    """FLA's inner functions change often: one that did is left alone, loudly, and the rest stays ours."""
+    kda, _ = _functions(install(_piece(key, change)))
+    with pytest.warns(RuntimeWarning, match=f"{message}.*; this piece is left to FLA"):
+        report = deltarelay.fla.enable()
+    (problem,) = report.problems
+    assert problem.startswith(".".join(key)) and len(report.registered) == 8
+    assert not any(text.startswith(".".join(key)) for text in report.registered)
+    assert kda(*_rows("kda")) != "FLA"
+
+
+def test_pieces_without_a_registry(install: Any) -> None:
+    install(fakes.older(operations=("kda", "gated_delta_rule")))
+    with pytest.warns(RuntimeWarning, match="common.chunk_gated_delta_rule_fwd_h, common.chunk_fwd_o: FLA .* has no r"):
+        report = deltarelay.fla.enable()
+    assert report.enabled and len(report.registered) == 6
+
+
+def test_two_functions_of_one_name(install: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """recompute_w_u_fwd is in two registries; each call reaches its own."""
+    modules = install(fakes.newer())
+    deltarelay.fla.enable()
+    for operation in ("kda", "gated_delta_rule"):
+        monkeypatch.setitem(
+            _backend.OURS, (operation, "recompute_w_u_fwd"), lambda *args, ours=operation, **kwargs: (ours, args)
+        )
+    assert modules["fla.ops.kda.wy_fast"].recompute_w_u_fwd(1, 2, 3, 4, 5) == ("kda", (1, 2, 3, 4, 5))
+    assert modules["fla.ops.gated_delta_rule.wy_fast"].recompute_w_u_fwd(1, 2, 3, 4) == (
+        "gated_delta_rule",
+        (1, 2, 3, 4),
+    )
+    assert deltarelay.fla.status().taken == {"kda.recompute_w_u_fwd": 1, "gated_delta_rule.recompute_w_u_fwd": 1}
+    deltarelay.fla.disable()
+    with pytest.raises(AttributeError):  # FLA's own looks at its tensor
+        modules["fla.ops.kda.wy_fast"].recompute_w_u_fwd(1, 2, 3, 4, 5)
 
 
 def test_neither_registry(install: Any) -> None:
@@ -204,8 +261,8 @@ def test_recorded_signatures_are_those_of_the_installed_fla() -> None:
 
     if importlib.metadata.version("fla-core") != "0.6.0":
         pytest.skip(f"fla-core {importlib.metadata.version('fla-core')} is installed, not 0.6.0")
-    for name, recorded in _signatures.RECORDED.items():
-        parameters = inspect.signature(inspect.unwrap(_registry.function_of(name))).parameters.values()
+    for hook in _signatures.HOOKS.values():
+        parameters = inspect.signature(inspect.unwrap(_registry.function_of(hook))).parameters.values()
         found = {p.name: p.default for p in parameters if p.kind is not p.VAR_KEYWORD}
-        assert list(found.items()) == list(recorded.items())
+        assert list(found.items()) == list(hook.recorded.items()), hook.label
     assert not deltarelay.fla.enable().problems

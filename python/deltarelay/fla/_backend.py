@@ -3,6 +3,10 @@
 FLA asks a backend's verifier whether it takes a call and then calls the method of the function's name. Only the call
 itself knows the full answer (devices, types, widths, lengths), and it knows before anything runs. So the verifier makes
 the call, and the method returns its result: one pass, and no rules that could differ from those of the library.
+
+`_signatures.HOOKS` lists the functions, by registry and name. Public functions must be as recorded, else `enable()`
+raises. FLA's inner functions change from release to release: a piece that is not as recorded is left to FLA, with a
+warning, and the others work with FLA's own.
 """
 
 from __future__ import annotations
@@ -17,15 +21,23 @@ from typing import Any
 
 from .. import _call
 from ..errors import Invalid, Unsupported, WrongType
-from . import _registry
+from . import _registry, _stages
 from ._gdn import chunk_gated_delta_rule
 from ._kda import chunk_kda
-from ._report import Drift, Report
-from ._signatures import RECORDED, Found, compare
+from ._report import UNREACHABLE, Drift, Report
+from ._signatures import HOOKS, REQUIRED, Found, Hook, compare
 
-OURS: dict[str, Callable[..., tuple[Any, ...]]] = {
-    "chunk_kda": chunk_kda,
-    "chunk_gated_delta_rule": chunk_gated_delta_rule,
+Key = tuple[str, str]  # FLA's registry, the function's name
+OURS: dict[Key, Callable[..., Any]] = {
+    ("kda", "chunk_kda"): chunk_kda,
+    ("gated_delta_rule", "chunk_gated_delta_rule"): chunk_gated_delta_rule,
+    ("kda", "chunk_kda_fwd_intra"): _stages.chunk_kda_fwd_intra,
+    ("kda", "recompute_w_u_fwd"): _stages.recompute_w_u_fwd_kda,
+    ("gated_delta_rule", "chunk_gated_delta_rule_fwd_intra"): _stages.chunk_gated_delta_rule_fwd_intra,
+    ("gated_delta_rule", "recompute_w_u_fwd"): _stages.recompute_w_u_fwd_gdn,
+    ("common", "chunk_gated_delta_rule_fwd_h"): _stages.chunk_gated_delta_rule_fwd_h,
+    ("common", "chunk_fwd_o"): _stages.chunk_fwd_o,
+    ("gla", "chunk_gla_fwd_o_gk"): _stages.chunk_gla_fwd_o_gk,
 }
 PRIORITY = 2  # FLA asks in rising order; its own have 3 and 5
 _log = logging.getLogger("deltarelay.fla")
@@ -50,7 +62,7 @@ class _State:
         self.enabled = False
         self.lock = threading.Lock()
         self.report = Report(False)
-        self.found: dict[str, Found] = {}
+        self.found: dict[Key, Found] = {}
         self.taken: collections.Counter[str] = collections.Counter()
         self.declined: collections.Counter[str] = collections.Counter()
         self.logged: set[str] = set()
@@ -62,48 +74,50 @@ state = _State()
 _TAKEN = (True, None)
 
 
-def verify(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bool, str | None]:
+def verify(key: Key, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bool, str | None]:
     """(was the call taken?, why not). `take` returns the result."""
-    found = state.found[name]
+    if args and type(args[0]) is _Probe:
+        _thread.result = args[0]
+        return _TAKEN
+    found = state.found[key]
     if len(args) > found.as_recorded:
         kwargs = {**kwargs, **dict(zip(found.names[found.as_recorded :], args[found.as_recorded :]))}
         args = args[: found.as_recorded]
     try:
-        _thread.result = OURS[name](*args, **kwargs)
+        _thread.result = OURS[key](*args, **kwargs)
     except (Invalid, Unsupported, WrongType, TypeError, DeprecationWarning) as error:
-        return _second_look(name, args, kwargs, error)
+        return _second_look(key, args, kwargs, error)
     except (
         Exception
     ) as error:  # of the device or the library: FLA would take it for a refusal, so it is raised by `take`
         _thread.error = error
+    return _taken(key)
+
+
+def _taken(key: Key) -> tuple[bool, str | None]:
     with state.lock:
-        state.taken[name] += 1
+        state.taken[HOOKS[key].label] += 1
     return _TAKEN
 
 
-def _second_look(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> tuple[bool, str | None]:
-    if args and type(args[0]) is _Probe:
-        _thread.result = args[0]
-        return _TAKEN
-    if isinstance(error, Unsupported) and state.train is not None and _wants_grad(args, kwargs):
+def _second_look(key: Key, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> tuple[bool, str | None]:
+    hook = HOOKS[key]
+    if hook.whole and isinstance(error, Unsupported) and state.train is not None and _wants_grad(args, kwargs):
         try:
-            _thread.result = state.train(name, OURS[name], args, kwargs)
+            _thread.result = state.train(hook.name, OURS[key], args, kwargs)
         except (Invalid, Unsupported, WrongType) as second:
-            return _decline(name, str(second))
-        with state.lock:
-            state.taken[name] += 1
-        return _TAKEN
-    unset = [key for key in kwargs if key not in _names_of(name) and (kwargs[key] is None or kwargs[key] is False)]
+            return _decline(key, str(second))
+        return _taken(key)
+    unset = [name for name in kwargs if name not in _names_of(key) and (kwargs[name] is None or kwargs[name] is False)]
     if unset:  # FLA and its callers add keywords in every release; one that is not used changes nothing
-        for key in unset:
-            _log_once(f"{name}: the keyword {key}={kwargs[key]!r} is not known here and was left out")
-        return verify(name, args, {key: value for key, value in kwargs.items() if key not in unset})
-    return _decline(name, str(error))
+        for name in unset:
+            _log_once(f"{hook.label}: the keyword {name}={kwargs[name]!r} is not known here and was left out")
+        return verify(key, args, {name: value for name, value in kwargs.items() if name not in unset})
+    return _decline(key, str(error))
 
 
-def _names_of(name: str) -> tuple[str, ...]:
-    function = OURS[name]
-    code = function.__code__
+def _names_of(key: Key) -> tuple[str, ...]:
+    code = OURS[key].__code__
     return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
 
 
@@ -111,12 +125,13 @@ def _wants_grad(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return any(getattr(value, "requires_grad", False) for value in (*args, *kwargs.values()))
 
 
-def _decline(name: str, reason: str) -> tuple[bool, str]:
+def _decline(key: Key, reason: str) -> tuple[bool, str]:
     _thread.result = None
-    _call.note_declined(f"{name}: {reason}")
+    text = f"{HOOKS[key].label}: {reason}"
+    _call.note_declined(text)
     with state.lock:
         if len(state.declined) < 256:  # reasons hold shapes: a program may have many
-            state.declined[f"{name}: {reason}"] += 1
+            state.declined[text] += 1
         else:
             state.declined["(other reasons)"] += 1
     return False, reason
@@ -136,78 +151,106 @@ def _log_once(text: str) -> None:
         _log.info(text)
 
 
-def _backend_class(base: type) -> type:
-    class DeltaRelayBackend(base):  # type: ignore[misc, valid-type]
-        """FLA's way to us. `deltarelay.fla.disable()` switches it off."""
+def _methods(hook: Hook) -> dict[str, Callable[..., Any]]:
+    def verifier(self: Any, *args: Any, **kwargs: Any) -> tuple[bool, str | None]:
+        return verify(hook.key, args, kwargs)
 
-        backend_type = "deltarelay"
-        package_name = None
-        env_var = None
-        priority = PRIORITY
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return take()
 
-        @classmethod
-        def is_available(cls) -> bool:
-            return True
-
-        @classmethod
-        def is_enabled(cls) -> bool:
-            return state.enabled
-
-        def chunk_kda_verifier(self, *args: Any, **kwargs: Any) -> tuple[bool, str | None]:
-            return verify("chunk_kda", args, kwargs)
-
-        def chunk_kda(self, *args: Any, **kwargs: Any) -> Any:
-            return take()
-
-        def chunk_gated_delta_rule_verifier(self, *args: Any, **kwargs: Any) -> tuple[bool, str | None]:
-            return verify("chunk_gated_delta_rule", args, kwargs)
-
-        def chunk_gated_delta_rule(self, *args: Any, **kwargs: Any) -> Any:
-            return take()
-
-    return DeltaRelayBackend
+    return {f"{hook.name}_verifier": verifier, hook.name: method}
 
 
-def _arrives(name: str) -> bool:
+def _backend_class(base: type, hooks: list[Hook]) -> type:
+    """FLA's way to us, for the functions of one registry. `deltarelay.fla.disable()` switches it off."""
+    members: dict[str, Any] = {
+        "__module__": __name__,
+        "backend_type": "deltarelay",
+        "package_name": None,
+        "env_var": None,
+        "priority": PRIORITY,
+        "is_available": classmethod(lambda cls: True),
+        "is_enabled": classmethod(lambda cls: state.enabled),
+    }
+    for hook in hooks:
+        members.update(_methods(hook))
+    return type("DeltaRelayBackend", (base,), members)
+
+
+def _arrives(hook: Hook) -> bool:
     """Does FLA's function reach us? Calls it to find out."""
-    probe = _Probe()
+    probes = [_Probe()] * sum(default is REQUIRED for default in hook.recorded.values())
     try:
-        return _registry.function_of(name)(probe, probe, probe, probe, probe) is probe
+        return _registry.function_of(hook)(*probes) is probes[0]
     except Exception:  # FLA's own function saw the probe
         return False
 
 
 def _register() -> Report:
     registry = _registry.find()
-    functions = {name: _registry.function_of(name) for name in RECORDED}
-    state.found = {name: compare(name, function) for name, function in functions.items()}
     problems = [registry.disabled] if registry.disabled else []
-    for name, found in state.found.items():
+    unreachable = list(UNREACHABLE)
+    state.found = {}
+    for key, hook in HOOKS.items():
+        try:
+            if not hook.whole and not registry.disabled and not _registry.is_dispatched(hook):
+                unreachable.append(f"{hook.label}: FLA {_registry.version()} asks no backend there")
+                continue
+            state.found[key] = found = compare(hook, _registry.function_of(hook))
+        except Drift as drift:
+            if hook.whole:
+                raise
+            problems.append(f"{drift}; this piece is left to FLA")
+            continue
         if found.unknown:
             new = ", ".join(found.unknown)
-            problems.append(f"{name}: FLA's parameters {new} are not known here; calls that use them are declined")
-            warnings.warn(f"deltarelay.fla: {problems[-1]}", RuntimeWarning, stacklevel=4)
-    registered = () if registry.disabled else _add_all(registry)
-    return Report(bool(registered), _registry.version(), registry.module, registered, tuple(problems))
+            text = f"{hook.label}: FLA's parameters {new} are not known here; calls that use them are declined"
+            problems.append(text)
+    registered = () if registry.disabled else _add_all(registry, problems)
+    return Report(
+        bool(registered), _registry.version(), registry.module, registered, tuple(problems), tuple(unreachable)
+    )
 
 
-def _add_all(registry: _registry.Registry) -> tuple[str, ...]:
-    """Registers both functions and checks that FLA asks us. All or nothing: FLA asks us while we are enabled."""
-    backend = _backend_class(registry.base)
+def _add_all(registry: _registry.Registry, problems: list[str]) -> tuple[str, ...]:
+    """Registers what was found and checks that FLA asks us. While we are enabled FLA asks us, so a public function that
+    does not arrive switches all of it off again."""
+    places: dict[str, list[Hook]] = {}
+    for key in state.found:
+        places.setdefault(registry.place(HOOKS[key]), []).append(HOOKS[key])
     registered = []
     state.enabled = True
     try:
-        for name in RECORDED:
-            try:
-                registered.append(registry.add(name, backend))
-            except (AttributeError, KeyError, TypeError, ValueError) as error:
-                raise Drift(f"{name}: FLA {_registry.version()} could not register it: {error!r}") from error
-            if not _arrives(name):
-                raise Drift(f"{name}: registered with {registry.module}, but FLA {_registry.version()} does not ask us")
+        for place, hooks in places.items():
+            registered += _add_place(registry, place, hooks, problems)
     except BaseException:
         state.enabled = False
         raise
     return tuple(registered)
+
+
+def _add_place(registry: _registry.Registry, place: str, hooks: list[Hook], problems: list[str]) -> list[str]:
+    version = _registry.version()
+    labels = ", ".join(hook.label for hook in hooks)
+    try:
+        registry.add(hooks, _backend_class(registry.base, hooks))
+    except Drift:
+        if any(hook.whole for hook in hooks):
+            raise
+        problems.append(f"{labels}: FLA {version} has no registry for them; these pieces are left to FLA")
+        return []
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise Drift(f"{labels}: FLA {version} could not register them: {error!r}") from error
+    registered = []
+    for hook in hooks:
+        if _arrives(hook):
+            registered.append(f"{hook.label}, {place}")
+            continue
+        text = f"{hook.label}: registered with {registry.module}, but FLA {version} does not ask us"
+        if hook.whole:
+            raise Drift(text)
+        problems.append(text)
+    return registered
 
 
 def enable() -> Report:
@@ -226,6 +269,9 @@ def enable() -> Report:
         return Report(False, problems=("DELTARELAY_FLA=0 is set",))
     if not state.report.registry:
         state.report = _register()
+        for problem in state.report.problems:
+            if problem != _registry.OFF:
+                warnings.warn(f"deltarelay.fla: {problem}", RuntimeWarning, stacklevel=2)
     state.enabled = bool(state.report.registered)
     return status()
 

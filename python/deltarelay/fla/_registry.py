@@ -9,28 +9,34 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ._report import Drift
+from ._signatures import Hook
 
-# function: (module that has it, operation it is dispatched by in the registries that go by name)
-FUNCTIONS = {
-    "chunk_kda": ("fla.ops.kda", "kda"),
-    "chunk_gated_delta_rule": ("fla.ops.gated_delta_rule", "gated_delta_rule"),
-}
-_OFF = "FLA_DISABLE_BACKEND_DISPATCH=1 was set when FLA was imported: FLA asks no backend"
+OFF = "FLA_DISABLE_BACKEND_DISPATCH=1 was set when FLA was imported: FLA asks no backend"
 
 
 class Registry(NamedTuple):
     module: str
     base: type  # BaseBackend
     disabled: str  # why FLA asks nobody, or ""
-    add: Callable[[str, type], str]  # (function name, class): how it was registered, in words
+    place: Callable[[Hook], str]  # which of FLA's registries has a function, in words; hooks of one place share a class
+    add: Callable[[list[Hook], type], None]  # (hooks of one place, class)
 
 
-def function_of(name: str) -> Callable[..., Any]:
-    module = importlib.import_module(FUNCTIONS[name][0])
-    function = getattr(module, name, None)
+def function_of(hook: Hook) -> Callable[..., Any]:
+    try:
+        module = importlib.import_module(hook.module)
+    except ModuleNotFoundError as error:
+        raise Drift(f"{hook.label}: FLA {version()} has no {hook.module}") from error
+    function = getattr(module, hook.name, None)
     if function is None:
-        raise Drift(f"{FUNCTIONS[name][0]} has no {name}")
+        raise Drift(f"{hook.module} has no {hook.name}")
     return function
+
+
+def is_dispatched(hook: Hook) -> bool:
+    """Does FLA ask anybody? Its dispatch wraps the function."""
+    function = function_of(hook)
+    return inspect.unwrap(function) is not function
 
 
 def version() -> str:
@@ -66,15 +72,13 @@ def _newer(module: Any) -> Registry:
     if not {"entry_point"} <= set(inspect.signature(register).parameters):
         raise Drift(f"fla.backends.register: expected (entry_point, ...), found {inspect.signature(register)}")
 
-    def add(name: str, backend: type) -> str:
-        if name == "chunk_kda":
-            register(function_of(name))(backend)
-            return f"{name}, by function"
-        operation = FUNCTIONS[name][1]
-        register(operation)(backend)
-        return f"{name}, by operation {operation!r}"
+    def place(hook: Hook) -> str:
+        return "by function" if hook.name == "chunk_kda" else f"by operation {hook.operation!r}"
 
-    return Registry(module.__name__, base, _OFF if getattr(module, "_DISPATCH_DISABLED", False) else "", add)
+    def add(hooks: list[Hook], backend: type) -> None:
+        register(function_of(hooks[0]) if place(hooks[0]) == "by function" else hooks[0].operation)(backend)
+
+    return Registry(module.__name__, base, OFF if getattr(module, "_DISPATCH_DISABLED", False) else "", place, add)
 
 
 def _older(module: Any) -> Registry:
@@ -82,15 +86,17 @@ def _older(module: Any) -> Registry:
     base, registries = _needed(module, "BaseBackend", "BackendRegistry")
     _needed(registries, "ensure_initialized", "_registries", "register")
 
-    def add(name: str, backend: type) -> str:
-        operation = FUNCTIONS[name][1]
+    def place(hook: Hook) -> str:
+        return f"by operation {hook.operation!r}"
+
+    def add(hooks: list[Hook], backend: type) -> None:
+        operation = hooks[0].operation
         registries.ensure_initialized(operation)
         if operation not in registries._registries:
             raise Drift(f"fla.ops.backends has no registry {operation!r}; found {sorted(registries._registries)}")
         registries._registries[operation].register(backend())
-        return f"{name}, by operation {operation!r}"
 
-    return Registry(module.__name__, base, _OFF if getattr(module, "_DISPATCH_DISABLED", False) else "", add)
+    return Registry(module.__name__, base, OFF if getattr(module, "_DISPATCH_DISABLED", False) else "", place, add)
 
 
 def find() -> Registry:

@@ -15,7 +15,8 @@ UNREACHABLE = (
     "wanted, and FLA asks no backend there",
     "torch.compile(fullgraph=True): FLA's functions break the graph; call deltarelay.chunk_kda or "
     "deltarelay.chunk_gated_delta_rule instead",
-    "training: calls with tensors that require grad are declined until there is a backward",
+    "training: chunk_kda and chunk_gated_delta_rule with tensors that require grad are declined until there is a "
+    "backward. FLA's own forward then runs, on our pieces; its backward stays FLA's",
 )
 
 
@@ -29,8 +30,9 @@ class Report:
     registered: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()  # why something was not registered or will not be asked
     unreachable: tuple[str, ...] = UNREACHABLE
-    taken: dict[str, int] = dataclasses.field(default_factory=dict)  # calls by function
-    declined: dict[str, int] = dataclasses.field(default_factory=dict)  # calls by "function: reason"
+    # Calls by function, and by "function: reason". Pieces of FLA's forward have their registry in front.
+    taken: dict[str, int] = dataclasses.field(default_factory=dict)
+    declined: dict[str, int] = dataclasses.field(default_factory=dict)
 
     def __str__(self) -> str:
         if not self.registry:

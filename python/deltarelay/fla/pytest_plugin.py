@@ -67,8 +67,8 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     status = _backend.status()
     terminalreporter.section("DeltaRelay in FLA")
-    for name in _backend.OURS:
-        terminalreporter.line(f"{name}: {status.taken.get(name, 0)} calls reached us")
+    for hook in _backend.HOOKS.values():
+        terminalreporter.line(f"{hook.label}: {status.taken.get(hook.label, 0)} calls reached us")
     terminalreporter.line(f"declined: {sum(status.declined.values())} calls")
     for reason, count in sorted(status.declined.items()):
         terminalreporter.line(f"  {count} x {reason}")

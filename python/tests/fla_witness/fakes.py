@@ -22,6 +22,45 @@ _GDN = (
 )
 GDN_052, GDN_060 = _GDN + ", cp_context=None", _GDN + ", chunk_indices=None, cp_context=None"
 
+# Pieces of the forward: (registry, name): (module, parameters). 0.5.2 asks no backend for the last one.
+_INTRA = "q, k, v, gk=None, beta=None, scale=None, cu_seqlens=None, chunk_size=64, chunk_indices=None, safe_gate=False"
+_KDA_W_U = "k, v, beta, A, gk, q=None, cu_seqlens=None, chunk_indices=None"
+_H = (
+    "k, w, u, g=None, gk=None, initial_state=None, output_final_state=False, chunk_size=64, save_new_value=True, "
+    "state_v_first=False, cu_seqlens=None, cu_seqlens_cpu=None, chunk_indices=None"
+)
+_GLA = "q, v, g, A, h, scale, state_v_first=False, cu_seqlens=None, chunk_size=64, chunk_indices=None"
+Pieces = dict[tuple[str, str], tuple[str, str]]
+PIECES_052: Pieces = {
+    ("kda", "chunk_kda_fwd_intra"): ("fla.ops.kda.chunk_intra", _INTRA + ", disable_recompute=False"),
+    ("kda", "recompute_w_u_fwd"): ("fla.ops.kda.wy_fast", _KDA_W_U),
+    ("gated_delta_rule", "chunk_gated_delta_rule_fwd_intra"): (
+        "fla.ops.gated_delta_rule.chunk_fwd",
+        "k, v, g=None, beta=None, cu_seqlens=None, chunk_size=64, chunk_indices=None",
+    ),
+    ("gated_delta_rule", "recompute_w_u_fwd"): (
+        "fla.ops.gated_delta_rule.wy_fast",
+        "k, v, beta, A, g=None, cu_seqlens=None, chunk_indices=None",
+    ),
+    ("common", "chunk_gated_delta_rule_fwd_h"): ("fla.ops.common.chunk_delta_h", _H),
+    ("common", "chunk_fwd_o"): (
+        "fla.ops.common.chunk_o",
+        "q, k, v, h, g=None, g_gamma=None, scale=None, state_v_first=False, cu_seqlens=None, chunk_size=64, "
+        "chunk_indices=None",
+    ),
+    ("gla", "chunk_gla_fwd_o_gk"): ("fla.ops.gla.chunk", _GLA),
+}
+PIECES_060: Pieces = {
+    **PIECES_052,
+    ("kda", "chunk_kda_fwd_intra"): (
+        "fla.ops.kda.chunk_intra",
+        _INTRA + ", lower_bound=None, disable_recompute=False, use_graph=False",
+    ),
+    ("kda", "recompute_w_u_fwd"): ("fla.ops.kda.wy_fast", _KDA_W_U + ", use_graph=False"),
+    ("common", "chunk_gated_delta_rule_fwd_h"): ("fla.ops.common.chunk_delta_h", _H + ", chunk_offsets=None"),
+    ("gla", "chunk_gla_fwd_o_gk"): ("fla.ops.gla.chunk", _GLA + ", use_graph=False"),
+}
+
 
 class BaseBackend:
     backend_type, priority = "base", 5
@@ -56,20 +95,27 @@ class Registry:
 
 
 def _function(name: str, parameters: str) -> Callable[..., Any]:
-    """One that says it is FLA's, and looks at q as FLA's does."""
+    """One that says it is FLA's, and looks at its first tensor as FLA's does."""
     scope: dict[str, Any] = {}
-    exec(f"def {name}({parameters}, **kwargs):\n    q.shape\n    return 'FLA'", scope)
+    first = parameters.partition(",")[0]
+    exec(f"def {name}({parameters}, **kwargs):\n    {first}.shape\n    return 'FLA'", scope)
     return scope[name]
 
 
-def _modules(kda: Any, gdn: Any, name: str, **registry: Any) -> dict[str, types.ModuleType]:
-    contents = {
+def _modules(
+    kda: Any, gdn: Any, pieces: dict[tuple[str, str], tuple[str, Any]], name: str, **registry: Any
+) -> dict[str, types.ModuleType]:
+    contents: dict[str, dict[str, Any]] = {
         "fla": {"__version__": "fake", "__path__": []},
         "fla.ops": {"__path__": []},
-        "fla.ops.kda": {"chunk_kda": kda},
-        "fla.ops.gated_delta_rule": {"chunk_gated_delta_rule": gdn},
+        "fla.ops.kda": {"chunk_kda": kda, "__path__": []},
+        "fla.ops.gated_delta_rule": {"chunk_gated_delta_rule": gdn, "__path__": []},
+        "fla.ops.common": {"__path__": []},
+        "fla.ops.gla": {"__path__": []},
         name: {"BaseBackend": BaseBackend, **registry},
     }
+    for (_, function), (module, made) in pieces.items():
+        contents.setdefault(module, {})[function] = made
     made = {}
     for path, values in contents.items():
         made[path] = types.ModuleType(path)
@@ -77,9 +123,17 @@ def _modules(kda: Any, gdn: Any, name: str, **registry: Any) -> dict[str, types.
     return made
 
 
-def older(kda: str = KDA_052, gdn: str = GDN_052, operations: tuple[str, ...] = ("kda", "gated_delta_rule")) -> Any:
+OPERATIONS = ("kda", "gated_delta_rule", "common")
+
+
+def older(
+    kda: str = KDA_052,
+    gdn: str = GDN_052,
+    operations: tuple[str, ...] = OPERATIONS,
+    pieces: Pieces = PIECES_052,
+) -> Any:
     """0.5.2: registries by operation, in a class attribute, filled on first use."""
-    made = {"kda": Registry(), "gated_delta_rule": Registry()}
+    made = {name: Registry() for name in OPERATIONS}
 
     class BackendRegistry:
         _registries: ClassVar[dict[str, Registry]] = {}
@@ -91,15 +145,27 @@ def older(kda: str = KDA_052, gdn: str = GDN_052, operations: tuple[str, ...] = 
 
         def register(self, backend: Any) -> None: ...
 
-    functions = (_function("chunk_kda", kda), _function("chunk_gated_delta_rule", gdn))
-    wrapped = (registry.wrap(function) for registry, function in zip(made.values(), functions))
-    return _modules(*wrapped, "fla.ops.backends", BackendRegistry=BackendRegistry)
+    whole = (
+        made["kda"].wrap(_function("chunk_kda", kda)),
+        made["gated_delta_rule"].wrap(_function("chunk_gated_delta_rule", gdn)),
+    )
+    functions = {}
+    for (operation, name), (module, parameters) in pieces.items():
+        function = _function(name, parameters)
+        functions[operation, name] = (module, made[operation].wrap(function) if operation in made else function)
+    return _modules(*whole, functions, "fla.ops.backends", BackendRegistry=BackendRegistry)
 
 
-def newer(kda: str = KDA_060, gdn: str = GDN_060, disabled: bool = False, deaf: bool = False) -> Any:
+def newer(
+    kda: str = KDA_060,
+    gdn: str = GDN_060,
+    disabled: bool = False,
+    deaf: bool = False,
+    pieces: Pieces = PIECES_060,
+) -> Any:
     """0.6.0: a decorator; chunk_kda by itself, others by operation. `deaf`: registers and never asks."""
     by_function: dict[Any, Registry] = {}
-    by_operation = {"gated_delta_rule": Registry(), "kda": Registry()}
+    by_operation = {name: Registry() for name in (*OPERATIONS, "gla")}
 
     def register(entry_point: Any, *, backend: Any = None, verifier: Any = None, env_var: Any = None) -> Any:
         def decorator(implementation: Any) -> Any:
@@ -112,8 +178,12 @@ def newer(kda: str = KDA_060, gdn: str = GDN_060, disabled: bool = False, deaf: 
 
         return decorator
 
-    functions = [_function("chunk_kda", kda), _function("chunk_gated_delta_rule", gdn)]
-    by_function[functions[0]] = Registry()
+    whole = [_function("chunk_kda", kda), _function("chunk_gated_delta_rule", gdn)]
+    by_function[whole[0]] = Registry()
     if not disabled and not deaf:
-        functions = [by_function[functions[0]].wrap(functions[0]), by_operation["gated_delta_rule"].wrap(functions[1])]
-    return _modules(*functions, "fla.backends", register=register, _DISPATCH_DISABLED=disabled)
+        whole = [by_function[whole[0]].wrap(whole[0]), by_operation["gated_delta_rule"].wrap(whole[1])]
+    functions = {}
+    for (operation, name), (module, parameters) in pieces.items():
+        function = _function(name, parameters)
+        functions[operation, name] = (module, function if disabled else by_operation[operation].wrap(function))
+    return _modules(*whole, functions, "fla.backends", register=register, _DISPATCH_DISABLED=disabled)
