@@ -158,6 +158,17 @@ TEST(StageCheck, TellsTheKindsOfNoApart) {
 
 // ---- where the reference runs stages ----
 
+// If it did not, the tests below and the lists of stages would be skipped, and nobody would notice.
+TEST(Stages, RunOnTheReference) {
+  for (const char* rule : {"kda", "gdn"})
+    for (const char* stage : {"chunk-local", "state-pass", "outputs", "summary", "carry"}) {
+      const cases::Request request(cases::parse(std::string(rule) + " " + stage + " bf16 hv=2 dk=16 seqs=20,3"));
+      EXPECT_EQ(dr_backend_check(dr_backend_count() - 1, &request.problem, &request.options), DR_SUCCESS)
+          << rule << " " << stage << ": " << dr_last_error();
+    }
+  EXPECT_TRUE(check::draws_stages());
+}
+
 void expect_passed(const std::string& line) {
   const cases::Case c = cases::parse(line);
   const check::Outcome outcome = check::check_case(c);

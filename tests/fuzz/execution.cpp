@@ -1,9 +1,11 @@
 #include "execution.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 
 #include "block.h"
+#include "case/stages.h"
 #include "refusal.h"
 #include "spoil.h"
 
@@ -15,6 +17,11 @@ constexpr int64_t kMostWork = int64_t{1} << 22;      // tokens x heads x DK x DV
 constexpr int64_t kMostSequences = 4096;
 constexpr size_t kMostWorkspace = size_t{64} << 20;
 constexpr unsigned char kPoison = 0x5a;
+
+using deltarelay::Tensor;
+using deltarelay::TensorEntry;
+using deltarelay::TensorType;
+namespace stages = deltarelay::cases;
 
 int64_t bytes_of(int32_t dtype) { return dtype == DR_BF16 || dtype == DR_FP16 ? 2 : dtype == DR_INT64 ? 8 : 4; }
 int32_t or_else(int32_t given, int32_t otherwise) { return given != 0 ? given : otherwise; }
@@ -114,7 +121,8 @@ class Execution {
     }
     const int64_t rows = call_.batched ? p_.num_seqs * p_.seq_len : call_.tokens;
     const double work = static_cast<double>(rows) * p_.heads_v * p_.dk * p_.dv;
-    return work <= static_cast<double>(kMostWork) && give_tensors() && give_states() && give_checkpoints();
+    return work <= static_cast<double>(kMostWork) && give_tensors() && give_states() && give_checkpoints() &&
+           give_intermediates();
   }
 
   void run(const dr_plan* plan) {
@@ -123,6 +131,11 @@ class Execution {
     if (bytes > kMostWorkspace) return;
     spoil_tensors();
     Block workspace(bytes, kPoison);
+    Block stage;
+    if (p_.chunks != nullptr) {
+      stage = as_stated(in_, m_);
+      t_.intermediates = reinterpret_cast<const dr_intermediates*>(stage.data());
+    }
     const Block given = as_stated(in_, t_);
     const uint64_t before = hash_inputs();
     size_t stated = bytes;
@@ -137,11 +150,18 @@ class Execution {
     expect(workspace.guarded(), "expected memory beside the workspace as it was", "other bytes");
     for (const Block* block : {&q_, &k_, &v_, &g_, &beta_, &o_, &initial_, &final_, &checkpoint_, &report_})
       expect(block->guarded(), "expected memory beside a tensor as it was", "other bytes");
+    for (const Block& block : intermediates_)
+      expect(block.guarded(), "expected memory beside an intermediate as it was", "other bytes");
     expect(in_place_ || hash_inputs() == before, "expected inputs as they were", "other bytes");
     if (done) return;
     expect(hash_inputs() == before, "expected inputs as they were after a refusal", "other bytes");
     for (const Block* block : {&o_, &final_, &checkpoint_, &report_})
       expect(block->all(kPoison), "expected a refused call to have written nothing", "outputs that changed");
+    for (size_t i = 0; i < intermediates_.size(); ++i) {
+      const bool wanted = p_.chunks != nullptr && (p_.chunks->wanted & int32_t{1} << i) != 0;
+      expect(!wanted || intermediates_[i].all(kPoison), "expected a refused call to have written nothing",
+             "intermediates that changed");
+    }
   }
 
  private:
@@ -188,12 +208,18 @@ class Execution {
         !tensor(beta_, p_.layout_beta, p_.heads_v, 1, or_else(p_.dtype_beta, dtype), above) ||
         !tensor(o_, p_.layout_o, p_.heads_v, p_.dv, or_else(p_.dtype_o, dtype), kPoison))
       return false;
-    t_.q = q_.data();
-    t_.k = k_.data();
-    t_.v = v_.data();
-    t_.g = g_.data();
-    t_.beta = beta_.data();
-    t_.o = o_.data();
+    // A stage must not get what it does not read.
+    const int32_t of_given = p_.chunks != nullptr ? p_.chunks->given : 0;
+    const int32_t of_wanted = p_.chunks != nullptr ? p_.chunks->wanted : 0;
+    const auto read = [&](Tensor which, const Block& block) -> const void* {
+      return stages::reads_rows(p_.op, of_given, of_wanted, which) ? block.data() : nullptr;
+    };
+    t_.q = read(Tensor::kQ, q_);
+    t_.k = read(Tensor::kK, k_);
+    t_.v = read(Tensor::kV, v_);
+    t_.g = read(Tensor::kG, g_);
+    t_.beta = read(Tensor::kBeta, beta_);
+    if (stages::writes_o(p_.op)) t_.o = o_.data();
     if (raw) {
       give(a_log_, p_.heads_v, p_.dtype_a_log, above);
       give(dt_bias_, p_.heads_v * gate_width, p_.dtype_dt_bias, above);
@@ -271,6 +297,61 @@ class Execution {
     return true;
   }
 
+  int32_t dtype_of(TensorType type) const {
+    const int32_t dtype = or_else(p_.chunks->dtype, or_else(p_.dtype, DR_FP32));
+    if (type == TensorType::kIntermediate) return dtype;
+    if (type != TensorType::kStates) return DR_FP32;
+    return or_else(p_.chunks->dtype_states, p_.op == DR_CARRY ? DR_FP32 : dtype);
+  }
+
+  // Memory for what a stage is given and wants, with as many rows as this call has.
+  bool give_intermediates() {
+    dr_intermediates_init(&m_);
+    if (p_.chunks == nullptr) return true;
+    const bool carry = p_.op == DR_CARRY;
+    const int64_t chunk = carry ? 0 : or_else(p_.chunks->chunk, stages::kDefaultChunk);
+    const int64_t tokens = call_.batched ? call_.tokens * call_.num_seqs() : call_.tokens;
+    int64_t chunks = 0;
+    for (const int64_t length : call_.lengths) chunks += carry ? 0 : (length + chunk - 1) / chunk;
+    const deltarelay::TensorSizes sizes = {.tokens = tokens,
+                                           .sequences = call_.num_seqs(),
+                                           .heads_qk = p_.heads_qk,
+                                           .heads_v = p_.heads_v,
+                                           .dk = p_.dk,
+                                           .dv = p_.dv,
+                                           .gates = p_.rule == DR_KDA ? p_.dk : 1,
+                                           .checkpoint_rows = 0,
+                                           .chunk = chunk,
+                                           .state_rows = carry ? tokens : chunks,
+                                           .summary_rows = carry ? tokens : call_.num_seqs()};
+    for (size_t i = 0; i < intermediates_.size(); ++i) {
+      const TensorEntry& entry = deltarelay::kTensors[deltarelay::kCallTensors.size() + i];
+      const int32_t bit = deltarelay::bit_of(entry.tensor);
+      if (((p_.chunks->given | p_.chunks->wanted) & bit) == 0) continue;
+      const int64_t count = deltarelay::count_of(sizes, entry);
+      if (count > kMostElements) return false;
+      const unsigned char input = entry.tensor == Tensor::kGateSums ? 0xb8 : 0x38;
+      give(intermediates_[i], count, dtype_of(entry.type), (p_.chunks->given & bit) != 0 ? input : kPoison);
+      deltarelay::set_pointer(m_, entry, intermediates_[i].data());
+    }
+    return true;
+  }
+
+  // An intermediate that is missing, that is not asked for, or that is one element off.
+  void spoil_intermediates() {
+    if (p_.chunks == nullptr) return;
+    if (in_.one_in(8)) {
+      const TensorEntry& entry =
+          deltarelay::kTensors[deltarelay::kCallTensors.size() + in_.below(intermediates_.size())];
+      Block& block =
+          intermediates_[static_cast<size_t>(&entry - deltarelay::kTensors.data()) - deltarelay::kCallTensors.size()];
+      unsigned char* const other = block.given() ? block.data() + 2 : q_.data();
+      deltarelay::set_pointer(m_, entry, block.given() && in_.one_in(2) ? nullptr : other);
+    }
+    if (in_.one_in(12)) m_.size = static_cast<uint32_t>(in_.odd_number());
+    if (in_.one_in(24)) m_.reserved = 1;
+  }
+
   // Spoils tensors: a missing pointer, one that must be NULL, one that is one byte off; sizes and counts.
   void spoil_tensors() {
     const void** const pointers[] = {&t_.q,
@@ -299,7 +380,9 @@ class Execution {
         *pointer = static_cast<const unsigned char*>(*pointer) + 1;
       }
     }
-    if (in_.one_in(12)) t_.intermediates = reinterpret_cast<const dr_intermediates*>(uintptr_t{0x10});
+    spoil_intermediates();
+    if (p_.chunks == nullptr && in_.one_in(12))
+      t_.intermediates = reinterpret_cast<const dr_intermediates*>(uintptr_t{0x10});
     if (in_.one_in(10)) t_.size = static_cast<uint32_t>(in_.odd_number());
     if (in_.one_in(24)) t_.reserved = 1;
     // Counts above the allocated memory would be the caller's error; all others must be refused or served.
@@ -310,12 +393,16 @@ class Execution {
   uint64_t hash_inputs() const {
     uint64_t sum = 0;
     for (const Block* block : {&q_, &k_, &v_, &g_, &beta_, &initial_}) sum = sum * 31 + block->hash();
+    for (size_t i = 0; p_.chunks != nullptr && i < intermediates_.size(); ++i)
+      if ((p_.chunks->given & int32_t{1} << i) != 0) sum = sum * 31 + intermediates_[i].hash();
     return sum;
   }
 
   Input& in_;
   const dr_problem& p_;
   dr_tensors t_;
+  dr_intermediates m_;                                                                              // of a stage
+  std::array<Block, deltarelay::kTensors.size() - deltarelay::kCallTensors.size()> intermediates_;  // by their bits
   Call call_{};
   bool late_ = false;
   bool in_place_ = false;

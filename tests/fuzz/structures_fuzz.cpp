@@ -3,6 +3,7 @@
 // plan in bounded time.
 #include <ctime>
 
+#include "case/stages.h"
 #include "execution.h"
 #include "refusal.h"
 #include "spoil.h"
@@ -33,6 +34,8 @@ void run_in_order(void*, int64_t count, dr_parallel_body body, void* context) {
 // Owns everything that a request points to.
 struct Request {
   dr_problem problem;
+  dr_chunks chunks;
+  Block chunk_block;
   std::vector<int64_t> offsets;  // in the problem; empty: none
   Block offset_list;
   dr_options options;
@@ -76,6 +79,35 @@ void draw_state(Input& in, const dr_problem& p, dr_state& state) {
     state.has_null_index = 1;
     state.null_index = in.in(-1, 2);
   }
+}
+
+// A subset of `bits`.
+int32_t some_of(Input& in, int32_t bits) { return bits & static_cast<int32_t>(in.below(2 * DR_COMPOSED)); }
+
+// Turns a forward into a stage.
+void draw_stage(Input& in, Request& r) {
+  dr_problem& p = r.problem;
+  dr_chunks& c = r.chunks;
+  dr_chunks_init(&c);
+  p.op = in.one_of<int32_t>({DR_CHUNK_LOCAL, DR_STATE_PASS, DR_OUTPUTS, DR_SUMMARY, DR_CARRY});
+  const deltarelay::cases::StageBits bits = deltarelay::cases::stage_bits(p.op);
+  c.given = bits.must;
+  if (p.op == DR_SUMMARY && in.one_in(2)) c.given = DR_W | DR_U;
+  if (p.op != DR_SUMMARY || c.given != 0) c.given |= some_of(in, bits.may_give);
+  const int32_t left = bits.may_want & ~c.given;
+  c.wanted = in.one_in(2) ? some_of(in, left) : left;
+  if (p.op != DR_CARRY) c.chunk = in.one_of<int32_t>({0, 16, 32, 64});
+  c.dtype = any_float(in);
+  c.dtype_states = any_float(in);
+  if (((c.given | c.wanted) & DR_STATES) != 0)
+    c.states_layout = in.one_of<int32_t>({DR_STATE_VALUE_MAJOR, DR_STATE_KEY_MAJOR});
+  c.sums_base_2 = in.one_in(2);
+  p.checkpoints = DR_CHECKPOINTS_NONE;
+  p.checkpoint_every = 0;
+  p.checkpoint = {};
+  if (p.op == DR_STATE_PASS || p.op == DR_CARRY) return;
+  p.initial = p.final = {};
+  p.initial_mask = 0;
 }
 
 void draw_problem(Input& in, Request& r) {
@@ -128,6 +160,16 @@ void draw_problem(Input& in, Request& r) {
     draw_state(in, p, p.checkpoint);
     if (p.checkpoint.num_slots != 0) p.checkpoint.num_slots += 64;
   }
+  if (in.one_in(3)) draw_stage(in, r);
+}
+
+// Points the problem to what it has of a stage, spoilt or not.
+void spoil_stage(Input& in, Request& r) {
+  if (r.chunks.size == 0) return;
+  for (int64_t i = in.one_in(3) ? in.in(1, 2) : 0; i > 0; --i) spoil(in, r.chunks, {});
+  r.chunk_block = as_stated(in, r.chunks);
+  r.problem.chunks = reinterpret_cast<const dr_chunks*>(r.chunk_block.data());
+  if (in.one_in(60)) r.problem.chunks = nullptr;
 }
 
 void spoil_problem(Input& in, Request& r) {
@@ -277,15 +319,21 @@ void use_plan(Input& in, const Request& r, const dr_plan* plan, const dr_problem
   if (backend != "cpu" && backend != "reference") return;
   dr_problem known{};  // what a longer or shorter structure says
   std::memcpy(&known, problem, std::min<size_t>(r.problem.size, sizeof known));
+  dr_chunks chunks{};
+  if (known.chunks != nullptr) {
+    std::memcpy(&chunks, known.chunks, std::min<size_t>(r.chunks.size, sizeof chunks));
+    known.chunks = &chunks;
+  }
   execute(in, known, r.offsets, plan);
 }
 
 }  // namespace
 
 void run_input(Input& in) {
-  Request r;
+  Request r{};
   draw_problem(in, r);
   spoil_problem(in, r);
+  spoil_stage(in, r);
   draw_options(in, r);
   if (r.has_device) {
     r.device_block = as_stated(in, r.device);
@@ -324,7 +372,7 @@ void run_input(Input& in) {
       return dr_device_costs(r.options.device, in.one_of({"cpu", "cuda-sm90", "cuda-sm80", "reference", ""}),
                              in.one_of<const char*>({nullptr, "", "fused", "prepared"}),
                              in.one_of<int32_t>({DR_KDA, DR_GDN, 0, 9}),
-                             in.one_of<int32_t>({DR_FORWARD, DR_BACKWARD, -1}), costs);
+                             in.one_of<int32_t>({DR_FORWARD, DR_BACKWARD, DR_STATE_PASS, -1}), costs);
     });
   }
 }

@@ -231,8 +231,8 @@ HWY_INLINE void decay_columns(const float* HWY_RESTRICT decay, int32_t width, in
 
 // Where one_pass writes the bf16 rows of a sub-chunk.
 //
-// A `pack` has kTokens, the tokens of a whole chunk, wants_scores() (Akk and Aqk) and wants_columns() (k_to_end, which
-// scores need too), and keys(rows, stride, factor, scale, token, channel, width) and queries(...). They take the four rows of a
+// A `pack` has kTokens (of a whole chunk), wants_scores() (Akk, Aqk), wants_columns() (k_to_end; scores need it too),
+// keys(rows, stride, factor, scale, token, channel, width) and queries(...). The last two take the four rows of a
 // sub-chunk, `width` channels from `channel` on, times factor[channel] (nullptr: 1) and scale[token]. With kOnePass,
 // `pack` has instead left(token, channel), the destination of the bf16 rows, and meanwhile(), which is called between
 // passes.

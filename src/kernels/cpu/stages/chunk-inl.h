@@ -235,8 +235,9 @@ class StagePack {
   float *keys_, *queries_;
 };
 
-// Log-decays from given sums: differences of neighbours. They are not limited to 0: their sums give the difference of any
-// two tokens, and where that should be 0, it is above 0 by the rounding of the sums at most.
+// Log-decays from given sums: differences of neighbours. They are not limited to 0: limited, the rounding of the given
+// sums would add up over the chunk. Together they give the difference of any two tokens, which is above 0 by that
+// rounding at most.
 inline void gates_from_sums(const HeadRows<const void*>& sums, int32_t columns, int32_t padded, float to_natural,
                             int32_t tokens, float* gates) {
   const F32 d;

@@ -3,8 +3,8 @@
 //   V_new = U - W S
 //   S     = diag(decay_chunk) S + k_to_end^T V_new
 //
-// A summary is the same walk from S = 0 (columns of B) and from S = I with U = 0 (columns of M). Without W and U it makes
-// them chunk by chunk.
+// A summary is the same walk from S = 0 (columns of B) and from S = I with U = 0 (columns of M). If W and U are not
+// given, the walk computes them chunk by chunk.
 #if defined(DELTARELAY_CPU_STAGES_SEGMENT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef DELTARELAY_CPU_STAGES_SEGMENT_INL_H_
 #undef DELTARELAY_CPU_STAGES_SEGMENT_INL_H_
