@@ -14,7 +14,7 @@ from ._settings import Settings
 from ._stage_axes import features_of
 from ._stage_request import Wish, most_chunks
 from ._views import address_of, alignment_of, is_torch, numpy_dtype, torch_if_imported, view_of
-from .errors import Invalid
+from .errors import Invalid, Unsupported
 
 _OTHERS = ("o", "final")
 RESULTS = (*_abi.INTERMEDIATES, *_OTHERS)
@@ -38,6 +38,12 @@ class _Entry:
     def take_used(self) -> bool:
         used, self.used = self.used, False
         return used
+
+
+class _Refusal(NamedTuple):
+    """Marks calls in the cache that no backend takes: FLA asks again in every step."""
+
+    reason: str
 
 
 class _Shape(NamedTuple):
@@ -84,13 +90,16 @@ def _key(wish: Wish, settings: Settings, named: dict[str, Any]) -> tuple[Any, ..
 
 
 def _make(wish: Wish, settings: Settings, named: dict[str, Any]) -> Any:
-    """An entry, or Copies."""
+    """An entry, Copies, or a refusal."""
     views = {name: view_of(name, value) for name, value in named.items() if name != "host_offsets"}
     offsets = offsets_on_host(settings, named.get("host_offsets"), named, views)
     request = _stage_request.build(wish, settings, views, offsets)
     if request.copies:
         return Copies(request.copies)
-    return _Entry(Plan(request), request)
+    try:
+        return _Entry(Plan(request), request)
+    except Unsupported as error:
+        return _Refusal(str(error))
 
 
 def _copy(value: Any) -> Any:
@@ -123,6 +132,8 @@ def call(wish: Wish, settings: Settings, tensors: dict[str, Any], num_chunks: in
             entry = keep(key, _make(wish, settings, named))
         if isinstance(entry, _Entry):
             break
+        if isinstance(entry, _Refusal):
+            raise Unsupported(entry.reason)
         copied += entry.names
         named.update({name: _copy(named[name]) for name in entry.names})
     entry.used = True

@@ -63,9 +63,9 @@ class Intermediates(NamedTuple):
 
 
 # Arguments that are settings, as in a forward.
-_FIELDS = ("scale", "l2norm", "gate", "lower_bound", "gate_floor", "beta_form", "o_dtype")
-_FIELDS += ("final_dtype", "state_layout", "null_index")
-_FIELDS += ("segments", "backend", "variant", "isa", "threads", "invariant", "math", "late_lengths")
+_FIELDS = ("scale", "l2norm", "gate", "lower_bound", "gate_floor", "beta_form", "o_dtype", "final_dtype", "null_index")
+_FIELDS += ("state_layout", "segments", "backend", "variant", "isa", "threads", "invariant", "math", "late_lengths")
+_KNOWN = set(_abi.INTERMEDIATES)
 _RENAMED = {"beta_form": "beta"}
 _ABOUT = {"rule", "wanted", "chunk", "dtype", "states_dtype", "sums_base_2", "num_chunks", *_FIELDS}
 
@@ -76,22 +76,14 @@ def _settings(given: dict[str, Any]) -> Settings:
 
 
 def _in_order(names: Any) -> tuple[str, ...]:
-    names = (names,) if isinstance(names, str) else tuple(names)
-    return tuple(
-        dict.fromkeys(sorted(names, key=lambda x: _abi.INTERMEDIATES.index(x) if x in _abi.INTERMEDIATES else -1))
-    )
+    names = {names} if isinstance(names, str) else set(names)
+    return (*sorted(names - _KNOWN), *(name for name in _abi.INTERMEDIATES if name in names))
 
 
 def _run(operation: str, given: dict[str, Any]) -> Intermediates:
     """`given` are the arguments of the function by name."""
-    wish = Wish(
-        operation,
-        _in_order(given.get("wanted", ())),
-        given.get("chunk", 0),
-        given.get("dtype"),
-        given.get("states_dtype"),
-        bool(given.get("sums_base_2", False)),
-    )
+    names, base_2 = _in_order(given.get("wanted", ())), bool(given.get("sums_base_2"))
+    wish = Wish(operation, names, given.get("chunk", 0), given.get("dtype"), given.get("states_dtype"), base_2)
     tensors = {name: value for name, value in given.items() if name not in _ABOUT}
     if isinstance(tensors.get("final"), bool):
         del tensors["final"]

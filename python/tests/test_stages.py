@@ -431,6 +431,18 @@ def test_last_call_and_plans() -> None:
     assert deltarelay.last_call().binding == deltarelay._call.binding()[0]
 
 
+def test_a_refusal_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FLA asks for the same call in every step: no second plan is tried."""
+    s = Stages("kda", [70])
+    made = []
+    plain = _stage_call.Plan
+    monkeypatch.setattr(_stage_call, "Plan", lambda request: made.append(1) or plain(request))
+    for _ in range(3):
+        with pytest.raises(deltarelay.Unsupported, match="cuda-sm90"):
+            stages.chunk_local("kda", **s.rows("k g beta"), **s.how(wanted="w", backend="cuda-sm90"))
+    assert made == [1]
+
+
 def test_threads_share_plans() -> None:
     s = Stages("kda", LENGTHS)
     first = stages.chunk_local("kda", **s.rows("q k v g beta"), **s.how())

@@ -71,6 +71,48 @@ def test_nothing_waits_for_the_device(no_waiting: None) -> None:
         torch.ops.deltarelay.forward_o("gdn", *tensors, l2norm=True, seq_offsets=lengths)
 
 
+def stages_of(tensors: list[Any], lengths: Any, **how: Any) -> tuple[Any, Any, Any]:
+    """(o, final, states) by the stages, with lengths on the device."""
+    from deltarelay import stages
+
+    q, k, v, g, beta = tensors
+    form = {"l2norm": True, "seq_offsets": lengths}
+    c = stages.chunk_local("gdn", q=q, k=k, v=v, g=g, beta=beta, wanted=("w", "u", "gate_sums"), **form)
+    sums = {"gate_sums": c.gate_sums}
+    p = stages.state_pass("gdn", w=c.w, u=c.u, k=k, **sums, final=True, **how, **form)
+    o = stages.outputs("gdn", v_new=p.v_new, states=p.states, q=q, k=k, **sums, **form).o
+    return o, p.final, p.states
+
+
+def test_stages_do_not_wait_for_the_device(no_waiting: None) -> None:
+    torch.cuda.set_sync_debug_mode("default")
+    tensors, lengths = rows(), offsets([500, 0, 300, 99])
+    expected = on_the_cpu(tensors, lengths)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    o, final, states = stages_of(tensors, lengths)
+    assert deltarelay.last_call().copies == ()
+    _, _, fewer = stages_of(tensors, lengths, num_chunks=8 + 0 + 5 + 2)
+    torch.cuda.set_sync_debug_mode("default")
+    same((o, final), expected)
+    assert not o[:, 899:].any()
+    assert states.shape[0] == TOKENS // 64 + 4 and fewer.shape[0] == 15
+    assert torch.equal(states[:15], fewer)
+
+
+def test_a_graph_of_stages_follows_the_lengths() -> None:
+    tensors, lengths = rows(), offsets([500, 0, 300, 99])
+    stages_of(tensors, lengths)  # makes the plans
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        o, final, _ = stages_of(tensors, lengths)
+    for new in ([500, 0, 300, 99], [1, 998, 0, 1], [64, 64, 64, 64]):
+        lengths.copy_(offsets(new))
+        graph.replay()
+        same((o, final), on_the_cpu(tensors, lengths))
+        assert not o[:, sum(new) :].any()
+
+
 def test_engines_do_not_wait_either() -> None:
     from deltarelay.engines import sglang
 

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 import torch
 
-from .. import _call
+from .. import _call, _stage_call
 from .._plans import ARGUMENTS
 from . import _backend
 from ._reference import with_borrowed_gradients
 
 _ARGUMENT = {name: index for index, name in enumerate(ARGUMENTS)}
-_plain_call = _call.call
+_plain_call, _plain_empty = _call.call, _stage_call.empty
 
 
 def _use_cpu() -> bool:
@@ -47,15 +47,20 @@ def _poisoned_call(settings: Any, *arguments: Any) -> tuple[Any, Any, Any]:
     return _plain_call(settings, *given)
 
 
+def _poisoned(framework: Any, shape: Any, dtype: Any, device: Any) -> Any:
+    """An output of a stage, full of NaN."""
+    return _plain_empty(framework, shape, dtype, device).fill_(float("nan"))
+
+
 # When the plug-in is loaded, ahead of every conftest: FLA's imports FLA.
 _on_cpu = _use_cpu()
 _report = _backend.enable()
 _backend.state.train = with_borrowed_gradients
-_call.call = _poisoned_call
+_call.call, _stage_call.empty = _poisoned_call, _poisoned
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    _call.call = _plain_call
+    _call.call, _stage_call.empty = _plain_call, _plain_empty
     _backend.state.train = None
 
 
