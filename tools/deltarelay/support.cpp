@@ -12,16 +12,17 @@ namespace {
 
 using nlohmann::json;
 
-// One question to every backend: words that are added to "<rule> <data type>". Each entry is a case that can be run by
-// hand.
+// One question to every backend: words that are added to "<rule> <operation> <data type>". Each entry is a case that can
+// be run by hand.
 struct Feature {
   const char* name;
   const char* words;
+  const char* op = "";  // "": the forward
 };
 
 constexpr const char* kBase = "hqk=2 hv=2 dk=128 dv=128 seqs=256";
 
-constexpr std::array<Feature, 24> kFeatures = {{
+constexpr std::array<Feature, 30> kFeatures = {{
     {"log gate", "gate=log:-5,0"},
     {"linear gate", "gate=linear:-5,0"},
     {"raw softplus gate", "gate=softplus"},
@@ -46,6 +47,12 @@ constexpr std::array<Feature, 24> kFeatures = {{
     {"batch-invariant mode", "invariant"},
     {"TF32 products, where asked for", "math=tf32"},
     {"truncated carry", "carry=truncated l2norm beta=logit"},
+    {"stage chunk-local", "", "chunk-local"},
+    {"stage state-pass", "init final", "state-pass"},
+    {"stage state-pass, in segments", "segments=2", "state-pass"},
+    {"stage outputs", "", "outputs"},
+    {"stage summary", "", "summary"},
+    {"stage carry", "init final", "carry"},
 }};
 
 constexpr std::array<const char*, 3> kTypes = {"fp32", "bf16", "fp16"};
@@ -77,7 +84,8 @@ std::string place_of(int32_t backend) {
 std::string device_in(const std::string& place) { return place.substr(place.find('=') + 1); }
 
 Answer ask(int32_t backend, const char* rule, const char* type, const Feature& feature) {
-  const cases::Case base = cases::parse(std::string(rule) + " " + type + " " + kBase + place_of(backend));
+  const std::string head = std::string(rule) + " " + feature.op + " " + type + " ";
+  const cases::Case base = cases::parse(head + kBase + place_of(backend));
   const cases::Request request(cases::with_words(base, feature.words));
   const dr_status status = dr_backend_check(backend, &request.problem, &request.options);
   return {status, status == DR_SUCCESS ? "" : dr_last_error()};
@@ -102,8 +110,8 @@ void print_reasons() {
         for (const Feature& feature : kFeatures) {
           const Answer answer = ask(backend, rule, type, feature);
           if (answer.status != DR_SUCCESS)
-            std::printf("%s declines \"%s %s %s\": %s\n", dr_backend_name(backend), rule, type, feature.words,
-                        answer.reason.c_str());
+            std::printf("%s declines \"%s %s %s %s\": %s\n", dr_backend_name(backend), rule, feature.op, type,
+                        feature.words, answer.reason.c_str());
         }
 }
 
