@@ -21,8 +21,10 @@ std::vector<Tensor> written(const StageCall& x) {
 }
 
 std::vector<Bytes> copies(StageCall& x) {
+  const std::vector<Tensor> tensors = written(x);
   std::vector<Bytes> all;
-  for (const Tensor tensor : written(x)) all.push_back(x.bytes(tensor));
+  all.reserve(tensors.size());
+  for (const Tensor tensor : tensors) all.push_back(x.bytes(tensor));
   return all;
 }
 
