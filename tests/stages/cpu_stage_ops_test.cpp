@@ -38,6 +38,7 @@ void compare(StageCall& x, const std::vector<How>& ways, int32_t op, int32_t giv
   const std::vector<Tensor> tensors = written(x);
   const std::vector<Bytes> stored = copies(x);
   std::vector<std::vector<double>> expected;
+  expected.reserve(tensors.size());
   for (const Tensor tensor : tensors) expected.push_back(values(x, tensor));
   for (const How& how : ways) {
     SCOPED_TRACE(std::string(name_of(x.resolved.op)) + " given " + std::to_string(given) + " wanted " +
@@ -299,7 +300,7 @@ TEST(CpuStageOps, CutStatePassesAgreeWithWholeOnes) {
 // All results of all operations by the cpu backend alone, each fed by the ones before.
 std::vector<Bytes> run_all(StageCall& x, const How& how) {
   x.use_initial(), x.use_final();
-  x.runner = [&](const StageArgs& args) { run_cpu_stage(args, how); };
+  x.runner = [how](const StageArgs& args) { run_cpu_stage(args, how); };
   std::vector<Bytes> all;
   const auto run = [&](int32_t op, int32_t given, int32_t wanted) {
     x.run(op, given, wanted);
