@@ -21,8 +21,10 @@ std::vector<Tensor> written(const StageCall& x) {
 }
 
 std::vector<Bytes> copies(StageCall& x) {
+  const std::vector<Tensor> tensors = written(x);
   std::vector<Bytes> all;
-  for (const Tensor tensor : written(x)) all.push_back(x.bytes(tensor));
+  all.reserve(tensors.size());
+  for (const Tensor tensor : tensors) all.push_back(x.bytes(tensor));
   return all;
 }
 
@@ -36,6 +38,7 @@ void compare(StageCall& x, const std::vector<How>& ways, int32_t op, int32_t giv
   const std::vector<Tensor> tensors = written(x);
   const std::vector<Bytes> stored = copies(x);
   std::vector<std::vector<double>> expected;
+  expected.reserve(tensors.size());
   for (const Tensor tensor : tensors) expected.push_back(values(x, tensor));
   for (const How& how : ways) {
     SCOPED_TRACE(std::string(name_of(x.resolved.op)) + " given " + std::to_string(given) + " wanted " +
@@ -297,7 +300,7 @@ TEST(CpuStageOps, CutStatePassesAgreeWithWholeOnes) {
 // All results of all operations by the cpu backend alone, each fed by the ones before.
 std::vector<Bytes> run_all(StageCall& x, const How& how) {
   x.use_initial(), x.use_final();
-  x.runner = [&](const StageArgs& args) { run_cpu_stage(args, how); };
+  x.runner = [how](const StageArgs& args) { run_cpu_stage(args, how); };
   std::vector<Bytes> all;
   const auto run = [&](int32_t op, int32_t given, int32_t wanted) {
     x.run(op, given, wanted);
