@@ -5,8 +5,6 @@
 namespace deltarelay::alone {
 namespace {
 
-using cuda::sm90::Form;
-
 template <Form kForm, bool kSuffix = false>
 void time(const Shape& shape) {
   const Walk walk(shape);
@@ -30,8 +28,8 @@ void time(const Shape& shape) {
 }  // namespace deltarelay::alone
 
 int main(int argc, char** argv) {
+  using deltarelay::Form;
   using deltarelay::alone::time;
-  using deltarelay::cuda::sm90::Form;
   std::setbuf(stdout, nullptr);
   std::printf("%-10s", argc > 1 ? argv[1] : "fused_gdn");
   const deltarelay::alone::Shape long_rows{"4x8k-h32", 4, 8192, 16, 32}, rows{"8x1k-h64", 8, 1024, 16, 64},

@@ -5,8 +5,6 @@
 namespace deltarelay::alone {
 namespace {
 
-using cuda::sm90::Form;
-
 template <Form kForm, bool kSuffix = false>
 void time(const Shape& shape) {
   const Walk walk(shape);
@@ -36,8 +34,8 @@ void time(const Shape& shape) {
 }  // namespace deltarelay::alone
 
 int main(int argc, char** argv) {
+  using deltarelay::Form;
   using deltarelay::alone::time;
-  using deltarelay::cuda::sm90::Form;
   std::printf("%-10s", argc > 1 ? argv[1] : "fused_kda");
   time<Form::kSingle>({"32x2k-h4", 32, 1984, 4, 4});
   time<Form::kSingle>({"2x2k-h64", 2, 2048, 64, 64});

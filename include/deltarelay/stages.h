@@ -6,6 +6,10 @@
 #include <stdint.h>
 #include <string.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* ---- stages ---------------------------------------------------------------------------------------------------- */
 
 /* dr_chunks.given and dr_chunks.wanted: tensors of dr_intermediates, as bits. */
@@ -85,7 +89,7 @@ typedef struct dr_intermediates {
   void* u;            /* [T, HV, DV] */
   void* k_to_end;     /* [T, HV, DK]: k_i exp(G_last - G_i) */
   void* q_from_start; /* [T, HV, DK]: q_i exp(G_i), without scale */
-  void* gate_sums;    /* [T, HV, DK] (KDA) or [T, HV] (GDN): G, fp32 */
+  void* gate_sums;    /* [T, HV, DK] (KDA) or [T, HV] (GDN): G, fp32. Given ones are finite */
   void* v_new;        /* [T, HV, DV] */
   void* states;       /* [R, HV, matrix]: S at the start of each chunk. DR_CARRY: [T, HV, matrix], the state that enters
                          the segment of each summary */
@@ -100,4 +104,7 @@ static inline void dr_intermediates_init(dr_intermediates* intermediates) {
   intermediates->size = (uint32_t)sizeof *intermediates;
 }
 
+#ifdef __cplusplus
+}
+#endif
 #endif /* DELTARELAY_STAGES_H_ */

@@ -25,6 +25,8 @@ enum class Op : int32_t {
 };
 
 constexpr bool is_stage(Op op) { return op >= Op::kChunkLocal && op <= Op::kCarry; }
+// Do chunks of this operation depend on the chunks before them? If not, all run at once and no sequence is cut.
+constexpr bool is_chained(Op op) { return op != Op::kChunkLocal && op != Op::kOutputs; }
 
 enum class DType : int32_t { kFp32 = DR_FP32, kBf16 = DR_BF16, kFp16 = DR_FP16, kInt32 = DR_INT32, kInt64 = DR_INT64 };
 

@@ -11,7 +11,6 @@
 #include "plan/describe/schedule.h"
 #include "plan/describe/segments.h"
 #include "plan/modes.h"
-#include "plan/ops/stages.h"
 #include "plan/plan.h"
 
 namespace deltarelay {

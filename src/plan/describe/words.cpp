@@ -10,7 +10,6 @@
 #include "plan/describe/describe.h"
 #include "plan/describe/segments.h"
 #include "plan/modes.h"
-#include "plan/ops/stages.h"
 #include "plan/plan.h"
 #include "plan/search/policies.h"
 #include "plan/search/search.h"

@@ -5,9 +5,6 @@
 
 namespace deltarelay {
 
-// Do chunks of this operation depend on the chunks before them? If not, all run at once and no sequence is cut.
-constexpr bool is_chained(Op op) { return op != Op::kChunkLocal && op != Op::kOutputs; }
-
 // The steps of a call that has this at most. A state pass that can be cut has the steps of the forward.
 Steps stage_steps(const Plan& plan, const CallBounds& bounds);
 
