@@ -12,8 +12,8 @@ namespace {
 
 using nlohmann::json;
 
-// One question to every backend: words that are added to "<rule> <operation> <data type>". Each entry is a case that can
-// be run by hand.
+// One question to every backend: words that are added to "<rule> <operation> <data type>". Each entry is a case that
+// can be run by hand.
 struct Feature {
   const char* name;
   const char* words;
