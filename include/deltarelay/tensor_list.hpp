@@ -49,8 +49,9 @@ enum class Tensor : int32_t {
 constexpr int32_t kNumTensors = static_cast<int32_t>(Tensor::kComposed) + 1;
 
 constexpr bool is_intermediate(Tensor tensor) { return tensor >= Tensor::kAqk; }
-// Bit of an intermediate in dr_chunks.given and dr_chunks.wanted.
+// Bit of an intermediate in dr_chunks.given and dr_chunks.wanted; 0 for other tensors.
 constexpr int32_t bit_of(Tensor tensor) {
+  if (!is_intermediate(tensor)) return 0;
   return int32_t{1} << (static_cast<int32_t>(tensor) - static_cast<int32_t>(Tensor::kAqk));
 }
 static_assert(bit_of(Tensor::kAqk) == DR_AQK && bit_of(Tensor::kInverse) == DR_INVERSE && bit_of(Tensor::kW) == DR_W);
