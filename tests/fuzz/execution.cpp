@@ -178,8 +178,15 @@ class Execution {
     }
     std::vector<int64_t> offsets = offsets_of(call_.lengths);
     spoil_list(in_, offsets);
+    take_lengths(offsets);
     offsets_ = indices_of(offsets, p_.seq_offsets_dtype);
     t_.seq_offsets = offsets_.data();
+  }
+
+  // Spoilt offsets may still be legal. The call then has their lengths, and the memory of its states must fit them.
+  void take_lengths(const std::vector<int64_t>& offsets) {
+    if (offsets.front() != 0 || offsets.back() > call_.tokens || !std::is_sorted(offsets.begin(), offsets.end())) return;
+    for (size_t n = 0; n < call_.lengths.size(); ++n) call_.lengths[n] = offsets[n + 1] - offsets[n];
   }
 
   bool give(Block& block, int64_t elements, int32_t dtype, unsigned char fill) {
