@@ -185,7 +185,8 @@ class Execution {
 
   // Spoilt offsets may still be legal. The call then has their lengths, and the memory of its states must fit them.
   void take_lengths(const std::vector<int64_t>& offsets) {
-    if (offsets.front() != 0 || offsets.back() > call_.tokens || !std::is_sorted(offsets.begin(), offsets.end())) return;
+    if (offsets.front() != 0 || offsets.back() > call_.tokens || !std::is_sorted(offsets.begin(), offsets.end()))
+      return;
     for (size_t n = 0; n < call_.lengths.size(); ++n) call_.lengths[n] = offsets[n + 1] - offsets[n];
   }
 
