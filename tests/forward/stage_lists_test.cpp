@@ -1,4 +1,5 @@
-// The case files of the stages. Full sizes of the lists of other projects are for a GPU (tests/gpu).
+// The case files of the stages. Full sizes of the lists of other projects are for a GPU: deltarelay verify <file> --with
+// device=cuda, once a GPU backend takes the stages.
 #include <cstring>
 
 #include "check/random.h"
