@@ -1,5 +1,5 @@
-// The case files of the stages. Full sizes of the lists of other projects are for a GPU: deltarelay verify <file> --with
-// device=cuda, once a GPU backend takes the stages.
+// The case files of the stages. Full sizes of the lists of other projects are for a GPU, once a GPU backend takes the
+// stages: deltarelay verify <file> --with device=cuda.
 #include <cstring>
 
 #include "check/random.h"
