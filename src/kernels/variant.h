@@ -12,6 +12,7 @@ struct CallBounds {
   int64_t rows1 = 0, folds = 0, rows3 = 0;
   int64_t chunks = 0;  // of all sequences
   int64_t slots = 0;
+  int64_t sequences = 0;
 };
 
 // A CTA of the kernel that takes most of the time, and how many of them a unit of the device runs at once.

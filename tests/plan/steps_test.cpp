@@ -82,6 +82,30 @@ TEST(Steps, SayHowRowsAreWalked) {
   EXPECT_EQ(cut->steps[2].ctas, 8 * 2 * (128 / 16)) << "pairs with slices of 16 rows fit into one wave";
 }
 
+// Whatever a GPU launches has its grid in the plan; only the kernels of the table have their own.
+TEST(Steps, SayTheGridOfEveryLaunch) {
+  for (const char* device : {"h200", "a100"}) {
+    const Options options = test::options_on(test::device_of(device));
+    const Problem late = test::with_checkpoints(test::problem_with_bounds(Rule::kKda, 65536, 16, 8), 48, 100);
+    const auto plan = make_plan(late, options);
+    ASSERT_EQ(names_of(plan->steps).back(), "finish");
+    for (const Step& step : plan->steps) {
+      if (step.stage == Stage::kTable) continue;
+      EXPECT_GT(step.ctas, 0) << device << ": " << name_of(step);
+      EXPECT_GT(step.ctas_stored, 0) << device << ": " << name_of(step);
+    }
+    const int32_t units = options.device.units;
+    EXPECT_EQ(plan->steps[plan->steps.size() - 1].ctas, 2 * units);
+
+    // 100 checkpoints of at most 16 sequences: 6 CTAs share those of a sequence, head and tile of 32 columns.
+    const auto found = std::find_if(plan->steps.begin(), plan->steps.end(),
+                                    [](const Step& step) { return step.stage == Stage::kCheckpoints; });
+    ASSERT_NE(found, plan->steps.end());
+    EXPECT_EQ(found->each, 6);
+    EXPECT_EQ(found->ctas, 16 * 8 * (128 / 32) * 6);
+  }
+}
+
 // A walk that stores checkpoints is compiled without suffixes.
 TEST(Steps, SummariesBesideCheckpointsAreWalkedWhole) {
   Options options = test::options_on(test::prepared_on("h200"));

@@ -110,14 +110,14 @@ class ForwardSteps {
     const StatePool &written = problem_.final, &inside = problem_.checkpoint;
     if (!on_gpu(plan_) || (!written.used() && !inside.used())) return;
     const bool slots = written.use == StateUse::kSlots || inside.use == StateUse::kSlots;
-    Step step{.stage = Stage::kAliases, .when = slots ? When::kReport : When::kPoolsReport, .rows = problem_.num_seqs};
+    Step step{.stage = Stage::kAliases, .when = slots ? When::kReport : When::kPoolsReport, .rows = bounds_.sequences};
     step.items = step.rows;
     add(step, BufferSet(BufferId::kTable));
   }
 
   void finish() {
     if (!leaves_anything(plan_)) return;
-    Step step{.stage = Stage::kFinish, .rows = problem_.num_seqs};
+    Step step{.stage = Stage::kFinish, .rows = bounds_.sequences};
     step.items = step.rows;
     add(step, BufferSet(BufferId::kScratch, BufferId::kTable));
   }
@@ -128,7 +128,8 @@ class ForwardSteps {
     }
     step.variant = plan_.variant.name;
     if (plan_.backend->spread != nullptr) {
-      plan_.backend->spread({problem_, plan_.variant, plan_.options.device.units, relay, alike}, step);
+      plan_.backend->spread({problem_, plan_.variant, plan_.options.device.units, bounds_.sequences, relay, alike},
+                            step);
     }
     steps_.add(step);
   }

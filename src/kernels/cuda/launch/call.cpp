@@ -135,10 +135,10 @@ void Call::launch(const Step& step) const {
       finish_checkpoints(step);
       break;
     case Stage::kAliases:
-      report_aliases();
+      report_aliases(step);
       break;
     case Stage::kFinish:
-      finish();
+      finish(step);
       break;
     default:
       throw Error(DR_INTERNAL, std::string("step: expected one that this backend has, found ") + name_of(step));
@@ -158,11 +158,11 @@ void Call::finish_checkpoints(const Step& step) const {
                             .dv = problem_.dv,
                             .chunk = call_.chunk,
                             .report = tensors_.report};
-  check(launch_checkpoint(args, problem_.rule == Rule::kKda, step.rows, stream()), "launch of checkpoint");
+  check(launch_checkpoint(args, problem_.rule == Rule::kKda, step, stream()), "launch of checkpoint");
 }
 
 // Launches nothing if pools share no memory and no slot is named by an index.
-void Call::report_aliases() const {
+void Call::report_aliases(const Step& step) const {
   const StatePool &written = problem_.final, &inside = problem_.checkpoint;
   const auto memory = [this](const StatePool& pool, const void* data) {
     return pool_memory(problem_, pool, data, pool.num_slots);
@@ -181,10 +181,10 @@ void Call::report_aliases() const {
                        .report = tensors_.report};
   const bool share = args.final_initial.count + args.final_checkpoint.count + args.checkpoint_initial.count > 0;
   if (!share && written.use != StateUse::kSlots && inside.use != StateUse::kSlots) return;
-  check(launch_aliases(args, call_.units, stream()), "launch of aliases");
+  check(launch_aliases(args, step.ctas, stream()), "launch of aliases");
 }
 
-void Call::finish() const {
+void Call::finish(const Step& step) const {
   const FinishArgs args{.tables = call_.tables,
                         .o = o(),
                         .num_tokens = problem_.num_tokens,
@@ -195,7 +195,7 @@ void Call::finish() const {
                         .heads_v = problem_.heads_v,
                         .dk = problem_.dk,
                         .dv = problem_.dv};
-  check(launch_finish(args, call_.units, stream()), "launch of finish");
+  check(launch_finish(args, step.ctas, stream()), "launch of finish");
 }
 
 }  // namespace deltarelay::cuda

@@ -39,8 +39,8 @@ class Call {
 
  private:
   void finish_checkpoints(const Step& step) const;
-  void report_aliases() const;
-  void finish() const;
+  void report_aliases(const Step& step) const;
+  void finish(const Step& step) const;
   StateView initial() const;
   StateView final() const;
   StateView checkpoint() const;

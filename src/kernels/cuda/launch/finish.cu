@@ -13,7 +13,6 @@ constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 constexpr int kAtOnce = 8;        // numbers of a state that a thread has in flight
 constexpr int kLanesPerRow = 16;  // a 16-bit output row of one head is 16 pieces of 16 bytes
-constexpr int kBlocksPerMultiprocessor = 2;
 
 // Stores 16-byte pieces if every row begins and ends at a multiple of 16 bytes, else single elements.
 template <class Piece>
@@ -115,9 +114,8 @@ __global__ void __launch_bounds__(kThreads) finish_kernel(const __grid_constant_
 
 }  // namespace
 
-cudaError_t launch_finish(const FinishArgs& args, int32_t multiprocessors, cudaStream_t stream) {
-  const dim3 grid(static_cast<unsigned>(multiprocessors * kBlocksPerMultiprocessor));
-  return launch_dependent(finish_kernel, grid, kThreads, 0, stream, args);
+cudaError_t launch_finish(const FinishArgs& args, int64_t ctas, cudaStream_t stream) {
+  return launch_dependent(finish_kernel, dim3(static_cast<unsigned>(ctas)), kThreads, 0, stream, args);
 }
 
 cudaError_t load_finish() {

@@ -21,7 +21,7 @@ struct FinishArgs {
 
 // The grid reads num_seqs + 1 offsets and does what they need. If host lengths show no tail and no empty sequence (or
 // there is no final pool), the caller does not launch it.
-cudaError_t launch_finish(const FinishArgs& args, int32_t multiprocessors, cudaStream_t stream);
+cudaError_t launch_finish(const FinishArgs& args, int64_t ctas, cudaStream_t stream);
 
 // Loads the kernel onto the device, so that no launch has to.
 cudaError_t load_finish();

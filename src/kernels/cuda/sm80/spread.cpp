@@ -1,4 +1,6 @@
 // How the launches of cuda-sm80 are spread over CTAs.
+#include "kernels/cuda/launch/spread.h"
+
 #include <cstdint>
 
 #include "kernels/cuda/sm80/accepts.h"
@@ -24,6 +26,7 @@ void spread(const SpreadRequest& r, Step& step) {
     step.ctas = step.rows * p.heads_v * carry_slices(p.dv);
   }
   step.ctas_stored = step.ctas;
+  spread_shared(r, step);
 }
 
 }  // namespace deltarelay::cuda::sm80

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "kernels/cuda/launch/spread.h"
 #include "kernels/cuda/sm90/accepts.h"
 #include "kernels/cuda/sm90/record.h"
 #include "kernels/cuda/sm90/records/prepare_grid.h"
@@ -56,6 +57,7 @@ void spread(const SpreadRequest& request, Step& step) {
   if (step.stage == Stage::kWalk) spread_walk(request, step);
   if (step.stage == Stage::kCarry) spread_carry(request, step);
   if (step.stage != Stage::kWalk) step.ctas_stored = step.ctas;
+  spread_shared(request, step);
 }
 
 }  // namespace deltarelay::cuda::sm90
