@@ -13,7 +13,8 @@ import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-CASES = {"targets.txt": ["kda-a", "gdn-b", "mix-c"], "targets_portable.txt": ["portable-kda-a", "portable-gdn-b"]}
+TIMED = ["kda-a", "gdn-b", "softplus2-kda-d", "init-gdn-e", "mixed-kda-f"]
+CASES = {"targets.txt": [*TIMED, "mix-c"], "targets_portable.txt": ["portable-kda-a", "portable-gdn-b"]}
 # Writes a row for every requested case. FAULTS lists backends whose call crashes before it writes anything; with the
 # suffix "-all" every case of the backend fails.
 COMMAND = """#!/usr/bin/env python3
@@ -90,9 +91,9 @@ class Bench(unittest.TestCase):
         code, results = self.bench()
         self.assertEqual(code, 0)
         self.assertEqual(
-            self.cases(results), ["kda-a", "gdn-b", "portable-kda-a", "portable-gdn-b"], "mix- is for full runs"
+            self.cases(results), [*TIMED, "portable-kda-a", "portable-gdn-b"], "mix- is for full runs"
         )
-        self.assertEqual([row["backend"] for row in results["rows"]], ["cuda-sm90"] * 2 + ["cuda-sm80"] * 2)
+        self.assertEqual([row["backend"] for row in results["rows"]], ["cuda-sm90"] * 5 + ["cuda-sm80"] * 2)
         self.assertEqual([first["rule"] for first in results["first_call"]], ["gdn", "kda"])
         without_names = [
             re.sub(r"--only \S+|cuda-sm\d+|\S+\.tmp", "", " ".join(row["words"])) for row in results["rows"]
@@ -115,7 +116,7 @@ class Bench(unittest.TestCase):
             self.assertEqual((code, self.cases(results)), (1, ["portable-kda-a", "portable-gdn-b"]))
             self.assertEqual(results["device"], "NVIDIA H200")
             code, results = self.bench(FAULTS=f"cuda-sm80{fault}")
-            self.assertEqual((code, self.cases(results)), (1, ["kda-a", "gdn-b"]))
+            self.assertEqual((code, self.cases(results)), (1, TIMED))
         self.assertEqual(self.bench(FAULTS="cuda-sm80 cuda-sm90-all"), (1, None))
 
 
@@ -131,7 +132,7 @@ class Targets(unittest.TestCase):
         for case, target in targets["cases"].items():
             self.assertIn(case, names)
             self.assertIn(target.get("per_flop_of", case), targets["cases"])
-            self.assertTrue("required_ms" in target or "at_most" in target, case)
+            self.assertTrue({"required_ms", "goal_ms", "at_most"} & set(target), case)
         for target in targets["fixed"].values():
             self.assertLessEqual(set(target.get("cases", [])), names)
 
