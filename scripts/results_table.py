@@ -18,6 +18,8 @@ import pathlib
 import re
 import sys
 
+import stage_tables
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SECTION = re.compile(r"(<!-- table: (\w+) ([^>]*?) -->\n)(.*?)(<!-- end of table -->)", re.DOTALL)
 PORTABLE = "cuda-sm80"
@@ -162,6 +164,10 @@ def gpu_table(results: dict) -> str:
 
 def short_table(results: dict) -> str:
     known = targets()
+    if stage_tables.of_stages(results):
+        if results["device"] != known.get("device"):
+            return "nothing is required of stages on this device\n"
+        return "\n".join(stage_tables.misses(results, known["stages"]) or ["all stages are as required"]) + "\n"
     held = known["cases"] if results["device"] == known.get("device") else {}
     by_case = {row["case"]: row for row in results["rows"]}
     short, enough = [], []
@@ -302,6 +308,9 @@ def peers_table(results: dict) -> str:
 
 
 def results_table(results: dict) -> str:
+    if stage_tables.of_stages(results):
+        known = targets()
+        return stage_tables.tables(results, known["stages"] if results["device"] == known.get("device") else {})
     if on_gpu(results):
         return gpu_table(results)
     head = ["case", "threads", "segments", "ms", "10 to 90 %", "token-heads/s", "GFLOP/s", "of FMA peak"]

@@ -1,4 +1,4 @@
-"""Tests the stage `bench` of scripts/gpu_check.sh with a stand-in for `deltarelay` that times nothing.
+"""Tests the stages `bench` and `stages` of scripts/gpu_check.sh with a stand-in for `deltarelay` that times nothing.
 
 The tests check which cases the script asks for and what it does with the rows.
 """
@@ -21,17 +21,21 @@ COMMAND = """#!/usr/bin/env python3
 import json, os, re, sys
 words = sys.argv[1:]
 value = lambda option: words[words.index(option) + 1]
-backend = re.search(r"backend=(\\S+)", value("--with"))[1]
+backend = (re.search(r"backend=(\\S+)", value("--with")) or ["", "cuda-sm90"])[1]
 faults = os.environ.get("FAULTS", "").split()
 if backend in faults:
     sys.exit(139)
-names = [line.split(":")[0] for line in open(words[1]) if line[0] != "#"]
+names = [line.split(":")[0] for line in open(words[1]) if line[0] not in "#\\n"]
 names = [name for name in names if re.search(value("--only"), name)]
 if not names:
     sys.exit(2)
 row = {"segments": 1, "ms": 1.0, "ms_low": 1.0, "ms_high": 1.0, "gflops": 1.0, "gbytes_per_s": 1.0, "unsplit_ms": 1.0}
 row.update(host_us=1.0, plan_us=1.0, workspace_bytes_per_token_head=1.0, error=1e-3, backend=backend, words=words[2:])
-rows = [] if backend + "-all" in faults else [{**row, "case": name, "line": name} for name in names]
+if "policy=cula-sm100" in value("--with"):
+    row.update(segments=19, ms=2.0)
+lines = {line.split(":")[0]: line.split(": ", 1)[1].strip() for line in open(words[1]) if line[0] not in "#\\n"}
+row["peers"] = {}
+rows = [] if backend + "-all" in faults else [{**row, "case": name, "line": lines[name]} for name in names]
 head = {"device": "NVIDIA H200" if rows else "a CPU", "driver": "1", "cuda": "1", "date": "today", "commit": "abc"}
 json.dump({**head, "rows": rows}, open(value("--json"), "w"))
 sys.exit(0 if rows else 1)
@@ -46,7 +50,7 @@ class Bench(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.root = pathlib.Path(folder.name)
-        for name in ("gpu_check.sh", "results_table.py"):
+        for name in ("gpu_check.sh", "results_table.py", "stage_tables.py"):
             (self.root / "scripts").mkdir(exist_ok=True)
             shutil.copy(ROOT / "scripts" / name, self.root / "scripts" / name)
         for name, cases in CASES.items():
@@ -83,6 +87,33 @@ class Bench(unittest.TestCase):
         for row in results["rows"]:
             self.assertIn(f"| `{row['case']}` |", table)
         return done.returncode, results
+
+    def stages(self, **environment: str) -> tuple[int, dict | None, str]:
+        """Exit code, results if there are any, and what was printed."""
+        for name in ("bench/peers.py", "bench/targets.json", "tests/cases/stage_tables.txt"):
+            self.write(name, (ROOT / name).read_text(encoding="utf-8"))
+        shutil.copy(ROOT / "bench" / "stage_peers.py", self.root / "bench")
+        words = [str(self.root / "scripts" / "gpu_check.sh"), str(self.root / "out"), "stages"]
+        shutil.rmtree(self.root / "out", ignore_errors=True)
+        done = subprocess.run(["bash", *words], env={**os.environ, **environment}, capture_output=True, text=True)
+        path = self.root / "out" / "h200-stages.json"
+        return done.returncode, json.loads(path.read_text()) if path.exists() else None, done.stdout + done.stderr
+
+    def test_the_tables_of_the_stages(self):
+        code, results, said = self.stages()
+        self.assertEqual((code, len(results["rows"])), (0, 82), said)
+        self.assertEqual([row.get("policy_segments") for row in results["rows"]], [19] * 36 + [None] * 46)
+        self.assertEqual(list((self.root / "out").glob("*.tmp")), [])
+        table = (self.root / "out" / "h200-stages.md").read_text(encoding="utf-8")
+        self.assertIn("| `state-pass-4k-h4` | 4,096 | no | 1 | 1.0000 | 1.0000 | 1.00x | - | 2.0000 | 19 | - |", table)
+        self.assertIn("FLA's kernels are not timed", said)
+        self.assertIn("state-pass-128k-h4: 1.0000 ms, required 0.4000", said)
+
+    def test_stages_by_name_and_stages_that_fail(self):
+        code, results, said = self.stages(DELTARELAY_ONLY="^intra-2x512")
+        self.assertEqual((code, self.cases(results)), (0, ["intra-2x512-hv64", "intra-2x512-hv128"]), said)
+        code, results, said = self.stages(FAULTS="cuda-sm90")
+        self.assertEqual((code, results), (1, None), said)
 
     def cases(self, results: dict) -> list[str]:
         return [row["case"] for row in results["rows"]]
