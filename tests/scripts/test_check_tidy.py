@@ -28,7 +28,6 @@ FAULTS = {
 CLASH = "namespace {\nstruct Settings {\n  int %s;\n};\n}\nint use_%s() { return Settings{1}.%s; }\n"
 
 
-@unittest.skipUnless(check_tidy.find_tool(), "clang-tidy 14 is not installed")
 class Tidy(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -88,4 +87,7 @@ class Tidy(unittest.TestCase):
 
 
 if __name__ == "__main__":
+    if check_tidy.find_tool() is None:
+        print("clang-tidy 14 is not installed: its check was not tested")
+        sys.exit(77)
     unittest.main()
