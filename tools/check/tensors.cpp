@@ -323,6 +323,15 @@ dr_tensors TensorSet::inputs() const {
   return inputs;
 }
 
+void TensorSet::copy_inputs(const TensorSet& from) {
+  const auto copy = [](GuardedBuffer& into, const GuardedBuffer& drawn) {
+    if (into.data() != nullptr) std::memcpy(into.data(), drawn.data(), static_cast<size_t>(into.bytes()));
+  };
+  copy(memory_qkv_, from.memory_qkv_);
+  for (const TensorEntry& entry : kTensors)
+    if (!is_written(entry)) copy(buffer(entry.tensor), from.buffer(entry.tensor));
+}
+
 void TensorSet::poison() {
   for (const StageTensor& x : stage_)
     if (!x.given) buffer(x.entry->tensor).poison();
