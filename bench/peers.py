@@ -11,7 +11,7 @@ On a GPU host without network, in a copy of this repository with what scripts/fe
 
     cat .deps/python.tar.xz.* | tar -xJ -C .deps
     scripts/gpu_check.sh /tmp/out tools
-    python3 bench/peers.py tests/cases/peers.txt --library build/gpu-check/libdeltarelay.so \\
+    python3 bench/peers.py tests/cases/targets.txt --library build/gpu-check/libdeltarelay.so \\
         --json /tmp/out/peers-h200.json --stop-after 400
 
 Packages: fla (FLA's Triton kernels), flashinfer (GDN prefill, CuTe DSL), cudnn (cuDNN-frontend's KDA kernel for Hopper,
@@ -53,19 +53,23 @@ MOST_SETS = 32
 
 
 def parse_gate(rule: str, words: str) -> dict | None:
-    """{form, profile, lower_bound} of a word gate=...; None for forms that no peer takes."""
-    if words == "init":
-        words = "softplus:init" if rule == "kda" else "log:init"
-    form, _, values = words.partition(":")
-    profile = "init" if re.search(r"(^|:)init$", values) else "drawn"
-    if rule == "gdn" and form == "log" and (profile == "init" or values == "-5,0"):
-        return {"form": "log", "profile": profile, "lower_bound": None}
-    if rule == "kda" and form == "bounded" and values.split(":")[0]:
-        if values.removesuffix(":init").count(":") == 0:
-            return {"form": "bounded", "profile": profile, "lower_bound": float(values.split(":")[0])}
-    if rule == "kda" and form == "softplus":
-        return {"form": "softplus", "profile": profile, "lower_bound": None}
-    return None
+    """{form, profile, spread, lower_bound} of a word gate=...; None for forms that no peer takes."""
+    first = words.split(":")[0]
+    if first in ("init", "mixed"):
+        words = f"softplus:{words}" if rule == "kda" and first == "init" else f"log:{words}"
+    found = re.fullmatch(r"(log|softplus|bounded)(?::(-[\d.]+(?:,[\d.]+)?))?(?::(init|mixed)(?::([\d.]+))?)?", words)
+    if found is None:
+        return None
+    form, values, profile, spread = found[1], found[2], found[3] or "drawn", float(found[4] or 1)
+    taken = {
+        "log": profile == "mixed" or (rule == "gdn" and (profile == "init" or values == "-5,0")),
+        "bounded": rule == "kda" and profile != "mixed" and values is not None and "," not in values,
+        "softplus": rule == "kda" and profile != "mixed" and values is None,
+    }
+    if not taken[form]:
+        return None
+    lower_bound = float(values) if form == "bounded" else None
+    return {"form": form, "profile": profile, "spread": spread, "lower_bound": lower_bound}
 
 
 def parse(line: str) -> dict | None:
@@ -81,7 +85,7 @@ def parse(line: str) -> dict | None:
     gate = parse_gate(case["rule"], case.get("gate", ""))
     if case["dtype"] != "bf16" or not lengths or not {"init", "final", "l2norm"} <= case["flags"] or gate is None:
         return None
-    return {**case, "form": gate["form"], "profile": gate["profile"], "lower_bound": gate["lower_bound"]}
+    return {**case, **gate}
 
 
 def read_cases(path: pathlib.Path) -> list[dict]:
@@ -114,10 +118,14 @@ def make_inputs(torch, case: dict, seed: int) -> dict:
         return inverse_softplus(torch, uniform(math.log(1e-3), math.log(0.1), *shape).exp())
 
     x = {"q": normal(tokens, hqk, 128), "k": normal(tokens, hqk, 128), "v": normal(tokens, hv, 128)}
-    fresh = case["profile"] == "init"
+    fresh, mixed = case["profile"] == "init", case["profile"] == "mixed"
+    if mixed:  # three heads of ten hold, the others forget
+        held = torch.tensor([-1e-4 if head % 10 in (2, 5, 8) else -1.0 for head in range(hv)], device="cuda")
     if case["rule"] == "kda":
-        x["g"], x["beta"] = normal(tokens, hv, 128), normal(tokens, hv)
-        if not fresh:
+        x["g"], x["beta"] = normal(tokens, hv, 128) * case["spread"], normal(tokens, hv)
+        if mixed:
+            x["g"] = held[None, :, None].to(torch.bfloat16).expand(tokens, hv, 128).contiguous()
+        elif not fresh:
             x["a_log"], x["dt_bias"] = uniform(-3.0, 2.0, hv), normal(hv, 128, dtype=torch.float32)
         else:
             bounded = case["form"] == "bounded"
@@ -125,11 +133,14 @@ def make_inputs(torch, case: dict, seed: int) -> dict:
             x["dt_bias"] = initial_bias(hv, 128)
     else:
         x["beta"] = uniform(0.0, 1.0, tokens, hv)
-        if not fresh:
+        if mixed:
+            x["g"] = held.expand(tokens, hv).contiguous()
+        elif not fresh:
             x["g"] = uniform(-5.0, 0.0, tokens, hv)
         else:
             a = 16.0 - uniform(0.0, 16.0, hv)  # never 0
-            x["g"] = -a * torch.nn.functional.softplus(normal(tokens, hv, dtype=torch.float32) + initial_bias(hv))
+            raw = normal(tokens, hv, dtype=torch.float32) * case["spread"] + initial_bias(hv)
+            x["g"] = -a * torch.nn.functional.softplus(raw)
     x["initial"] = normal(len(case["lengths"]), hv, 128, 128, dtype=torch.float32)  # [N, HV, DV, DK]
     x["final"] = torch.empty_like(x["initial"])
     x["o"] = torch.full_like(x["v"], float("nan"))
@@ -159,12 +170,9 @@ def fla(torch, case, x):
     batch = {name: x[name].unsqueeze(0) for name in ("q", "k", "v", "g", "beta")}
     function = ops.chunk_kda if case["rule"] == "kda" else ops.chunk_gated_delta_rule
     if case["rule"] == "kda":
-        common.update(
-            A_log=x["a_log"],
-            dt_bias=x["dt_bias"].reshape(-1),
-            use_gate_in_kernel=True,
-            use_beta_sigmoid_in_kernel=True,
-        )
+        common.update(use_beta_sigmoid_in_kernel=True)
+        if case["form"] != "log":
+            common.update(A_log=x["a_log"], dt_bias=x["dt_bias"].reshape(-1), use_gate_in_kernel=True)
         if case["lower_bound"] is not None:
             common.update(safe_gate=True, lower_bound=case["lower_bound"])
 
@@ -233,11 +241,12 @@ def cudnn(torch, case, x):
     # It takes gates and beta in fp32, and without a bound log-decays: none of that is part of its time.
     g, beta = x["g"].float(), x["beta"].float()
     flags = host.FLAG_L2NORM | host.FLAG_BETA_SIGMOID
-    if case["lower_bound"] is None:
+    if case["form"] == "softplus":
         g = -x["a_log"].exp()[None, :, None] * torch.nn.functional.softplus(g + x["dt_bias"])
-    else:
+    if case["form"] == "bounded":
         flags |= host.FLAG_SAFE_GATE
-    a_log, dt_bias = x["a_log"].float().contiguous(), x["dt_bias"].float().contiguous()
+    # Not read without FLAG_SAFE_GATE, but it wants addresses.
+    a_log, dt_bias = (x[name].float().contiguous() if name in x else g for name in ("a_log", "dt_bias"))
     out, final = torch.empty_like(x["v"]), torch.empty_like(x["initial"])
 
     def call():
@@ -452,13 +461,13 @@ def main() -> int:
     parser.add_argument("source", help="a file of cases (.txt), or results to add to (.json)")
     parser.add_argument("--library", required=True)
     parser.add_argument("--json", metavar="FILE", help="where results of a file of cases go")
-    parser.add_argument("--only", metavar="REGEX", help="default: all cases of a file, the targets of results")
+    parser.add_argument("--only", metavar="REGEX", help="default: the targets, under all gates of models too")
     parser.add_argument("--packages", default=",".join(PACKAGES), metavar="NAME,NAME")
     parser.add_argument("--seconds", type=float, default=0.3)
     parser.add_argument("--stop-after", type=float, default=math.inf, metavar="S")
     arguments = parser.parse_args()
     source = pathlib.Path(arguments.source)
-    only = arguments.only or ("^(kda|gdn)-" if source.suffix == ".json" else ".")
+    only = arguments.only or "^((softplus2?|init|mixed)-)?(kda|gdn)-"
     wanted = arguments.packages.split(",")
     unknown = [name for name in wanted if name not in PACKAGES]
     if unknown:
@@ -484,7 +493,8 @@ def main() -> int:
     if source.suffix == ".json":
         results, target = json.loads(source.read_text(encoding="utf-8")), source
     else:
-        results, target = {**describe_run(torch, packages), "rows": read_cases(source)}, pathlib.Path(arguments.json)
+        rows = [row for row in read_cases(source) if re.search(only, row["case"] or row["line"])]
+        results, target = {**describe_run(torch, packages), "rows": rows}, pathlib.Path(arguments.json)
     begin = time.monotonic()
     # Fast packages on every case first: FLA's tuning must not keep them from being timed.
     turns = [{name: found for name, found in packages.items() if (name == "fla") == slow} for slow in (False, True)]

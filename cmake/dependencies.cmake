@@ -43,8 +43,9 @@ function(dr_hwy_from_sources dir)
   target_include_directories(dr_hwy SYSTEM PUBLIC $<BUILD_INTERFACE:${dir}>)
   target_compile_definitions(dr_hwy PUBLIC HWY_STATIC_DEFINE)
   target_compile_features(dr_hwy PUBLIC cxx_std_17)
+  # Its sources were not written to be compiled together.
   set_target_properties(dr_hwy PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden
-                                          VISIBILITY_INLINES_HIDDEN ON)
+                                          VISIBILITY_INLINES_HIDDEN ON UNITY_BUILD OFF)
   add_library(hwy::hwy ALIAS dr_hwy)
 endfunction()
 

@@ -104,6 +104,8 @@ GENERATED = {"deltarelay/commit.h"}  # written into the build folder
 BACKEND_LIST = "src/plan/backends.cpp"
 BACKEND = re.compile(r'\bk(?:Cpu|Reference|Cuda\w*)Backend\b|"(?:reference|cuda-sm\d+|fused|prepared)"')
 ASSEMBLY = re.compile(r'\basm\b\s*(?:volatile)?\s*\(\s*"(?!")')
+NO_CODE = re.compile(r"//[^\n]*|^#[^\n]*", re.MULTILINE)  # comments and directives
+USING = re.compile(r"^\s*using (?:\w+)?(?:::\w+)*::(\w+);", re.MULTILINE)
 INCLUDE = re.compile(r'^\s*#\s*(?:include|define\s+HWY_TARGET_INCLUDE)\s+([<"])([^>"]+)[>"]')
 
 
@@ -163,11 +165,23 @@ def check_backends(path: str, lines: list[str]) -> list[str]:
     return [f"{path}:{number}: {match[0]}: only {BACKEND_LIST} names a backend" for number, match in found if match]
 
 
+def check_using(source: pathlib.Path, text: str) -> list[str]:
+    """Using-declarations of a source file that it does not use. clang-tidy sees only those of a file checked alone."""
+    path, code = source.relative_to(ROOT).as_posix(), NO_CODE.sub("", text)
+    if source.suffix not in {".cpp", ".cu"}:
+        return []
+    return [
+        f"{path}:{code[: match.start(1)].count(chr(10)) + 1}: '{match[1]}' is declared by using and not used"
+        for match in USING.finditer(code)
+        if len(re.findall(rf"\b{match[1]}\b", code)) < 2
+    ]
+
+
 def check_source(source: pathlib.Path) -> list[str]:
     path = source.relative_to(ROOT).as_posix()
     text = source.read_text(encoding="utf-8")
     lines = text.splitlines()
-    problems = check_assembly(path, text) + check_backends(path, lines)
+    problems = check_assembly(path, text) + check_backends(path, lines) + check_using(source, text)
     folder = folder_of(path)
     if folder is None:
         return [f"{path}: this folder has no place in the architecture yet; give it one in scripts/check_includes.py"]

@@ -15,6 +15,7 @@ import subprocess
 import sys
 
 import results_table
+import stage_tables
 
 ROOT = results_table.ROOT
 FILE_FIELDS = {"device": str, "date": str, "commit": str, "driver": str, "cuda": str, "cpu": str, "rows": list}
@@ -136,6 +137,8 @@ def report_targets(name: str, results: dict) -> list[str]:
     known = results_table.targets()
     if results["device"] != known.get("device"):
         return []
+    if stage_tables.of_stages(results):
+        return [f"{name}: {line}" for line in stage_tables.misses(results, known["stages"])]
     rows = {row["case"]: row for row in results["rows"]}
     reports = []
     missing = [case for case in known["cases"] if case not in rows]

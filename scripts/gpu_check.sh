@@ -5,7 +5,7 @@
 #   scripts/gpu_check.sh <output folder> [quick|full|<stage>...]
 #
 #   quick    build tests bench                  the named targets, short timings
-#   full     build tests random big sanitize cpu bench peers     (default) everything, with a sweep over segments
+#   full     build tests random big sanitize cpu bench stages peers     (default) everything, also a sweep of segments
 #
 #   build      the library with CUDA, tools and tests
 #   tools      the library and the tools only, for a quick benchmark
@@ -17,6 +17,8 @@
 #   cpu        the CPU tests and the CPU benchmark of this host
 #   bench      the target tables of cuda-sm90 and of the portable kernels, each case checked before it is timed; writes
 #              <gpu>.json and <gpu>.md, as in bench/results
+#   stages     the tables of the stages alone (tests/cases/stage_tables.txt), each case checked before it is timed; with
+#              FLA's kernels if torch and FLA can be imported; writes <gpu>-stages.json and <gpu>-stages.md
 #   peers      public packages on the same cases, if they can be imported (also from .deps/python); adds to <gpu>.json
 #   verify     tests/cases/gpu.txt and gpu_portable.txt with the command, one line per case (`tests` includes them)
 #
@@ -37,7 +39,7 @@ shift
 cd "$(dirname "$0")/.."
 case ${1:-full} in
   quick) stages=(build tests bench) mode=quick ;;
-  full) stages=(build tests random big sanitize cpu bench peers) mode=full ;;
+  full) stages=(build tests random big sanitize cpu bench stages peers) mode=full ;;
   *) stages=("$@") mode=stages ;;
 esac
 build=build/gpu-check
@@ -172,7 +174,7 @@ stage_cpu() {
 }
 
 # <gpu>.json, where <gpu> is the last word of the device name: NVIDIA H200 gives h200.
-results_file() { find "$out" -maxdepth 1 -name '*.json' ! -name cpu-bench.json | head -1; }
+results_file() { find "$out" -maxdepth 1 -name '*.json' ! -name cpu-bench.json ! -name '*-stages.json' | head -1; }
 
 write_table() {  # <results.json>
   local name
@@ -197,7 +199,7 @@ time_file() {  # <cases> <results> <names> <words to force> <option of deltarela
 
 stage_bench() {
   local result=0 more words=(--min-time "${DELTARELAY_MIN_TIME:-0.4}")
-  local only=${DELTARELAY_ONLY:-'^(kda|gdn|weak|batch|fixed)-'}
+  local only=${DELTARELAY_ONLY:-'^(kda|gdn|softplus2?|init|mixed|weak|batch|fixed)-'}
   if [ "$mode" = full ]; then
     words=(--min-time "${DELTARELAY_MIN_TIME:-0.6}" --sweep --full-columns) only=${DELTARELAY_ONLY:-.}
   fi
@@ -241,6 +243,28 @@ PYTHON
   rm -f "$out/first.tmp" "$out"/bench-*.tmp
   write_table "$out/$name.json"
   grep 'First' "$out/$name.md" || true
+  return $result
+}
+
+# Three runs make one file: cut by the planner and not cut, cut as cuLA cuts a state pass, and FLA's kernels. The last
+# two add to the rows of the first.
+stage_stages() {
+  local result=0 name cases=tests/cases/stage_tables.txt only=${DELTARELAY_ONLY:-.}
+  local ours=$out/stages-1.tmp theirs=$out/stages-2.tmp passes=$out/stages-3.tmp
+  local words=(--min-time "${DELTARELAY_MIN_TIME:-0.2}" "${commit[@]}")
+  echo "== stages" >>"$out/bench.log"
+  : >"$ours" >"$theirs"
+  time_file $cases "$ours" "$only" device=cuda "${words[@]}" || result=1
+  grep '^state-pass-' $cases >"$passes"
+  time_file "$passes" "$theirs" "$only" "device=cuda policy=cula-sm100" "${words[@]}" || result=1
+  sed -n '/^== stages/,$p' "$out/bench.log"
+  name=$(python3 scripts/stage_tables.py "$ours" "$theirs" "$out") || return 1
+  rm -f "$ours" "$theirs" "$passes"
+  PYTHONPATH="$PWD/python:$PWD/.deps/python${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 \
+    DELTARELAY_LIBRARY="$build/libdeltarelay.so" python3 bench/stage_peers.py "$out/$name.json" \
+    ${DELTARELAY_ONLY:+--only "$DELTARELAY_ONLY"} || result=1
+  write_table "$out/$name.json"
+  python3 scripts/results_table.py --short "$out/$name.json"
   return $result
 }
 

@@ -3,16 +3,17 @@
 #include <cstring>
 
 #include "plan/plan.h"
+#include "problem/types.h"
 
 namespace deltarelay {
 namespace {
 
-constexpr size_t kAlign = 16;  // of every array, and what a thread copies at once
+constexpr size_t kCopyAlignment = 16;  // of every array, and what a thread copies at once
 
 template <class T>
 size_t place(size_t& end, int64_t count) {
   const size_t begin = end;
-  end = (end + sizeof(T) * static_cast<size_t>(count) + kAlign - 1) / kAlign * kAlign;
+  end = round_up(end + sizeof(T) * static_cast<size_t>(count), kCopyAlignment);
   return begin;
 }
 

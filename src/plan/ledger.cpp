@@ -8,7 +8,7 @@ namespace deltarelay {
 void Ledger::book(BufferId id, size_t bytes) {
   if (bytes == 0) return;
   buffers_.push_back({id, total_, bytes});
-  total_ += (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
+  total_ += round_up(bytes, kWorkspaceAlignment);
 }
 
 const Buffer* Ledger::find(BufferId id) const {

@@ -7,12 +7,13 @@
 #include "plan/search/grain.h"
 #include "plan/search/search.h"
 #include "problem/status.h"
+#include "problem/types.h"
 
 namespace deltarelay {
 namespace {
 
-constexpr size_t kAlign = 16;  // of every array in a table's memory
-constexpr size_t aligned(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+constexpr size_t kArrayAlignment = 16;  // of every array in a table's memory
+constexpr size_t aligned(size_t bytes) { return round_up(bytes, kArrayAlignment); }
 
 template <class T>
 T* take_array(std::byte*& memory, int64_t count) {

@@ -11,10 +11,6 @@
 namespace deltarelay {
 namespace {
 
-__extension__ typedef __int128 Wide;
-
-Wide floor_div(Wide a, Wide b) { return a / b - (a % b < 0 ? 1 : 0); }  // b > 0
-
 // Limit on the pairs of slots that are compared when two pools have different strides.
 constexpr int64_t kMostPairs = 65536;
 

@@ -6,12 +6,9 @@
 namespace deltarelay {
 namespace {
 
-__extension__ typedef __int128 Wide;  // holds the distance of any two addresses and products of strides
-
 // Limit of the search, about 20 us. Views of one allocation take about 12 steps.
 constexpr int32_t kMostSteps = 256;
 
-Wide floor_div(Wide a, Wide b) { return a / b - (a % b < 0 ? 1 : 0); }  // b > 0
 Wide mod(Wide a, Wide b) { return (a % b + b) % b; }
 
 // Returns x with a x = 1 (mod m). a and m have no common factor.

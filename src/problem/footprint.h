@@ -8,6 +8,10 @@
 
 namespace deltarelay {
 
+// Holds the distance of any two addresses and products of strides.
+__extension__ typedef __int128 Wide;
+inline Wide floor_div(Wide a, Wide b) { return a / b - (a % b < 0 ? 1 : 0); }  // b > 0
+
 struct FootprintAxis {
   int64_t count;
   int64_t stride;  // bytes

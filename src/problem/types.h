@@ -100,5 +100,6 @@ constexpr int64_t kMaxSequenceTokens = ((int64_t{1} << 31) - 1) * kCheckpointAli
 constexpr int64_t kMaxTokenHeads = int64_t{1} << 44;
 constexpr float kL2NormEpsilon = 1e-6f;  // inside the root, on the sum of squares
 constexpr size_t kWorkspaceAlignment = 256;
+constexpr size_t round_up(size_t bytes, size_t alignment) { return (bytes + alignment - 1) / alignment * alignment; }
 
 }  // namespace deltarelay

@@ -18,36 +18,36 @@
 namespace deltarelay {
 namespace {
 
-struct Choice {
+struct NamedValue {
   int32_t value;
   const char* name;
 };
 
-constexpr Choice kFloatTypes[] = {{DR_FP32, "DR_FP32"}, {DR_BF16, "DR_BF16"}, {DR_FP16, "DR_FP16"}};
-constexpr Choice kIndexTypes[] = {{DR_INT32, "DR_INT32"}, {DR_INT64, "DR_INT64"}};
-constexpr Choice kRules[] = {{DR_KDA, "DR_KDA"}, {DR_GDN, "DR_GDN"}};
-constexpr Choice kGateForms[] = {{DR_GATE_LOG, "DR_GATE_LOG"},
-                                 {DR_GATE_LINEAR, "DR_GATE_LINEAR"},
-                                 {DR_GATE_RAW_SOFTPLUS, "DR_GATE_RAW_SOFTPLUS"},
-                                 {DR_GATE_RAW_BOUNDED, "DR_GATE_RAW_BOUNDED"}};
-constexpr Choice kBetaForms[] = {
+constexpr NamedValue kFloatTypes[] = {{DR_FP32, "DR_FP32"}, {DR_BF16, "DR_BF16"}, {DR_FP16, "DR_FP16"}};
+constexpr NamedValue kIndexTypes[] = {{DR_INT32, "DR_INT32"}, {DR_INT64, "DR_INT64"}};
+constexpr NamedValue kRules[] = {{DR_KDA, "DR_KDA"}, {DR_GDN, "DR_GDN"}};
+constexpr NamedValue kGateForms[] = {{DR_GATE_LOG, "DR_GATE_LOG"},
+                                     {DR_GATE_LINEAR, "DR_GATE_LINEAR"},
+                                     {DR_GATE_RAW_SOFTPLUS, "DR_GATE_RAW_SOFTPLUS"},
+                                     {DR_GATE_RAW_BOUNDED, "DR_GATE_RAW_BOUNDED"}};
+constexpr NamedValue kBetaForms[] = {
     {DR_BETA_VALUE, "DR_BETA_VALUE"}, {DR_BETA_LOGIT, "DR_BETA_LOGIT"}, {DR_BETA_TWICE_LOGIT, "DR_BETA_TWICE_LOGIT"}};
-constexpr Choice kUses[] = {
+constexpr NamedValue kUses[] = {
     {DR_STATE_NONE, "DR_STATE_NONE"}, {DR_STATE_ROWS, "DR_STATE_ROWS"}, {DR_STATE_SLOTS, "DR_STATE_SLOTS"}};
-constexpr Choice kLayouts[] = {{DR_STATE_VALUE_MAJOR, "DR_STATE_VALUE_MAJOR"},
-                               {DR_STATE_KEY_MAJOR, "DR_STATE_KEY_MAJOR"}};
-constexpr Choice kCheckpoints[] = {{DR_CHECKPOINTS_NONE, "DR_CHECKPOINTS_NONE"},
-                                   {DR_CHECKPOINTS_EVERY, "DR_CHECKPOINTS_EVERY"},
-                                   {DR_CHECKPOINTS_LIST, "DR_CHECKPOINTS_LIST"},
-                                   {DR_CHECKPOINTS_CHUNKS, "DR_CHECKPOINTS_CHUNKS"}};
+constexpr NamedValue kLayouts[] = {{DR_STATE_VALUE_MAJOR, "DR_STATE_VALUE_MAJOR"},
+                                   {DR_STATE_KEY_MAJOR, "DR_STATE_KEY_MAJOR"}};
+constexpr NamedValue kCheckpoints[] = {{DR_CHECKPOINTS_NONE, "DR_CHECKPOINTS_NONE"},
+                                       {DR_CHECKPOINTS_EVERY, "DR_CHECKPOINTS_EVERY"},
+                                       {DR_CHECKPOINTS_LIST, "DR_CHECKPOINTS_LIST"},
+                                       {DR_CHECKPOINTS_CHUNKS, "DR_CHECKPOINTS_CHUNKS"}};
 
 template <typename Enum>
-Enum choose(Argument argument, int32_t found, std::span<const Choice> choices) {
-  for (const Choice& choice : choices) {
+Enum choose(Argument argument, int32_t found, std::span<const NamedValue> choices) {
+  for (const NamedValue& choice : choices) {
     if (choice.value == found) return static_cast<Enum>(found);
   }
   std::string expected;
-  for (const Choice& choice : choices) {
+  for (const NamedValue& choice : choices) {
     if (!expected.empty()) expected += &choice == &choices.back() ? " or " : ", ";
     expected += std::string(choice.name) + " (" + std::to_string(choice.value) + ")";
   }
@@ -55,7 +55,7 @@ Enum choose(Argument argument, int32_t found, std::span<const Choice> choices) {
 }
 
 template <typename Enum>
-Enum choose_or(Argument argument, int32_t found, std::span<const Choice> choices, Enum otherwise) {
+Enum choose_or(Argument argument, int32_t found, std::span<const NamedValue> choices, Enum otherwise) {
   return found == 0 ? otherwise : choose<Enum>(argument, found, choices);
 }
 
@@ -243,6 +243,8 @@ void read_strides(const dr_problem& request, Problem* p) {
                             .batched = p->batched()};
     expect_zero(Argument(of.argument, "reserved"), given.reserved);
     const RowsField field = rows_field(of.tensor);
+    // clang's analyzer does not follow pointers to members.
+    // NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult)
     p->*field.strides = resolve_strides(of.argument, given, shape);
     p->alignment.*field.alignment = read_alignment(Argument(of.argument, "alignment_bytes"), given.alignment_bytes,
                                                    default_alignment(*p, entry, shape.dtype));

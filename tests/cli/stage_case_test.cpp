@@ -14,7 +14,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-std::string error_of(const std::string& line) {
+std::string error_of_stage(const std::string& line) {
   try {
     parse(line);
   } catch (const CaseError& error) {
@@ -124,21 +124,24 @@ TEST(StageCase, WordsReplaceWordsAndKeepTheOperation) {
 }
 
 TEST(StageCase, ErrorsNameWordExpectedAndFound) {
-  EXPECT_EQ(error_of("kda seqs=1 chunk=16"),
+  EXPECT_EQ(error_of_stage("kda seqs=1 chunk=16"),
             "chunk: expected a stage behind the rule, chunk-local to carry, found 'forward'");
   for (const char* word : {"given=w", "want=w", "sums=base2", "intermediates=fp32", "states=key"})
-    EXPECT_THAT(error_of(std::string("kda step seqs=1 ") + word), HasSubstr("expected a stage")) << word;
-  EXPECT_THAT(error_of("kda chunk-local seqs=1 want=w,q"), HasSubstr("want: expected none, or of aqk, inverse, w, u,"));
-  EXPECT_THAT(error_of("kda chunk-local seqs=1 want=w,q"), HasSubstr("found 'q'"));
-  EXPECT_EQ(error_of("kda chunk-local seqs=1 given=w,w"), "given: expected each intermediate once, found 'w,w'");
-  EXPECT_THAT(error_of("kda chunk-local seqs=1 given="), HasSubstr("found ''"));
-  EXPECT_EQ(error_of("kda chunk-local seqs=1 chunk=0"), "chunk: expected a whole number from 1 to 4096, found '0'");
-  EXPECT_EQ(error_of("kda chunk-local seqs=1 sums=e"), "sums: expected natural or base2, found 'e'");
-  EXPECT_EQ(error_of("kda chunk-local seqs=1 states=key"),
+    EXPECT_THAT(error_of_stage(std::string("kda step seqs=1 ") + word), HasSubstr("expected a stage")) << word;
+  EXPECT_THAT(error_of_stage("kda chunk-local seqs=1 want=w,q"),
+              HasSubstr("want: expected none, or of aqk, inverse, w, u,"));
+  EXPECT_THAT(error_of_stage("kda chunk-local seqs=1 want=w,q"), HasSubstr("found 'q'"));
+  EXPECT_EQ(error_of_stage("kda chunk-local seqs=1 given=w,w"), "given: expected each intermediate once, found 'w,w'");
+  EXPECT_THAT(error_of_stage("kda chunk-local seqs=1 given="), HasSubstr("found ''"));
+  EXPECT_EQ(error_of_stage("kda chunk-local seqs=1 chunk=0"),
+            "chunk: expected a whole number from 1 to 4096, found '0'");
+  EXPECT_EQ(error_of_stage("kda chunk-local seqs=1 sums=e"), "sums: expected natural or base2, found 'e'");
+  EXPECT_EQ(error_of_stage("kda chunk-local seqs=1 states=key"),
             "states: expected states in given= or want=, found 'neither'");
-  EXPECT_EQ(error_of("kda state-pass seqs=1 states=rows"), "states: expected value or key, found 'rows'");
-  EXPECT_THAT(error_of("kda state-pass seqs=1 states=key:int32"), HasSubstr("states: expected fp32, bf16 or fp16"));
-  EXPECT_THAT(error_of("kda state-pass seqs=1 intermediates=int32"), HasSubstr("expected fp32, bf16 or fp16"));
+  EXPECT_EQ(error_of_stage("kda state-pass seqs=1 states=rows"), "states: expected value or key, found 'rows'");
+  EXPECT_THAT(error_of_stage("kda state-pass seqs=1 states=key:int32"),
+              HasSubstr("states: expected fp32, bf16 or fp16"));
+  EXPECT_THAT(error_of_stage("kda state-pass seqs=1 intermediates=int32"), HasSubstr("expected fp32, bf16 or fp16"));
 }
 
 TEST(StageCase, RequestSaysWhatTheCaseSays) {

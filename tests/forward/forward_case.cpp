@@ -80,14 +80,17 @@ void expect_correct(const cases::Case& c) {
   EXPECT_TRUE(outcome.passed()) << check::report(line, outcome);
 }
 
-Ran::Ran(const cases::Case& c) : tensors(c), run(c) { run.execute(tensors.tensors()); }
+Ran::Ran(const cases::Case& c, const check::Fill& fill) : tensors(c, check::kLeastAlignment, fill), run(c) {
+  run.execute(tensors.tensors());
+}
 
 void expect_correct_when_cut(const cases::Case& c) {
   const cases::Case line = on_backend(c);
   SCOPED_TRACE(cases::print(line));
   try {
     const Ran cut(line);
-    const Ran whole(cases::with_words(line, "segments=off"));
+    const Ran whole(cases::with_words(line, "segments=off"),
+                    [&cut](check::TensorSet& inputs) { inputs.copy_inputs(cut.tensors); });
     EXPECT_GE(cut.run.summary().cut_sequences, 1)
         << "the plan cut nothing: " << cut.run.describe(DR_DESCRIBE_SIGNATURE);
     EXPECT_EQ(whole.run.summary().cut_sequences, 0);

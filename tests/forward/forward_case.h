@@ -43,7 +43,7 @@ void expect_correct_when_cut(const cases::Case& c);
 
 // A case that ran: its tensors hold the results.
 struct Ran {
-  explicit Ran(const cases::Case& c);
+  explicit Ran(const cases::Case& c, const check::Fill& fill = {});
   check::TensorSet tensors;
   check::PlannedRun run;
 };

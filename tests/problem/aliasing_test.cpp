@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kArena = 1 << 20;
 
 // Two packed sequences of 5 and 7 tokens, 2 heads, DK = DV = 8, fp32; every tensor has its own memory.
-struct Call {
+struct SharedCall {
   Request request;
   dr_tensors tensors{};
   std::vector<unsigned char> memory = std::vector<unsigned char>(kArena + 256);
@@ -26,7 +26,7 @@ struct Call {
   void* workspace = nullptr;
   size_t workspace_bytes = 0;
 
-  Call() {
+  SharedCall() {
     request.heads_qk = request.heads_v = 2;
     request.dk = request.dv = 8;
     arena = memory.data() + 256 - reinterpret_cast<uintptr_t>(memory.data()) % 256;
@@ -34,7 +34,7 @@ struct Call {
     tensors.q = at(0), tensors.k = at(4096), tensors.v = at(8192), tensors.g = at(12288), tensors.beta = at(16384);
     tensors.o = at(20480);
   }
-  Call(const Call&) = delete;
+  SharedCall(const SharedCall&) = delete;
 
   unsigned char* at(int64_t byte) { return arena + byte; }
 
@@ -80,7 +80,7 @@ TEST(Aliasing, OutputAndInputs) {
                 {"tensors.beta", &dr_tensors::beta}};
   constexpr int64_t kOutput = 14 * 2 * 8 * 4;  // bytes
   for (const auto& input : inputs) {
-    Call call;
+    SharedCall call;
     auto* data = static_cast<unsigned char*>(const_cast<void*>(call.tensors.*input.field));
     EXPECT_NO_THROW(call.run());
     call.tensors.o = data;
@@ -98,7 +98,7 @@ TEST(Aliasing, OutputAndInputs) {
 // With lengths at execution the states of a pass end with the chunks of this call, not with the most that its counts
 // allow: chunks of 5, 7 and no tokens are two, where 14 tokens of three sequences could have three.
 TEST(Aliasing, StatesOfLateLengths) {
-  Call call;
+  SharedCall call;
   dr_chunks chunks;
   dr_chunks_init(&chunks);
   chunks.chunk = 16;
@@ -129,7 +129,7 @@ TEST(Aliasing, StatesOfLateLengths) {
 
 // 12 of the 14 rows are read; all are written.
 TEST(Aliasing, RowsBehindTheLastOffset) {
-  Call call;
+  SharedCall call;
   constexpr int64_t kRow = 2 * 8 * 4;
   call.tensors.o = call.at(4096 + 12 * kRow);  // k has no row there that is read
   EXPECT_NO_THROW(call.run());
@@ -143,7 +143,7 @@ TEST(Aliasing, RowsBehindTheLastOffset) {
 
 // q, k, v and o side by side in every row.
 TEST(Aliasing, PackedRows) {
-  Call call;
+  SharedCall call;
   constexpr int64_t kPart = 2 * 8, kRow = 4 * kPart;  // elements
   dr_problem& p = call.request;
   p.layout_q.token = p.layout_k.token = p.layout_v.token = p.layout_o.token = kRow;
@@ -160,7 +160,7 @@ TEST(Aliasing, PackedRows) {
   call.tensors.o = call.at(8 * kPart + 32);
   EXPECT_NO_THROW(call.run());
   // Heads outside tokens; v and o alternate in a row.
-  Call outside;
+  SharedCall outside;
   dr_problem& r = outside.request;
   r.layout_v.token = r.layout_o.token = 16;
   r.layout_v.head = r.layout_o.head = 16 * 14;
@@ -171,7 +171,7 @@ TEST(Aliasing, PackedRows) {
 }
 
 TEST(Aliasing, BatchedRows) {
-  Call call;
+  SharedCall call;
   call.request.make_batched();
   dr_problem& p = call.request;
   p.layout_v.token = p.layout_o.token = 32;
@@ -183,8 +183,8 @@ TEST(Aliasing, BatchedRows) {
 }
 
 TEST(Aliasing, EverythingElse) {
-  const auto refuse = [](const char* argument, const char* other, const std::function<void(Call&)>& spoil) {
-    Call call;
+  const auto refuse = [](const char* argument, const char* other, const std::function<void(SharedCall&)>& spoil) {
+    SharedCall call;
     call.request.gate_form = DR_GATE_RAW_SOFTPLUS;
     call.tensors.a_log = call.at(32768);
     call.tensors.dt_bias = call.at(33024);
@@ -200,28 +200,30 @@ TEST(Aliasing, EverythingElse) {
     // Indices in the arena are 0, which the rules for slots would refuse; they are not read here.
     expect_refusal([&] { call.run(false); }, argument, "memory of its own", std::string("memory shared with ") + other);
   };
-  refuse("tensors.final", "tensors.v", [](Call& c) { c.tensors.v = c.at(65536 + 512 * 9); });
-  refuse("tensors.final", "tensors.initial_index", [](Call& c) { c.tensors.initial_index = c.at(65536 + 512 * 9); });
-  refuse("tensors.o", "tensors.final", [](Call& c) { c.tensors.o = c.at(65536 + 512 * 10); });
-  refuse("tensors.o", "tensors.initial", [](Call& c) { c.tensors.o = c.at(65536); });
-  refuse("tensors.o", "workspace", [](Call& c) { c.workspace = c.at(20480); });
-  refuse("tensors.o", "tensors.a_log", [](Call& c) { c.tensors.a_log = c.at(20480); });
-  refuse("tensors.o", "tensors.dt_bias", [](Call& c) { c.tensors.dt_bias = c.at(20484); });
-  refuse("tensors.o", "tensors.has_initial", [](Call& c) { c.tensors.has_initial = c.at(20483); });
-  refuse("tensors.o", "tensors.report", [](Call& c) { c.tensors.report = reinterpret_cast<uint32_t*>(c.at(20480)); });
+  refuse("tensors.final", "tensors.v", [](SharedCall& c) { c.tensors.v = c.at(65536 + 512 * 9); });
+  refuse("tensors.final", "tensors.initial_index",
+         [](SharedCall& c) { c.tensors.initial_index = c.at(65536 + 512 * 9); });
+  refuse("tensors.o", "tensors.final", [](SharedCall& c) { c.tensors.o = c.at(65536 + 512 * 10); });
+  refuse("tensors.o", "tensors.initial", [](SharedCall& c) { c.tensors.o = c.at(65536); });
+  refuse("tensors.o", "workspace", [](SharedCall& c) { c.workspace = c.at(20480); });
+  refuse("tensors.o", "tensors.a_log", [](SharedCall& c) { c.tensors.a_log = c.at(20480); });
+  refuse("tensors.o", "tensors.dt_bias", [](SharedCall& c) { c.tensors.dt_bias = c.at(20484); });
+  refuse("tensors.o", "tensors.has_initial", [](SharedCall& c) { c.tensors.has_initial = c.at(20483); });
+  refuse("tensors.o", "tensors.report",
+         [](SharedCall& c) { c.tensors.report = reinterpret_cast<uint32_t*>(c.at(20480)); });
   refuse("tensors.report", "tensors.beta",
-         [](Call& c) { c.tensors.report = reinterpret_cast<uint32_t*>(c.at(16384)); });
-  refuse("workspace", "tensors.q", [](Call& c) { c.workspace_bytes = 4096, c.workspace = c.at(256); });
-  refuse("tensors.final", "workspace", [](Call& c) { c.workspace = c.at(65536 + 512 * 8); });
-  refuse("workspace", "tensors.final_index", [](Call& c) { c.tensors.final_index = c.at(131072 + 4092); });
-  refuse("workspace", "tensors.seq_offsets", [](Call& c) {
+         [](SharedCall& c) { c.tensors.report = reinterpret_cast<uint32_t*>(c.at(16384)); });
+  refuse("workspace", "tensors.q", [](SharedCall& c) { c.workspace_bytes = 4096, c.workspace = c.at(256); });
+  refuse("tensors.final", "workspace", [](SharedCall& c) { c.workspace = c.at(65536 + 512 * 8); });
+  refuse("workspace", "tensors.final_index", [](SharedCall& c) { c.tensors.final_index = c.at(131072 + 4092); });
+  refuse("workspace", "tensors.seq_offsets", [](SharedCall& c) {
     c.request.seq_offsets = nullptr;
     c.tensors.seq_offsets = c.at(131072);
   });
 }
 
 TEST(Aliasing, WorkspaceCountsAsFarAsItIsUsed) {
-  Call call;
+  SharedCall call;
   call.workspace = call.at(0) - 256;
   call.workspace_bytes = 256;
   EXPECT_NO_THROW(call.run());
@@ -235,7 +237,7 @@ TEST(Aliasing, WorkspaceCountsAsFarAsItIsUsed) {
 // ---- pools
 
 TEST(Aliasing, PoolsThatStartAtDifferentSlots) {
-  Call call;
+  SharedCall call;
   call.use_initial(DR_STATE_SLOTS, 0);
   call.use_final(DR_STATE_SLOTS, 1);  // slot 0 of final is slot 1 of initial
   call.request.initial.num_slots = call.request.final.num_slots = 8;
@@ -252,7 +254,7 @@ TEST(Aliasing, PoolsThatStartAtDifferentSlots) {
 }
 
 TEST(Aliasing, RowsOfPoolsThatOverlap) {
-  Call call;
+  SharedCall call;
   call.use_initial(DR_STATE_ROWS, 0);
   call.use_final(DR_STATE_ROWS, 0);
   EXPECT_NO_THROW(call.run());
@@ -280,7 +282,7 @@ TEST(Aliasing, RowsOfPoolsThatOverlap) {
   EXPECT_THROW(call.run(), Error);
 }
 
-struct CheckpointCall : Call {
+struct CheckpointCall : SharedCall {
   int32_t index[4] = {4, 5, 6, 7};
 
   CheckpointCall() {  // lengths 40, 0 and 70: rows 1, 0 and 2 after 32 tokens each
@@ -357,7 +359,7 @@ TEST(Aliasing, PoolsAgreeWithSetsOfBytes) {
   int refused = 0, accepted = 0, in_place = 0;
   constexpr int kRounds = 1500;
   for (int round = 0; round < kRounds; ++round) {
-    Call call;
+    SharedCall call;
     call.request.dk = 4, call.request.dv = 4;  // 64 bytes a matrix
     const int64_t strides[][2] = {{32, 16}, {48, 16}, {16, 16 * 6}, {64, 32}};
     const auto& chosen = strides[pick(0, 3)];

@@ -71,6 +71,12 @@ class Includes(Tree):
     def test_header_without_guard(self):
         self.assertIn("#pragma once", self.judge("src/plan/a.h", "int x;\n"))
 
+    def test_unused_using_declaration_is_named(self):
+        text = "#include <string>\nnamespace a {\nusing std::string;  // string\nusing json = int;\n}\n"
+        self.assertIn("src/plan/a.cpp:3: 'string'", self.judge("src/plan/a.cpp", text))
+        self.assertEqual(self.judge("src/plan/a.cpp", text + "string f();\n"), "")
+        self.assertIn("'string'", self.judge("src/plan/a.cpp", "using ::std::string;\n"))
+
     def test_ptx_has_one_place(self):
         text = '#pragma once\nasm volatile(\n    "bar.sync 0;");\nasm("" : "+r"(x));\n'
         self.assertIn("a.cuh:2: inline PTX", self.judge("src/kernels/cuda/tile/a.cuh", text))
@@ -256,12 +262,40 @@ class ResultFiles(Tree):
     def test_a_few_rows_beside_the_best_elsewhere(self):
         self.write("bench/targets.json", json.dumps(TARGETS))
         made = results_table.some_table(self.results)
-        self.assertIn("| KDA, 8,192 tokens, 64 heads | **0.40** | 2 | 0.50 | 1.20 FlashKDA (measured) |", made)
-        self.assertIn("1 of 1 Hopper targets are met (commit 0123456789ab)", made)
+        self.assertIn("| KDA, 8,192 tokens, 64 heads | **0.40** | - | 2 | 0.50 | 1.20 FlashKDA (measured) |", made)
+        self.assertIn("1 of 1 Hopper targets are met (commit 0123456789ab).\n", made)
         self.assertEqual(
             results_table.elsewhere_words("3.5 m A; ~1.8 B; 2 p100 C"),
             (1.8, "1.80 B (extrapolated), 2.00 C (published, H100), 3.50 A (measured)"),
         )
+
+    def test_a_row_under_the_gates_of_models_counts_when_it_is_measured(self):
+        targets = copy.deepcopy(TARGETS)
+        targets["cases"]["softplus-kda-8k-h64"] = {"required_ms": 1.0}
+        targets["cases"]["init-kda-8k-h64"] = {"goal_ms": 0.2}
+        self.write("bench/targets.json", json.dumps(targets))
+        made = results_table.some_table(self.results)
+        self.assertIn("1 of 1 Hopper targets are met (commit 0123456789ab). 1 more were not measured in", made)
+        for name, ms in (("softplus", 1.3), ("init", 0.3)):
+            self.results["rows"].append({**GPU_ROW, "case": f"{name}-kda-8k-h64", "ms": ms, "ms_high": ms})
+        made = results_table.some_table(self.results)
+        # 1.3 ms is slower than the best elsewhere, so the row is not in bold.
+        self.assertIn("| KDA, 8,192 tokens, 64 heads | 0.40 | 0.30 as initialised, 1.30 unbounded | 2 |", made)
+        self.assertIn("1 of 2 Hopper targets are met (commit 0123456789ab).\n", made)
+        self.assertTrue(any("softplus-kda-8k-h64: 1.3000 ms, required 1.0 ms" in line for line in self.report()))
+
+    def test_of_several_gates_the_table_shows_the_slower(self):
+        line = "kda bf16 hqk=8 hv=8 seqs=100 gate="
+        gates = {"bounded:-5": 0.2, "bounded:-5:init": 0.3, "init": 0.4, "init:2": 0.6, "mixed": 0.5}
+        rows = [{"line": line + gate, "ms": ms, "peers": {"b": 9.0}} for gate, ms in gates.items()]
+        run = {"device": "H200", "packages": {"b": "2.0"}, "rows": rows}
+        with mock.patch.object(results_table, "PACKAGES", {"b": "B"}):
+            made = results_table.peers_table(run)
+        self.assertIn("| KDA, 1 x 100 tokens, 8 heads | as initialised | **0.300** | 9.00 |\n", made)
+        words = "KDA, 1 x 100 tokens, 8 heads, unbounded gates"
+        self.assertIn(f"| {words} | as initialised, N(0,2) | **0.600** | 9.00 |\n", made)
+        self.assertEqual(made.count("| KDA"), 2)
+        self.assertEqual(results_table.gates_of_case(line + "mixed"), "mixed")
 
     def test_a_column_for_each_package(self):
         rows = [
@@ -272,9 +306,11 @@ class ResultFiles(Tree):
         run = {"device": "H200", "date": "2026-11-18T01:02:03Z", "packages": {"a": "1.0", "b": "2.0"}, "rows": rows}
         with mock.patch.object(results_table, "PACKAGES", {"a": "A", "b": "B"}):
             made = results_table.peers_table(run)
-        self.assertIn("| | DeltaRelay | A 1.0 | B 2.0 |\n", made)
-        self.assertIn("| GDN, 4 x 8,192 tokens, 2/8 heads | **0.200** | 0.256 (1) | - |\n", made)
-        self.assertIn("| KDA, 1 x 100 tokens, 8 heads, unbounded gates | 2.50 | - | **1.74** |\n", made)
+        self.assertIn("| | gates | DeltaRelay | A 1.0 | B 2.0 |\n", made)
+        shape = "4 x 8,192 tokens, 2/8 heads"
+        self.assertIn(f"| GDN, {shape} | as initialised | **0.200** | 0.256 (1) | - |\n", made)
+        shape = "1 x 100 tokens, 8 heads, unbounded gates"
+        self.assertIn(f"| KDA, {shape} | as initialised | 2.50 | - | **1.74** |\n", made)
         self.assertNotIn("1 x 7 tokens", made)
         self.assertIn("H200, 2026-11-18. (1): not captured, timed eagerly.", made)
 

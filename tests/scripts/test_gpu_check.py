@@ -1,4 +1,4 @@
-"""Tests the stage `bench` of scripts/gpu_check.sh with a stand-in for `deltarelay` that times nothing.
+"""Tests the stages `bench` and `stages` of scripts/gpu_check.sh with a stand-in for `deltarelay` that times nothing.
 
 The tests check which cases the script asks for and what it does with the rows.
 """
@@ -13,24 +13,29 @@ import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-CASES = {"targets.txt": ["kda-a", "gdn-b", "mix-c"], "targets_portable.txt": ["portable-kda-a", "portable-gdn-b"]}
+TIMED = ["kda-a", "gdn-b", "softplus2-kda-d", "init-gdn-e", "mixed-kda-f"]
+CASES = {"targets.txt": [*TIMED, "mix-c"], "targets_portable.txt": ["portable-kda-a", "portable-gdn-b"]}
 # Writes a row for every requested case. FAULTS lists backends whose call crashes before it writes anything; with the
 # suffix "-all" every case of the backend fails.
 COMMAND = """#!/usr/bin/env python3
 import json, os, re, sys
 words = sys.argv[1:]
 value = lambda option: words[words.index(option) + 1]
-backend = re.search(r"backend=(\\S+)", value("--with"))[1]
+backend = (re.search(r"backend=(\\S+)", value("--with")) or ["", "cuda-sm90"])[1]
 faults = os.environ.get("FAULTS", "").split()
 if backend in faults:
     sys.exit(139)
-names = [line.split(":")[0] for line in open(words[1]) if line[0] != "#"]
+names = [line.split(":")[0] for line in open(words[1]) if line[0] not in "#\\n"]
 names = [name for name in names if re.search(value("--only"), name)]
 if not names:
     sys.exit(2)
 row = {"segments": 1, "ms": 1.0, "ms_low": 1.0, "ms_high": 1.0, "gflops": 1.0, "gbytes_per_s": 1.0, "unsplit_ms": 1.0}
 row.update(host_us=1.0, plan_us=1.0, workspace_bytes_per_token_head=1.0, error=1e-3, backend=backend, words=words[2:])
-rows = [] if backend + "-all" in faults else [{**row, "case": name, "line": name} for name in names]
+if "policy=cula-sm100" in value("--with"):
+    row.update(segments=19, ms=2.0)
+lines = {line.split(":")[0]: line.split(": ", 1)[1].strip() for line in open(words[1]) if line[0] not in "#\\n"}
+row["peers"] = {}
+rows = [] if backend + "-all" in faults else [{**row, "case": name, "line": lines[name]} for name in names]
 head = {"device": "NVIDIA H200" if rows else "a CPU", "driver": "1", "cuda": "1", "date": "today", "commit": "abc"}
 json.dump({**head, "rows": rows}, open(value("--json"), "w"))
 sys.exit(0 if rows else 1)
@@ -45,7 +50,7 @@ class Bench(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.root = pathlib.Path(folder.name)
-        for name in ("gpu_check.sh", "results_table.py"):
+        for name in ("gpu_check.sh", "results_table.py", "stage_tables.py"):
             (self.root / "scripts").mkdir(exist_ok=True)
             shutil.copy(ROOT / "scripts" / name, self.root / "scripts" / name)
         for name, cases in CASES.items():
@@ -83,6 +88,33 @@ class Bench(unittest.TestCase):
             self.assertIn(f"| `{row['case']}` |", table)
         return done.returncode, results
 
+    def stages(self, **environment: str) -> tuple[int, dict | None, str]:
+        """Exit code, results if there are any, and what was printed."""
+        for name in ("bench/peers.py", "bench/targets.json", "tests/cases/stage_tables.txt"):
+            self.write(name, (ROOT / name).read_text(encoding="utf-8"))
+        shutil.copy(ROOT / "bench" / "stage_peers.py", self.root / "bench")
+        words = [str(self.root / "scripts" / "gpu_check.sh"), str(self.root / "out"), "stages"]
+        shutil.rmtree(self.root / "out", ignore_errors=True)
+        done = subprocess.run(["bash", *words], env={**os.environ, **environment}, capture_output=True, text=True)
+        path = self.root / "out" / "h200-stages.json"
+        return done.returncode, json.loads(path.read_text()) if path.exists() else None, done.stdout + done.stderr
+
+    def test_the_tables_of_the_stages(self):
+        code, results, said = self.stages()
+        self.assertEqual((code, len(results["rows"])), (0, 82), said)
+        self.assertEqual([row.get("policy_segments") for row in results["rows"]], [19] * 36 + [None] * 46)
+        self.assertEqual(list((self.root / "out").glob("*.tmp")), [])
+        table = (self.root / "out" / "h200-stages.md").read_text(encoding="utf-8")
+        self.assertIn("| `state-pass-4k-h4` | 4,096 | no | 1 | 1.0000 | 1.0000 | 1.00x | - | 2.0000 | 19 | - |", table)
+        self.assertIn("FLA's kernels are not timed", said)
+        self.assertIn("state-pass-128k-h4: 1.0000 ms, required 0.4000", said)
+
+    def test_stages_by_name_and_stages_that_fail(self):
+        code, results, said = self.stages(DELTARELAY_ONLY="^intra-2x512")
+        self.assertEqual((code, self.cases(results)), (0, ["intra-2x512-hv64", "intra-2x512-hv128"]), said)
+        code, results, said = self.stages(FAULTS="cuda-sm90")
+        self.assertEqual((code, results), (1, None), said)
+
     def cases(self, results: dict) -> list[str]:
         return [row["case"] for row in results["rows"]]
 
@@ -90,9 +122,9 @@ class Bench(unittest.TestCase):
         code, results = self.bench()
         self.assertEqual(code, 0)
         self.assertEqual(
-            self.cases(results), ["kda-a", "gdn-b", "portable-kda-a", "portable-gdn-b"], "mix- is for full runs"
+            self.cases(results), [*TIMED, "portable-kda-a", "portable-gdn-b"], "mix- is for full runs"
         )
-        self.assertEqual([row["backend"] for row in results["rows"]], ["cuda-sm90"] * 2 + ["cuda-sm80"] * 2)
+        self.assertEqual([row["backend"] for row in results["rows"]], ["cuda-sm90"] * 5 + ["cuda-sm80"] * 2)
         self.assertEqual([first["rule"] for first in results["first_call"]], ["gdn", "kda"])
         without_names = [
             re.sub(r"--only \S+|cuda-sm\d+|\S+\.tmp", "", " ".join(row["words"])) for row in results["rows"]
@@ -115,7 +147,7 @@ class Bench(unittest.TestCase):
             self.assertEqual((code, self.cases(results)), (1, ["portable-kda-a", "portable-gdn-b"]))
             self.assertEqual(results["device"], "NVIDIA H200")
             code, results = self.bench(FAULTS=f"cuda-sm80{fault}")
-            self.assertEqual((code, self.cases(results)), (1, ["kda-a", "gdn-b"]))
+            self.assertEqual((code, self.cases(results)), (1, TIMED))
         self.assertEqual(self.bench(FAULTS="cuda-sm80 cuda-sm90-all"), (1, None))
 
 
@@ -131,7 +163,7 @@ class Targets(unittest.TestCase):
         for case, target in targets["cases"].items():
             self.assertIn(case, names)
             self.assertIn(target.get("per_flop_of", case), targets["cases"])
-            self.assertTrue("required_ms" in target or "at_most" in target, case)
+            self.assertTrue({"required_ms", "goal_ms", "at_most"} & set(target), case)
         for target in targets["fixed"].values():
             self.assertLessEqual(set(target.get("cases", [])), names)
 

@@ -38,14 +38,29 @@ class Lines(unittest.TestCase):
             known += 1
         self.assertEqual(known, 31)
 
-    def test_the_cases_of_the_readme(self):
-        rows = peers.read_cases(ROOT / "tests" / "cases" / "peers.txt")
-        cases = [peers.parse(row["line"]) for row in rows]
-        self.assertEqual(len(rows), 8)
-        self.assertTrue(all(case is not None and case["profile"] == "init" for case in cases))
-        self.assertEqual([case["form"] for case in cases], ["log"] * 4 + ["bounded"] * 2 + ["softplus"] * 2)
-        self.assertEqual(cases[3]["lengths"], [8192] * 4)
-        self.assertTrue(all(row["case"].startswith("init-") for row in rows))
+    def test_targets_under_the_gates_of_models(self):
+        rows = peers.read_cases(ROOT / "tests" / "cases" / "targets.txt")
+        expected = {
+            "softplus-kda": ("softplus", "init", 1, 4),
+            "softplus2-kda": ("softplus", "init", 2, 4),
+            "init-kda": ("bounded", "init", 1, 3),
+            "init-gdn": ("log", "init", 1, 6),
+            "mixed-kda": ("log", "mixed", 1, 2),
+            "mixed-gdn": ("log", "mixed", 1, 2),
+        }
+        for prefix, (form, profile, spread, count) in expected.items():
+            cases = [peers.parse(row["line"]) for row in rows if row["case"].startswith(prefix + "-")]
+            self.assertEqual(len(cases), count, prefix)
+            for case in cases:
+                self.assertEqual((case["form"], case["profile"], case["spread"]), (form, profile, spread))
+                self.assertEqual(case["lower_bound"], -5.0 if form == "bounded" else None)
+
+    def test_rows_differ_from_their_target_by_the_gates_alone(self):
+        rows = {row["case"]: row["line"] for row in peers.read_cases(ROOT / "tests" / "cases" / "targets.txt")}
+        for name, line in rows.items():
+            prefix, _, base = name.partition("-")
+            if prefix in ("softplus", "softplus2", "init", "mixed"):
+                self.assertEqual(re.sub("gate=[^ ]+", "", line), re.sub("gate=[^ ]+", "", rows[base]), name)
 
     def test_lengths(self):
         line = "kda bf16 hqk=8 hv=8 seqs=100,7x3 init final gate=bounded:-5 beta=logit l2norm"
@@ -56,6 +71,8 @@ class Lines(unittest.TestCase):
             "kda fp16 hv=8 seqs=100 init final gate=bounded:-5 l2norm",
             "kda bf16 hv=8 batch=2x9 init final l2norm",
             "gdn bf16 hv=8 seqs=100 init final gate=log:zero l2norm",
+            "kda bf16 hv=8 seqs=100 init final gate=log:-5,0 l2norm",
+            "kda bf16 hv=8 seqs=100 init final gate=bounded:-5:low l2norm",
             "gdn bf16 hv=8 seqs=100 gate=log:-5,0 l2norm",
         ):
             self.assertIsNone(peers.parse(line), line)

@@ -11,18 +11,18 @@ namespace {
 constexpr std::string_view kMagic = "\x93NUMPY";
 constexpr size_t kMostAxes = 32;  // limit of NumPy 1
 
-struct TypeName {
+struct NpyType {
   std::string_view text;
   int32_t dtype;
 };
 // V2 is bf16 of ml_dtypes; the file does not keep the name of the type.
-constexpr std::array<TypeName, 7> kTypes = {{{"<f4", DR_FP32},
-                                             {"<f2", DR_FP16},
-                                             {"<i4", DR_INT32},
-                                             {"<i8", DR_INT64},
-                                             {"<u2", kUint16},
-                                             {"|V2", kUint16},
-                                             {"<V2", kUint16}}};
+constexpr std::array<NpyType, 7> kNpyTypes = {{{"<f4", DR_FP32},
+                                               {"<f2", DR_FP16},
+                                               {"<i4", DR_INT32},
+                                               {"<i8", DR_INT64},
+                                               {"<u2", kUint16},
+                                               {"|V2", kUint16},
+                                               {"<V2", kUint16}}};
 
 // Returns the text after "'key':" in the dictionary, without blanks.
 std::string_view value_of(const std::string& name, std::string_view header, const std::string& key) {
@@ -71,7 +71,7 @@ Array read_npy(const std::string& name, std::span<const std::byte> file) {
   if ((type.front() != '\'' && type.front() != '"') || end == std::string_view::npos)
     fail(name, "one type for all elements", "a record or an object");
   array.type = std::string(type.substr(1, end - 1));
-  for (const TypeName& known : kTypes)
+  for (const NpyType& known : kNpyTypes)
     if (array.type == known.text) array.dtype = known.dtype;
   array.shape = read_shape(name, value_of(name, header, "shape"));
   array.data = file.subspan(begin + length);
@@ -89,7 +89,7 @@ Array read_npy(const std::string& name, std::span<const std::byte> file) {
 
 std::string npy_header(const Array& array) {
   std::string_view type = "<u2";  // bf16, which NumPy does not have
-  for (const TypeName& known : kTypes)
+  for (const NpyType& known : kNpyTypes)
     if (known.dtype == array.dtype && known.dtype != kUint16) type = known.text;
   std::string shape;
   for (const int64_t size : array.shape) shape += std::to_string(size) + ", ";

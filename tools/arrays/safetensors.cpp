@@ -10,17 +10,17 @@ namespace {
 
 using nlohmann::json;
 
-struct TypeName {
+struct SafetensorsType {
   std::string_view text;
   int32_t dtype;
   int64_t bytes;
 };
-constexpr std::array<TypeName, 6> kTypes = {{{"F32", DR_FP32, 4},
-                                             {"BF16", DR_BF16, 2},
-                                             {"F16", DR_FP16, 2},
-                                             {"I32", DR_INT32, 4},
-                                             {"I64", DR_INT64, 8},
-                                             {"U16", kUint16, 2}}};
+constexpr std::array<SafetensorsType, 6> kSafetensorsTypes = {{{"F32", DR_FP32, 4},
+                                                               {"BF16", DR_BF16, 2},
+                                                               {"F16", DR_FP16, 2},
+                                                               {"I32", DR_INT32, 4},
+                                                               {"I64", DR_INT64, 8},
+                                                               {"U16", kUint16, 2}}};
 constexpr uint64_t kMostHeader = 100'000'000;  // limit of the format
 
 const json& member(const std::string& name, const json& entry, const char* key, bool good) {
@@ -47,7 +47,7 @@ Array read_entry(const std::string& name, const json& entry, std::span<const std
          "bytes " + std::to_string(offsets[0]) + " to " + std::to_string(offsets[1]) + " of " +
              std::to_string(elements.size()) + ": was it cut short?");
   array.data = elements.subspan(offsets[0], offsets[1] - offsets[0]);
-  for (const TypeName& known : kTypes) {
+  for (const SafetensorsType& known : kSafetensorsTypes) {
     if (array.type != known.text) continue;
     array.dtype = known.dtype;
     const int64_t count = count_of(array.shape);
@@ -78,7 +78,7 @@ std::string safetensors_header(const std::vector<Array>& arrays) {
   uint64_t at = 0;
   for (const Array& array : arrays) {
     std::string_view type = "U16";
-    for (const TypeName& known : kTypes)
+    for (const SafetensorsType& known : kSafetensorsTypes)
       if (known.dtype == array.dtype) type = known.text;
     header[array.name] = {{"dtype", type}, {"shape", array.shape}, {"data_offsets", {at, at + array.data.size()}}};
     at += array.data.size();

@@ -382,9 +382,9 @@ Case random_case(uint64_t seed, int64_t cost, const std::string& backend) {
   random_values(dice, c);
   random_states(dice, c);
   keep_rounding_typical(c);
-  constexpr std::array<Strides, 6> kStrides = {Strides::kContiguous, Strides::kContiguous, Strides::kContiguous,
-                                               Strides::kPacked,     Strides::kPadded,     Strides::kHeadFirst};
-  c.strides = dice.pick(kStrides);
+  constexpr std::array<Strides, 6> kDrawn = {Strides::kContiguous, Strides::kContiguous, Strides::kContiguous,
+                                             Strides::kPacked,     Strides::kPadded,     Strides::kHeadFirst};
+  c.strides = dice.pick(kDrawn);
   if (is_hopper(c) && c.dv > 128 && c.strides == Strides::kHeadFirst)
     c.strides = Strides::kPadded;  // heads side by side
   if (dice.one_in(3)) c.threads = static_cast<int32_t>(1 + dice.below(3));

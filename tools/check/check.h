@@ -8,6 +8,7 @@
 #include "case/case.h"
 #include "check/measure.h"
 #include "check/run.h"
+#include "check/tolerance.h"
 
 namespace deltarelay::check {
 

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int32_t kLocal = DR_AQK | DR_INVERSE | DR_W | DR_U | DR_K_TO_END | DR_Q_FROM_START | DR_GATE_SUMS;
 constexpr int32_t kPassed = DR_V_NEW | DR_STATES;
-constexpr int64_t kWorthAThread = 1 << 8;  // rows
+constexpr int64_t kRowsWorthAThread = 1 << 8;  // rows
 
 // A stage on the same values, with intermediates in fp32.
 cases::Case earlier(const cases::Case& c, int32_t op, int32_t given, int32_t wanted) {
@@ -59,7 +59,7 @@ int64_t source_of(const cases::Case& c, const StageTensor& to, int64_t i) {
 void copy(const cases::Case& c, const StageTensor& from, const StageTensor& to) {
   for (size_t n = 0; n + 1 < to.starts.size(); ++n) {
     const int64_t start = to.starts[n];
-    in_parallel(to.starts[n + 1] - start, kWorthAThread, [&](int64_t begin, int64_t end) {
+    in_parallel(to.starts[n + 1] - start, kRowsWorthAThread, [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t)
         for (int64_t head = 0; head < to.heads; ++head)
           for (int64_t i = 0; i < to.width; ++i)

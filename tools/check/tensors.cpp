@@ -14,7 +14,7 @@ namespace {
 
 enum Salt : uint64_t { kInitialSalt = 1, kFinalSalt = 2, kCheckpointSalt = 3 };
 
-constexpr int64_t kWorthAThread = 1 << 12;  // token rows
+constexpr int64_t kTokensWorthAThread = 1 << 12;  // token rows
 constexpr int64_t kStatesWorthAThread = 8;
 
 // A position-dependent hash of bytes, the same on every machine.
@@ -225,7 +225,7 @@ void TensorSet::generate_tokens() {
   for (int64_t n = 0; n < case_.num_seqs(); ++n) {
     for (int64_t t = 0; t < case_.lengths[static_cast<size_t>(n)]; ++t) rows.emplace_back(n, t);
   }
-  in_parallel(static_cast<int64_t>(rows.size()), kWorthAThread, [&](int64_t begin, int64_t end) {
+  in_parallel(static_cast<int64_t>(rows.size()), kTokensWorthAThread, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const auto [n, t] = rows[static_cast<size_t>(row)];
       for (int64_t head = 0; head < case_.heads_qk; ++head) {
@@ -321,6 +321,15 @@ dr_tensors TensorSet::inputs() const {
   inputs.final_index = nullptr;
   inputs.checkpoint_index = nullptr;
   return inputs;
+}
+
+void TensorSet::copy_inputs(const TensorSet& from) {
+  const auto copy = [](GuardedBuffer& into, const GuardedBuffer& drawn) {
+    if (into.data() != nullptr) std::memcpy(into.data(), drawn.data(), static_cast<size_t>(into.bytes()));
+  };
+  copy(memory_qkv_, from.memory_qkv_);
+  for (const TensorEntry& entry : kTensors)
+    if (!is_written(entry)) copy(buffer(entry.tensor), from.buffer(entry.tensor));
 }
 
 void TensorSet::poison() {

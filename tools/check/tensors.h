@@ -91,6 +91,8 @@ class TensorSet {
   };
   std::vector<Memory> memory();
 
+  // Takes the inputs of a case that differs from this one only in how it is run: drawing them again takes longer.
+  void copy_inputs(const TensorSet& from);
   // Sets outputs to NaN (states in place: back to the initial states). Call it before every run.
   void poison();
   // Checks what a run must not change or leave out: canaries, gaps, unnamed slots, rows after the last offset (zero).

@@ -14,7 +14,7 @@
 namespace deltarelay::command {
 namespace {
 
-struct Settings {
+struct BenchSettings {
   CaseArguments arguments;
   std::string json;
   bool markdown = false;
@@ -102,7 +102,8 @@ bool cuts_something(const cases::Case& c) {
   return Plan(request.problem, request.options).summary().cut_sequences > 0;
 }
 
-BenchRow measure(const cases::Case& c, const Settings& settings, const std::function<void(double, const char*)>& show) {
+BenchRow measure(const cases::Case& c, const BenchSettings& settings,
+                 const std::function<void(double, const char*)>& show) {
   show(0, "checking ");
   check::CheckOptions options;
   options.full_columns = settings.full_columns;
@@ -119,7 +120,7 @@ BenchRow measure(const cases::Case& c, const Settings& settings, const std::func
   return row;
 }
 
-int run(const Settings& settings) {
+int run_bench(const BenchSettings& settings) {
   const std::vector<cases::Case> all = settings.arguments.read();
   if (!settings.json.empty() && settings.json != "-") require_writable(settings.json);  // before minutes of timing
   const bool gpu = !all.empty() && std::all_of(all.begin(), all.end(), [](const cases::Case& c) { return c.on_gpu(); });
@@ -194,7 +195,7 @@ void add_bench(Command app, int& exit_code) {
       "  deltarelay bench tests/cases/cpu-bench.txt --json results.json\n"
       "  deltarelay bench gdn fp32 hv=4 seqs=4096 threads=1 --min-time 2\n"
       "  deltarelay bench tests/cases/targets.txt --with device=cuda --sweep");
-  auto settings = std::make_shared<Settings>();
+  auto settings = std::make_shared<BenchSettings>();
   settings->arguments.add_to(command);
   command.add_option("--json", settings->json, "Write results to a file in the common format (- for standard output)")
       .value("FILE")
@@ -208,7 +209,7 @@ void add_bench(Command app, int& exit_code) {
       .positive()
       .show_default();
   command.add_option("--commit", settings->commit, "Commit to name in the results").value("HASH").show_default();
-  command.callback([settings, &exit_code] { exit_code = run(*settings); });
+  command.callback([settings, &exit_code] { exit_code = run_bench(*settings); });
 }
 
 }  // namespace deltarelay::command

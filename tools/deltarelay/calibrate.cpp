@@ -18,7 +18,7 @@
 namespace deltarelay::command {
 namespace {
 
-struct Settings {
+struct CalibrateSettings {
   std::string output;
   double seconds = 3.0;
 };
@@ -172,7 +172,7 @@ cases::DeviceFacts measure(double seconds) {
   return facts;
 }
 
-int run(const Settings& settings) {
+int run_calibration(const CalibrateSettings& settings) {
   if (!settings.output.empty()) require_writable(settings.output);
   const cases::DeviceFacts facts = measure(settings.seconds);
   const std::string text = device_json(facts.device, facts.costs).dump(2) + "\n";
@@ -204,7 +204,7 @@ void add_calibrate(Command app, int& exit_code) {
       "Examples:\n"
       "  deltarelay calibrate --output cpu.json\n"
       "  deltarelay plan kda bf16 hv=2 seqs=65536 --device-file cpu.json");
-  auto settings = std::make_shared<Settings>();
+  auto settings = std::make_shared<CalibrateSettings>();
   command.add_option("-o,--output", settings->output, "Write the facts to a file, and a table to standard output")
       .value("FILE")
       .not_empty();
@@ -213,7 +213,7 @@ void add_calibrate(Command app, int& exit_code) {
       .positive()
       .within(0.0, 600.0)
       .show_default();
-  command.callback([settings, &exit_code] { exit_code = run(*settings); });
+  command.callback([settings, &exit_code] { exit_code = run_calibration(*settings); });
 }
 
 }  // namespace deltarelay::command

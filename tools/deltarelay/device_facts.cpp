@@ -87,14 +87,14 @@ class Fields {
 dr_device device_at(int32_t index) {
   dr_device device;
   dr_device_init(&device);
-  check(dr_device_get(index, &device));
+  wrapper::check(dr_device_get(index, &device));
   return device;
 }
 
 dr_costs costs_of(const dr_device& device, const char* backend, const char* variant, int32_t rule) {
   dr_costs costs;
   dr_costs_init(&costs);
-  check(dr_device_costs(&device, backend, variant, rule, DR_FORWARD, &costs));
+  wrapper::check(dr_device_costs(&device, backend, variant, rule, DR_FORWARD, &costs));
   return costs;
 }
 

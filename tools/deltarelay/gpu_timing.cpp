@@ -10,19 +10,15 @@
 namespace deltarelay::command {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 namespace gpu = check::gpu;
 
-constexpr int kSlices = 12;
-constexpr double kWarmUpSeconds = 0.1;  // clocks rise under load
-constexpr int64_t kMostReplays = 200;   // per slice; their launches fit the driver's queue
+constexpr double kClockWarmUpSeconds = 0.1;  // clocks rise under load
+constexpr int64_t kMostReplays = 200;        // per slice; their launches fit the driver's queue
 constexpr int64_t kLeastReplays = 4;
 constexpr int64_t kMostSets = 64;  // tiny calls stay below three times the cache; launch overhead dominates them anyway
 constexpr int64_t kCacheMultiple = 3;  // all sets together, in multiples of the L2 cache
 constexpr int kHostCalls = 200;
 constexpr double kHostSeconds = 0.2;
-
-double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
 // One graph per set of tensors, so that a replay finds none of its inputs in the cache.
 class Replays {
@@ -61,7 +57,7 @@ class Replays {
   void warm_up(const gpu::Stream& stream) const {
     const auto begin = Clock::now();
     do gpu::time_replays(stream, graphs_, whole_rounds(kLeastReplays));
-    while (seconds_since(begin) < kWarmUpSeconds);
+    while (seconds_since(begin) < kClockWarmUpSeconds);
   }
 
  private:

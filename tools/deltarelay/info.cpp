@@ -19,13 +19,13 @@ std::vector<std::string> names(int32_t count, const char* (*name)(int32_t)) {
   return all;
 }
 
-std::string joined(const std::vector<std::string>& parts) {
+std::string comma_list(const std::vector<std::string>& parts) {
   std::string text;
   for (const std::string& part : parts) text += (text.empty() ? "" : ", ") + part;
   return text;
 }
 
-void print_json() {
+void print_info_json() {
   json out = {{"build", dr_build_info()},
               {"version", dr_version()},
               {"cpu", cpu_model()},
@@ -47,8 +47,8 @@ void print_words() {
   line("processor", cpu_model());
   line("threads", std::to_string(here.units));
   line("caches", "L1 " + bytes(here.l1_bytes) + ", L2 " + bytes(here.l2_bytes) + " a core");
-  line("instruction sets", joined(names(dr_isa_count(), dr_isa_name)) + " (best first)");
-  line("backends", joined(names(dr_backend_count(), dr_backend_name)) + " (in order of preference)");
+  line("instruction sets", comma_list(names(dr_isa_count(), dr_isa_name)) + " (best first)");
+  line("backends", comma_list(names(dr_backend_count(), dr_backend_name)) + " (in order of preference)");
   std::printf("\n%s\n", bold("known devices (plans can be made for each of them, here or not)").c_str());
   Table table(
       {"device", "kind", "costs", "units", "L1 / shared", "L2", "GB/s", "KDA chunk", "emit", "GDN chunk", "emit"}, 3);
@@ -74,7 +74,7 @@ void add_info(Command app, int& exit_code) {
   command.add_flag("--json", *as_json, "Print JSON");
   command.callback([as_json, &exit_code] {
     if (*as_json) {
-      print_json();
+      print_info_json();
     } else {
       print_words();
     }

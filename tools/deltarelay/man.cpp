@@ -8,7 +8,7 @@
 namespace deltarelay::command {
 namespace {
 
-std::string escape(const std::string& text) {
+std::string escape_roff(const std::string& text) {
   std::string out;
   bool line_begins = true;
   for (const char c : text) {
@@ -26,12 +26,13 @@ std::string escape(const std::string& text) {
 }
 
 void print_preformatted(const std::string& text) {
-  if (!text.empty()) std::printf(".PP\n.nf\n%s\n.fi\n", escape(text).c_str());
+  if (!text.empty()) std::printf(".PP\n.nf\n%s\n.fi\n", escape_roff(text).c_str());
 }
 
 void print_option(const OptionText& option) {
   const std::string values = option.takes_value ? " " + option.value : "";
-  std::printf(".TP\n.B %s\n%s\n", (escape(option.shown) + escape(values)).c_str(), escape(option.description).c_str());
+  std::printf(".TP\n.B %s\n%s\n", (escape_roff(option.shown) + escape_roff(values)).c_str(),
+              escape_roff(option.description).c_str());
 }
 
 bool is_help(const OptionText& option) {
@@ -39,7 +40,8 @@ bool is_help(const OptionText& option) {
 }
 
 void print_command(const Command& command) {
-  std::printf(".SS deltarelay %s\n%s.\n", escape(command.name()).c_str(), escape(command.description()).c_str());
+  std::printf(".SS deltarelay %s\n%s.\n", escape_roff(command.name()).c_str(),
+              escape_roff(command.description()).c_str());
   for (const OptionText& option : command.options())
     if (!is_help(option)) print_option(option);
   print_preformatted(command.footer());
@@ -50,13 +52,13 @@ void print_page(const Command& app) {
               DR_VERSION_PATCH);
   std::printf(".SH NAME\ndeltarelay \\- plan, check and time delta\\-rule linear attention\n");
   std::printf(".SH SYNOPSIS\n.B deltarelay\n.I subcommand\n[options] [case ...]\n");
-  std::printf(".SH DESCRIPTION\n%s.\n", escape(app.description()).c_str());
+  std::printf(".SH DESCRIPTION\n%s.\n", escape_roff(app.description()).c_str());
   print_preformatted(app.footer());
   std::printf(".SH SUBCOMMANDS\n");
   for (const Command& command : app.subcommands()) print_command(command);
   std::printf(".SH CASES\nWords of a case line:\n");
   for (const cases::GrammarWord& word : cases::grammar())
-    std::printf(".TP\n.B %s\n%s\n", escape(word.word).c_str(), escape(word.meaning).c_str());
+    std::printf(".TP\n.B %s\n%s\n", escape_roff(word.word).c_str(), escape_roff(word.meaning).c_str());
 }
 
 }  // namespace

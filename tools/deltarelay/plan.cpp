@@ -11,7 +11,7 @@ namespace {
 
 using nlohmann::json;
 
-struct Settings {
+struct PlanSettings {
   CaseArguments arguments;
   bool as_json = false;
   std::string svg;
@@ -19,7 +19,7 @@ struct Settings {
   std::string device;
 };
 
-void show(const cases::Case& c, const Settings& settings, json& collected) {
+void show(const cases::Case& c, const PlanSettings& settings, json& collected) {
   const cases::Request request(c);
   const Plan plan(request.problem, request.options);
   if (settings.as_json || !settings.svg.empty()) {
@@ -31,7 +31,7 @@ void show(const cases::Case& c, const Settings& settings, json& collected) {
   if (!settings.as_json) std::printf("%s\n%s\n", bold(cases::print(c)).c_str(), plan.describe().c_str());
 }
 
-int run(const Settings& settings) {
+int run_plan(const PlanSettings& settings) {
   std::string words;
   if (!settings.policy.empty()) words += " policy=" + settings.policy;
   if (!settings.device.empty()) words += " device=" + settings.device;
@@ -68,7 +68,7 @@ void add_plan(Command app, int& exit_code) {
       "  deltarelay plan kda bf16 hv=8 seqs=131072,1024x10 device=h200\n"
       "  deltarelay plan \"kda bf16 hv=4 seqs=65536\" --device h200 --svg timeline.svg\n"
       "  deltarelay plan \"kda bf16 hv=4 seqs=65536\" --device gb200 --policy cula-sm100 --json");
-  auto settings = std::make_shared<Settings>();
+  auto settings = std::make_shared<PlanSettings>();
   settings->arguments.add_to(command);
   command.add_flag("--json", settings->as_json,
                    "Print everything the planner decided as JSON, with the modelled schedule");
@@ -84,7 +84,7 @@ void add_plan(Command app, int& exit_code) {
   command.add_option("--device", settings->device, "Plan for a known device, see `deltarelay info`")
       .value("NAME")
       .not_empty();
-  command.callback([settings, &exit_code] { exit_code = run(*settings); });
+  command.callback([settings, &exit_code] { exit_code = run_plan(*settings); });
 }
 
 }  // namespace deltarelay::command

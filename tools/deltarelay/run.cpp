@@ -8,7 +8,6 @@
 #include <thread>
 
 #include "check/check.h"
-#include "check/tolerance.h"
 #include "deltarelay/commands.h"
 #include "deltarelay/own_data.h"
 #include "deltarelay/terminal.h"
@@ -17,7 +16,7 @@
 namespace deltarelay::command {
 namespace {
 
-struct Settings {
+struct RunSettings {
   std::string rule;
   std::string file;
   std::vector<std::string> words;
@@ -118,7 +117,7 @@ std::string listed(const std::vector<arrays::Array>& all, arrays::Format format)
   return text;
 }
 
-int run(const Settings& settings) {
+int run_own_data(const RunSettings& settings) {
   if (!settings.out.empty()) require_writable(settings.out);
   Watched watched;
   const arrays::File file = arrays::File::read(settings.file);
@@ -187,7 +186,7 @@ void add_run(Command app, int& exit_code) {
       "  deltarelay run kda mine.npz\n"
       "  deltarelay run kda mine.npz --out results.npz l2norm beta=logit gate=bounded:-5 segments=4\n"
       "  deltarelay run gdn layer.safetensors --out results.safetensors init=key device=cuda");
-  auto settings = std::make_shared<Settings>();
+  auto settings = std::make_shared<RunSettings>();
   command.add_option("rule", settings->rule, "kda or gdn").required().one_of({"kda", "gdn"});
   command.add_option("file", settings->file, "The tensors, .npz or .safetensors").value("FILE").required();
   command.add_option("case", settings->words, "Words of a case on gates, beta, states and how it is to be done");
@@ -200,7 +199,7 @@ void add_run(Command app, int& exit_code) {
   command.add_flag("--no-time", settings->no_time, "Call once, for the results");
   command.add_flag("--full", settings->full_columns, "Check every value column, however large the tensors are");
   command.add_option("--seconds", settings->seconds, "Time for so long").value("SECONDS").positive().show_default();
-  command.callback([settings, &exit_code] { exit_code = run(*settings); });
+  command.callback([settings, &exit_code] { exit_code = run_own_data(*settings); });
 }
 
 }  // namespace deltarelay::command

@@ -115,7 +115,7 @@ void print_reasons() {
         }
 }
 
-void print_json() {
+void print_support_json() {
   json rows = json::array();
   for (const Feature& feature : kFeatures)
     for (const char* rule : {"kda", "gdn"})
@@ -135,7 +135,7 @@ void print_json() {
 }
 
 // The answers of one backend for both rules, feature by feature.
-struct Column {
+struct BackendAnswers {
   int32_t backend;
   std::vector<std::string> kda;
   std::vector<std::string> gdn;
@@ -147,10 +147,10 @@ struct Column {
 };
 
 // Backends that accept something. Others would only be a column of dashes.
-std::vector<Column> columns() {
-  std::vector<Column> all;
+std::vector<BackendAnswers> columns() {
+  std::vector<BackendAnswers> all;
   for (int32_t backend = 0; backend < dr_backend_count(); ++backend) {
-    Column column{backend, {}, {}};
+    BackendAnswers column{backend, {}, {}};
     for (const Feature& feature : kFeatures) {
       column.kda.push_back(types_of(backend, "kda", feature));
       column.gdn.push_back(types_of(backend, "gdn", feature));
@@ -161,15 +161,15 @@ std::vector<Column> columns() {
 }
 
 void print_matrix(bool markdown) {
-  const std::vector<Column> used = columns();
+  const std::vector<BackendAnswers> used = columns();
   std::vector<std::string> header = {"feature"};
-  for (const Column& column : used)
+  for (const BackendAnswers& column : used)
     for (const char* rule : {"KDA", "GDN"}) header.push_back(std::string(rule) + " " + dr_backend_name(column.backend));
   const size_t width = header.size();
   Table table(std::move(header), width);
   for (size_t i = 0; i < kFeatures.size(); ++i) {
     std::vector<std::string> row = {kFeatures[i].name};
-    for (const Column& column : used) {
+    for (const BackendAnswers& column : used) {
       row.push_back(column.kda[i]);
       row.push_back(column.gdn[i]);
     }
@@ -203,7 +203,7 @@ void add_support(Command app, int& exit_code) {
   command.add_flag("--why", settings->why, "Print the reason of every refusal");
   command.callback([settings, &exit_code] {
     if (settings->json) {
-      print_json();
+      print_support_json();
     } else {
       print_matrix(settings->markdown);
       if (settings->why) print_reasons();

@@ -130,7 +130,7 @@ Table table_of_tensors() {
   return table;
 }
 
-void print_json() {
+void print_tensors_json() {
   json all = json::array();
   for (const TensorEntry& entry : kTensors) {
     all.push_back({{"name", entry.name},
@@ -159,7 +159,7 @@ void add_tensors(Command app, int& exit_code) {
   command.add_flag("--markdown", settings->markdown, "Print a Markdown table");
   command.callback([settings, &exit_code] {
     if (settings->json) {
-      print_json();
+      print_tensors_json();
     } else {
       const Table table = table_of_tensors();
       std::printf("%s", (settings->markdown ? table.markdown() : table.text()).c_str());

@@ -16,7 +16,7 @@ using nlohmann::json;
 
 constexpr const char* kBackend = "cuda-sm80";
 constexpr const char* kRules[] = {"kda", "gdn"};
-constexpr const char* kTypes[] = {"bf16", "fp16", "fp32"};
+constexpr const char* kTiledTypes[] = {"bf16", "fp16", "fp32"};
 constexpr int kWidths[] = {64, 96, 128, 192, 256};
 // If there are more value columns than a narrow tile has, the wide tile is used if it exists.
 constexpr int kColumns[] = {128, 64};
@@ -42,7 +42,7 @@ std::vector<json> ctas_of(const dr_device& device, const std::string& rule, cons
 json tilings_of(const dr_device& device) {
   json rows = json::array();
   for (const char* rule : kRules)
-    for (const char* type : kTypes)
+    for (const char* type : kTiledTypes)
       for (const int width : kWidths)
         for (json& row : ctas_of(device, rule, type, width)) rows.push_back(std::move(row));
   return rows;
@@ -111,7 +111,7 @@ Table cost_table(const std::vector<dr_device>& devices) {
   return table;
 }
 
-void print_json(const std::vector<dr_device>& devices) {
+void print_tilings_json(const std::vector<dr_device>& devices) {
   json out = json::array();
   for (const dr_device& device : devices) {
     json facts = device_json(device);
@@ -157,7 +157,7 @@ void add_tiling(Command app, int& exit_code) {
   command.callback([settings, &exit_code] {
     const std::vector<dr_device> devices = devices_named(settings->devices);
     if (settings->json) {
-      print_json(devices);
+      print_tilings_json(devices);
     } else {
       print_tables(devices, settings->markdown);
     }

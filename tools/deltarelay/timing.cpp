@@ -10,17 +10,12 @@
 namespace deltarelay::command {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-constexpr int kSlices = 12;
 constexpr double kFmaSeconds =
     0.008;  // length of a burst: long compared with a time slice of the system, short compared with one of ours
 constexpr double kWarmUpSeconds = 0.05;
 constexpr size_t kMinRuns = 5;
 constexpr size_t kMaxPlans = 200;
 constexpr double kPlanSeconds = 0.05;
-
-double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
 // Runs for `seconds`, at least once, and appends the milliseconds of every call.
 void run_for(double seconds, check::PlannedRun& run, const dr_tensors& tensors, std::vector<double>& ms) {

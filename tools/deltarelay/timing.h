@@ -1,5 +1,6 @@
 // Times a case: medians and spread, interleaved with what it is compared with.
 #pragma once
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -10,6 +11,12 @@
 #include "check/check.h"
 
 namespace deltarelay::command {
+
+using Clock = std::chrono::steady_clock;
+inline double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+constexpr int kSlices = 12;  // of the time of a case, in which calls and unsplit calls take turns
 
 struct Spread {  // milliseconds
   double median = 0;

@@ -11,7 +11,7 @@
 namespace deltarelay::command {
 namespace {
 
-struct Settings {
+struct VerifySettings {
   CaseArguments arguments;
   bool every_isa = false;
   bool skip_declined = false;
@@ -75,13 +75,13 @@ void print_hash(const cases::Case& c, const check::Outcome& outcome) {
   std::fprintf(stderr, "deltarelay: %s\n  in: %s\n", outcome.message.c_str(), cases::print(c).c_str());
 }
 
-void count_hashed(const cases::Case& c, const check::Outcome& outcome, const Settings& settings, Tally& tally) {
+void count_hashed(const cases::Case& c, const check::Outcome& outcome, const VerifySettings& settings, Tally& tally) {
   const bool declined = outcome.verdict == check::Verdict::kDeclined && settings.skip_declined;
   ++(outcome.passed() ? tally.passed : declined ? tally.skipped : tally.failed);
   print_hash(c, outcome);
 }
 
-void count(const cases::Case& c, const check::Outcome& outcome, const Settings& settings, Tally& tally) {
+void count(const cases::Case& c, const check::Outcome& outcome, const VerifySettings& settings, Tally& tally) {
   if (settings.hash) {
     count_hashed(c, outcome, settings, tally);
   } else if (outcome.passed()) {
@@ -106,7 +106,7 @@ std::vector<cases::Case> for_every_isa(const std::vector<cases::Case>& all) {
   return more;
 }
 
-void verify_random(const Settings& settings, Tally& tally) {
+void verify_random(const VerifySettings& settings, Tally& tally) {
   check::RandomOptions options = settings.random;
   options.words = settings.arguments.with;
   options.check = settings.check;
@@ -133,7 +133,7 @@ void verify_random(const Settings& settings, Tally& tally) {
   std::printf("%s  random cases were given up: %s\n", red("FAIL").c_str(), random.given_up.c_str());
 }
 
-void verify_listed(const std::vector<cases::Case>& all, const Settings& settings, Tally& tally) {
+void verify_listed(const std::vector<cases::Case>& all, const VerifySettings& settings, Tally& tally) {
   Progress progress(static_cast<int64_t>(all.size()));
   size_t begun = 0;
   const auto next = [&](cases::Case& c) {
@@ -149,7 +149,7 @@ void verify_listed(const std::vector<cases::Case>& all, const Settings& settings
   check::check_cases(settings.random.jobs, settings.check, {next, {}, in_turn});
 }
 
-int run(const Settings& settings) {
+int run_verify(const VerifySettings& settings) {
   std::vector<cases::Case> all = settings.arguments.read();
   if (all.empty() && !settings.draws())
     throw cases::CaseError("case: expected a case, a file of cases or --random, found 'nothing'");
@@ -181,7 +181,7 @@ void add_verify(Command app, int& exit_code) {
       "  deltarelay verify --random-cases 20000 --on cuda-sm80,cuda-sm90 --jobs 16 --skip-declined -q\n"
       "  deltarelay verify tests/cases/gpu.txt\n"
       "  deltarelay verify tests/cases/ci.txt --hash > before.txt");
-  auto settings = std::make_shared<Settings>();
+  auto settings = std::make_shared<VerifySettings>();
   settings->arguments.add_to(command, false);
   command.add_flag("--every-isa", settings->every_isa, "Run each case on every instruction set of the cpu backend");
   command.add_flag("--skip-declined", settings->skip_declined, "A case that its backend declines is no failure");
@@ -214,7 +214,7 @@ void add_verify(Command app, int& exit_code) {
       .positive();
   command.callback([settings, &exit_code] {
     settings->check.compare = !settings->hash || settings->compare;
-    exit_code = run(*settings);
+    exit_code = run_verify(*settings);
   });
 }
 

@@ -65,7 +65,7 @@ size_t scratch_bytes(const Problem& problem, const Variant& variant, int32_t val
   const int32_t value_panels = panels_for(problem.dv, kernels.panel_columns);
   const int32_t key_panels = panels_for(problem.dk, kernels.panel_columns);
   const size_t bytes = kernels.scratch_bytes(problem, (value_panels + key_panels + value_tiles - 1) / value_tiles);
-  return (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
+  return round_up(bytes, kWorkspaceAlignment);
 }
 
 void run_rows(const StageArgs& args, const Row* rows, int64_t count, Executor& executor) {

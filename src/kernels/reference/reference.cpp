@@ -266,7 +266,7 @@ Variants variants(const Problem& problem, const Request&) {
 size_t scratch_bytes(const Problem& problem, const Variant&, int32_t) {
   if (is_stage(problem.op)) return stage_scratch_bytes(problem);
   const size_t bytes = Worker::scratch_doubles(problem) * sizeof(double);
-  return (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
+  return round_up(bytes, kWorkspaceAlignment);
 }
 
 void run(const StageArgs& args, const TableView& table, const Step& step, Executor& executor) {

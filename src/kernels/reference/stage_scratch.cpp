@@ -51,7 +51,7 @@ StageScratch::StageScratch(const Problem& p, std::byte* memory) {
     next = take(dk, kPanel);
     transition = take(dk, dk);
   }
-  bytes = (doubles * sizeof(double) + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
+  bytes = round_up(doubles * sizeof(double), kWorkspaceAlignment);
 }
 
 }  // namespace deltarelay::reference

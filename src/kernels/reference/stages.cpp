@@ -15,7 +15,7 @@ namespace deltarelay::reference {
 namespace {
 
 // Panels of the state of one head of one sequence.
-struct Item {
+struct Panels {
   int64_t sequence;
   int32_t head;
   int32_t first_panel;
@@ -35,13 +35,13 @@ class StageWorker {
 
   void chunk_local(int64_t row, int32_t head);
   void outputs(int64_t row, int32_t head);
-  void pass_state(const Item& item);
-  void summarize(const Item& item);
-  void carry(const Item& item);
-  void compose(const Item& item);
+  void pass_state(const Panels& item);
+  void summarize(const Panels& item);
+  void carry(const Panels& item);
+  void compose(const Panels& item);
 
  private:
-  void walk(const Item& item);
+  void walk(const Panels& item);
   void fold(int64_t row, int32_t head);
 
   const StageArgs& args_;
@@ -111,7 +111,7 @@ void StageWorker::outputs(int64_t row, int32_t head) {
   }
 }
 
-void StageWorker::pass_state(const Item& item) {
+void StageWorker::pass_state(const Panels& item) {
   state_.reset(p_.dv, item.first_panel, item.num_panels);
   state_.load(args_.tensors.initial, initial_of(args_, item.sequence, item.head));
   walk(item);
@@ -119,7 +119,7 @@ void StageWorker::pass_state(const Item& item) {
 }
 
 // The recurrence on the columns [0 | I] with values [U | 0]: they end as [B | M].
-void StageWorker::summarize(const Item& item) {
+void StageWorker::summarize(const Panels& item) {
   state_.reset(p_.dv + p_.dk, item.first_panel, item.num_panels);
   state_.set_unit(p_.dv);
   walk(item);
@@ -127,7 +127,7 @@ void StageWorker::summarize(const Item& item) {
 }
 
 // Chunk after chunk: V_new = U - W S;   S <- diag(exp(G_last)) S + k_to_end^T V_new
-void StageWorker::walk(const Item& item) {
+void StageWorker::walk(const Panels& item) {
   const int32_t dk = p_.dk;
   const int64_t first_row = rows_.first(item.sequence);
   for (int64_t i = 0; i < rows_.chunks(item.sequence); ++i) {
@@ -157,7 +157,7 @@ void StageWorker::walk(const Item& item) {
   }
 }
 
-void StageWorker::carry(const Item& item) {
+void StageWorker::carry(const Panels& item) {
   state_.reset(p_.dv, item.first_panel, item.num_panels);
   state_.load(args_.tensors.initial, initial_of(args_, item.sequence, item.head));
   const int64_t end = first_token(args_.sequences, item.sequence + 1);
@@ -169,7 +169,7 @@ void StageWorker::carry(const Item& item) {
 }
 
 // The same fold on the columns [0 | I]: they end as the summary of the chain.
-void StageWorker::compose(const Item& item) {
+void StageWorker::compose(const Panels& item) {
   state_.reset(p_.dv + p_.dk, item.first_panel, item.num_panels);
   state_.set_unit(p_.dv);
   const int64_t end = first_token(args_.sequences, item.sequence + 1);
@@ -208,7 +208,7 @@ void for_chunks(const StageArgs& args, Executor& executor, void (StageWorker::*s
 }
 
 // Runs `stage` on every sequence and head, and on every tile of a state of that many columns.
-void for_states(const StageArgs& args, Executor& executor, int32_t columns, void (StageWorker::*stage)(const Item&)) {
+void for_states(const StageArgs& args, Executor& executor, int32_t columns, void (StageWorker::*stage)(const Panels&)) {
   const int64_t heads = args.problem.heads_v;
   const int32_t panels = panels_of(columns);
   const int32_t tiles = std::clamp(args.tiling.value_tiles, 1, panels);
@@ -216,7 +216,7 @@ void for_states(const StageArgs& args, Executor& executor, int32_t columns, void
     const auto tile = static_cast<int32_t>(i % tiles);
     const int32_t first = panels * tile / tiles;
     const int32_t count = panels * (tile + 1) / tiles - first;
-    (worker.*stage)(Item{i / tiles / heads, static_cast<int32_t>(i / tiles % heads), first, count});
+    (worker.*stage)(Panels{i / tiles / heads, static_cast<int32_t>(i / tiles % heads), first, count});
   });
 }
 

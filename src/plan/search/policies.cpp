@@ -12,11 +12,11 @@ using plan::ceil_div;
 using Cuts = std::vector<PolicyCut>;
 
 // Lengths in chunks of one system, with the figures that the rules ask for.
-struct Chunks {
+struct ChunkCounts {
   std::vector<int64_t> each;
   int64_t total = 0, longest = 0;
 
-  Chunks(const std::vector<int64_t>& lengths, int64_t chunk) {
+  ChunkCounts(const std::vector<int64_t>& lengths, int64_t chunk) {
     for (const int64_t length : lengths) each.push_back(ceil_div(length, chunk));
     total = std::accumulate(each.begin(), each.end(), int64_t{0});
     longest = each.empty() ? 0 : *std::max_element(each.begin(), each.end());
@@ -71,7 +71,7 @@ Cuts cut_by_length(const std::vector<int64_t>& lengths, int64_t tokens, int64_t 
 
 Cuts fla(const PolicyRequest& r) {
   constexpr int64_t kChunk = 64, kTilesPerHead = 2, kLeastPieces = 4, kLeastSubChunks = 128, kLeastChunks = 8;
-  const Chunks n(r.lengths, kChunk);
+  const ChunkCounts n(r.lengths, kChunk);
   if (n.longest < kLeastChunks) return {};
   const int64_t target = std::max(kLeastPieces, r.units / (kTilesPerHead * r.heads));
   return cut_into_equal(r.lengths, std::max(ceil_div(n.longest, target), kLeastSubChunks), kChunk);
@@ -80,7 +80,7 @@ Cuts fla(const PolicyRequest& r) {
 Cuts cula_sm100(const PolicyRequest& r) {
   constexpr int64_t kChunk = 64, kTilesPerHead = 2, kLeastSubChunks = 16, kLongChunks = 256, kMostOccupancy = 10,
                     kSubChunksPerHead = 12;
-  const Chunks n(r.lengths, kChunk);
+  const ChunkCounts n(r.lengths, kChunk);
   const int64_t per_sequence = kTilesPerHead * r.heads, num_seqs = static_cast<int64_t>(r.lengths.size());
   if (per_sequence * num_seqs >= r.units) return {};             // guard 0: the machine is full already
   if (n.longest < kLongChunks) return {};                        // guard 1: nothing is long
@@ -97,7 +97,7 @@ Cuts cula_sm100(const PolicyRequest& r) {
 
 Cuts cula_sm90(const PolicyRequest& r) {
   constexpr int64_t kChunk = 64, kLeastPiece = 4;
-  const Chunks n(r.lengths, kChunk);
+  const ChunkCounts n(r.lengths, kChunk);
   if (n.longest == 0) return {};
   if (!(n.occupancy_at_most(r.heads, 40) || (n.occupancy_at_most(r.heads, 56) && n.longest >= 128))) return {};
   const int64_t tokens = std::accumulate(r.lengths.begin(), r.lengths.end(), int64_t{0});
@@ -120,14 +120,14 @@ Cuts cula_sm90(const PolicyRequest& r) {
 
 // The square-root rule of FlashQLA and FlashKDA: latency of a piece grows with its length, the passes over all of them
 // shrink.
-int64_t root_piece(const PolicyRequest& r, const Chunks& n) {
+int64_t root_piece(const PolicyRequest& r, const ChunkCounts& n) {
   constexpr int64_t kLeastPiece = 4;
   return std::max(kLeastPiece, power_of_two_near_root(9 * r.heads * n.total, r.units));
 }
 
 Cuts flashqla(const PolicyRequest& r) {
   constexpr int64_t kChunk = 64;
-  const Chunks n(r.lengths, kChunk);
+  const ChunkCounts n(r.lengths, kChunk);
   if (n.longest == 0) return {};
   const bool sm100 = r.compute_capability >= 100 && r.compute_capability < 120;
   const bool on = sm100 ? (n.occupancy_at_most(r.heads, 56) && n.longest >= 256) ||
@@ -138,7 +138,7 @@ Cuts flashqla(const PolicyRequest& r) {
 
 Cuts flashkda_pr9(const PolicyRequest& r) {
   constexpr int64_t kChunk = 16;
-  const Chunks n(r.lengths, kChunk);
+  const ChunkCounts n(r.lengths, kChunk);
   if (n.longest == 0 || !n.occupancy_at_most(r.heads, r.units / 4)) return {};
   return cut_by_length(r.lengths, root_piece(r, n) * kChunk, kChunk, false);
 }

@@ -115,7 +115,7 @@ size_t stage_scratch_bytes(const Problem& problem, int32_t isa, int32_t value_ti
     most = panels_for(panels.value + panels.key, value_tiles);
   }
   const size_t bytes = kernels.stages->scratch_bytes(problem, most);
-  return (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
+  return round_up(bytes, kWorkspaceAlignment);
 }
 
 void run_stage_chunks(const StageArgs& args, Executor& executor) {

@@ -5,7 +5,7 @@
 namespace deltarelay {
 namespace {
 
-std::string decline(const Problem& problem, const Request& request) {
+std::string decline_sm80(const Problem& problem, const Request& request) {
   const std::string reason = cuda::sm80::decline(problem, request);
   return reason.empty() ? cuda::decline_without_kernels(request) : reason;
 }
@@ -14,7 +14,7 @@ std::string decline(const Problem& problem, const Request& request) {
 
 constinit const Backend kCudaSm80Backend = [] {
   Backend backend = cuda::sm80::planned_backend();
-  backend.decline = decline;
+  backend.decline = decline_sm80;
   return backend;
 }();
 

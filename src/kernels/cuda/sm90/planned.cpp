@@ -5,7 +5,7 @@
 namespace deltarelay {
 namespace {
 
-std::string decline(const Problem& problem, const Request& request) {
+std::string decline_sm90(const Problem& problem, const Request& request) {
   const std::string reason = cuda::sm90::decline(problem, request);
   return reason.empty() ? cuda::decline_without_kernels(request) : reason;
 }
@@ -14,7 +14,7 @@ std::string decline(const Problem& problem, const Request& request) {
 
 constinit const Backend kCudaSm90Backend = [] {
   Backend backend = cuda::sm90::planned_backend();
-  backend.decline = decline;
+  backend.decline = decline_sm90;
   return backend;
 }();
 
