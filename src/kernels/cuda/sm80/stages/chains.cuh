@@ -6,8 +6,8 @@
 #pragma once
 #include "kernels/cuda/ptx/barrier.cuh"
 #include "kernels/cuda/ptx/grid.cuh"
+#include "kernels/cuda/sm80/stages/states.cuh"
 #include "kernels/cuda/sm80/stages/tiles.h"
-#include "kernels/cuda/sm80/state.cuh"
 #include "kernels/cuda/stage_args.h"
 #include "kernels/cuda/tile/activation.cuh"
 
@@ -16,18 +16,6 @@ namespace deltarelay::cuda::sm80 {
 struct ChainShared {
   float column[kMostWidth][kChainEach * 2];  // [channel][column]
 };
-
-// The states of a stage as a pool: a slot for each chunk, or for each summary of a chain.
-__device__ __forceinline__ StateView states_pool(const Intermediates& stage, int heads, const Extent& extent) {
-  StateView pool{};
-  pool.data = stage.states;
-  pool.stride_head = static_cast<int64_t>(extent.dk) * extent.dv;
-  pool.stride_slot = pool.stride_head * heads;
-  pool.layout = stage.states_layout;
-  pool.dtype = stage.dtype_states;
-  pool.columns = extent.dv;
-  return pool;
-}
 
 struct Chain {
   const PassArgs& args;

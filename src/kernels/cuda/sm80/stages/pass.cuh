@@ -14,8 +14,8 @@
 #include "kernels/cuda/ptx/barrier.cuh"
 #include "kernels/cuda/ptx/grid.cuh"
 #include "kernels/cuda/sm80/arithmetic.cuh"
-#include "kernels/cuda/sm80/stages/chains.cuh"
 #include "kernels/cuda/sm80/stages/pass_memory.cuh"
+#include "kernels/cuda/sm80/stages/states.cuh"
 #include "kernels/cuda/tile/vanished.cuh"
 
 namespace deltarelay::cuda::sm80 {

@@ -1,5 +1,6 @@
 // Launches the passes over a state: walks of given W and U, and chains of summaries.
 #include "kernels/cuda/launch/launch.h"
+#include "kernels/cuda/sm80/stages/chains.cuh"
 #include "kernels/cuda/sm80/stages/launch.h"
 #include "kernels/cuda/sm80/stages/pass.cuh"
 

@@ -9,6 +9,7 @@
 #include "kernels/cuda/stage_args.h"
 #include "kernels/cuda/tile/activation.cuh"
 #include "kernels/cuda/tile/state_io.cuh"
+#include "kernels/cuda/tile/warp_sum.cuh"
 
 namespace deltarelay::cuda::sm80 {
 
@@ -66,24 +67,20 @@ __device__ __forceinline__ void store_at(const Rows& rows, int column, int token
   store_number(static_cast<uint8_t*>(rows.data) + element * float_bytes(rows.dtype), rows.dtype, 0, x);
 }
 
-// Squared norms of the rows of a chunk as factors: the inverse norm of each token, or 1 without l2norm. All threads; a
-// warp takes the tokens of its block.
+// Inverse norms of the rows of a chunk, or 1 without l2norm. All threads; a warp takes the tokens of its block.
 __device__ __forceinline__ void find_norms(float* norms, const Rows& rows, int width, int tokens, bool l2norm, int warp,
                                            int lane) {
-  if (!l2norm) {
-    if (lane < kBlock) norms[warp * kBlock + lane] = 1.0f;
-    return;
-  }
-  for (int t = warp * kBlock; t < (warp + 1) * kBlock; ++t) {
-    float square = 0.0f;
-    for (int c = lane; c < width && t < tokens; c += 32) {
-      const float x = load_number(rows.data, rows.dtype, rows.at + t * rows.step + c);
-      square = fmaf(x, x, square);
-    }
+  float square[kBlock] = {}, norm = 1.0f;
+  if (l2norm) {
+    for (int slab = 0; slab < width; slab += kSlab) {
+      float x[kBlock];
+      load_column(x, rows, slab + lane, slab + lane < width, warp * kBlock, tokens);
 #pragma unroll
-    for (int step = 16; step > 0; step /= 2) square += __shfl_xor_sync(~0u, square, step);
-    if (lane == 0) norms[t] = rsqrtf(square + kL2NormEpsilon);
+      for (int t = 0; t < kBlock; ++t) square[t] = fmaf(x[t], x[t], square[t]);
+    }
+    norm = rsqrtf(sum_over_lanes<kBlock>(square, lane) + kL2NormEpsilon);
   }
+  if (lane < kBlock) norms[warp * kBlock + lane] = norm;
 }
 
 }  // namespace deltarelay::cuda::sm80
