@@ -147,12 +147,12 @@ struct Local {
 };
 
 template <int kProducts>
-__global__ void __launch_bounds__(kStageThreads, 3) local_kernel(const __grid_constant__ ChunkArgs args, bool is_kda) {
+__global__ void __launch_bounds__(kStageThreads, 3) local_kernel(const __grid_constant__ ChunkArgs args) {
   allow_next_grid();
   wait_for_previous_grid();
   ChunkPlace place;
   if (!ChunkInputs::find(args, place)) return;
-  Local<kProducts>::run(ChunkInputs(args, place, is_kda), *reinterpret_cast<LocalShared*>(dynamic_shared_memory()));
+  Local<kProducts>::run(ChunkInputs(args, place), *reinterpret_cast<LocalShared*>(dynamic_shared_memory()));
 }
 
 }  // namespace deltarelay::cuda::sm80

@@ -161,13 +161,12 @@ struct Outputs {
 };
 
 template <int kProducts>
-__global__ void __launch_bounds__(kStageThreads, 3)
-    outputs_kernel(const __grid_constant__ ChunkArgs args, bool is_kda) {
+__global__ void __launch_bounds__(kStageThreads, 3) outputs_kernel(const __grid_constant__ ChunkArgs args) {
   allow_next_grid();
   wait_for_previous_grid();
   ChunkPlace place;
   if (!ChunkInputs::find(args, place)) return;
-  Outputs<kProducts>::run(ChunkInputs(args, place, is_kda), *reinterpret_cast<OutputsShared*>(dynamic_shared_memory()),
+  Outputs<kProducts>::run(ChunkInputs(args, place), *reinterpret_cast<OutputsShared*>(dynamic_shared_memory()),
                           ChunkGrid::chunk());
 }
 

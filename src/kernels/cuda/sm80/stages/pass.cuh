@@ -44,17 +44,17 @@ struct Pass {
   int fill_chunk = 0, fill_slab = 0, filled = 0, used = 0;
   float next[2] = {0.0f, 0.0f};  // of the next chunk: the last sums of two channels (KDA), a gate or sum (GDN)
 
-  __device__ __forceinline__ Pass(const PassArgs& of, const PassItem& of_item, Ring& memory, bool kda)
+  __device__ __forceinline__ Pass(const PassArgs& of, const PassItem& of_item, Ring& memory)
       : args(of),
         item(of_item),
         shared(memory),
         thread(static_cast<int>(threadIdx.x)),
         warp(thread / 32),
         lane(thread % 32),
-        is_kda(kda),
-        makes_keys(!of.stage.gives(DR_K_TO_END) && (kda || of.activation.l2norm || of.k.dtype != of.stage.dtype)),
-        makes_decays(kda && !of.stage.gives(DR_K_TO_END | DR_GATE_SUMS)),
-        scales_values(!kda && !of.stage.gives(DR_K_TO_END)),
+        is_kda(of.rule == Rule::kKda),
+        makes_keys(!of.stage.gives(DR_K_TO_END) && (is_kda || of.activation.l2norm || of.k.dtype != of.stage.dtype)),
+        makes_decays(is_kda && !of.stage.gives(DR_K_TO_END | DR_GATE_SUMS)),
+        scales_values(!is_kda && !of.stage.gives(DR_K_TO_END)),
         first(stage_chunk(of.tables, of_item.place, of_item.head, of.heads_v / of.heads_qk)),
         chunk_tokens(of.stage.chunk),
         slabs(tiles_of(of.dk, kSlab)),
@@ -368,9 +368,9 @@ __device__ __forceinline__ void load_rows_of_slot(float (&state)[kCount], const 
 }
 
 template <class Number, int kWidth>
-__device__ __forceinline__ void pass_row(const PassArgs& args, const PassItem& item, bool is_kda, uint8_t* memory) {
+__device__ __forceinline__ void pass_row(const PassArgs& args, const PassItem& item, uint8_t* memory) {
   using Pass = sm80::Pass<Number, kWidth>;
-  Pass pass(args, item, *reinterpret_cast<typename Pass::Ring*>(memory), is_kda);
+  Pass pass(args, item, *reinterpret_cast<typename Pass::Ring*>(memory));
   const Row& row = item.row;
   const Place at = pass.place();
   const int width = width_of(args.dk);
@@ -425,12 +425,12 @@ __device__ __forceinline__ void pass_row(const PassArgs& args, const PassItem& i
 }
 
 template <class Number, int kWidth>
-__global__ void __launch_bounds__(kStageThreads, 2) pass_kernel(const __grid_constant__ PassArgs args, bool is_kda) {
+__global__ void __launch_bounds__(kStageThreads, 2) pass_kernel(const __grid_constant__ PassArgs args) {
   allow_next_grid();
   wait_for_previous_grid();
   PassItem item;
   if (!find_pass_item(args, item)) return;
-  pass_row<Number, kWidth>(args, item, is_kda, dynamic_shared_memory());
+  pass_row<Number, kWidth>(args, item, dynamic_shared_memory());
 }
 
 }  // namespace deltarelay::cuda::sm80
