@@ -182,6 +182,7 @@ class Walk {
     args.slot_lives = slot_lives_.data();
     args.heads_qk = shape_.heads_qk;
     args.heads_v = shape_.heads_v;
+    args.strips = {shape_.heads_v, 1};
     return args;
   }
 
