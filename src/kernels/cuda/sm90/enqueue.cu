@@ -153,7 +153,11 @@ class Launches {
   }
 
   WalkShape shape_of(const Step& step) const {
-    return {.dtype = problem_.dtype, .form = step.form, .suffix = step.suffix, .ctas = of_.ctas(step)};
+    return {.dtype = problem_.dtype,
+            .form = step.form,
+            .summarizes = step.summarizes,
+            .suffix = step.suffix,
+            .ctas = of_.ctas(step)};
   }
 
   void carry(const Step& step) const {

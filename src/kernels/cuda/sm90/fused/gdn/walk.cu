@@ -6,37 +6,35 @@
 namespace deltarelay::cuda::sm90 {
 namespace {
 
-template <class Element, Form kForm>
+template <class Element, Form kForm, bool kSummaries = false>
 cudaError_t launch(const FusedMaps& maps, const WalkArgs& args, const Activation& activation, unsigned grid,
                    cudaStream_t stream) {
   const LaunchShape shape{.grid = dim3(grid),
                           .block = kFusedThreads,
                           .shared_bytes = sizeof(fused_gdn::Shared<kForm>),
                           .cluster = ctas(kForm)};
-  return launch_dependent(fused_gdn_kernel<Element, kForm>, shape, stream, maps, args, activation);
+  return launch_dependent(fused_gdn_kernel<Element, kForm, kSummaries>, shape, stream, maps, args, activation);
 }
 
 template <class Element>
 cudaError_t launch_tiles(const FusedMaps& maps, const WalkArgs& args, const Activation& activation,
                          const WalkShape& shape, cudaStream_t stream) {
-  switch (shape.form) {
-    case Form::kTwins:
-      return launch<Element, Form::kTwins>(maps, args, activation, shape.ctas, stream);
-    case Form::kPair:
-      return launch<Element, Form::kPair>(maps, args, activation, shape.ctas, stream);
-    case Form::kSingle:
-      break;
-  }
-  return launch<Element, Form::kSingle>(maps, args, activation, shape.ctas, stream);
+  if (shape.form == Form::kTwins) return launch<Element, Form::kTwins>(maps, args, activation, shape.ctas, stream);
+  if (shape.form == Form::kSingle) return launch<Element, Form::kSingle>(maps, args, activation, shape.ctas, stream);
+  return shape.summarizes ? launch<Element, Form::kPair, true>(maps, args, activation, shape.ctas, stream)
+                          : launch<Element, Form::kPair>(maps, args, activation, shape.ctas, stream);
 }
 
 template <class Element>
 cudaError_t load_tiles() {
-  cudaError_t status = load_kernel(fused_gdn_kernel<Element, Form::kSingle>, sizeof(fused_gdn::Shared<Form::kSingle>));
+  cudaError_t status =
+      load_kernel(fused_gdn_kernel<Element, Form::kSingle, false>, sizeof(fused_gdn::Shared<Form::kSingle>));
   if (status == cudaSuccess)
-    status = load_kernel(fused_gdn_kernel<Element, Form::kPair>, sizeof(fused_gdn::Shared<Form::kPair>));
-  if (status == cudaSuccess)
-    status = load_kernel(fused_gdn_kernel<Element, Form::kTwins>, sizeof(fused_gdn::Shared<Form::kTwins>));
+    status = load_kernel(fused_gdn_kernel<Element, Form::kTwins, false>, sizeof(fused_gdn::Shared<Form::kTwins>));
+  for (const auto kernel :
+       {fused_gdn_kernel<Element, Form::kPair, false>, fused_gdn_kernel<Element, Form::kPair, true>}) {
+    if (status == cudaSuccess) status = load_kernel(kernel, sizeof(fused_gdn::Shared<Form::kPair>));
+  }
   return status;
 }
 

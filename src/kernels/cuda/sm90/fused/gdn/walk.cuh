@@ -41,7 +41,8 @@ __device__ __forceinline__ void init_barriers(Shared<kForm>& shared, int rank) {
 
 }  // namespace fused_gdn
 
-template <class Element, Form kForm>
+// `kSummaries`: some rows of pairs are summarized. Without that code a pair emits 1.5 % faster.
+template <class Element, Form kForm, bool kSummaries>
 __global__ void __launch_bounds__(kFusedThreads, 1)
     fused_gdn_kernel(const __grid_constant__ FusedMaps maps, const __grid_constant__ WalkArgs args,
                      const __grid_constant__ Activation activation) {
@@ -56,7 +57,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   if constexpr (ctas(kForm) > 1) cluster_begin();
   const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
   constexpr bool kWhole = has_whole_strip(kForm);
-  const bool emits = kWhole || item.row.work == Work::kEmit;
+  const bool emits = !kSummaries || item.row.work == Work::kEmit;
   if (group < 2) {
     raise_registers<Registers::kStates>();
     wait_for_state(args);
@@ -68,14 +69,14 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
             });
       else if (threadIdx.x % kWarpgroup < 32)
         send_outputs<Element, Ring<kForm>::kStages>(maps, args, item, shared, Stage::kV, rank);
-    } else if constexpr (!kWhole) {
+    } else if constexpr (kSummaries) {
       summarize<Element>(args, item, shared, group, rank);
     }
   } else {
     lower_registers<Registers::kOthers>();
     if (emits) {
       make_all<Element, kForm, true>(maps, args, activation, shared, group - 2, rank);
-    } else if constexpr (!kWhole) {
+    } else if constexpr (kSummaries) {
       make_all<Element, kForm, false>(maps, args, activation, shared, group - 2, rank);
     }
   }
