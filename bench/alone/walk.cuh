@@ -166,7 +166,8 @@ class Walk {
             .o = map_of(o_.data(), tokens, shape_.heads_v),
             .g = gdn ? number_map_of(gates, tokens, shape_.heads_v) : map_of(gates, tokens, shape_.heads_v),
             .beta = gdn ? number_map_of(strengths, tokens, shape_.heads_v) : CUtensorMap{},
-            .copies_gates = gdn};
+            .copies_gates = gdn,
+            .ordered = false};
   }
 
   cuda::WalkArgs args(int chunk_tokens) const {

@@ -55,6 +55,7 @@ Variant variant_of(const Problem& p, int32_t way) {
   v.short_summaries = p.rule == Rule::kGdn;  // of the 128 gates of a KDA head there is mostly one that forgets nothing
   v.forms = forms_of(p, way);
   v.suffix = suffix_of(p, way);
+  v.backwards = p.rule == Rule::kGdn && way == kFused;
   return v;
 }
 

@@ -19,6 +19,7 @@
 // groups together must stay within the 32 KB of the instruction cache (docs/kernels/sm90-fused.md).
 #pragma once
 #include "kernels/cuda/sm90/fused/gdn/make.cuh"
+#include "kernels/cuda/sm90/fused/gdn/order.cuh"
 #include "kernels/cuda/sm90/fused/gdn/state.cuh"
 #include "kernels/cuda/sm90/fused/gdn/summary.cuh"
 
@@ -54,6 +55,9 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   }
   if (!begin_items<kForm>(args, shared, blockIdx.x, rank)) return;
   const Item& item = shared.item;
+  if constexpr (kSummaries) {
+    if (maps.ordered && item.row.work == Work::kSummarize) choose_by_decay(args, activation, shared);
+  }
   if constexpr (ctas(kForm) > 1) cluster_begin();
   const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
   constexpr bool kWhole = has_whole_strip(kForm);
