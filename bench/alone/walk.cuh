@@ -86,7 +86,8 @@ struct Shape {
   const char* name;
   int sequences, tokens, heads_qk, heads_v;
   Work work = Work::kEmit;
-  bool weak = false;  // weak gates: no transition vanishes
+  bool weak = false;   // KDA: weak gates, no transition vanishes
+  float gates = 1.0f;  // GDN: scale of the log-decays, which are about -0.8 a token at 1
   int all_tokens() const { return sequences * tokens; }
 };
 

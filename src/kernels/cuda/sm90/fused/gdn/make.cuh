@@ -189,7 +189,8 @@ class TokenCursor {
 
   __device__ __forceinline__ RawToken fetch(const Activation& activation) {
     RawToken raw{};
-    if (left_ > 0 && (!kSummary || left_ <= tokens_)) raw = {load_bits(gate_, activation.g.dtype, 0), load_bits(beta_, activation.beta.dtype, 0)};
+    if (left_ > 0 && (!kSummary || left_ <= tokens_))
+      raw = {load_bits(gate_, activation.g.dtype, 0), load_bits(beta_, activation.beta.dtype, 0)};
     left_ -= kTokens;
     gate_ += activation.g.token * (kTokens * float_bytes(activation.g.dtype));
     beta_ += activation.beta.token * (kTokens * float_bytes(activation.beta.dtype));

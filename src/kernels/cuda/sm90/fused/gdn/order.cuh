@@ -80,8 +80,7 @@ __device__ __forceinline__ void choose_by_decay(const WalkArgs& args, const Acti
   __syncthreads();
   if (warp == 0) {
     const int row = run.first + place % run.count;
-    find_item<1>(args, kFusedChunk, shared.item,
-                 static_cast<uint32_t>((row * strips + *chosen) * 2) + blockIdx.x % 2);
+    find_item<1>(args, kFusedChunk, shared.item, static_cast<uint32_t>((row * strips + *chosen) * 2) + blockIdx.x % 2);
     __syncwarp();
     if (thread == 0) shared.end.begin(shared.item.row.chunks);
   }
