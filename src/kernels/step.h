@@ -68,6 +68,8 @@ struct Step {
   bool summarizes = false;  // a walk: are there rows to summarize?
   bool emits = false;       // a walk: are there rows to emit?
   bool suffix = false;      // a walk: do summaries walk the last chunks of a row first?
+  bool backwards = false;   // a walk: do they walk a row from its last chunk, until its transition has vanished?
+  bool ordered = false;     // a walk: do heads that keep most come first?
   bool has_form = false;    // a stage of a backend with forms
   Form form = Form::kSingle;
   When when = When::kAlways;

@@ -76,6 +76,7 @@ struct Variant {
   CostFactors costs;
   Forms forms;
   SuffixRule suffix;
+  bool backwards = false;  // summaries walk a row from its last chunk, until its transition has vanished
 };
 
 // Variants of a backend that serve a request, in order of preference.

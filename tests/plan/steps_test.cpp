@@ -75,8 +75,10 @@ TEST(Steps, SayHowRowsAreWalked) {
   const auto cut = make_plan(test::problem_of(Rule::kGdn, {32768}, 8), options);
   ASSERT_EQ(names_of(cut->steps), (Names{"segment table?", "summarize + emit", "carry", "emit"}));
   EXPECT_EQ(cut->steps[1].form, Form::kPair) << "the only form of a summary";
-  EXPECT_TRUE(cut->steps[1].suffix);
-  EXPECT_FALSE(cut->steps[3].suffix);
+  EXPECT_FALSE(cut->steps[1].suffix);
+  EXPECT_TRUE(cut->steps[1].backwards);
+  EXPECT_TRUE(cut->steps[1].ordered) << "summaries in two waves";
+  EXPECT_FALSE(cut->steps[3].backwards);
   EXPECT_EQ(cut->steps[1].rows, cut->capacity.rows1);
   EXPECT_EQ(cut->steps[2].rows, 1);
   EXPECT_EQ(cut->steps[2].ctas, 8 * 2 * (128 / 16)) << "pairs with slices of 16 rows fit into one wave";
@@ -104,6 +106,15 @@ TEST(Steps, SayTheGridOfEveryLaunch) {
     EXPECT_EQ(found->each, 6);
     EXPECT_EQ(found->ctas, 16 * 8 * (128 / 32) * 6);
   }
+}
+
+// Summaries that all run at once need no order.
+TEST(Steps, OneWaveOfSummariesIsNotOrdered) {
+  const Options options = test::options_on(test::device_of("h200"));
+  const Step walk = make_plan(test::problem_of(Rule::kGdn, {8192}, 8), options)->steps[1];
+  EXPECT_LE(walk.ctas, 132);
+  EXPECT_TRUE(walk.backwards);
+  EXPECT_FALSE(walk.ordered);
 }
 
 // A walk that stores checkpoints is compiled without suffixes.

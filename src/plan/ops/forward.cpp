@@ -46,6 +46,7 @@ class ForwardSteps {
     step.form = plan::form_of(variant, plan::tiles_a_strip(variant, plan_.tiling.value_tiles), phase, bounds_);
     step.suffix = step.summarizes && suffixes() &&
                   (variant.suffix.beside_checkpoints || problem_.checkpoints == Checkpoints::kNone);
+    step.backwards = step.summarizes && variant.backwards;
     step.items = rows * plan_.costs.copies;
     step.predicted_ns = time;
     const BufferSet always(BufferId::kScratch, BufferId::kTable, BufferId::kPrepared, BufferId::kSlotState,
