@@ -86,7 +86,8 @@ struct Shape {
   const char* name;
   int sequences, tokens, heads_qk, heads_v;
   Work work = Work::kEmit;
-  bool weak = false;  // weak gates: no transition vanishes
+  bool weak = false;   // KDA: weak gates, no transition vanishes
+  float gates = 1.0f;  // GDN: scale of the log-decays, which are about -0.8 a token at 1
   int all_tokens() const { return sequences * tokens; }
 };
 
@@ -166,7 +167,8 @@ class Walk {
             .o = map_of(o_.data(), tokens, shape_.heads_v),
             .g = gdn ? number_map_of(gates, tokens, shape_.heads_v) : map_of(gates, tokens, shape_.heads_v),
             .beta = gdn ? number_map_of(strengths, tokens, shape_.heads_v) : CUtensorMap{},
-            .copies_gates = gdn};
+            .copies_gates = gdn,
+            .ordered = false};
   }
 
   cuda::WalkArgs args(int chunk_tokens) const {
@@ -182,6 +184,7 @@ class Walk {
     args.slot_lives = slot_lives_.data();
     args.heads_qk = shape_.heads_qk;
     args.heads_v = shape_.heads_v;
+    args.strips = {shape_.heads_v, 1};
     return args;
   }
 

@@ -141,7 +141,7 @@ def _again(settings: Settings, arguments: tuple[Any, ...], named: dict[str, Any]
             raise Invalid(f"{name}: expected a tensor on the CPU, found one on {value.device}")
     if all(a is b for a, b in zip(changed, arguments)):
         raise WrongType(f"the tensors of this call cannot be read (q: {_class_name(named['q'])})")
-    results = call(settings, *changed)
+    results = call(settings, tuple(changed))
     given = (arguments[ARGUMENTS.index(output)] for output in ("o", "final", "checkpoint"))
     return tuple(result if mine is None else mine for mine, result in zip(given, results))  # type: ignore[return-value]
 

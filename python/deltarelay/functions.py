@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from typing import Any, NamedTuple
 
 from . import _library, _plans
 from ._call import call
 from ._settings import Settings, Values, known_settings, settings
-from ._views import torch_if_imported
 from .errors import Invalid
 
 
@@ -22,7 +22,7 @@ class Outputs(NamedTuple):
 
 
 def _compiling() -> bool:
-    torch = torch_if_imported()
+    torch = sys.modules.get("torch")
     return torch is not None and torch.compiler.is_compiling()
 
 
@@ -210,7 +210,7 @@ def run(values: tuple[Any, ...], tensors: tuple[Any, ...]) -> tuple[Any, Any, An
         from . import torch_ops
 
         return torch_ops.dispatch(Values(*values), tensors)
-    return call(known_settings(values) or settings(*values), *tensors)
+    return call(known_settings(values) or settings(*values), tensors)
 
 
 def _planned(rule: str, tensors: dict[str, Any], options: dict[str, Any]) -> Any:

@@ -152,7 +152,7 @@ def _call(
     )
     if not _READABLE.issuperset(map(type, tensors)):  # a subclass that has come this far is memory with another name
         tensors = tuple(None if value is None else value.as_subclass(torch.Tensor) for value in tensors)
-    return call(chosen, *tensors)
+    return call(chosen, tensors)
 
 
 _NOTHING = (None, None, None, None, None, None, False)

@@ -287,9 +287,9 @@ def test_cost(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [torch.zeros(1, 1, 1, 16) for _ in range(4)] + [torch.zeros(1, 1, 1)]
     chunk_kda(*rows, None, None, True, True)
     key = (None, True, True, False, False, False, False, None, False, False, 64)
-    settings, rest = _kda._known[key].settings, [None] * 15
+    settings, arguments = _kda._known[key].settings, (*rows, *(None,) * 15)
     calls = {
-        "call": lambda: _call.call(settings, *rows, *rest),
+        "call": lambda: _call.call(settings, arguments),
         "chunk_kda": lambda: chunk_kda(*rows, None, None, True, True),
     }
     best = dict.fromkeys(calls, float("inf"))

@@ -62,6 +62,8 @@ def on_the_cpu(tensors: list[Any], lengths: Any) -> Any:
 
 def test_nothing_waits_for_the_device(no_waiting: None) -> None:
     """Also not when a plan is made: every call here has sizes that were not seen before."""
+    from deltarelay import torch_ops  # noqa: F401  registers the operators
+
     torch.cuda.set_sync_debug_mode("default")
     inputs = [(rows(tokens), offsets([tokens - 9, 9])) for tokens in (77, 130, 1000)]
     torch.cuda.synchronize()
@@ -77,7 +79,7 @@ def stages_of(tensors: list[Any], lengths: Any, **how: Any) -> tuple[Any, Any, A
 
     q, k, v, g, beta = tensors
     form = {"l2norm": True, "seq_offsets": lengths}
-    c = stages.chunk_local("gdn", q=q, k=k, v=v, g=g, beta=beta, wanted=("w", "u", "gate_sums"), **form)
+    c = stages.chunk_local("gdn", k=k, v=v, g=g, beta=beta, wanted=("w", "u", "gate_sums"), **form)
     sums = {"gate_sums": c.gate_sums}
     p = stages.state_pass("gdn", w=c.w, u=c.u, k=k, **sums, final=True, **how, **form)
     o = stages.outputs("gdn", v_new=p.v_new, states=p.states, q=q, k=k, **sums, **form).o

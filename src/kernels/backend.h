@@ -35,13 +35,14 @@ struct DeviceSpeed {
   const char* measured_on = "";
 };
 
-// A walk whose CTAs a backend is asked for.
+// A step whose CTAs a backend is asked for.
 struct SpreadRequest {
   const Problem& problem;
   const Variant& variant;
-  int32_t units;    // multiprocessors
-  RelayLine relay;  // of the rows of this step
-  bool alike;       // are all rows known to have one length, and does the table travel with the launch?
+  int32_t units;      // multiprocessors
+  int64_t sequences;  // of the call, or an upper bound
+  RelayLine relay;    // of the rows of this step
+  bool alike;         // are all rows known to have one length, and does the table travel with the launch?
 };
 
 struct Backend {
@@ -68,7 +69,7 @@ struct Backend {
   void (*run)(const StageArgs&, const TableView&, const Step&, Executor&) = nullptr;
 
   // Of a device backend, else nullptr.
-  // CTAs of a step of prepare, walk or carry: fills in `ctas`, `ctas_stored`, `each` and `together`.
+  // CTAs of a step that is launched, the table aside: fills in `ctas`, `ctas_stored`, `each` and `together`.
   void (*spread)(const SpreadRequest&, Step&) = nullptr;
   // Puts these steps onto the stream, in their order. Allocates nothing, waits for nothing. Throws
   // Error(DR_DEVICE_ERROR), as those below.

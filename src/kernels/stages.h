@@ -53,7 +53,6 @@ struct DeviceCall {
   const Problem& problem;
   const dr_tensors& tensors;   // device pointers; a report word is 0 when the kernels start
   int32_t device;              // CUDA ordinal, current on the calling thread
-  int32_t units;               // multiprocessors
   void* stream;                // cudaStream_t
   int32_t variant;             // number of the backend's, as the plan has chosen
   int32_t chunk;               // tokens

@@ -68,14 +68,17 @@ struct Step {
   bool summarizes = false;  // a walk: are there rows to summarize?
   bool emits = false;       // a walk: are there rows to emit?
   bool suffix = false;      // a walk: do summaries walk the last chunks of a row first?
+  bool backwards = false;   // a walk: do they walk a row from its last chunk, until its transition has vanished?
+  bool ordered = false;     // a walk: do heads that keep most come first?
   bool has_form = false;    // a stage of a backend with forms
   Form form = Form::kSingle;
   When when = When::kAlways;
   int64_t rows = 0;  // rows, folds or chunks: exact if the plan knows the lengths, else an upper bound
-  // How the work is spread over CTAs. 0: the stage decides, from the size of the device alone.
+  // How the work is spread over CTAs. 0: on a CPU, and the table's kernels.
   int64_t ctas = 0;
   int64_t ctas_stored = 0;  // with a table in memory, which tells the host nothing: wherever a report is wanted
-  int32_t each = 0;         // of one CTA: value columns (walk), value rows (carry), chunks or heads (prepare)
+  int32_t each = 0;         // of one CTA: value columns (walk), value rows (carry), chunks or heads (prepare);
+                            // checkpoints: CTAs that share those of a sequence, head and tile
   bool together = false;    // a walk: a CTA has columns of B and of M of one row
   // Printed, not run.
   int64_t items = 0;  // work items: rows x heads x value tiles, or chunks x heads to prepare

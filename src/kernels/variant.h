@@ -12,6 +12,7 @@ struct CallBounds {
   int64_t rows1 = 0, folds = 0, rows3 = 0;
   int64_t chunks = 0;  // of all sequences
   int64_t slots = 0;
+  int64_t sequences = 0;
 };
 
 // A CTA of the kernel that takes most of the time, and how many of them a unit of the device runs at once.
@@ -75,6 +76,7 @@ struct Variant {
   CostFactors costs;
   Forms forms;
   SuffixRule suffix;
+  bool backwards = false;  // summaries walk a row from its last chunk, until its transition has vanished
 };
 
 // Variants of a backend that serve a request, in order of preference.

@@ -172,10 +172,11 @@ int64_t late_chunks(const CallCounts& counts, int32_t chunk) {
 }
 
 CallBounds uncut_bounds(const Problem& p, int32_t chunk) {
-  if (!p.lengths_known) return {.rows1 = p.num_seqs, .chunks = late_chunks({p.num_tokens, p.num_seqs}, chunk)};
+  if (!p.lengths_known)
+    return {.rows1 = p.num_seqs, .chunks = late_chunks({p.num_tokens, p.num_seqs}, chunk), .sequences = p.num_seqs};
   const plan::ChunkCount chunks_in(chunk);
-  if (p.batched()) return {.rows1 = p.num_seqs, .chunks = p.num_seqs * chunks_in(p.seq_len)};
-  CallBounds bounds;
+  if (p.batched()) return {.rows1 = p.num_seqs, .chunks = p.num_seqs * chunks_in(p.seq_len), .sequences = p.num_seqs};
+  CallBounds bounds{.sequences = p.num_seqs};
   for (size_t n = 1; n < p.offsets.size(); ++n) {
     const int64_t length = p.offsets[n] - p.offsets[n - 1];
     bounds.rows1 += length > 0 ? 1 : 0;

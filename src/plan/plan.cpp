@@ -258,7 +258,8 @@ CallBounds bounds_of(const Plan& plan) {
           .folds = plan.capacity.folds,
           .rows3 = plan.capacity.rows3,
           .chunks = plan.num_chunks,
-          .slots = plan.capacity.slots};
+          .slots = plan.capacity.slots,
+          .sequences = plan.problem.num_seqs};
 }
 
 CallBounds bounds_of(const Plan& plan, const CallCounts& counts) {
@@ -271,6 +272,7 @@ CallBounds bounds_of(const Plan& plan, const CallCounts& counts) {
   bounds.rows3 = std::min(bounds.rows3, size.rows3);
   bounds.slots = std::min(bounds.slots, size.slots);
   bounds.chunks = late_chunks(counts, plan.chunk());
+  bounds.sequences = counts.num_seqs;
   return bounds;
 }
 

@@ -168,6 +168,55 @@ INSTANTIATE_TEST_SUITE_P(Walks, InVain, testing::ValuesIn(cases_in(R"(
 )")),
                          name_of);
 
+// One token forgets everything: in the first, a middle or the last chunk of a segment that is summarized, and as its
+// first or last token. Then nothing before that chunk leaves a bit in what comes after it.
+using Forgets = EachCase;
+
+TEST_P(Forgets, WhatCameBeforeTheChunkLeavesNoBit) {
+  const cases::Case c = forced(GetParam());
+  constexpr int64_t kSegment = 1024, kChunk = 64;  // tokens; the longer chunk of both ways
+  for (const int64_t token : {kSegment, kSegment + 33, kSegment + 500, 2 * kSegment - 64, 2 * kSegment - 1}) {
+    const auto with_past = [&](double scale) {
+      return Ran(c, [&](check::TensorSet& x) {
+        for (int64_t head = 0; head < c.heads_v; ++head) {
+          for (int64_t i = 0; i < (c.rule == DR_KDA ? c.dk : 1); ++i) x.g().set(x.g().at(0, token, head, i), -1000.0);
+          for (int64_t t = 0; t < token / kChunk * kChunk; ++t)
+            for (int64_t i = 0; i < c.dv; ++i) {
+              const int64_t at = x.v().at(0, t, head, i);
+              x.v().set(at, scale * x.v().get(at));
+            }
+        }
+      });
+    };
+    Ran one = with_past(1.0), other = with_past(-0.5);
+    EXPECT_GE(one.run.summary().cut_sequences, 1);
+    expect_undamaged(one);
+    if (token == kSegment + 500)
+      expect_close(check::compare(one.host, check::run_reference(one.host)), "against reference");
+    int64_t different = 0;
+    for (int64_t head = 0; head < c.heads_v; ++head) {
+      for (int64_t t = (token / kChunk + 1) * kChunk; t < c.lengths[0]; ++t)
+        for (int64_t i = 0; i < c.dv; ++i) {
+          const int64_t at = one.host.o().at(0, t, head, i);
+          different += one.host.o().get(at) != other.host.o().get(at);
+        }
+      const check::StateTensor &a = one.host.final_state(), &b = other.host.final_state();
+      for (int64_t k = 0; k < c.dk; ++k)
+        for (int64_t v = 0; v < c.dv; ++v)
+          different += a.get(a.at(a.slots[0], head, k, v)) != b.get(b.at(b.slots[0], head, k, v));
+    }
+    EXPECT_EQ(different, 0) << "token " << token;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Walks, Forgets, testing::ValuesIn(cases_in(R"(
+  gdn-fused:      gdn bf16 g=fp32 hqk=1 hv=2 seqs=3072 init final gate=log:-0.01,0 l2norm segments=3 variant=fused
+  gdn-fused-fp16: gdn fp16 hqk=1 hv=2 seqs=3072 init final gate=log:-0.01,0 l2norm segments=3 variant=fused
+  gdn-waves:      gdn bf16 g=fp32 hqk=9 hv=72 seqs=3072 init final gate=log:-0.01,0 l2norm segments=3 variant=fused
+  gdn-prepared:   gdn bf16 hqk=1 hv=2 seqs=3072 init final gate=log:-0.01,0 l2norm segments=3 variant=prepared
+)")),
+                         name_of);
+
 // A truncated carry changes nothing if no transition is below its bound, or if what it drops is too small to change a
 // bit.
 using Truncated = EachCase;

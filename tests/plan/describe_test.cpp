@@ -160,18 +160,21 @@ TEST(Describe, SaysWhetherSummariesTryTheEndOfASegmentFirst) {
     int64_t tokens;
     int32_t heads, width;
     bool cut, tries;
+    bool backwards = false;
   };
-  for (const Tries& t : {Tries{Rule::kGdn, 32768, 8, 128, true, true}, Tries{Rule::kGdn, 32768, 8, 128, false, false},
-                         Tries{Rule::kGdn, 32768, 8, 96, true, true}, Tries{Rule::kKda, 131072, 4, 128, true, true},
-                         // Every summary runs at once there, so short ones would gain nothing.
-                         Tries{Rule::kKda, 16384, 4, 128, true, false}, Tries{Rule::kKda, 32768, 8, 96, true, false},
-                         Tries{Rule::kKda, 32768, 8, 64, true, true}}) {
+  for (const Tries& t :
+       {Tries{Rule::kGdn, 32768, 8, 128, true, false, true}, Tries{Rule::kGdn, 32768, 8, 128, false, false},
+        Tries{Rule::kGdn, 32768, 8, 96, true, true}, Tries{Rule::kKda, 131072, 4, 128, true, true},
+        // Every summary runs at once there, so short ones would gain nothing.
+        Tries{Rule::kKda, 16384, 4, 128, true, false}, Tries{Rule::kKda, 32768, 8, 96, true, false},
+        Tries{Rule::kKda, 32768, 8, 64, true, true}}) {
     Problem problem = test::problem_of(t.rule, {t.tokens}, t.heads, t.width, t.width);
     problem.dtype = DType::kBf16;
     const auto plan = make_plan(problem, t.cut ? h200 : whole);
     const std::string text = describe_text(*plan);
     EXPECT_EQ(text.find("summaries try the last chunks") != std::string::npos, t.tries) << text;
     EXPECT_EQ(parsed(*plan)["tries_suffixes"].get<bool>(), t.tries) << text;
+    EXPECT_EQ(text.find("summaries walk a segment from its end") != std::string::npos, t.backwards) << text;
   }
 }
 

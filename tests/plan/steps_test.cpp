@@ -75,11 +75,46 @@ TEST(Steps, SayHowRowsAreWalked) {
   const auto cut = make_plan(test::problem_of(Rule::kGdn, {32768}, 8), options);
   ASSERT_EQ(names_of(cut->steps), (Names{"segment table?", "summarize + emit", "carry", "emit"}));
   EXPECT_EQ(cut->steps[1].form, Form::kPair) << "the only form of a summary";
-  EXPECT_TRUE(cut->steps[1].suffix);
-  EXPECT_FALSE(cut->steps[3].suffix);
+  EXPECT_FALSE(cut->steps[1].suffix);
+  EXPECT_TRUE(cut->steps[1].backwards);
+  EXPECT_TRUE(cut->steps[1].ordered) << "summaries in two waves";
+  EXPECT_FALSE(cut->steps[3].backwards);
   EXPECT_EQ(cut->steps[1].rows, cut->capacity.rows1);
   EXPECT_EQ(cut->steps[2].rows, 1);
   EXPECT_EQ(cut->steps[2].ctas, 8 * 2 * (128 / 16)) << "pairs with slices of 16 rows fit into one wave";
+}
+
+// Whatever a GPU launches has its grid in the plan; only the kernels of the table have their own.
+TEST(Steps, SayTheGridOfEveryLaunch) {
+  for (const char* device : {"h200", "a100"}) {
+    const Options options = test::options_on(test::device_of(device));
+    const Problem late = test::with_checkpoints(test::problem_with_bounds(Rule::kKda, 65536, 16, 8), 48, 100);
+    const auto plan = make_plan(late, options);
+    ASSERT_EQ(names_of(plan->steps).back(), "finish");
+    for (const Step& step : plan->steps) {
+      if (step.stage == Stage::kTable) continue;
+      EXPECT_GT(step.ctas, 0) << device << ": " << name_of(step);
+      EXPECT_GT(step.ctas_stored, 0) << device << ": " << name_of(step);
+    }
+    const int32_t units = options.device.units;
+    EXPECT_EQ(plan->steps[plan->steps.size() - 1].ctas, 2 * units);
+
+    // 100 checkpoints of at most 16 sequences: 6 CTAs share those of a sequence, head and tile of 32 columns.
+    const auto found = std::find_if(plan->steps.begin(), plan->steps.end(),
+                                    [](const Step& step) { return step.stage == Stage::kCheckpoints; });
+    ASSERT_NE(found, plan->steps.end());
+    EXPECT_EQ(found->each, 6);
+    EXPECT_EQ(found->ctas, 16 * 8 * (128 / 32) * 6);
+  }
+}
+
+// Summaries that all run at once need no order.
+TEST(Steps, OneWaveOfSummariesIsNotOrdered) {
+  const Options options = test::options_on(test::device_of("h200"));
+  const Step walk = make_plan(test::problem_of(Rule::kGdn, {8192}, 8), options)->steps[1];
+  EXPECT_LE(walk.ctas, 132);
+  EXPECT_TRUE(walk.backwards);
+  EXPECT_FALSE(walk.ordered);
 }
 
 // A walk that stores checkpoints is compiled without suffixes.

@@ -128,23 +128,32 @@ def in_fla_words(error: Error) -> Error:
     return type(error)(text)
 
 
+_NONE8 = (None,) * 8  # initial_index to checkpoint_positions
+
+
 def run(
     chosen: Chosen,
     compiling: bool,
-    rows: tuple[Any, ...],
-    parameters: tuple[Any, Any],
-    initial_state: Any,
-    cu_seqlens: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    g: Any,
+    beta: Any,
+    a_log: Any,
+    dt_bias: Any,
+    initial: Any,
+    offsets: Any,
     host_offsets: Any,
 ) -> tuple[Any, Any, Any]:
-    """(o, final, h). `rows` are q, k, v, g and beta, `parameters` A_log and dt_bias."""
-    given = parameters if chosen.raw_gate else (None, None)
-    tensors = (*rows, *given, None, initial_state, *(None,) * 8, cu_seqlens, None, host_offsets)
+    """(o, final, h). The order is that of `_plans.ARGUMENTS`."""
+    if not chosen.raw_gate:
+        a_log = dt_bias = None
+    tensors = (q, k, v, g, beta, a_log, dt_bias, None, initial, *_NONE8, offsets, None, host_offsets)
     if compiling:
         from .. import torch_ops
 
         return torch_ops.dispatch(chosen.settings, tensors)
     try:
-        return _call.call(chosen.settings, *tensors)
+        return _call.call(chosen.settings, tensors)
     except Error as error:
         raise in_fla_words(error) from None

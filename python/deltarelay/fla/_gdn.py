@@ -109,8 +109,7 @@ def chunk_gated_delta_rule(
     if cp_context is not None:
         refuse_context(cp_context)
     host_offsets = None if cu_seqlens is None else cu_seqlens_cpu
-    rows = (q, k, v, g, beta)
-    o, final, _ = run(chosen, compiling, rows, (A_log, dt_bias), initial_state, cu_seqlens, host_offsets)
+    o, final, _ = run(chosen, compiling, q, k, v, g, beta, A_log, dt_bias, initial_state, cu_seqlens, host_offsets)
     return o, final
 
 

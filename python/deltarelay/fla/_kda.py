@@ -159,8 +159,7 @@ def chunk_kda(
     if return_intermediate_states:
         _check_states(q, cu_seqlens, cu_seqlens_cpu, use_graph)
     host_offsets = None if cu_seqlens is None or use_graph else cu_seqlens_cpu
-    rows = (q, k, v, g, beta)
-    o, final, h = run(chosen, compiling, rows, (A_log, dt_bias), initial_state, cu_seqlens, host_offsets)
+    o, final, h = run(chosen, compiling, q, k, v, g, beta, A_log, dt_bias, initial_state, cu_seqlens, host_offsets)
     if return_intermediate_states:
         return o, final, _shaped(h, q, cu_seqlens, use_graph)
     return o, final

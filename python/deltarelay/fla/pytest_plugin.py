@@ -33,7 +33,7 @@ def _use_cpu() -> bool:
     return True
 
 
-def _poisoned_call(settings: Any, *arguments: Any) -> tuple[Any, Any, Any]:
+def _poisoned_call(settings: Any, arguments: tuple[Any, ...]) -> tuple[Any, Any, Any]:
     """As `_call.call`; what it would allocate is given, and holds NaN."""
     given = list(arguments)
     q, v, initial, offsets = (given[_ARGUMENT[name]] for name in ("q", "v", "initial", "seq_offsets"))
@@ -44,7 +44,7 @@ def _poisoned_call(settings: Any, *arguments: Any) -> tuple[Any, Any, Any]:
         n = initial.shape[0] if initial is not None else q.shape[0] if offsets is None else offsets.shape[0] - 1
         matrix = (v.shape[3], q.shape[3]) if settings.state_layout == "value_major" else (q.shape[3], v.shape[3])
         given[_ARGUMENT["final"]] = torch.full((n, v.shape[2], *matrix), float("nan"), device=v.device)
-    return _plain_call(settings, *given)
+    return _plain_call(settings, tuple(given))
 
 
 def _poisoned(framework: Any, shape: Any, dtype: Any, device: Any) -> Any:

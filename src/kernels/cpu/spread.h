@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/cpu/config.h"
+#include "kernels/cpu/flush_subnormals.h"
 
 namespace deltarelay::cpu {
 
@@ -31,6 +32,7 @@ void for_each(const StageArgs& args, Executor& executor, int64_t count, Body bod
       workers,
       [](void* context, int32_t worker) {
         auto& s = *static_cast<Shared*>(context);
+        const FlushSubnormals flush;
         Memory memory;
         for (int64_t i; (i = s.next.fetch_add(1, std::memory_order_relaxed)) < s.count;) (*s.body)(memory, worker, i);
       },

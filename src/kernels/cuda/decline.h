@@ -34,6 +34,16 @@ inline std::string decline_operation(const Problem& problem) {
   return problem.op == Op::kForward ? "" : found("op", name_of(Op::kForward), name_of(problem.op));
 }
 
+// What every GPU backend declines of a stage.
+inline std::string decline_stage(const Problem& problem, const Request& request) {
+  if (request.cut && problem.op != Op::kStatePass) {
+    return found("segments", "auto or off (of the stages only state-pass can be cut)",
+                 std::string("a forced cut of ") + name_of(problem.op));
+  }
+  if (request.variant != nullptr) return found("variant", "none (stages have one)", request.variant);
+  return {};
+}
+
 // For a backend without reduced-precision products.
 inline std::string decline_math(const Request& request) {
   return request.math == DR_MATH_DEFAULT ? "" : found("math", "default", "tf32");

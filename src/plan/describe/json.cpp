@@ -176,6 +176,7 @@ void write_step(const Step& step, JsonWriter& json) {
   json.object().member("stage", name_of(step)).member("items", step.items).member("predicted_ns", step.predicted_ns);
   json.member("variant", step.variant).member("phase", step.phase);
   json.member("form", step.has_form ? name_of(step.form) : "").member("suffix", step.suffix);
+  json.member("backwards", step.backwards).member("ordered", step.ordered);
   json.member("rows", step.rows).member("ctas", step.ctas).member("ctas_stored", step.ctas_stored);
   json.key("buffers").array();
   for (int32_t id = 0; id < kNumBuffers; ++id) {

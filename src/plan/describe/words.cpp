@@ -154,7 +154,13 @@ void append_step(const Plan& plan, const Step& step, std::string& text) {
   if (!plan.problem.lengths_known) text += " at most";
   if (plan.problem.lengths_known && step.predicted_ns > 0) text += ", " + microseconds(step.predicted_ns);
   if (step.ctas > 0) text += "; " + counted(step.ctas, "CTA");
-  if (step.has_form) text += std::string(" (") + name_of(step.form) + (step.suffix ? ", suffixes first)" : ")");
+  if (step.has_form) {
+    text += std::string(" (") + name_of(step.form) +
+            (step.suffix      ? ", suffixes first)"
+             : step.ordered   ? ", summaries backwards, heads that keep most first)"
+             : step.backwards ? ", summaries backwards)"
+                              : ")");
+  }
   if (step.when != When::kAlways) text += std::string("; only if ") + text_of(step.when);
   text += "\n";
 }
@@ -276,6 +282,11 @@ std::string describe_text(const Plan& plan) {
     text +=
         "  summaries try the last chunks of a segment first: they are enough where gates forget what came before "
         "(not in the prediction)\n";
+  }
+  if (plan.variant.backwards && bounds_of(plan).folds > 0) {
+    text +=
+        "  summaries walk a segment from its end, until nothing of what came before is left: a few chunks where gates "
+        "forget (not in the prediction)\n";
   }
   if (plan.options.carry == CarryMode::kTruncated) {
     const bool drops = plan.options.device.kind == DR_DEVICE_CUDA;

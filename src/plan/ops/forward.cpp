@@ -5,68 +5,36 @@
 #include <cstdint>
 
 #include "plan/modes.h"
+#include "plan/ops/step_list.h"
 #include "plan/search/forms.h"
 #include "plan/table.h"
 
 namespace deltarelay {
 namespace {
 
-bool on_gpu(const Plan& plan) { return plan.options.device.kind == DR_DEVICE_CUDA; }
-
-// The table of known lengths travels with the kernels if it is small.
-bool table_travels(const Plan& plan) {
-  return plan.problem.lengths_known && static_cast<int64_t>(plan.device_image.size()) <= kTableInParameters;
-}
-
-// Do any rows lie past the last offset, or is a sequence empty whose final state is wanted? With lengths that come at
-// execution there may be some.
-bool leaves_anything(const Plan& plan) {
-  const Problem& p = plan.problem;
-  if (p.batched()) return false;
-  if (!p.lengths_known) return true;
-  return p.offsets.back() < p.num_tokens || (p.final.used() && plan.num_filled < p.num_seqs);
-}
-
 // Rows come longest first.
 bool are_alike(const std::vector<Row>& rows) { return !rows.empty() && rows.front().chunks == rows.back().chunks; }
 
 class ForwardSteps {
  public:
-  ForwardSteps(const Plan& plan, const CallBounds& bounds) : plan_(plan), problem_(plan.problem), bounds_(bounds) {}
+  ForwardSteps(const Plan& plan, const CallBounds& bounds)
+      : plan_(plan), problem_(plan.problem), bounds_(bounds), list_(plan, bounds) {}
 
   Steps list() {
-    table();
+    list_.table();
     if (bounds_.chunks > 0) {
-      prepare();
+      list_.prepare();
       walk(1, bounds_.rows1, plan_.table.rows1, plan_.times.phase1);
       carry();
       walk(3, bounds_.rows3, plan_.table.rows3, plan_.times.phase3);
       checkpoints();
     }
-    aliases();
-    finish();
-    return steps_;
+    list_.aliases();
+    list_.finish(problem_.final.used());
+    return list_.steps();
   }
 
  private:
-  // A GPU reads the table from its own memory, unless it travels; whoever wants a report has a kernel that clears the
-  // report word, and that may as well write the table. A CPU reads the plan's.
-  void table() {
-    if (problem_.lengths_known && !on_gpu(plan_)) return;
-    Step step{.stage = Stage::kTable, .when = table_travels(plan_) ? When::kReport : When::kAlways, .rows = 1};
-    step.items = 1;
-    add(step, BufferSet(BufferId::kTable, BufferId::kOffsets));
-  }
-
-  // Where a variant leaves records, chunks are prepared all at once before the phases.
-  void prepare() {
-    if (plan_.variant.record_bytes == 0) return;
-    Step step{.stage = Stage::kPrepare, .rows = bounds_.chunks};
-    step.items = bounds_.chunks * problem_.heads_v;
-    step.predicted_ns = plan_.prepare_ns;
-    add(step, BufferSet(BufferId::kTable, BufferId::kPrepared));
-  }
-
   void walk(int32_t phase, int64_t rows, const std::vector<Row>& known, plan::ns time) {
     if (rows == 0) return;
     const Variant& variant = plan_.variant;
@@ -78,6 +46,7 @@ class ForwardSteps {
     step.form = plan::form_of(variant, plan::tiles_a_strip(variant, plan_.tiling.value_tiles), phase, bounds_);
     step.suffix = step.summarizes && suffixes() &&
                   (variant.suffix.beside_checkpoints || problem_.checkpoints == Checkpoints::kNone);
+    step.backwards = step.summarizes && variant.backwards;
     step.items = rows * plan_.costs.copies;
     step.predicted_ns = time;
     const BufferSet always(BufferId::kScratch, BufferId::kTable, BufferId::kPrepared, BufferId::kSlotState,
@@ -85,7 +54,7 @@ class ForwardSteps {
     BufferSet buffers = always;
     if (step.summarizes) buffers = buffers | BufferSet(BufferId::kTransition, BufferId::kLives);
     if (phase == 1) buffers = buffers | BufferSet(BufferId::kRelayStates, BufferId::kRelayMarks);
-    add(step, buffers, phase == 1 ? plan_.relay : RelayLine{}, table_travels(plan_) && are_alike(known));
+    list_.add(step, buffers, phase == 1 ? plan_.relay : RelayLine{}, table_travels(plan_) && are_alike(known));
   }
 
   void carry() {
@@ -93,8 +62,8 @@ class ForwardSteps {
     Step step{.stage = Stage::kCarry, .rows = bounds_.folds};
     step.items = bounds_.folds * plan_.costs.copies;
     step.predicted_ns = plan_.times.carry;
-    add(step,
-        BufferSet(BufferId::kScratch, BufferId::kTable, BufferId::kSlotState, BufferId::kTransition, BufferId::kLives));
+    list_.add(step, BufferSet(BufferId::kScratch, BufferId::kTable, BufferId::kSlotState, BufferId::kTransition,
+                              BufferId::kLives));
   }
 
   // On a GPU the walk stores states between chunks only, and those that wait for a pool of 16 bits in the workspace.
@@ -102,35 +71,7 @@ class ForwardSteps {
     if (!on_gpu(plan_) || !problem_.checkpoints_inside(plan_.chunk())) return;
     Step step{.stage = Stage::kCheckpoints, .rows = problem_.checkpoint.num_slots};
     step.items = step.rows * problem_.heads_v;
-    add(step, BufferSet(BufferId::kTable, BufferId::kCheckpoints));
-  }
-
-  // Slots that only a GPU can read are compared there.
-  void aliases() {
-    const StatePool &written = problem_.final, &inside = problem_.checkpoint;
-    if (!on_gpu(plan_) || (!written.used() && !inside.used())) return;
-    const bool slots = written.use == StateUse::kSlots || inside.use == StateUse::kSlots;
-    Step step{.stage = Stage::kAliases, .when = slots ? When::kReport : When::kPoolsReport, .rows = problem_.num_seqs};
-    step.items = step.rows;
-    add(step, BufferSet(BufferId::kTable));
-  }
-
-  void finish() {
-    if (!leaves_anything(plan_)) return;
-    Step step{.stage = Stage::kFinish, .rows = problem_.num_seqs};
-    step.items = step.rows;
-    add(step, BufferSet(BufferId::kScratch, BufferId::kTable));
-  }
-
-  void add(Step step, BufferSet buffers, const RelayLine& relay = {}, bool alike = false) {
-    for (const Buffer& buffer : plan_.ledger.buffers()) {
-      if (buffers.holds(buffer.id)) step.buffers = step.buffers | BufferSet(buffer.id);
-    }
-    step.variant = plan_.variant.name;
-    if (plan_.backend->spread != nullptr) {
-      plan_.backend->spread({problem_, plan_.variant, plan_.options.device.units, relay, alike}, step);
-    }
-    steps_.add(step);
+    list_.add(step, BufferSet(BufferId::kTable, BufferId::kCheckpoints));
   }
 
   bool suffixes() const {
@@ -141,7 +82,7 @@ class ForwardSteps {
   const Plan& plan_;
   const Problem& problem_;
   const CallBounds& bounds_;
-  Steps steps_;
+  StepList list_;
 };
 
 // A GPU takes a checkpoint inside a chunk on from the start of that chunk. Until it is finished it is kept in fp32, for

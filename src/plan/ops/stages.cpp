@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "plan/ops/forward.h"
+#include "plan/ops/step_list.h"
 #include "plan/search/lengths.h"
 
 namespace deltarelay {
@@ -29,20 +30,23 @@ Stage stage_of(Op op) {
 Steps stage_steps(const Plan& plan, const CallBounds& bounds) {
   if (plan.variant.transition_floats > 0) return forward_steps(plan, bounds);
   const Problem& p = plan.problem;
-  Steps steps;
-  if (!p.lengths_known) {
-    Step table{.stage = Stage::kTable, .rows = 1};
-    table.items = 1;
-    table.buffers = BufferSet(BufferId::kTable, BufferId::kOffsets);
-    steps.add(table);
-  }
-  Step step{.stage = stage_of(p.op), .rows = is_chained(p.op) ? bounds.rows1 : bounds.chunks};
+  const bool gpu = on_gpu(plan);
+  StepList list(plan, bounds);
+  list.table();
+  if (bounds.chunks > 0) list.prepare();
+  // A sequence without tokens has no row. The kernels of a GPU that fold chains go by sequences.
+  const int64_t rows = gpu && p.op == Op::kCarry ? bounds.sequences : bounds.rows1;
+  Step step{.stage = stage_of(p.op), .rows = is_chained(p.op) ? rows : bounds.chunks};
   step.items = is_chained(p.op) ? step.rows * plan.costs.copies : step.rows * p.heads_v;
   step.predicted_ns = plan.times.phase1;
-  step.variant = plan.variant.name;
-  step.buffers = BufferSet(BufferId::kScratch);
-  steps.add(step);
-  return steps;
+  BufferSet buffers(BufferId::kScratch);
+  if (gpu) buffers = BufferSet(BufferId::kTable, BufferId::kPrepared);
+  if (!gpu || step.rows > 0) list.add(step, buffers);
+  if (gpu) {
+    list.aliases();
+    list.finish(p.op == Op::kSummary || p.op == Op::kStatePass);
+  }
+  return list.steps();
 }
 
 void time_stage(Plan& plan) {

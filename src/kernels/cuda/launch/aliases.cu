@@ -8,7 +8,6 @@ namespace deltarelay::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kBlocksPerMultiprocessor = 4;
 
 // Does writing slot `a` of one pool touch slot `b` of the other? `may_be_one`: both may name the same matrices.
 __device__ __forceinline__ bool touch(const SlotShifts& shifts, int64_t a, int64_t b, bool may_be_one) {
@@ -57,10 +56,8 @@ __global__ void __launch_bounds__(kThreads) aliases_kernel(const __grid_constant
 
 }  // namespace
 
-cudaError_t launch_aliases(const AliasArgs& args, int32_t multiprocessors, cudaStream_t stream) {
-  const auto most = static_cast<int64_t>(multiprocessors) * kBlocksPerMultiprocessor;
-  const auto blocks = static_cast<unsigned>(args.tables.num_seqs < most ? args.tables.num_seqs : most);
-  return launch_dependent(aliases_kernel, dim3(blocks), kThreads, 0, stream, args);
+cudaError_t launch_aliases(const AliasArgs& args, int64_t ctas, cudaStream_t stream) {
+  return launch_dependent(aliases_kernel, dim3(static_cast<unsigned>(ctas)), kThreads, 0, stream, args);
 }
 
 cudaError_t load_aliases() {

@@ -19,7 +19,7 @@ struct AliasArgs {
   uint32_t* report;
 };
 
-cudaError_t launch_aliases(const AliasArgs& args, int32_t multiprocessors, cudaStream_t stream);
+cudaError_t launch_aliases(const AliasArgs& args, int64_t ctas, cudaStream_t stream);
 cudaError_t load_aliases();
 
 }  // namespace deltarelay::cuda

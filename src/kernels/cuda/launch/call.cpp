@@ -90,6 +90,67 @@ CarryArgs Call::carry_args(const Step& step) const {
           .strips = {problem_.heads_v, 1}};
 }
 
+Intermediates Call::intermediates() const {
+  const Chunks& c = problem_.chunks;
+  const dr_intermediates none{}, &t = tensors_.intermediates == nullptr ? none : *tensors_.intermediates;
+  return {.aqk = t.aqk,
+          .inverse = t.inverse,
+          .w = t.w,
+          .u = t.u,
+          .k_to_end = t.k_to_end,
+          .q_from_start = t.q_from_start,
+          .gate_sums = static_cast<float*>(t.gate_sums),
+          .v_new = t.v_new,
+          .states = t.states,
+          .summaries = static_cast<float*>(t.summaries),
+          .composed = static_cast<float*>(t.composed),
+          .given = c.given,
+          .wanted = c.wanted,
+          .chunk = call_.chunk,
+          .dtype = c.dtype,
+          .dtype_states = c.dtype_states,
+          .states_layout = c.states_layout,
+          .sums_base_2 = c.sums_base_2};
+}
+
+ChunkArgs Call::chunk_args(const Step& step) const {
+  return {.tables = call_.tables,
+          .rule = problem_.rule,
+          .activation = activation(),
+          .q = q(),
+          .k = k(),
+          .v = v(),
+          .o = o(),
+          .stage = intermediates(),
+          .heads_qk = problem_.heads_qk,
+          .heads_v = problem_.heads_v,
+          .dk = problem_.dk,
+          .dv = problem_.dv,
+          .chunks = static_cast<int32_t>(step.rows)};
+}
+
+PassArgs Call::pass_args(const Step& step) const {
+  return {.tables = call_.tables,
+          .rule = problem_.rule,
+          .phase = step.phase,
+          .row_bound = static_cast<int32_t>(step.rows),
+          .activation = activation(),
+          .k = k(),
+          .stage = intermediates(),
+          .initial = initial(),
+          .final = final(),
+          .has_initial = has_initial(),
+          .slot_state = call_.slot_state,
+          .slot_transition = call_.slot_transition,
+          .slot_lives = call_.slot_lives,
+          .report = tensors_.report,
+          .heads_qk = problem_.heads_qk,
+          .heads_v = problem_.heads_v,
+          .dk = problem_.dk,
+          .dv = problem_.dv,
+          .vanish_bound = call_.vanish_bound};
+}
+
 StateView Call::initial() const {
   return view(problem_.initial, problem_.dv, tensors_.initial, tensors_.initial_index);
 }
@@ -135,10 +196,10 @@ void Call::launch(const Step& step) const {
       finish_checkpoints(step);
       break;
     case Stage::kAliases:
-      report_aliases();
+      report_aliases(step);
       break;
     case Stage::kFinish:
-      finish();
+      finish(step);
       break;
     default:
       throw Error(DR_INTERNAL, std::string("step: expected one that this backend has, found ") + name_of(step));
@@ -158,11 +219,11 @@ void Call::finish_checkpoints(const Step& step) const {
                             .dv = problem_.dv,
                             .chunk = call_.chunk,
                             .report = tensors_.report};
-  check(launch_checkpoint(args, problem_.rule == Rule::kKda, step.rows, stream()), "launch of checkpoint");
+  check(launch_checkpoint(args, problem_.rule == Rule::kKda, step, stream()), "launch of checkpoint");
 }
 
 // Launches nothing if pools share no memory and no slot is named by an index.
-void Call::report_aliases() const {
+void Call::report_aliases(const Step& step) const {
   const StatePool &written = problem_.final, &inside = problem_.checkpoint;
   const auto memory = [this](const StatePool& pool, const void* data) {
     return pool_memory(problem_, pool, data, pool.num_slots);
@@ -181,21 +242,56 @@ void Call::report_aliases() const {
                        .report = tensors_.report};
   const bool share = args.final_initial.count + args.final_checkpoint.count + args.checkpoint_initial.count > 0;
   if (!share && written.use != StateUse::kSlots && inside.use != StateUse::kSlots) return;
-  check(launch_aliases(args, call_.units, stream()), "launch of aliases");
+  check(launch_aliases(args, step.ctas, stream()), "launch of aliases");
 }
 
-void Call::finish() const {
-  const FinishArgs args{.tables = call_.tables,
-                        .o = o(),
-                        .num_tokens = problem_.num_tokens,
-                        .initial = initial(),
-                        .final = final(),
-                        .has_initial = has_initial(),
-                        .report = tensors_.report,
-                        .heads_v = problem_.heads_v,
-                        .dk = problem_.dk,
-                        .dv = problem_.dv};
-  check(launch_finish(args, call_.units, stream()), "launch of finish");
+// Tensors of tokens that the call writes: what belongs to no sequence becomes 0.
+void Call::add_written_rows(FinishArgs& args) const {
+  const auto add = [&args](void* data, int64_t token_bytes, int64_t head_bytes, int64_t width_bytes) {
+    args.rows[args.num_rows++] = {data, token_bytes, head_bytes, static_cast<int32_t>(width_bytes)};
+  };
+  if (problem_.writes_o()) {
+    const auto bytes = static_cast<int64_t>(size_of(problem_.dtype_o));
+    add(tensors_.o, problem_.o.token * bytes, problem_.o.head * bytes, problem_.dv * bytes);
+  }
+  if (!is_stage(problem_.op)) return;
+  const Intermediates t = intermediates();
+  const auto add_stage = [&](int32_t bit, void* data, int64_t width, DType type) {
+    const int64_t bytes = width * static_cast<int64_t>(size_of(type));
+    if (t.wants(bit)) add(data, bytes * problem_.heads_v, bytes, bytes);
+  };
+  const int64_t dk = problem_.dk, dv = problem_.dv;
+  add_stage(DR_AQK, t.aqk, t.chunk, t.dtype);
+  add_stage(DR_INVERSE, t.inverse, t.chunk, t.dtype);
+  add_stage(DR_W, t.w, dk, t.dtype);
+  add_stage(DR_U, t.u, dv, t.dtype);
+  add_stage(DR_K_TO_END, t.k_to_end, dk, t.dtype);
+  add_stage(DR_Q_FROM_START, t.q_from_start, dk, t.dtype);
+  add_stage(DR_GATE_SUMS, t.gate_sums, problem_.rule == Rule::kKda ? dk : 1, DType::kFp32);
+  add_stage(DR_V_NEW, t.v_new, dv, t.dtype);
+  if (problem_.op == Op::kCarry) add_stage(DR_STATES, t.states, dk * dv, t.dtype_states);
+}
+
+void Call::finish(const Step& step) const {
+  FinishArgs args{.tables = call_.tables,
+                  .rows = {},
+                  .num_rows = 0,
+                  .num_tokens = problem_.num_tokens,
+                  .initial = {},
+                  .final = {},
+                  .has_initial = has_initial(),
+                  .summaries = nullptr,
+                  .report = tensors_.report,
+                  .heads_v = problem_.heads_v,
+                  .dk = problem_.dk,
+                  .dv = problem_.dv};
+  add_written_rows(args);
+  if (problem_.op != Op::kCarry) {  // a chain without summaries is a chain
+    args.initial = initial();
+    args.final = final();
+  }
+  if (problem_.op == Op::kSummary) args.summaries = intermediates().summaries;
+  check(launch_finish(args, step.ctas, stream()), "launch of finish");
 }
 
 }  // namespace deltarelay::cuda

@@ -9,6 +9,7 @@
 #include "kernels/cuda/args.h"
 #include "kernels/cuda/launch/checkpoint.cuh"
 #include "kernels/cuda/launch/finish.cuh"
+#include "kernels/cuda/stage_args.h"
 #include "kernels/stages.h"
 #include "kernels/step.h"
 
@@ -31,6 +32,10 @@ class Call {
   PrepareArgs prepare_args(const Step& step) const;
   WalkArgs walk_args(const Step& step) const;
   CarryArgs carry_args(const Step& step) const;
+  // Of a stage.
+  ChunkArgs chunk_args(const Step& step) const;
+  PassArgs pass_args(const Step& step) const;
+  Intermediates intermediates() const;
   // The grid of a walk.
   unsigned ctas(const Step& step) const;
 
@@ -39,8 +44,9 @@ class Call {
 
  private:
   void finish_checkpoints(const Step& step) const;
-  void report_aliases() const;
-  void finish() const;
+  void report_aliases(const Step& step) const;
+  void finish(const Step& step) const;
+  void add_written_rows(FinishArgs& args) const;
   StateView initial() const;
   StateView final() const;
   StateView checkpoint() const;

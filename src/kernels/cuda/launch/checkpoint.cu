@@ -6,6 +6,7 @@
 // every fourth channel.
 #include "kernels/cuda/launch/checkpoint.cuh"
 #include "kernels/cuda/launch/launch.h"
+#include "kernels/cuda/launch/spread.h"
 #include "kernels/cuda/ptx/grid.cuh"
 #include "kernels/cuda/tile/activation.cuh"
 #include "kernels/cuda/tile/state_io.cuh"
@@ -16,8 +17,8 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kLanes = 4;  // per column
 constexpr int kColumns = kThreads / kLanes;
+static_assert(kColumns == kCheckpointColumns);
 constexpr int kTokens = static_cast<int>(kCheckpointAlignment);  // loaded at a time
-constexpr int kMostCtas = 256;  // CTAs over the checkpoints of one sequence, head and tile of columns
 
 // kWidth: DK, rounded up.
 template <int kWidth>
@@ -167,12 +168,9 @@ constexpr Kernel kKernels[2][3] = {
 
 }  // namespace
 
-cudaError_t launch_checkpoint(const CheckpointArgs& args, bool kda, int64_t rows, cudaStream_t stream) {
-  const int64_t tiles = (args.dv + kColumns - 1) / kColumns, items = args.tables.num_seqs * args.heads_v * tiles;
-  const int64_t each = rows / (args.tables.num_seqs > 0 ? args.tables.num_seqs : 1);
-  const int ctas = static_cast<int>(each < 1 ? 1 : each > kMostCtas ? kMostCtas : each);
+cudaError_t launch_checkpoint(const CheckpointArgs& args, bool kda, const Step& step, cudaStream_t stream) {
   const Kernel kernel = kKernels[kda ? 1 : 0][args.dk <= 64 ? 0 : args.dk <= 128 ? 1 : 2];
-  return launch_dependent(kernel, dim3(static_cast<unsigned>(items * ctas)), kThreads, 0, stream, args, ctas);
+  return launch_dependent(kernel, dim3(static_cast<unsigned>(step.ctas)), kThreads, 0, stream, args, int{step.each});
 }
 
 cudaError_t load_checkpoint() {

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/args.h"
+#include "kernels/step.h"
 
 namespace deltarelay::cuda {
 
@@ -22,7 +23,7 @@ struct CheckpointArgs {
 };
 
 // `rows`: upper bound on the checkpoints of all sequences. It sizes the grid.
-cudaError_t launch_checkpoint(const CheckpointArgs& args, bool kda, int64_t rows, cudaStream_t stream);
+cudaError_t launch_checkpoint(const CheckpointArgs& args, bool kda, const Step& step, cudaStream_t stream);
 cudaError_t load_checkpoint();
 
 #ifdef __CUDACC__

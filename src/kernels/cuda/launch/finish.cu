@@ -13,35 +13,31 @@ constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 constexpr int kAtOnce = 8;        // numbers of a state that a thread has in flight
 constexpr int kLanesPerRow = 16;  // a 16-bit output row of one head is 16 pieces of 16 bytes
-constexpr int kBlocksPerMultiprocessor = 2;
 
-// Stores 16-byte pieces if every row begins and ends at a multiple of 16 bytes, else single elements.
 template <class Piece>
-__device__ void zero_rows(const FinishArgs& args, int64_t first, int row_pieces, int element_bytes) {
+__device__ void zero_pieces(const FinishArgs& args, const WrittenRows& rows, int64_t first) {
   const int group = static_cast<int>(threadIdx.x) / kLanesPerRow;
   const int lane = static_cast<int>(threadIdx.x) % kLanesPerRow;
-  auto* const data = static_cast<uint8_t*>(args.o.data);
+  const int row_pieces = rows.width_bytes / static_cast<int>(sizeof(Piece));
   for (int64_t row = first + blockIdx.x; row < args.num_tokens; row += gridDim.x) {
     for (int head = group; head < args.heads_v; head += kThreads / kLanesPerRow) {
-      auto* const pieces = reinterpret_cast<Piece*>(data + (row * args.o.token + head * args.o.head) * element_bytes);
+      auto* const pieces =
+          reinterpret_cast<Piece*>(static_cast<uint8_t*>(rows.data) + row * rows.token_bytes + head * rows.head_bytes);
       for (int i = lane; i < row_pieces; i += kLanesPerRow) pieces[i] = Piece{};
     }
   }
 }
 
-__device__ void zero_tail(const FinishArgs& args, int64_t first) {
-  const int element_bytes = float_bytes(args.o.dtype);
-  const int row_bytes = args.dv * element_bytes;
-  const bool whole_pieces =
-      ((reinterpret_cast<uintptr_t>(args.o.data) | static_cast<uint64_t>(args.o.token * element_bytes) |
-        static_cast<uint64_t>(args.o.head * element_bytes) | static_cast<uint64_t>(row_bytes)) &
-       15) == 0;
-  if (whole_pieces) {
-    zero_rows<uint4>(args, first, row_bytes / 16, element_bytes);
-  } else if (element_bytes == 4) {
-    zero_rows<uint32_t>(args, first, args.dv, element_bytes);
+// Stores 16-byte pieces if every row begins and ends at a multiple of 16 bytes, else as much as divides them.
+__device__ void zero_tail(const FinishArgs& args, const WrittenRows& rows, int64_t first) {
+  const uint64_t places = reinterpret_cast<uintptr_t>(rows.data) | static_cast<uint64_t>(rows.token_bytes) |
+                          static_cast<uint64_t>(rows.head_bytes) | static_cast<uint64_t>(rows.width_bytes);
+  if (places % 16 == 0) {
+    zero_pieces<uint4>(args, rows, first);
+  } else if (places % 4 == 0) {
+    zero_pieces<uint32_t>(args, rows, first);
   } else {
-    zero_rows<uint16_t>(args, first, args.dv, element_bytes);
+    zero_pieces<uint16_t>(args, rows, first);
   }
 }
 
@@ -79,15 +75,28 @@ __device__ void copy_state(const FinishArgs& args, int64_t sequence, int head) {
   }
 }
 
+// The summary of a sequence without tokens: B = 0, then M = I.
+__device__ void leave_unit(const FinishArgs& args, int64_t sequence, int head) {
+  const int dk = args.dk, numbers = (args.dv + dk) * dk, of_m = args.dv * dk;
+  float* const summary = args.summaries + (sequence * args.heads_v + head) * numbers;
+  for (int i = static_cast<int>(threadIdx.x); i < numbers; i += kThreads)
+    summary[i] = i >= of_m && (i - of_m) / dk == (i - of_m) % dk ? 1.0f : 0.0f;
+}
+
+__device__ void finish_empty(const FinishArgs& args, int64_t sequence, int head) {
+  if (args.final.data != nullptr) copy_state(args, sequence, head);
+  if (args.summaries != nullptr) leave_unit(args, sequence, head);
+}
+
 __global__ void __launch_bounds__(kThreads) finish_kernel(const __grid_constant__ FinishArgs args) {
   allow_next_grid();
   wait_for_previous_grid();
   const Tables& tables = args.tables;
   if (!tables.batched) {
     const int64_t first = tables.token_begin()[tables.num_seqs];
-    if (first < args.num_tokens) zero_tail(args, first);
+    for (int32_t i = 0; i < args.num_rows && first < args.num_tokens; ++i) zero_tail(args, args.rows[i], first);
   }
-  if (args.final.data == nullptr) return;
+  if (args.final.data == nullptr && args.summaries == nullptr) return;
 
   // Every CTA reads all lengths, 256 at a time. It takes its share of the (empty sequence, head) pairs, in order.
   __shared__ uint32_t empty[kWarps];
@@ -104,7 +113,7 @@ __global__ void __launch_bounds__(kThreads) finish_kernel(const __grid_constant_
         for (uint32_t left = empty[w]; left != 0; left &= left - 1) {
           const int64_t sequence = base + 32 * w + __ffs(static_cast<int>(left)) - 1;
           const int64_t ahead = (blockIdx.x + blocks - pairs) % blocks;
-          for (int64_t head = ahead; head < heads; head += blocks) copy_state(args, sequence, static_cast<int>(head));
+          for (int64_t head = ahead; head < heads; head += blocks) finish_empty(args, sequence, static_cast<int>(head));
           pairs = (pairs + heads) % blocks;
         }
       }
@@ -115,9 +124,8 @@ __global__ void __launch_bounds__(kThreads) finish_kernel(const __grid_constant_
 
 }  // namespace
 
-cudaError_t launch_finish(const FinishArgs& args, int32_t multiprocessors, cudaStream_t stream) {
-  const dim3 grid(static_cast<unsigned>(multiprocessors * kBlocksPerMultiprocessor));
-  return launch_dependent(finish_kernel, grid, kThreads, 0, stream, args);
+cudaError_t launch_finish(const FinishArgs& args, int64_t ctas, cudaStream_t stream) {
+  return launch_dependent(finish_kernel, dim3(static_cast<unsigned>(ctas)), kThreads, 0, stream, args);
 }
 
 cudaError_t load_finish() {

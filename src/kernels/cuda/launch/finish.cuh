@@ -1,5 +1,5 @@
-// finish: what belongs to no row of the plan. Output rows past the last offset become zero. An empty sequence copies
-// its initial state to its final one.
+// finish: what belongs to no row of the plan. Rows past the last offset of what the call writes become zero. An empty
+// sequence copies its initial state to its final one; its summary is M = I, B = 0.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -9,19 +9,29 @@
 
 namespace deltarelay::cuda {
 
+// A tensor [num_tokens, HV, width] that the call writes.
+struct WrittenRows {
+  void* data;
+  int64_t token_bytes, head_bytes;
+  int32_t width_bytes;
+};
+
 struct FinishArgs {
+  static constexpr int32_t kMostRows = 8;
   Tables tables;
-  TensorView o;        // [num_tokens, HV, DV]
-  int64_t num_tokens;  // rows of a packed tensor
-  StateView initial, final;
+  WrittenRows rows[kMostRows];
+  int32_t num_rows;
+  int64_t num_tokens;          // rows of a packed tensor
+  StateView initial, final;    // unused pools: states of empty sequences are left alone
   const uint8_t* has_initial;  // [num_seqs] or nullptr
+  float* summaries;            // [num_seqs, HV, DV + DK, DK], nullptr: none
   uint32_t* report;            // or nullptr
   int32_t heads_v, dk, dv;
 };
 
 // The grid reads num_seqs + 1 offsets and does what they need. If host lengths show no tail and no empty sequence (or
 // there is no final pool), the caller does not launch it.
-cudaError_t launch_finish(const FinishArgs& args, int32_t multiprocessors, cudaStream_t stream);
+cudaError_t launch_finish(const FinishArgs& args, int64_t ctas, cudaStream_t stream);
 
 // Loads the kernel onto the device, so that no launch has to.
 cudaError_t load_finish();

@@ -38,9 +38,13 @@ __device__ __forceinline__ void cluster_begin() {
   asm volatile("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait;" ::: "memory");
 }
 
-// Waits for all threads of the cluster. Their earlier writes and arrivals are visible afterwards.
+// Waits for all threads of the cluster. Their earlier writes and arrivals are visible afterwards. Or in two steps:
+// arrives without waiting, and waits later.
+__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
 __device__ __forceinline__ void cluster_meet() {
-  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+  cluster_arrive();
+  cluster_wait();
 }
 
 // Waits until no CTA of the cluster needs another one. Has release semantics: an arrival still in flight at a barrier

@@ -27,7 +27,7 @@ constexpr MeasuredCosts kGdn = {2200, 2550, 440, 0, 58384, 29712, 1250, 12000, 1
 // that do not (4 % apart); summaries from the latter, with all multiprocessors at work. The launches of kGdn are of
 // that day too.
 constexpr MeasuredCosts kKdaFused = {3950, 4560, 1100, 0, 82048, 49280, 0, 11000, 12000};
-constexpr MeasuredCosts kGdnFused = {2400, 3200, 440, 0, 41472, 20992, 0, 7000, 12000};
+constexpr MeasuredCosts kGdnFused = {2400, 2600, 440, 0, 41472, 20992, 0, 7000, 12000};
 constexpr int32_t kCarryNs = 900;        // a fold, over all multiprocessors
 constexpr int32_t kCarryUnitNs = 12000;  // one multiprocessor's time for one fold of one head
 

@@ -43,8 +43,8 @@ class Launches {
 
  private:
   // Maps of the fused walk. Both phases have them in common, but for the box of v.
-  const FusedMaps& fused_maps(Form form) {
-    const int32_t halves = halves_a_cta(form);
+  const FusedMaps& fused_maps(const Step& step) {
+    const int32_t halves = halves_a_cta(step.form);
     if (halves_ == 0) {
       fused_ = {.q = map(tensors_.q, problem_.q, problem_.heads_qk, 1),
                 .k = map(tensors_.k, problem_.k, problem_.heads_qk, 1),
@@ -52,7 +52,8 @@ class Launches {
                 .o = strip_map(tensors_.o, problem_.o, 1),
                 .g = {},
                 .beta = {},
-                .copies_gates = false};
+                .copies_gates = false,
+                .ordered = false};
       if (gdn())
         map_gates(fused_);
       else
@@ -61,6 +62,7 @@ class Launches {
     // A CTA has both halves of a strip's values, or one.
     if (halves_ != halves) fused_.v = strip_map(tensors_.v, problem_.v, halves);
     halves_ = halves;
+    fused_.ordered = step.ordered;
     return fused_;
   }
 
@@ -144,7 +146,7 @@ class Launches {
   }
 
   void walk_fused(const Step& step) {
-    const FusedMaps& maps = fused_maps(step.form);
+    const FusedMaps& maps = fused_maps(step);
     const WalkArgs args = walk_args(step);
     const WalkShape shape = shape_of(step);
     check(gdn() ? launch_fused_gdn(maps, args, of_.activation(), shape, of_.stream())
@@ -153,7 +155,11 @@ class Launches {
   }
 
   WalkShape shape_of(const Step& step) const {
-    return {.dtype = problem_.dtype, .form = step.form, .suffix = step.suffix, .ctas = of_.ctas(step)};
+    return {.dtype = problem_.dtype,
+            .form = step.form,
+            .summarizes = step.summarizes,
+            .suffix = step.suffix,
+            .ctas = of_.ctas(step)};
   }
 
   void carry(const Step& step) const {

@@ -17,9 +17,10 @@ cudaError_t load_prepare_kda(DType dtype);
 // What the plan's step says of a walk.
 struct WalkShape {
   DType dtype;
-  Form form;      // pairs walk summaries too, the others rows to emit only
-  bool suffix;    // pairs: summaries walk their suffix first
-  unsigned ctas;  // the grid
+  Form form;        // pairs walk summaries too, the others rows to emit only
+  bool summarizes;  // pairs: some rows are summarized
+  bool suffix;      // these walk their suffix first
+  unsigned ctas;    // the grid
 };
 cudaError_t launch_walk_kda(const WalkMaps& maps, const WalkArgs& args, const WalkShape& shape, cudaStream_t stream);
 cudaError_t launch_walk_gdn(const WalkMaps& maps, const WalkArgs& args, const WalkShape& shape, cudaStream_t stream);

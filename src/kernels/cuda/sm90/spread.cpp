@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "kernels/cuda/launch/spread.h"
 #include "kernels/cuda/sm90/accepts.h"
 #include "kernels/cuda/sm90/record.h"
 #include "kernels/cuda/sm90/records/prepare_grid.h"
@@ -39,6 +40,7 @@ void spread_walk(const SpreadRequest& r, Step& step) {
   // A row of KDA whose summary tries its suffix has a second pair of CTAs.
   if (r.variant.number == kFused && step.suffix && r.problem.rule == Rule::kKda) step.ctas *= 2;
   step.ctas_stored = step.ctas;
+  step.ordered = step.backwards && step.ctas > r.units && step.rows > 1;
 }
 
 void spread_carry(const SpreadRequest& r, Step& step) {
@@ -56,6 +58,7 @@ void spread(const SpreadRequest& request, Step& step) {
   if (step.stage == Stage::kWalk) spread_walk(request, step);
   if (step.stage == Stage::kCarry) spread_carry(request, step);
   if (step.stage != Stage::kWalk) step.ctas_stored = step.ctas;
+  spread_shared(request, step);
 }
 
 }  // namespace deltarelay::cuda::sm90

@@ -76,10 +76,7 @@ __device__ __forceinline__ bool begin_items(const WalkArgs& args, Shared& shared
   if (threadIdx.x < 32) {
     find_items<kForm>(args, shared, number);
     __syncwarp();
-    if (threadIdx.x == 0) {
-      shared.suffix.skipped = 0;
-      if (shared.items > 0) init_barriers(shared, rank, false);
-    }
+    if (threadIdx.x == 0 && shared.items > 0) init_barriers(shared, rank);
   }
   __syncthreads();
   wait_when_found(args, shared.items > 0);

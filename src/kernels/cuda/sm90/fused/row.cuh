@@ -52,7 +52,16 @@ __device__ __forceinline__ void add_triangle(float (&d)[16], const Fragment (&a)
 #pragma unroll
   for (int k = 0; k < 2; ++k) Wgmma<Element>::times(d, a[k], triangle + operand_step(k * 1024), true);
 }
-// Aqk or inverse - I as that operand: at an address, or `bytes` behind a place (operand_place).
+// d += a (inverse - I).
+template <class Element>
+__device__ __forceinline__ void add_transposed_triangle(float (&d)[16], const Fragment (&a)[2], uint64_t triangle) {
+#pragma unroll
+  for (int k = 0; k < 2; ++k) Wgmma<Element>::add_transposed(d, a[k], triangle + operand_step(k * 256));
+}
+__device__ __forceinline__ uint64_t transposed_triangle_at(uint32_t place, int bytes) {
+  return plain_operand_at(place, bytes, 128, 512);
+}
+// Aqk or inverse - I as the other operand: at an address, or `bytes` behind a place (operand_place).
 __device__ __forceinline__ uint64_t triangle_operand(uint32_t address) { return plain_operand(address, 512, 128); }
 __device__ __forceinline__ uint64_t triangle_operand_at(uint32_t place, int bytes) {
   return plain_operand_at(place, bytes, 512, 128);

@@ -15,9 +15,9 @@ namespace deltarelay::cuda::sm90 {
 // Chunks between two tests of M: a test takes 32 instructions and a vote, with a truncated carry 96.
 constexpr int kLookEvery = 4;
 
-// Barrier of the state group of M, which is group 1. Returns false if M has vanished.
-__device__ __forceinline__ bool transition_lives(const float (&state)[64], float vanish_bound) {
-  return named_barrier_any(kStateBarrier + 1, kWarpgroup, keeps_alive(state, vanish_bound));
+// Barrier of the state group of M. Returns false if M has vanished.
+__device__ __forceinline__ bool transition_lives(const float (&state)[64], float vanish_bound, int group = 1) {
+  return named_barrier_any(kStateBarrier + group, kWarpgroup, keeps_alive(state, vanish_bound));
 }
 
 // Calls walk(chunk) for the chunks of a summary. In the group of M, vanished(chunk) tests between chunks, from

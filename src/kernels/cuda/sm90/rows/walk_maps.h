@@ -16,6 +16,7 @@ struct FusedMaps {
   CUtensorMap beta;  // GDN
   // GDN: TMA can copy g and beta, since both are fp32 at multiples of 16 bytes, log-decays and plain strengths.
   bool copies_gates;
+  bool ordered;  // GDN: summaries of heads that keep most come first (fused/gdn/order.cuh)
 };
 
 }  // namespace deltarelay::cuda::sm90

@@ -5,6 +5,7 @@
 #include "kernels/cuda/ptx/matrix.cuh"
 #include "kernels/cuda/ptx/shuffle.cuh"
 #include "kernels/cuda/ptx/wgmma.cuh"
+#include "kernels/cuda/sm90/fused/adjoint.cuh"
 #include "kernels/cuda/sm90/fused/gdn/memory.cuh"
 #include "kernels/cuda/sm90/rows/walk_maps.h"
 #include "kernels/cuda/tile/activation.cuh"
@@ -13,6 +14,12 @@
 #include "kernels/cuda/tile/warp_sum.cuh"
 
 namespace deltarelay::cuda::sm90::fused_gdn {
+
+// In a summary chunks are counted from the row's end.
+template <bool kSummary>
+__device__ __forceinline__ int chunk_in_row(int chunk, int chunks) {
+  return kSummary ? chunks - 1 - chunk : chunk;
+}
 
 // Loads chunks as stages become free. Warp 0 of each make group loads the rounds that its group makes. A round is one
 // chunk for each CTA of the cluster: q, k and this CTA's halves of v of all of them. With twins the CTA that makes a
@@ -35,16 +42,37 @@ class Loader {
   // Loads all chunks up to `needed`, waiting for stages, and further chunks whose stages are free. Exception: while
   // CTAs with a whole strip fill their rings for the first time, at most two chunks more. Such CTAs run on every
   // multiprocessor. A lane waits to issue a copy while earlier copies saturate the memory, and would be late for the
-  // first chunk.
+  // first chunk. Summaries, which may end after two chunks, likewise.
   __device__ __forceinline__ void load(int needed) {
-    const int limit = has_whole_strip(kForm) && begin_ + chunk_ < kStages ? chunk_ + 2 : chunks_;
+    const int limit = (has_whole_strip(kForm) || kSummary) && begin_ + chunk_ < kStages ? chunk_ + 2 : chunks_;
+    if (kSummary && shared_.end.reached()) return;
 #pragma unroll 1
     while (chunk_ <= needed || chunk_ < limit) {
       if (!load_next(chunk_ <= needed)) break;
     }
   }
 
+  // End of a summary, by one thread, when both CTAs make nothing more: waits for the copies that nobody has waited for.
+  // Those are of the last two rounds of this make group: it has four stages of the ring.
+  __device__ __forceinline__ void settle(int group) {
+    constexpr int kStep = 2 * kCtas;
+    auto wait = [&](uint64_t* barriers, int chunk) {
+      if (chunk >= 0 && chunk < chunks_) wait_parity(&barriers[chunk % kStages], chunk / kStages % 2);
+    };
+    const int other = 1 - rank_, sent = static_cast<int>(shared_.end.made[group]);
+    // Chunks that the other CTA has made and this one has not loaded.
+    for (int chunk = chunk_ + other; chunk < min(sent, chunks_); chunk += kStep)
+      expect(&shared_.made[chunk % kStages], Stage::kMadeBytes);
+#pragma unroll 1
+    for (int round = 1; round <= 2; ++round) {
+      wait(shared_.loaded, chunk_ - round * kStep);
+      wait(shared_.loaded, chunk_ - round * kStep + 1);
+      wait(shared_.made, sent - round * kStep);
+    }
+  }
+
  private:
+  static constexpr bool kSummary = !kQueries;
   static constexpr int kStages = Ring<kForm>::kStages, kHalves = Ring<kForm>::kHalves;
   // Chunks loaded together. The ring of twins is short: each chunk is loaded as its stage becomes free.
   static constexpr int kCtas = ctas(kForm);
@@ -81,18 +109,19 @@ class Loader {
   // Has the previous use passed this barrier?
   __device__ __forceinline__ bool reached(uint64_t* barrier, bool wait) const {
     if (!wait) return ptx::mbarrier_test_wait_parity(barrier, position_.parity ^ 1);
+    if constexpr (kSummary) return wait_unless_ended(barrier, position_.parity ^ 1, shared_.end);
     wait_parity(barrier, position_.parity ^ 1);
     return true;
+  }
+  static __device__ __forceinline__ void expect(uint64_t* barrier, uint32_t bytes) {
+    ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, barrier, bytes);
   }
 
   __device__ __forceinline__ void load(int chunk, int stage_index) {
     uint8_t* stage = shared_.ring[stage_index];
     uint64_t* loaded = &shared_.loaded[stage_index];
     const Item& item = item_;  // read again for every chunk: registers are short
-    const int token = static_cast<int>(item.token) + chunk * kFusedChunk;
-    auto expect = [](uint64_t* barrier, uint32_t bytes) {
-      ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, barrier, bytes);
-    };
+    const int token = static_cast<int>(item.token) + chunk_in_row<kSummary>(chunk, chunks_) * kFusedChunk;
     auto copy = [&](const CUtensorMap& map, int half, int head, uint8_t* to) {
       const int32_t at[5] = {0, token, half, head, item.sequence_at};
       ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, to, &map, at, loaded);
@@ -107,7 +136,8 @@ class Loader {
     };
     const bool own = kCtas == 1 || stage_index % 2 == rank_;
     const bool gates = own && maps_.copies_gates;
-    expect(loaded, ((kQueries ? 4 : 2) + kHalves) * Stage::kTileBytes + (gates ? sizeof(RawGates) : 0));
+    constexpr int kTiles = kSummary ? 4 : 4 + kHalves;  // k, v; or k, q, this CTA's halves of v
+    expect(loaded, kTiles * Stage::kTileBytes + (gates ? sizeof(RawGates) : 0));
     if (!own) expect(&shared_.made[stage_index], Stage::kMadeBytes);
     if (!kTwins || own) {
 #pragma unroll
@@ -116,7 +146,8 @@ class Loader {
         if constexpr (kQueries) copy_keys(maps_.q, half, stage + half * Stage::kHalfBytes + Stage::kQ);
       }
     }
-    copy(maps_.v, kHalves == 2 ? 0 : rank_, item.strip, stage + Stage::kV);
+    copy(maps_.v, kHalves == 2 || kSummary ? 0 : rank_, item.strip, stage + Stage::kV);
+    if constexpr (kSummary) copy(maps_.v, 1, item.strip, stage + Stage::kOtherValues);
     if (gates) {
       RawGates& raw = shared_.raw[stage_index / kCtas];
       const int32_t at[5] = {item.head / kNumbersInRow * kNumbersInRow, token, 0, 0, item.sequence_at};
@@ -146,18 +177,20 @@ __device__ __forceinline__ RawToken copied_token(const RawGates& copied, int hea
 }
 // Otherwise the warp loads them itself: 32 tokens are 32 sectors, which occupy the shared-memory pipe as long as 32
 // stores. Loads one chunk of every `kEvery`, from `chunk` on, one chunk before its use, so that nothing waits for it.
-// Advances pointers by bytes: computing the address of a token takes 64-bit arithmetic.
-template <int kEvery>
+// Advances pointers by bytes: computing the address of a token takes 64-bit arithmetic. In a summary goes backwards.
+template <int kEvery, bool kSummary>
 class TokenCursor {
  public:
   __device__ __forceinline__ TokenCursor(const Activation& activation, const Item& item, int head, int chunk, int lane)
       : gate_(first_of(activation.g, item, head, chunk, lane)),
         beta_(first_of(activation.beta, item, head, chunk, lane)),
-        left_(item.tokens - chunk * kFusedChunk - lane) {}
+        tokens_(item.tokens),
+        left_(tokens_ - chunk * kFusedChunk - lane) {}
 
   __device__ __forceinline__ RawToken fetch(const Activation& activation) {
     RawToken raw{};
-    if (left_ > 0) raw = {load_bits(gate_, activation.g.dtype, 0), load_bits(beta_, activation.beta.dtype, 0)};
+    if (left_ > 0 && (!kSummary || left_ <= tokens_))
+      raw = {load_bits(gate_, activation.g.dtype, 0), load_bits(beta_, activation.beta.dtype, 0)};
     left_ -= kTokens;
     gate_ += activation.g.token * (kTokens * float_bytes(activation.g.dtype));
     beta_ += activation.beta.token * (kTokens * float_bytes(activation.beta.dtype));
@@ -165,7 +198,7 @@ class TokenCursor {
   }
 
  private:
-  static constexpr int kTokens = kEvery * kFusedChunk;
+  static constexpr int kTokens = (kSummary ? -kEvery : kEvery) * kFusedChunk;
   static __device__ __forceinline__ const uint8_t* first_of(const TensorView& view, const Item& item, int head,
                                                             int chunk, int lane) {
     return static_cast<const uint8_t*>(view.data) +
@@ -175,7 +208,8 @@ class TokenCursor {
   }
 
   const uint8_t *gate_, *beta_;
-  int left_;  // tokens from this lane's token on
+  int tokens_;  // of the row
+  int left_;    // tokens from this lane's token on
 };
 
 // Gates and write strengths of a chunk, by one warp, one token per lane. Tokens past the end, whose rows may hold
@@ -356,7 +390,7 @@ template <class Element, Form kForm, bool kQueries>
 __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activation& activation, const Item& item,
                                             int begin, Shared<kForm>& shared, int group, int rank,
                                             MakeState<kForm>& at) {
-  constexpr bool kTwins = kForm == Form::kTwins;
+  constexpr bool kTwins = kForm == Form::kTwins, kSummary = !kQueries;
   constexpr int kCtas = ctas(kForm), kStrips = strips(kForm);
   // The role. The second group swaps roles: no scheduler has both inverting warps. With twins that costs 1 % of cycles.
   const int warp = uniform(static_cast<int>(threadIdx.x) % kWarpgroup / 32) ^ (kTwins ? 0 : 2 * group);
@@ -371,19 +405,26 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activat
   const GateParams gate = gate_params(activation, head, 0, 1);
   const bool sums_gates = kTwins ? warp >= 2 : warp == 3;
   const int own_lane = static_cast<int>(threadIdx.x % 32);
-  TokenCursor<2 * kCtas> cursor(activation, item, head, first + rank, own_lane);
+  TokenCursor<2 * kCtas, kSummary> cursor(activation, item, head, chunk_in_row<kSummary>(first + rank, chunks),
+                                          own_lane);
   RawToken raw{};
   if (sums_gates && !maps.copies_gates) raw = cursor.fetch(activation);
   if (begin == 0) clear_stages(shared, at.making);  // once, while the first copies are in flight
   const TokenPlace place(warp, own_lane, kQueries);
+  int chunk = first + rank;
 #pragma unroll 1
-  for (int chunk = first + rank; chunk < chunks; chunk += 2 * kCtas) {
+  for (; chunk < chunks; chunk += 2 * kCtas) {
     // Opaque. Otherwise every address that follows from the lane stays in a register between chunks.
     const int lane = static_cast<int>(opaque(threadIdx.x % 32)), stage_index = at.making.stage;
     uint8_t* stage = shared.ring[stage_index];
-    const int valid = min(item.tokens - chunk * kFusedChunk, kFusedChunk);
-    // The inverting warps are done with the previous chunk, and warp 0 has issued the load of this one (kSkips).
-    named_barrier(kMakeBarrier + group, kWarpgroup);
+    const int valid = min(item.tokens - chunk_in_row<kSummary>(chunk, chunks) * kFusedChunk, kFusedChunk);
+    // The inverting warps are done with the previous chunk, and warp 0 has issued the load of this one (kSkips), unless
+    // the summary has ended.
+    if constexpr (kSummary) {
+      if (named_barrier_any(kMakeBarrier + group, kWarpgroup, shared.end.reached())) break;
+    } else {
+      named_barrier(kMakeBarrier + group, kWarpgroup);
+    }
     wait_parity(&shared.loaded[stage_index], at.making.parity);
     float scores[16];
     const float square = multiply_rows<Element>(scores, stage, kQueries && activation.l2norm, place);
@@ -451,6 +492,14 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activat
     at.making.advance();
   }
   if (warp == 0) loader.load(chunks - 1);
+  if constexpr (kSummary) {
+    // What this group has made is on its way to the other CTA when both CTAs have arrived here.
+    const bool first_thread = warp == 0 && own_lane == 0;
+    if (first_thread) store_in_block(&shared.end.made[group], static_cast<uint32_t>(chunk), 1 - rank);
+    cluster_arrive();
+    cluster_wait();
+    if (first_thread) loader.settle(group);
+  }
 }
 
 // `kQueries`: also q and Aqk~; a summary has neither.

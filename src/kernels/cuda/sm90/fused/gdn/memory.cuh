@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/ptx/barrier.cuh"
+#include "kernels/cuda/sm90/fused/adjoint.cuh"
 #include "kernels/cuda/sm90/fused/inverse.cuh"
 #include "kernels/cuda/sm90/fused/items.cuh"
 #include "kernels/cuda/sm90/fused/row.cuh"
@@ -31,6 +32,9 @@ struct Stage {
   static constexpr int kDecay = kQuery + 4 * kFusedChunk;              // float: decay_chunk, or 0 (kForgotten)
   static constexpr int kMadeBytes = kDecay + 16 - kAqk;                // from kAqk on: copied to the other CTA
   static constexpr int kV = (kAqk + kMadeBytes + 1023) / 1024 * 1024;  // the halves of the values that this CTA has
+  // A summary has no q. In its place lie Z, as fragments of a warp, and the second half of the values; at kV the first.
+  static constexpr int kZ = kQ;
+  static constexpr int kOtherValues = kQ + kHalfBytes;
 };
 
 // log2 of a chunk's decay below which the previous state is dropped: it would contribute 2^-96 of itself, while an
@@ -92,12 +96,13 @@ struct Shared {
   ChunkNorms norms[2];                   // of each make group
   uint64_t loaded[kStages];              // q, k, v have arrived
   uint64_t made[kStages];                // Aqk~, inverse - I and the vectors are complete
-  uint64_t done[kStages];                // emit of a pair: the state has read the stage, and its output lies over v
+  uint64_t done[kStages];                // emit of a pair: the state has read the stage, and its output lies over v;
+                                         // of a summary: Z lies there
   uint64_t free[kStages];                // all states have read it (own: of both CTAs), and the output has been stored
   Item item;                             // the first; the only one of a pair
   Item later[kItems - 1];                // the others (fused/items.cuh)
   int items;                             // number of items; 0: this CTA has none
-  Suffix suffix;
+  SummaryEnd end;
 };
 static_assert(sizeof(Shared<Form::kSingle>) <= kRoomForL1 && sizeof(Shared<Form::kPair>) <= kMostShared &&
               sizeof(Shared<Form::kTwins>) <= kMostShared);

@@ -1,5 +1,5 @@
-// The state groups of the fused walk of GDN: 64 rows of S^T (or of B^T, or of M^T) each, in fp32 accumulators. Every
-// product has its A operand in registers.
+// The state groups of the fused walk of GDN: 64 rows of S^T each, in fp32 accumulators. Every product has its A operand
+// in registers.
 #pragma once
 #include <type_traits>
 
@@ -11,18 +11,22 @@
 
 namespace deltarelay::cuda::sm90::fused_gdn {
 
-// Clears rows of k past the end. They belong to another sequence and may hold NaN, and NaN times a zero of V_new is
-// NaN. Every state group does it for itself: two write the same zeros. Waits for `made` first: the make groups of this
-// CTA also read these rows, for numbers that a select drops.
-__device__ __forceinline__ void clear_keys(uint8_t* stage, uint64_t* made, uint32_t parity, int valid, int group,
-                                           int thread) {
-  wait_parity(made, parity);
+// Clears rows past the end in two tiles, `first` and `second` bytes behind the start of a stage, by a state group. These
+// rows belong to another sequence and may hold NaN, and NaN times a zero is NaN.
+__device__ __forceinline__ void clear_rows(uint8_t* stage, int first, int second, int valid, int group, int thread) {
   for (int i = thread; i < (kFusedChunk - max(valid, 0)) * 16; i += kWarpgroup) {
-    *reinterpret_cast<uint4*>(stage + (i % 16 / 8) * Stage::kHalfBytes + Stage::kK +
-                              (max(valid, 0) + i / 16) * kRowBytes + i % 8 * 16) = make_uint4(0, 0, 0, 0);
+    *reinterpret_cast<uint4*>(stage + (i % 16 < 8 ? first : second) + (max(valid, 0) + i / 16) * kRowBytes +
+                              i % 8 * 16) = make_uint4(0, 0, 0, 0);
   }
   ptx::fence_proxy_async(ptx::space_shared);
   named_barrier(kStateBarrier + group, kWarpgroup);
+}
+// The same of k. Every state group that reads k does it for itself: two write the same zeros. Waits for `made` first:
+// the make groups of this CTA also read these rows, for numbers that a select drops.
+__device__ __forceinline__ void clear_keys(uint8_t* stage, uint64_t* made, uint32_t parity, int valid, int group,
+                                           int thread) {
+  wait_parity(made, parity);
+  clear_rows(stage, Stage::kK, Stage::kK + Stage::kHalfBytes, valid, group, thread);
 }
 
 // This lane's factors from a vector over the tokens.
@@ -31,6 +35,16 @@ struct TokenFactors {
   __device__ __forceinline__ TokenFactors(const uint8_t* vector, int column) {
 #pragma unroll
     for (int n = 0; n < 4; ++n) of[n] = *reinterpret_cast<const float2*>(vector + (8 * n + column) * 4);
+  }
+  __device__ __forceinline__ void scale(float (&product)[16]) const {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) product[i] *= i % 2 == 0 ? of[i / 4].x : of[i / 4].y;
+  }
+  __device__ __forceinline__ TokenFactors negated() const {
+    TokenFactors factors = *this;
+#pragma unroll
+    for (float2& two : factors.of) two = {-two.x, -two.y};
+    return factors;
   }
 };
 
@@ -233,51 +247,6 @@ __device__ __forceinline__ void emit_chunks(const FusedMaps& maps, const WalkArg
   for (; chunk < chunks; ++chunk) walk(chunk, std::false_type{}, std::false_type{});
   write_output();
   if constexpr (kSends) send_output<Element>(maps, args, place, output_tile(), chunks - 1, tokens, half, group, thread);
-}
-
-// Walks B^T (with values, from zero) or M^T (without values, from the identity) of a segment.
-template <class Element>
-__device__ __forceinline__ void summarize_chunks(const WalkArgs& args, const Item& item, Shared<Form::kPair>& shared,
-                                                 int rank, bool values, float (&state)[64]) {
-  const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, warp = thread / 32;
-  const int column = lane_column_of(lane), group = values ? 0 : 1, chunks = item.row.chunks, tokens = item.tokens;
-  const uint32_t v_offset = opaque(Stage::kV + swizzled_offset(8 * (lane / 16) + lane % 8, 2 * warp + lane / 8 % 2));
-  RingPosition<Ring<Form::kPair>::kStages> position;
-  int previous = 0;  // stage of the previous chunk
-  Fragment operand[8];
-  pack_state<Element>(operand, state, 0, 8);
-  auto walk = [&](int chunk) {
-    const int stage_index = position.stage, valid = tokens - chunk * kFusedChunk;
-    const ChunkStep<Element> step(shared.ring[stage_index], column);
-    wait_parity(&shared.loaded[stage_index], position.parity);
-    if (valid < kFusedChunk)
-      clear_keys(shared.ring[stage_index], &shared.made[stage_index], position.parity, valid, group, thread);
-    Fragment value[2];
-    load_values(value, step.address + v_offset);
-    float read[16], v_new[16];
-    wgmma_fence();
-    step.read_state(read, operand);
-    if (chunk > 0) release_summarized<Form::kPair>(shared, previous, rank, thread, values);
-    wait_parity(&shared.made[stage_index], position.parity);
-    const float decay = step.decay();
-    step.solve(v_new, read, value, values, valid);
-    decay_state(state, decay);  // also by 0: with a branch ptxas moves 80 registers per chunk here
-    const TokenFactors writing(step.stage + Stage::kUpdate, column);
-    wgmma_wait<0>();
-    pin(v_new);
-    Fragment update[2];
-    step.pack_update(update, v_new, writing);
-    wgmma_fence();
-#pragma unroll
-    for (int half = 0; half < 2; ++half) step.update_half(state, update, half, true);
-    pack_updated<Element, 0>(operand, state);
-    previous = stage_index;
-    position.advance();
-  };
-  for_each_chunk(chunks, kLookEvery, values, walk, [&](int chunk) {
-    return release_vanished<Form::kPair>(shared, shared.made, position, previous, chunks - chunk, rank, thread, state,
-                                         args.vanish_bound);
-  });
 }
 
 }  // namespace deltarelay::cuda::sm90::fused_gdn

@@ -6,25 +6,23 @@
 namespace deltarelay::cuda::sm90 {
 namespace {
 
-template <class Element, Form kForm, bool kSuffix>
+template <class Element, Form kForm, bool kSummaries = false>
 cudaError_t launch(const FusedMaps& maps, const WalkArgs& args, const Activation& activation, unsigned grid,
                    cudaStream_t stream) {
   const LaunchShape shape{.grid = dim3(grid),
                           .block = kFusedThreads,
                           .shared_bytes = sizeof(fused_gdn::Shared<kForm>),
                           .cluster = ctas(kForm)};
-  return launch_dependent(fused_gdn_kernel<Element, kForm, kSuffix>, shape, stream, maps, args, activation);
+  return launch_dependent(fused_gdn_kernel<Element, kForm, kSummaries>, shape, stream, maps, args, activation);
 }
 
 template <class Element>
 cudaError_t launch_tiles(const FusedMaps& maps, const WalkArgs& args, const Activation& activation,
                          const WalkShape& shape, cudaStream_t stream) {
-  if (shape.form == Form::kTwins)
-    return launch<Element, Form::kTwins, false>(maps, args, activation, shape.ctas, stream);
-  if (shape.form == Form::kSingle)
-    return launch<Element, Form::kSingle, false>(maps, args, activation, shape.ctas, stream);
-  return shape.suffix ? launch<Element, Form::kPair, true>(maps, args, activation, shape.ctas, stream)
-                      : launch<Element, Form::kPair, false>(maps, args, activation, shape.ctas, stream);
+  if (shape.form == Form::kTwins) return launch<Element, Form::kTwins>(maps, args, activation, shape.ctas, stream);
+  if (shape.form == Form::kSingle) return launch<Element, Form::kSingle>(maps, args, activation, shape.ctas, stream);
+  return shape.summarizes ? launch<Element, Form::kPair, true>(maps, args, activation, shape.ctas, stream)
+                          : launch<Element, Form::kPair>(maps, args, activation, shape.ctas, stream);
 }
 
 template <class Element>

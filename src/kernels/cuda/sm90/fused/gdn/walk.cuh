@@ -19,22 +19,19 @@
 // groups together must stay within the 32 KB of the instruction cache (docs/kernels/sm90-fused.md).
 #pragma once
 #include "kernels/cuda/sm90/fused/gdn/make.cuh"
+#include "kernels/cuda/sm90/fused/gdn/order.cuh"
 #include "kernels/cuda/sm90/fused/gdn/state.cuh"
-#include "kernels/cuda/sm90/rows/suffix.cuh"
+#include "kernels/cuda/sm90/fused/gdn/summary.cuh"
 
 namespace deltarelay::cuda::sm90 {
 namespace fused_gdn {
 
-// `again`: replaces barriers that were in use.
 template <Form kForm>
-__device__ __forceinline__ void init_barriers(Shared<kForm>& shared, int rank, bool again) {
+__device__ __forceinline__ void init_barriers(Shared<kForm>& shared, int rank) {
+  shared.end.begin(shared.item.row.chunks);
   const uint32_t readers = shared.item.row.work == Work::kEmit ? Ring<kForm>::kHalves : 2;  // state groups of a CTA
   for (int i = 0; i < Ring<kForm>::kStages; ++i) {
     const bool own = i % ctas(kForm) == rank;
-    if (again) {
-      for (uint64_t* barriers : {shared.loaded, shared.made, shared.done, shared.free})
-        invalidate_barrier(&barriers[i]);
-    }
     ptx::mbarrier_init(&shared.loaded[i], 1);              // the lane that loads
     ptx::mbarrier_init(&shared.made[i], 1);                // a thread of the make group, or the lane that loads
     ptx::mbarrier_init(&shared.done[i], kWarpgroup / 32);  // the warps of the state group
@@ -43,21 +40,10 @@ __device__ __forceinline__ void init_barriers(Shared<kForm>& shared, int rank, b
   ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster);
 }
 
-// log2 of the decay over the last chunk of a row, by one warp, one token per lane.
-__device__ __forceinline__ float last_decay(const Activation& activation, const Item& item) {
-  const TensorView& g = activation.g;
-  const int64_t token = item.token + item.tokens - kFusedChunk + static_cast<int>(threadIdx.x % 32);
-  const float raw = load_number(g.data, g.dtype, item.sequence_at * g.sequence + token * g.token + item.head * g.head);
-  float sum = log2_decay(raw, gate_params(activation, item.head, 0, 1));
-#pragma unroll
-  for (int step = 1; step < 32; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
-  return sum;
-}
-
 }  // namespace fused_gdn
 
-// `kSuffix`: summaries of pairs walk their suffix first (suffix.cuh).
-template <class Element, Form kForm, bool kSuffix>
+// `kSummaries`: some rows of pairs are summarized. Without that code a pair emits 1.5 % faster.
+template <class Element, Form kForm, bool kSummaries>
 __global__ void __launch_bounds__(kFusedThreads, 1)
     fused_gdn_kernel(const __grid_constant__ FusedMaps maps, const __grid_constant__ WalkArgs args,
                      const __grid_constant__ Activation activation) {
@@ -69,22 +55,13 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   }
   if (!begin_items<kForm>(args, shared, blockIdx.x, rank)) return;
   const Item& item = shared.item;
-  if constexpr (kSuffix) {
-    if (item.row.work == Work::kSummarize && threadIdx.x < 32) {
-      const float decay = last_decay(activation, item);
-      __syncwarp();  // all lanes have read the item
-      if (threadIdx.x == 0) begin_suffix<kFusedChunk>(shared.suffix, shared.item, suffix_of(item, decay));
-    }
-    __syncthreads();  // cluster_begin passes no data
+  if constexpr (kSummaries) {
+    if (maps.ordered && item.row.work == Work::kSummarize) choose_by_decay(args, activation, shared);
   }
   if constexpr (ctas(kForm) > 1) cluster_begin();
   const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
   constexpr bool kWhole = has_whole_strip(kForm);
-  const bool emits = kWhole || item.row.work == Work::kEmit;
-  auto summarize = [&](auto&& walk) {
-    walk_by_suffix<kSuffix, kFusedChunk>(
-        shared, [](auto& here, int own_rank) { init_barriers(here, own_rank, true); }, walk);
-  };
+  const bool emits = !kSummaries || item.row.work == Work::kEmit;
   if (group < 2) {
     raise_registers<Registers::kStates>();
     wait_for_state(args);
@@ -96,25 +73,15 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
             });
       else if (threadIdx.x % kWarpgroup < 32)
         send_outputs<Element, Ring<kForm>::kStages>(maps, args, item, shared, Stage::kV, rank);
-    } else if constexpr (!kWhole) {
-      auto walk = [&](auto& here, int own_rank, auto&& stands) {
-        return summarize_row(
-            args, here.item, own_rank, group == 0,
-            [&](float(&state)[64]) { summarize_chunks<Element>(args, here.item, here, own_rank, group == 0, state); },
-            stands);
-      };
-      summarize(walk);
+    } else if constexpr (kSummaries) {
+      summarize<Element>(args, item, shared, group, rank);
     }
   } else {
     lower_registers<Registers::kOthers>();
     if (emits) {
       make_all<Element, kForm, true>(maps, args, activation, shared, group - 2, rank);
-    } else if constexpr (!kWhole) {
-      auto walk = [&](auto& here, int own_rank, auto&& stands) {
-        make_all<Element, kForm, false>(maps, args, activation, here, group - 2, own_rank);
-        return stands([] { return false; });
-      };
-      summarize(walk);
+    } else if constexpr (kSummaries) {
+      make_all<Element, kForm, false>(maps, args, activation, shared, group - 2, rank);
     }
   }
   if constexpr (ctas(kForm) > 1)

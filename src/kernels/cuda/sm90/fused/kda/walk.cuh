@@ -33,7 +33,8 @@ namespace deltarelay::cuda::sm90 {
 
 // `again`: replaces barriers that were in use.
 template <Form kForm>
-__device__ __forceinline__ void init_barriers(FusedShared<kForm>& shared, int rank, bool again) {
+__device__ __forceinline__ void init_barriers(FusedShared<kForm>& shared, int rank, bool again = false) {
+  if (!again) shared.suffix.skipped = 0;
   const uint32_t readers =
       shared.item.row.work == Work::kEmit ? FusedRing<kForm>::kHalves : 2;  // state groups of a CTA
   for (int i = 0; i < FusedRing<kForm>::kStages; ++i) {
