@@ -2,20 +2,18 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <limits>
 #include <sstream>
 #include <string>
 
 #include "kernels/cuda/args.h"
 #include "kernels/cuda/decline.h"
+#include "kernels/cuda/sm80/grid.h"
 #include "kernels/cuda/sm80/stages/stages.h"
 
 namespace deltarelay::cuda::sm80 {
 namespace {
 
 constexpr int32_t kLeastCapability = 80;
-// Blocks along the axis of the walk's grid.
-constexpr int64_t kMostBlocks = std::numeric_limits<int32_t>::max();
 constexpr int32_t kForwardShapes = 2 * 3 * kNumWidths;
 static_assert(kForwardShapes + kStageShapes <= Backend::kMostShapes);
 constexpr DType kTypes[] = {DType::kFp32, DType::kBf16, DType::kFp16};

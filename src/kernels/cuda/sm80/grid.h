@@ -1,10 +1,13 @@
 // Grids of the portable kernels, in plain C++: the planner asks, and the launches follow.
 #pragma once
 #include <cstdint>
+#include <limits>
 
 #include "kernels/cuda/sm80/tiling.h"
 
 namespace deltarelay::cuda::sm80 {
+
+constexpr int64_t kMostBlocks = std::numeric_limits<int32_t>::max();  // along the first axis of a grid
 
 // Prepare: value heads of a query/key head that a CTA of GDN has, and CTAs that share them.
 constexpr int32_t kHeadsTogether = 4;

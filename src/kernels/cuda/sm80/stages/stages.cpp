@@ -2,7 +2,6 @@
 #include "kernels/cuda/sm80/stages/stages.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "kernels/cuda/decline.h"
 #include "kernels/cuda/sm80/grid.h"
@@ -11,9 +10,7 @@
 namespace deltarelay::cuda::sm80 {
 namespace {
 
-constexpr int64_t kMostBlocks = std::numeric_limits<int32_t>::max();
-
-int64_t align(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+int64_t align(int64_t bytes) { return static_cast<int64_t>(round_up(static_cast<size_t>(bytes), kWorkspaceAlignment)); }
 
 bool prepares(const Problem& p) { return p.op == Op::kSummary && !p.chunks.gives(DR_W); }
 
