@@ -1,6 +1,6 @@
-// Which summary a pair walks where pairs come in waves. Summaries take longer the more a head keeps, which only the gates
-// tell; a long one that starts last is a tail. So heads that keep most come first, judged by one chunk of each. The
-// order changes the time, never the result.
+// Which summary a pair walks where pairs come in waves. Summaries take longer the more a head keeps, which only the
+// gates tell; a long one that starts last is a tail. So heads that keep most come first, judged by one chunk of each.
+// The order changes the time, never the result.
 #pragma once
 #include <cstdint>
 
