@@ -168,7 +168,7 @@ class Walk {
             .g = gdn ? number_map_of(gates, tokens, shape_.heads_v) : map_of(gates, tokens, shape_.heads_v),
             .beta = gdn ? number_map_of(strengths, tokens, shape_.heads_v) : CUtensorMap{},
             .copies_gates = gdn,
-            .ordered = false};
+            .order = {}};
   }
 
   cuda::WalkArgs args(int chunk_tokens) const {

@@ -1,6 +1,7 @@
 // The cuda-sm90 backend: the steps of a call as launches, each set up while the one before it drains.
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 
@@ -53,7 +54,7 @@ class Launches {
                 .g = {},
                 .beta = {},
                 .copies_gates = false,
-                .ordered = false};
+                .order = {}};
       if (gdn())
         map_gates(fused_);
       else
@@ -62,8 +63,24 @@ class Launches {
     // A CTA has both halves of a strip's values, or one.
     if (halves_ != halves) fused_.v = strip_map(tensors_.v, problem_.v, halves);
     halves_ = halves;
-    fused_.ordered = step.ordered;
+    fused_.order = order_of(step);
     return fused_;
+  }
+
+  // The first run of summaries, if their table comes with the launch.
+  RowOrder order_of(const Step& step) const {
+    const Tables& table = call_.tables;
+    if (!step.ordered || table.memory != nullptr) return {};
+    const Row *rows = table.rows1(), *end = rows + table.counts()[0];
+    const auto summary = [](const Row& row) { return row.work == Work::kSummarize; };
+    const Row* first = std::find_if(rows, end, summary);
+    if (first == end) return {};
+    const int64_t begin = table.batched ? 0 : table.token_begin()[first->sequence];
+    const int64_t token = begin + int64_t{first->begin + first->chunks - 1} * call_.chunk;
+    return {.first = static_cast<int>(first - rows),
+            .count = static_cast<int>(std::find_if_not(first, end, summary) - first),
+            .token = static_cast<int>(token),
+            .sequence_at = table.batched ? first->sequence : 0};
   }
 
   // v and o as strips (args.h). `decline` has checked that the heads lie side by side where a head has several strips.

@@ -9,6 +9,12 @@ struct WalkMaps {
   CUtensorMap v, o;  // box: one half of a chunk's values
 };
 
+// Rows `first` to `first` + `count` - 1 of phase 1 are summaries whose heads are walked in order of what they keep over
+// the 32 tokens from `token` on (fused/gdn/order.cuh). count 0: in the order of heads.
+struct RowOrder {
+  int first, count, token, sequence_at;
+};
+
 // Maps of the fused walk. Box: one half of a chunk's channels; for v both halves if a CTA has both.
 struct FusedMaps {
   CUtensorMap q, k, v, o;
@@ -16,7 +22,7 @@ struct FusedMaps {
   CUtensorMap beta;  // GDN
   // GDN: TMA can copy g and beta, since both are fp32 at multiples of 16 bytes, log-decays and plain strengths.
   bool copies_gates;
-  bool ordered;  // GDN: summaries of heads that keep most come first (fused/gdn/order.cuh)
+  RowOrder order;  // GDN
 };
 
 }  // namespace deltarelay::cuda::sm90

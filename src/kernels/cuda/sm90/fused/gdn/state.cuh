@@ -11,8 +11,8 @@
 
 namespace deltarelay::cuda::sm90::fused_gdn {
 
-// Clears rows past the end in two tiles, `first` and `second` bytes behind the start of a stage, by a state group. These
-// rows belong to another sequence and may hold NaN, and NaN times a zero is NaN.
+// Clears rows past the end in two tiles, `first` and `second` bytes behind the start of a stage, by a state group.
+// These rows belong to another sequence and may hold NaN, and NaN times a zero is NaN.
 __device__ __forceinline__ void clear_rows(uint8_t* stage, int first, int second, int valid, int group, int thread) {
   for (int i = thread; i < (kFusedChunk - max(valid, 0)) * 16; i += kWarpgroup) {
     *reinterpret_cast<uint4*>(stage + (i % 16 < 8 ? first : second) + (max(valid, 0) + i / 16) * kRowBytes +

@@ -8,7 +8,7 @@
 
 namespace deltarelay::cuda::sm90::fused_gdn {
 
-// Where a thread's fragments of Z lie in a stage: 16 tokens each. The thread of group 1 with the same number reads them.
+// Where a thread's fragments of Z lie in a stage: 16 tokens each. The thread of group 1 with its number reads them.
 __device__ __forceinline__ uint4& fragment_of_z(uint8_t* stage, int block, int thread) {
   return *reinterpret_cast<uint4*>(stage + Stage::kZ + (block * kWarpgroup + thread) * 16);
 }

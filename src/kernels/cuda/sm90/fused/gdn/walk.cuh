@@ -53,11 +53,12 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   if (threadIdx.x == 0) {
     for (const CUtensorMap* map : {&maps.q, &maps.k, &maps.v, &maps.o}) prefetch_tensor_map(map);
   }
-  if (!begin_items<kForm>(args, shared, blockIdx.x, rank)) return;
-  const Item& item = shared.item;
+  uint32_t number = blockIdx.x;
   if constexpr (kSummaries) {
-    if (maps.ordered && item.row.work == Work::kSummarize) choose_by_decay(args, activation, shared);
+    if (maps.order.count > 0) number = ordered_number(maps.order, args, activation, shared);
   }
+  if (!begin_items<kForm>(args, shared, number, rank)) return;
+  const Item& item = shared.item;
   if constexpr (ctas(kForm) > 1) cluster_begin();
   const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
   constexpr bool kWhole = has_whole_strip(kForm);
