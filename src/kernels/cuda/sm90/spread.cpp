@@ -41,6 +41,20 @@ void spread_walk(const SpreadRequest& r, Step& step) {
   step.ctas_stored = step.ctas;
 }
 
+// Every sequence and strip by a pair.
+void spread_summary(const SpreadRequest& r, Step& step) {
+  step.has_form = true;
+  step.form = Form::kPair;
+  step.each = kHalfWidth;
+  step.ctas = step.rows * r.problem.heads_v * r.variant.strips * ctas(step.form);
+}
+
+// A CTA for every chunk and strip.
+void spread_chunks(const SpreadRequest& r, Step& step) {
+  step.each = kWidth;
+  step.ctas = step.rows * r.problem.heads_v * r.variant.strips;
+}
+
 void spread_carry(const SpreadRequest& r, Step& step) {
   const CarrySpread spread = carry_spread(step.rows * r.problem.heads_v * r.variant.strips, r.units);
   step.has_form = true;
@@ -54,6 +68,8 @@ void spread_carry(const SpreadRequest& r, Step& step) {
 void spread(const SpreadRequest& request, Step& step) {
   if (step.stage == Stage::kPrepare) spread_prepare(request, step);
   if (step.stage == Stage::kWalk) spread_walk(request, step);
+  if (step.stage == Stage::kSummary) spread_summary(request, step);
+  if (step.stage == Stage::kChunkLocal || step.stage == Stage::kOutputs) spread_chunks(request, step);
   if (step.stage == Stage::kCarry) spread_carry(request, step);
   if (step.stage != Stage::kWalk) step.ctas_stored = step.ctas;
 }
