@@ -41,7 +41,8 @@ ALLOWED = {
     f"{CUDA}/rows": [f"{CUDA}/ptx", f"{CUDA}/args.h"],
     CUDA: [API, "src/problem", KERNELS],  # arguments of kernels
     f"{CUDA}/launch": [API, "src/problem", KERNELS, *DEVICE],
-    f"{CUDA}/sm80": [API, "src/problem", KERNELS, f"{CUDA}/launch", *DEVICE],
+    f"{CUDA}/sm80": [API, "src/problem", KERNELS, f"{CUDA}/launch", f"{CUDA}/sm80/stages", *DEVICE],
+    f"{CUDA}/sm80/stages": [API, "src/problem", KERNELS, f"{CUDA}/launch", f"{CUDA}/sm80/*", *DEVICE],
     # Hopper: the two ways to walk and the carry do not include each other, nor do the two rules.
     SM90: [API, "src/problem", KERNELS, f"{CUDA}/launch", *(f"{SM90}/{room}" for room in ROOMS), *DEVICE],
     f"{SM90}/rows": [f"{CUDA}/launch/checkpoint.cuh", f"{SM90}/*", *DEVICE],

@@ -18,6 +18,11 @@ int64_t bytes_of(int32_t dtype) {
   }
 }
 
+// Of the tensors of tokens: does the case read or write it?
+bool has_rows(const cases::Case& c, Tensor tensor) {
+  return tensor == Tensor::kO ? c.writes_o() : c.reads_rows(tensor);
+}
+
 cases::Case with_setting(const cases::Case& given, const Setting& setting) {
   cases::Case c = without_setting(given);
   c.device = "cuda:" + std::to_string(setting.device);
@@ -75,7 +80,8 @@ std::vector<Setting> settings_of(const cases::Case& c) {
   std::vector<Setting> ways = {{.backend = "cuda-sm90", .variant = "fused"},
                                {.backend = "cuda-sm90", .variant = "prepared"},
                                {.backend = "cuda-sm80"}};
-  if (c.dtype == DR_FP32) ways.push_back({.backend = "cuda-sm80", .tf32 = true});
+  if (c.is_stage()) ways = {{.backend = "cuda-sm90"}, {.backend = "cuda-sm80"}};
+  if (c.dtype == DR_FP32 && !c.is_stage()) ways.push_back({.backend = "cuda-sm80", .tf32 = true});
   std::vector<Setting> all;
   for (int device = 0; device < static_cast<int>(kGpus.size()); ++device)
     for (Setting setting : ways)
@@ -122,15 +128,20 @@ PlannedCall::PlannedCall(const cases::Case& given, const Setting& setting) : set
   place_rows(c, request.problem);
   place_pools(c, request.problem, checkpoints);
   place_lists(c, checkpoints);
+  place_intermediates(c);
   regions_.push_back({"workspace", kWorkspace, workspace_bytes_});
 }
 
 PlannedCall::~PlannedCall() { dr_plan_destroy(plan_); }
 
 // Each tensor has a terabyte of its own and begins at an odd multiple of its alignment.
+uint64_t PlannedCall::place_of(Tensor tensor, int64_t alignment) {
+  return (static_cast<uint64_t>(tensor) + 1) * (uint64_t{1} << 40) + static_cast<uint64_t>(alignment);
+}
+
 void PlannedCall::place(Tensor tensor, int64_t bytes, int64_t alignment) {
   const TensorEntry& entry = entry_of(tensor);
-  const auto begin = (static_cast<uint64_t>(tensor) + 1) * (uint64_t{1} << 40) + static_cast<uint64_t>(alignment);
+  const uint64_t begin = place_of(tensor, alignment);
   regions_.push_back({entry.name, begin, static_cast<uint64_t>(bytes)});
   set_pointer(tensors_, entry, reinterpret_cast<const void*>(begin));
 }
@@ -142,6 +153,7 @@ void PlannedCall::place_rows(const cases::Case& c, const dr_problem& problem) {
     return std::max(bytes, bytes_of(rows_of(c, of.tensor).dtype));
   };
   for (const TensorLayout& of : kTensorLayouts) {
+    if (!has_rows(c, of.tensor)) continue;
     const cases::Rows rows = rows_of(c, of.tensor);
     place(of.tensor, extent(c, rows) * bytes_of(rows.dtype), alignment_of(of));
   }
@@ -156,8 +168,10 @@ void PlannedCall::place_rows(const cases::Case& c, const dr_problem& problem) {
   const cases::PackedRow row = packed_row(c);
   const int64_t bytes = bytes_of(c.dtype);
   const auto* const q = static_cast<const char*>(tensors_.q);
-  tensors_.k = q + row.k * bytes;
-  tensors_.v = q + row.v * bytes;
+  const auto view = [&](Tensor tensor, int64_t at) { return has_rows(c, tensor) ? q + at * bytes : nullptr; };
+  tensors_.q = view(Tensor::kQ, 0);
+  tensors_.k = view(Tensor::kK, row.k);
+  tensors_.v = view(Tensor::kV, row.v);
   const int64_t tokens = c.batched ? c.num_seqs() * c.lengths[0] : c.num_tokens();
   std::erase_if(regions_, [](const Region& region) { return region.name == "k" || region.name == "v"; });
   for (Region& region : regions_)
@@ -208,6 +222,20 @@ void PlannedCall::place_lists(const cases::Case& c, int64_t checkpoints) {
   if (setting_.report) put(Tensor::kReport, 4);
 }
 
+void PlannedCall::place_intermediates(const cases::Case& c) {
+  if (!c.is_stage()) return;
+  dr_intermediates_init(&intermediates_);
+  tensors_.intermediates = &intermediates_;
+  const TensorSizes sizes = cases::sizes_of(c);
+  for (const TensorEntry& entry : kTensors) {
+    if (((c.stage.given | c.stage.wanted) & bit_of(entry.tensor)) == 0) continue;
+    const auto begin = place_of(entry.tensor, entry.alignment);
+    const int64_t bytes = count_of(sizes, entry) * bytes_of(cases::dtype_of_intermediate(c, entry));
+    regions_.push_back({entry.name, begin, static_cast<uint64_t>(bytes)});
+    set_pointer(intermediates_, entry, reinterpret_cast<void*>(begin));
+  }
+}
+
 std::string PlannedCall::plan_text() const {
   size_t needed = 0;
   dr_plan_describe(plan_, DR_DESCRIBE_SIGNATURE, nullptr, 0, &needed);
@@ -227,6 +255,7 @@ std::vector<cases::Case> random_cases(uint64_t count) {
   std::vector<cases::Case> all;
   for (const char* backend : {"cuda-sm90", "cuda-sm80"})
     for (uint64_t seed = 1; seed <= count; ++seed) all.push_back(cases::random_case(seed, kCost, backend));
+  for (uint64_t seed = 1; seed <= count; ++seed) all.push_back(cases::random_stage(seed, kCost, "cuda-sm80"));
   return all;
 }
 

@@ -52,6 +52,8 @@ class PlannedCall {
   void place_rows(const cases::Case& c, const dr_problem& problem);
   void place_pools(const cases::Case& c, const dr_problem& problem, int64_t checkpoints);
   void place_lists(const cases::Case& c, int64_t checkpoints);
+  void place_intermediates(const cases::Case& c);
+  static uint64_t place_of(Tensor tensor, int64_t alignment);
   void place(Tensor tensor, int64_t bytes, int64_t alignment);
 
   Setting setting_;
@@ -60,6 +62,7 @@ class PlannedCall {
   dr_plan* plan_ = nullptr;
   size_t workspace_bytes_ = 0;
   dr_tensors tensors_;
+  dr_intermediates intermediates_;
   std::vector<Region> regions_;
 };
 

@@ -198,6 +198,9 @@ const Sample kSamples[] = {
     {"kda fp32 hqk=2 hv=4 dk=64 seqs=9000,100 init final checkpoints=every:48", {.device = 1, .backend = "cuda-sm80"}},
     {"gdn bf16 hqk=2 hv=4 dk=96 seqs=9000,100 tail=3 init=slots final=slots",
      {.device = 2, .backend = "cuda-sm80", .late = true, .report = true}},
+    {"kda state-pass bf16 hv=2 seqs=9000,100,0 tail=3 init final segments=4", {.backend = "cuda-sm80", .report = true}},
+    {"gdn summary fp16 hv=2 dk=60 seqs=900,0 tail=3", {.device = 1, .backend = "cuda-sm80", .late = true}},
+    {"kda carry fp32 hv=2 seqs=3,0,2 want=states,composed init final", {.device = 2, .backend = "cuda-sm80"}},
 };
 
 std::string name_of(const testing::TestParamInfo<Sample>& info) { return "sample_" + std::to_string(info.index); }

@@ -9,6 +9,7 @@
 #include "kernels/cuda/launch/finish.cuh"
 #include "kernels/cuda/sm80/launch.h"
 #include "kernels/cuda/sm90/rows/walk_maps.h"
+#include "kernels/cuda/stage_args.h"
 #include "launches/fake_runtime.h"
 #include "run/cuda_table.h"
 
@@ -185,6 +186,32 @@ void visit_fields(Visit& visit, const cuda::sm80::WalkInputs& x) {
 }
 
 template <class Visit>
+void visit_fields(Visit& visit, const cuda::Intermediates& x) {
+  visit("aqk", x.aqk), visit("inverse", x.inverse), visit("w", x.w), visit("u", x.u), visit("k_to_end", x.k_to_end);
+  visit("q_from_start", x.q_from_start), visit("gate_sums", x.gate_sums), visit("v_new", x.v_new);
+  visit("states", x.states), visit("summaries", x.summaries), visit("composed", x.composed), visit("given", x.given);
+  visit("wanted", x.wanted), visit("chunk", x.chunk), visit("dtype", x.dtype), visit("dtype_states", x.dtype_states);
+  visit("states_layout", x.states_layout), visit("sums_base_2", x.sums_base_2);
+}
+
+template <class Visit>
+void visit_fields(Visit& visit, const cuda::ChunkArgs& x) {
+  visit("tables", x.tables), visit("activation", x.activation), visit("q", x.q), visit("k", x.k), visit("v", x.v);
+  visit("o", x.o), visit("stage", x.stage), visit("heads_qk", x.heads_qk), visit("heads_v", x.heads_v);
+  visit("dk", x.dk), visit("dv", x.dv), visit("chunks", x.chunks);
+}
+
+template <class Visit>
+void visit_fields(Visit& visit, const cuda::PassArgs& x) {
+  visit("tables", x.tables), visit("phase", x.phase), visit("row_bound", x.row_bound);
+  visit("activation", x.activation), visit("k", x.k), visit("stage", x.stage), visit("initial", x.initial);
+  visit("final", x.final), visit("has_initial", x.has_initial), visit("slot_state", x.slot_state);
+  visit("slot_transition", x.slot_transition), visit("slot_lives", x.slot_lives), visit("report", x.report);
+  visit("heads_qk", x.heads_qk), visit("heads_v", x.heads_v), visit("dk", x.dk), visit("dv", x.dv);
+  visit("vanish_bound", x.vanish_bound);
+}
+
+template <class Visit>
 void visit_fields(Visit& visit, const Extent& x) {
   visit("dk", x.dk), visit("dv", x.dv);
 }
@@ -211,7 +238,9 @@ void for_each_structure(const Body& body) {
   body("AliasArgs", cuda::AliasArgs{});
   body("CarryArgs", cuda::CarryArgs{});
   body("CheckpointArgs", cuda::CheckpointArgs{});
+  body("ChunkArgs", cuda::ChunkArgs{});
   body("FinishArgs", cuda::FinishArgs{});
+  body("PassArgs", cuda::PassArgs{});
   body("PlanTableArgs", cuda::PlanTableArgs{});
   body("PrepareArgs", cuda::PrepareArgs{});
   body("WalkArgs", cuda::WalkArgs{});

@@ -52,6 +52,11 @@ const Sample kSamples[] = {
     {"kda bf16 hqk=2 hv=4 seqs=9000,100 tail=5 init final", {.backend = "cuda-sm90"}},
     {"kda fp16 hqk=2 hv=4 dk=64 seqs=9000,100 init final", {.device = 2, .backend = "cuda-sm80"}},
     {"gdn fp32 hqk=2 hv=4 dk=100 dv=40 seqs=9000,100", {.device = 1, .backend = "cuda-sm80"}},
+    {"kda chunk-local bf16 hv=2 seqs=900", {.backend = "cuda-sm80"}},
+    {"gdn state-pass fp32 hv=2 dk=200 seqs=9000 init final segments=4", {.backend = "cuda-sm80"}},
+    {"kda summary fp16 hv=2 dk=60 seqs=900", {.device = 1, .backend = "cuda-sm80"}},
+    {"kda outputs bf16 hv=2 seqs=900", {.device = 2, .backend = "cuda-sm80"}},
+    {"gdn carry fp32 hv=2 seqs=3,2", {.backend = "cuda-sm80"}},
 };
 class Loading : public testing::TestWithParam<Sample> {
  protected:

@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/args.h"
 #include "kernels/cuda/decline.h"
+#include "kernels/cuda/sm80/stages/stages.h"
 
 namespace deltarelay::cuda::sm80 {
 namespace {
@@ -15,8 +16,8 @@ namespace {
 constexpr int32_t kLeastCapability = 80;
 // Blocks along the axis of the walk's grid.
 constexpr int64_t kMostBlocks = std::numeric_limits<int32_t>::max();
-constexpr int32_t kWidths[] = {64, 96, 128, 192, 256};
-constexpr int32_t kNumWidths = 5;
+constexpr int32_t kForwardShapes = 2 * 3 * kNumWidths;
+static_assert(kForwardShapes + kStageShapes <= Backend::kMostShapes);
 constexpr DType kTypes[] = {DType::kFp32, DType::kBf16, DType::kFp16};
 
 // `prepare` has a block for every chunk and head, the walk one for every tile of a row, which has a chunk at least.
@@ -46,6 +47,7 @@ std::string decline(const Problem& p, const Request& request) {
     return found("compute capability", capability_text(kLeastCapability) + " or higher",
                  capability_text(request.compute_capability));
   }
+  if (is_stage(p.op)) return decline_this_stage(p, request);
   reason = decline_operation(p);
   if (reason.empty()) reason = decline_options(p, request);
   return reason.empty() ? decline_blocks(p) : reason;
@@ -77,6 +79,7 @@ Shape shape_of(const Problem& p, int32_t way) {
 }
 
 int32_t shape_number(const Problem& p) {
+  if (is_stage(p.op)) return kForwardShapes + stage_number(p);
   const auto width = std::find(kWidths, kWidths + kNumWidths, width_of(p.dk)) - kWidths;
   const auto type = std::find(kTypes, kTypes + 3, p.dtype) - kTypes;
   return static_cast<int32_t>((type * 2 + (p.rule == Rule::kKda ? 0 : 1)) * kNumWidths + width);

@@ -30,6 +30,10 @@ bool has_code_for(int32_t compute_capability, const std::string& architectures);
 Shape shape_of(const Problem& problem, int32_t way = kExact);
 int32_t shape_number(const Problem& problem);
 
+// Padded numbers of key channels that kernels are compiled for (width_of).
+inline constexpr int32_t kWidths[] = {64, 96, 128, 192, 256};
+inline constexpr int32_t kNumWidths = 5;
+
 inline constexpr const char* kCostNames[] = {""};
 
 // The backend as far as plans go. What runs them, a library with CUDA adds.

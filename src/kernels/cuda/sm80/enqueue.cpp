@@ -1,4 +1,6 @@
 // The cuda-sm80 backend: the steps of a call as launches.
+#include "kernels/cuda/sm80/stages/enqueue.h"
+
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
@@ -45,6 +47,10 @@ void launch(const Call& call, const Shape& shape, const Step& step) {
 
 void enqueue(const DeviceCall& device_call, std::span<const Step> steps) {
   const Call call(device_call);
+  if (is_stage(device_call.problem.op)) {
+    for (const Step& step : steps) launch_stage(device_call, call, step);
+    return;
+  }
   const Shape shape = shape_of(device_call.problem, device_call.variant);
   for (const Step& step : steps) launch(call, shape, step);
 }
@@ -65,7 +71,10 @@ void load_shared(int32_t) {
   check(load_aliases(), "loading aliases");
 }
 
-void load_shape(const Problem& problem) { check(load(shape_of(problem)), "loading the kernels of cuda-sm80"); }
+void load_shape(const Problem& problem) {
+  if (is_stage(problem.op)) return load_stage(problem);
+  check(load(shape_of(problem)), "loading the kernels of cuda-sm80");
+}
 
 }  // namespace
 }  // namespace deltarelay::cuda::sm80

@@ -3,11 +3,13 @@
 
 #include "kernels/cuda/sm80/accepts.h"
 #include "kernels/cuda/sm80/grid.h"
+#include "kernels/cuda/sm80/stages/stages.h"
 
 namespace deltarelay::cuda::sm80 {
 
 void spread(const SpreadRequest& r, Step& step) {
   const Problem& p = r.problem;
+  if (is_stage(p.op)) return spread_stage(r, step);
   const Shape shape = shape_of(p, r.variant.number);
   if (step.stage == Stage::kPrepare) {
     const uint32_t heads = p.rule == Rule::kGdn ? static_cast<uint32_t>(p.heads_qk) * shares_of(p.group())

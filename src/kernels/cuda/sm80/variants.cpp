@@ -2,6 +2,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/sm80/accepts.h"
+#include "kernels/cuda/sm80/stages/stages.h"
 #include "kernels/cuda/sm80/tiling.h"
 
 namespace deltarelay::cuda::sm80 {
@@ -31,6 +32,7 @@ CtaTiling cta_tiling(const Problem& p, int64_t unit_shared_bytes) {
 }
 
 Variants variants(const Problem& p, const Request& request) {
+  if (is_stage(p.op)) return stage_variants(p);
   const Shape shape = shape_of(p);
   Variant v;
   v.number = request.math == DR_MATH_TF32 ? kTf32 : kExact;
