@@ -19,7 +19,8 @@ void spread_prepare(const SpreadRequest& r, Step& step) {
     step.each = grid.heads;
     step.ctas = grid.ctas;
   } else {
-    const KdaGrid grid = kda_grid(static_cast<int32_t>(step.rows), p.heads_v);
+    const int32_t records = r.variant.number == kStages ? 2 : 1;  // of a chunk
+    const KdaGrid grid = kda_grid(records * static_cast<int32_t>(step.rows), p.heads_v);
     step.each = grid.chunks;
     step.ctas = int64_t{p.heads_v} * grid.y;
   }

@@ -1,10 +1,11 @@
 // Which stages cuda-sm90 takes.
+#include "kernels/cuda/sm90/accepts.h"
+
 #include <cstdint>
 #include <limits>
 #include <string>
 
 #include "kernels/cuda/decline.h"
-#include "kernels/cuda/sm90/accepts.h"
 #include "kernels/cuda/sm90/record.h"
 
 namespace deltarelay::cuda::sm90 {
@@ -18,8 +19,7 @@ constexpr int64_t kMapBytes = 16;
 std::string decline_chunks(const Problem& p) {
   const Chunks& c = p.chunks;
   if (c.chunk != kStageChunk) return found("chunks.chunk", std::to_string(kStageChunk), std::to_string(c.chunk));
-  if (c.dtype != p.dtype)
-    return found("chunks.dtype", std::string(name_of(p.dtype)) + " as dtype", name_of(c.dtype));
+  if (c.dtype != p.dtype) return found("chunks.dtype", std::string(name_of(p.dtype)) + " as dtype", name_of(c.dtype));
   if (c.dtype_states != c.dtype && (c.wants(DR_STATES) || c.gives(DR_STATES)))
     return found("chunks.dtype_states", std::string(name_of(c.dtype)) + " as chunks.dtype", name_of(c.dtype_states));
   if (p.num_tokens > kMapCoordinates)
@@ -73,15 +73,18 @@ std::string decline_outputs(const Problem& p) {
   return reason;
 }
 
-// From a given inverse, or what needs none.
 std::string decline_chunk_local(const Problem& p) {
   const Chunks& c = p.chunks;
-  if (c.wants(DR_AQK | DR_INVERSE)) return found("chunks.wanted", "neither AQK nor INVERSE", "scores of a chunk");
-  if (c.wants(DR_W | DR_U) && !c.gives(DR_INVERSE))
-    return found("chunks.given", "INVERSE, where W or U is wanted", "tokens alone");
+  const bool scores = c.wants(DR_AQK | DR_INVERSE);
+  if (c.wants(DR_W | DR_U) && !c.gives(DR_INVERSE) && !c.wants(DR_INVERSE))
+    return found("chunks.wanted", "INVERSE too, or given, where W or U is wanted", "W or U alone");
+  if (scores && c.gives(DR_GATE_SUMS))
+    return found("chunks.given", "gates, where AQK or INVERSE is wanted", "GATE_SUMS");
+  if (scores && p.rule == Rule::kKda && p.l2norm)
+    return found("l2norm", "0, where AQK or INVERSE of KDA is wanted", "1");
   std::string reason = decline_ctas(p);
   if (reason.empty()) reason = decline_tensor("k", p.k, p.alignment.k, p.dtype);
-  if (reason.empty() && c.wants(DR_Q_FROM_START)) reason = decline_tensor("q", p.q, p.alignment.q, p.dtype);
+  if (reason.empty() && c.wants(DR_AQK | DR_Q_FROM_START)) reason = decline_tensor("q", p.q, p.alignment.q, p.dtype);
   if (reason.empty() && c.wants(DR_U)) reason = decline_tensor("v", p.v, p.alignment.v, p.dtype);
   return reason;
 }

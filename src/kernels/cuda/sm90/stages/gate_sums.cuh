@@ -26,8 +26,7 @@ __device__ __forceinline__ float2 scalar_sums(const StageGates& gates, const Gat
   const int own[2] = {min(2 * lane, valid - 1), min(2 * lane + 1, valid - 1)};
   if (gates.sums != nullptr) {
     const float* sums = gates.sums + (row.token_of_call + first) * gates.heads + row.head;
-    return {sums[static_cast<int64_t>(own[0]) * gates.heads],
-            sums[static_cast<int64_t>(own[1]) * gates.heads]};
+    return {sums[static_cast<int64_t>(own[0]) * gates.heads], sums[static_cast<int64_t>(own[1]) * gates.heads]};
   }
   const TensorView& g = gates.activation.g;
   const int64_t at = row.sequence_at * g.sequence + (row.token + first) * g.token + row.head * g.head;
@@ -37,8 +36,7 @@ __device__ __forceinline__ float2 scalar_sums(const StageGates& gates, const Gat
   const GateParams gate = gate_params(gates.activation, row.head, 0, 1);
   float decay[2];
 #pragma unroll
-  for (int e = 0; e < 2; ++e)
-    decay[e] = 2 * lane + e < valid ? log2_decay(number_of(raw[e], g.dtype), gate) : 0.0f;
+  for (int e = 0; e < 2; ++e) decay[e] = 2 * lane + e < valid ? log2_decay(number_of(raw[e], g.dtype), gate) : 0.0f;
   float through = decay[0] + decay[1];  // inclusive sum over lanes
 #pragma unroll
   for (int step = 1; step < 32; step *= 2) {
@@ -52,8 +50,7 @@ __device__ __forceinline__ float2 scalar_sums(const StageGates& gates, const Gat
 __device__ __forceinline__ float4 channel_sums(const StageGates& gates, const GateRow& row, int first, int lane) {
   const int valid = min(row.tokens - first, kStageChunk);
   if (gates.sums != nullptr) {
-    const float* sums =
-        gates.sums + ((row.token_of_call + first + valid - 1) * gates.heads + row.head) * kWidth + lane;
+    const float* sums = gates.sums + ((row.token_of_call + first + valid - 1) * gates.heads + row.head) * kWidth + lane;
     return {sums[0], sums[32], sums[64], sums[96]};
   }
   const TensorView& g = gates.activation.g;
@@ -62,7 +59,8 @@ __device__ __forceinline__ float4 channel_sums(const StageGates& gates, const Ga
 #pragma unroll 1
   for (int j = 0; j < 4; ++j) {
     const int channel = lane + 32 * j;
-    const GateParams gate = gate_params(gates.activation, slope, gate_bias(gates.activation, row.head, channel, kWidth));
+    const GateParams gate =
+        gate_params(gates.activation, slope, gate_bias(gates.activation, row.head, channel, kWidth));
     int64_t at = row.sequence_at * g.sequence + (row.token + first) * g.token + row.head * g.head + channel;
     float total = 0.0f;
     constexpr int kAtOnce = 8;
@@ -72,8 +70,7 @@ __device__ __forceinline__ float4 channel_sums(const StageGates& gates, const Ga
 #pragma unroll
       for (int e = 0; e < kAtOnce; ++e) raw[e] = i + e < valid ? load_bits(g.data, g.dtype, at + e * g.token) : 0;
 #pragma unroll
-      for (int e = 0; e < kAtOnce; ++e)
-        total += i + e < valid ? log2_decay(number_of(raw[e], g.dtype), gate) : 0.0f;
+      for (int e = 0; e < kAtOnce; ++e) total += i + e < valid ? log2_decay(number_of(raw[e], g.dtype), gate) : 0.0f;
     }
     sum = {j == 0 ? total : sum.x, j == 1 ? total : sum.y, j == 2 ? total : sum.z, total};
   }

@@ -8,7 +8,8 @@ using Kernel = void(OutputsMaps, OutputsArgs);
 
 template <class Element>
 Kernel* kernel_of(bool scores, bool key_major) {
-  if (scores) return key_major ? outputs::outputs_kernel<Element, true, true> : outputs::outputs_kernel<Element, true, false>;
+  if (scores)
+    return key_major ? outputs::outputs_kernel<Element, true, true> : outputs::outputs_kernel<Element, true, false>;
   return key_major ? outputs::outputs_kernel<Element, false, true> : outputs::outputs_kernel<Element, false, false>;
 }
 Kernel* kernel_of(DType dtype, bool scores, bool key_major) {

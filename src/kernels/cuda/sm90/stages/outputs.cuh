@@ -128,7 +128,7 @@ __device__ __forceinline__ void make_outputs(const OutputsMaps& maps, const Outp
   }
 #pragma unroll
   for (int i = 0; i < 32; ++i) out[i] *= factor[i / 2 % 2];
-  // Here, not between the products.
+    // Here, not between the products.
 #pragma unroll
   for (int b = 0; b < kBlocks; ++b) {
 #pragma unroll

@@ -16,7 +16,8 @@ cudaError_t launch(const StatePassMaps& maps, const StatePassArgs& args, unsigne
 
 // Calls use(kernel constants...) for the kernel of a launch.
 template <class Element>
-cudaError_t launch_of(const StatePassMaps& maps, const StatePassArgs& args, const StatePassLaunch& how, cudaStream_t stream) {
+cudaError_t launch_of(const StatePassMaps& maps, const StatePassArgs& args, const StatePassLaunch& how,
+                      cudaStream_t stream) {
   const bool pair = how.form == Form::kPair;
   if (how.scalar_gate)
     return pair ? launch<Form::kPair, true, Element>(maps, args, how.ctas, stream)
@@ -32,17 +33,17 @@ cudaError_t load() {
 
 }  // namespace
 
-cudaError_t launch_state_pass(const StatePassMaps& maps, const StatePassArgs& args, const StatePassLaunch& how, cudaStream_t stream) {
+cudaError_t launch_state_pass(const StatePassMaps& maps, const StatePassArgs& args, const StatePassLaunch& how,
+                              cudaStream_t stream) {
   return how.dtype == DType::kBf16 ? launch_of<__nv_bfloat16>(maps, args, how, stream)
                                    : launch_of<__half>(maps, args, how, stream);
 }
 
 cudaError_t load_state_pass() {
-  for (const auto status :
-       {load<Form::kPair, true, __nv_bfloat16>(), load<Form::kSingle, true, __nv_bfloat16>(),
-        load<Form::kPair, false, __nv_bfloat16>(), load<Form::kSingle, false, __nv_bfloat16>(),
-        load<Form::kPair, true, __half>(), load<Form::kSingle, true, __half>(), load<Form::kPair, false, __half>(),
-        load<Form::kSingle, false, __half>()}) {
+  for (const auto status : {load<Form::kPair, true, __nv_bfloat16>(), load<Form::kSingle, true, __nv_bfloat16>(),
+                            load<Form::kPair, false, __nv_bfloat16>(), load<Form::kSingle, false, __nv_bfloat16>(),
+                            load<Form::kPair, true, __half>(), load<Form::kSingle, true, __half>(),
+                            load<Form::kPair, false, __half>(), load<Form::kSingle, false, __half>()}) {
     if (status != cudaSuccess) return status;
   }
   return cudaSuccess;

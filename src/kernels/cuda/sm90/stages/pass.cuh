@@ -64,8 +64,8 @@ __device__ __forceinline__ void emit_row(const StatePassArgs& args, Shared<kForm
     const int64_t slot = initial_slot(walk.initial, walk.has_initial, row.sequence, walk.report);
     load_state(state, walk.initial, slot, item.head, item.first_value + at.value_row, at.lane_row, at.lane_column);
   }
-  StateGroup<kForm, kScalar, Element, true> group_of(shared, group, true, args.wants_states, args.wants_v_new,
-                                                     args.key_major);
+  StateGroup<kForm, kScalar, Element, true> group_of(shared, group, true, args.states != nullptr,
+                                                     walk.o.data != nullptr, args.key_major);
   group_of.begin(0);
 #pragma unroll 1
   for (int chunk = 0; chunk < row.chunks; ++chunk) group_of.walk(state, chunk, row.chunks);
@@ -116,8 +116,8 @@ __device__ __forceinline__ bool summarize(const StatePassArgs& args, Shared<Form
 }
 
 constexpr int kThreads = 3 * kWarpgroup;
-constexpr int kStateRegisters = 224;
-constexpr int kMoveRegisters = 56;
+constexpr int kStateRegisters = 216;
+constexpr int kMoveRegisters = 72;
 static_assert(2 * kStateRegisters + kMoveRegisters <= 3 * 168);
 
 template <Form kForm, bool kScalar, class Element>
@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         if (elect_lane()) load_chunks(maps, args, here);
         __syncwarp();
       } else if (warp == 1) {
-        store_chunks<kForm, kScalar, decltype(emit)::value>(maps, args, here);
+        store_chunks<kForm, kScalar, decltype(emit)::value>(args, here);
       } else {
         make_decays(args, here, warp - 2);
       }

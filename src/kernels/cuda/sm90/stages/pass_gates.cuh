@@ -8,8 +8,8 @@
 
 namespace deltarelay::cuda::sm90::pass {
 
-__device__ __forceinline__ void store_decays(Decays<true>& decays, const StatePassArgs& args, const float2& sums, int valid,
-                                             int lane) {
+__device__ __forceinline__ void store_decays(Decays<true>& decays, const StatePassArgs& args, const float2& sums,
+                                             int valid, int lane) {
   const float last = __shfl_sync(~0u, sums.y, 31), scale = args.gates.sums_scale;
   float2 update = {1.0f, 1.0f};
   if (args.scales_v_new) update = {exp2_approx((last - sums.x) * scale), exp2_approx((last - sums.y) * scale)};

@@ -29,7 +29,7 @@ struct Stage {
 template <bool kScalar>
 struct Decays;
 template <>
-struct Decays<true> {  // GDN
+struct Decays<true> {    // GDN
   float update[kChunk];  // e^{G_last-G_i} if keys are k, else 1; 0 past the end
   float chunk[4];        // [0]: e^{G_last}
 };

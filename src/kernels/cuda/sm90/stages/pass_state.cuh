@@ -33,8 +33,7 @@ class StateGroup {
     const int thread = static_cast<int>(opaque(threadIdx.x) % kWarpgroup), lane = thread % 32, warp = thread / 32;
     column_ = 2 * (lane % 4);
     ring_address_ = shared_address(shared.ring);
-    u_offset_ =
-        Place::kU + half * kHalfBytes + swizzled_offset(8 * (lane / 16) + lane % 8, 2 * warp + lane / 8 % 2);
+    u_offset_ = Place::kU + half * kHalfBytes + swizzled_offset(8 * (lane / 16) + lane % 8, 2 * warp + lane / 8 % 2);
     state_offset_ = half * kStateBytes + (key_major ? swizzled_offset(lane / 16 * 8 + lane % 8, 2 * warp + lane / 8 % 2)
                                                     : swizzled_offset(16 * warp + lane % 16, lane / 16));
     tokens_ = shared.item.tokens;
@@ -74,7 +73,8 @@ class StateGroup {
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < 8; ++k)
-      WgmmaDifference<Element>::subtract(v_new_, operand[k], swizzled_operand(stage + Place::kW) + channel_step(k, kHalfBytes));
+      WgmmaDifference<Element>::subtract(v_new_, operand[k],
+                                         swizzled_operand(stage + Place::kW) + channel_step(k, kHalfBytes));
     wgmma_commit();
 
     __syncwarp();  // keeps the compiler from moving what follows between the products

@@ -17,7 +17,7 @@ namespace deltarelay::cuda::sm90::recompute {
 
 constexpr int kGroup = 128, kThreads = 2 * kGroup;
 constexpr int kBlocks = kStageChunk / 16;
-constexpr int kTileBytes = kStageChunk * kRowBytes;  // 64 tokens, 64 numbers
+constexpr int kTileBytes = kStageChunk * kRowBytes;   // 64 tokens, 64 numbers
 constexpr int kPieces = kStageChunk * 16 / kThreads;  // of 8 channels, for each thread
 constexpr float kLn2 = 0.6931471805599453f;
 constexpr float kL2NormEpsilon = 1e-6f;
@@ -85,7 +85,8 @@ __device__ __forceinline__ void sum_gates(const ChunkArgs& args, const StageGate
     for (int i = first; i < first + kHalf; i += kAtOnce) {
       uint32_t raw[kAtOnce];
 #pragma unroll
-      for (int e = 0; e < kAtOnce; ++e) raw[e] = i + e < valid ? load_bits(g.data, g.dtype, from + (i + e) * g.token) : 0;
+      for (int e = 0; e < kAtOnce; ++e)
+        raw[e] = i + e < valid ? load_bits(g.data, g.dtype, from + (i + e) * g.token) : 0;
 #pragma unroll
       for (int e = 0; e < kAtOnce; ++e) {
         sum += i + e < valid ? log2_decay(number_of(raw[e], g.dtype), gate) : 0.0f;
@@ -138,7 +139,8 @@ __device__ __forceinline__ const uint4* pieces_of(const TensorView& tensor, cons
                                         (at.chunk.token + token) * tensor.token + head * tensor.head);
 }
 // Those of a contiguous tensor [T, heads, width].
-__device__ __forceinline__ uint4* pieces_of(void* data, const Place& at, int64_t heads, int head, int width, int token) {
+__device__ __forceinline__ uint4* pieces_of(void* data, const Place& at, int64_t heads, int head, int width,
+                                            int token) {
   return reinterpret_cast<uint4*>(static_cast<uint16_t*>(data) + ((at.token_of_call + token) * heads + head) * width);
 }
 
@@ -204,8 +206,7 @@ __device__ __forceinline__ void weigh_tokens(const RecomputeArgs& all, const Sta
     if (wants_w) *reinterpret_cast<uint4*>(shared.keys[piece / 8] + to) = pack<Element>(weighed_k);
     if (wants_u) *reinterpret_cast<uint4*>(shared.values[piece / 8] + to) = pack<Element>(weighed_v);
     if (!exists) continue;
-    if (wants_k)
-      pieces_of(stage.k_to_end, at, args.heads_v, at.head, kWidth, token)[piece] = pack<Element>(to_end);
+    if (wants_k) pieces_of(stage.k_to_end, at, args.heads_v, at.head, kWidth, token)[piece] = pack<Element>(to_end);
     if (wants_q)
       pieces_of(stage.q_from_start, at, args.heads_v, at.head, kWidth, token)[piece] = pack<Element>(from_start);
     if (!wants_sums) continue;
