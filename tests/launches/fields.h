@@ -200,14 +200,15 @@ void visit_fields(Visit& visit, const cuda::Intermediates& x) {
 
 template <class Visit>
 void visit_fields(Visit& visit, const cuda::ChunkArgs& x) {
-  visit("tables", x.tables), visit("activation", x.activation), visit("q", x.q), visit("k", x.k), visit("v", x.v);
+  visit("tables", x.tables), visit("rule", x.rule), visit("activation", x.activation), visit("q", x.q), visit("k", x.k),
+      visit("v", x.v);
   visit("o", x.o), visit("stage", x.stage), visit("heads_qk", x.heads_qk), visit("heads_v", x.heads_v);
   visit("dk", x.dk), visit("dv", x.dv), visit("chunks", x.chunks);
 }
 
 template <class Visit>
 void visit_fields(Visit& visit, const cuda::PassArgs& x) {
-  visit("tables", x.tables), visit("phase", x.phase), visit("row_bound", x.row_bound);
+  visit("tables", x.tables), visit("rule", x.rule), visit("phase", x.phase), visit("row_bound", x.row_bound);
   visit("activation", x.activation), visit("k", x.k), visit("stage", x.stage), visit("initial", x.initial);
   visit("final", x.final), visit("has_initial", x.has_initial), visit("slot_state", x.slot_state);
   visit("slot_transition", x.slot_transition), visit("slot_lives", x.slot_lives), visit("report", x.report);

@@ -328,7 +328,10 @@ void count_summaries(Case& c) {
 // The table has no wider column for intermediates, and sums that are given must be finite.
 void keep_stage_typical(Case& c) {
   const bool may_be_infinite = c.gate_form == DR_GATE_LINEAR || c.gate_profile == GateProfile::kInf;
-  if (!c.hostile() && !c.strained() && !(may_be_infinite && c.gives(DR_GATE_SUMS))) return;
+  // What every token decays by e^-12.5 is below the normal numbers of fp16 from the first token on.
+  const bool in_fp16 = (c.stage.dtype != 0 ? c.stage.dtype : c.dtype) == DR_FP16;
+  const bool fades = in_fp16 && c.gate_profile == GateProfile::kAtBound && c.lower_bound < -5.0;
+  if (!c.hostile() && !c.strained() && !fades && !(may_be_infinite && c.gives(DR_GATE_SUMS))) return;
   c.keys = KeyProfile::kNormal;
   c.gate_form = DR_GATE_LOG;
   c.gate_profile = GateProfile::kRange;

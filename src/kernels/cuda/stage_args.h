@@ -27,6 +27,7 @@ struct Intermediates {
 // A stage whose chunks run at once: DR_CHUNK_LOCAL, DR_OUTPUTS. What the call neither reads nor writes is nullptr.
 struct ChunkArgs {
   Tables tables;
+  Rule rule;
   Activation activation;
   TensorView q, k, v, o;
   Intermediates stage;
@@ -38,6 +39,7 @@ struct ChunkArgs {
 // rows are all summarized, into the caller's summaries. Also DR_CARRY, which goes by sequences.
 struct PassArgs {
   Tables tables;
+  Rule rule;
   int32_t phase;      // 1 or 3: selects the rows
   int32_t row_bound;  // rows that the grid covers; DR_CARRY: sequences
   Activation activation;

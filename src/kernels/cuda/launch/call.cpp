@@ -115,6 +115,7 @@ Intermediates Call::intermediates() const {
 
 ChunkArgs Call::chunk_args(const Step& step) const {
   return {.tables = call_.tables,
+          .rule = problem_.rule,
           .activation = activation(),
           .q = q(),
           .k = k(),
@@ -130,6 +131,7 @@ ChunkArgs Call::chunk_args(const Step& step) const {
 
 PassArgs Call::pass_args(const Step& step) const {
   return {.tables = call_.tables,
+          .rule = problem_.rule,
           .phase = step.phase,
           .row_bound = static_cast<int32_t>(step.rows),
           .activation = activation(),

@@ -9,21 +9,19 @@ namespace {
 
 bool takes_one(StageNumbers numbers) { return numbers == StageNumbers::kBf16 || numbers == StageNumbers::kFp16; }
 
-cudaError_t launch(void (*kernel)(ChunkArgs, bool), size_t shared, const ChunkArgs& args, const StageShape& shape,
-                   cudaStream_t stream) {
+cudaError_t launch(void (*kernel)(ChunkArgs), size_t shared, const ChunkArgs& args, cudaStream_t stream) {
   const dim3 grid = ChunkGrid::of(args.chunks, static_cast<uint32_t>(args.heads_v));
-  return launch_dependent(kernel, grid, kStageThreads, shared, stream, args, shape.is_kda);
+  return launch_dependent(kernel, grid, kStageThreads, shared, stream, args);
 }
 
 }  // namespace
 
-cudaError_t launch_local(const ChunkArgs& args, const StageShape& shape, cudaStream_t stream) {
-  return launch(takes_one(shape.numbers) ? local_kernel<1> : local_kernel<3>, sizeof(LocalShared), args, shape, stream);
+cudaError_t launch_local(const ChunkArgs& args, StageNumbers numbers, cudaStream_t stream) {
+  return launch(takes_one(numbers) ? local_kernel<1> : local_kernel<3>, sizeof(LocalShared), args, stream);
 }
 
-cudaError_t launch_outputs(const ChunkArgs& args, const StageShape& shape, cudaStream_t stream) {
-  return launch(takes_one(shape.numbers) ? outputs_kernel<1> : outputs_kernel<3>, sizeof(OutputsShared), args, shape,
-                stream);
+cudaError_t launch_outputs(const ChunkArgs& args, StageNumbers numbers, cudaStream_t stream) {
+  return launch(takes_one(numbers) ? outputs_kernel<1> : outputs_kernel<3>, sizeof(OutputsShared), args, stream);
 }
 
 cudaError_t load_local(StageNumbers numbers) {

@@ -10,8 +10,6 @@
 namespace deltarelay::cuda::sm80 {
 namespace {
 
-StageShape shape_of_stage(const Problem& p) { return {stage_numbers(p), p.rule == Rule::kKda, p.dk}; }
-
 // The operands of a summary that is given none: what chunk-local leaves in the prepared memory.
 Intermediates prepared(const Problem& p, const Intermediates& stage, std::byte* memory) {
   const PreparedPlaces places = prepared_places(p);
@@ -45,27 +43,27 @@ PassArgs summary_args(const DeviceCall& device_call, const Call& call, const Ste
 }  // namespace
 
 void launch_stage(const DeviceCall& device_call, const Call& call, const Step& step) {
-  const StageShape shape = shape_of_stage(device_call.problem);
+  const StageNumbers numbers = stage_numbers(device_call.problem);
   const cudaStream_t stream = call.stream();
   switch (step.stage) {
     case Stage::kPrepare:
-      check(launch_local(prepare_args(device_call, call, step), shape, stream), "launch of prepare (cuda-sm80)");
+      check(launch_local(prepare_args(device_call, call, step), numbers, stream), "launch of prepare (cuda-sm80)");
       break;
     case Stage::kChunkLocal:
-      check(launch_local(call.chunk_args(step), shape, stream), "launch of chunk-local (cuda-sm80)");
+      check(launch_local(call.chunk_args(step), numbers, stream), "launch of chunk-local (cuda-sm80)");
       break;
     case Stage::kOutputs:
-      check(launch_outputs(call.chunk_args(step), shape, stream), "launch of outputs (cuda-sm80)");
+      check(launch_outputs(call.chunk_args(step), numbers, stream), "launch of outputs (cuda-sm80)");
       break;
     case Stage::kWalk:
-      check(launch_pass(call.pass_args(step), shape, call.ctas(step), stream), "launch of state-pass (cuda-sm80)");
+      check(launch_pass(call.pass_args(step), numbers, call.ctas(step), stream), "launch of state-pass (cuda-sm80)");
       break;
     case Stage::kCarry:
       check(launch_carry(call.carry_args(step), shape_of(device_call.problem), call.ctas(step), stream),
             "launch of carry (cuda-sm80)");
       break;
     case Stage::kSummary:
-      check(launch_pass(summary_args(device_call, call, step), shape, call.ctas(step), stream),
+      check(launch_pass(summary_args(device_call, call, step), numbers, call.ctas(step), stream),
             "launch of summary (cuda-sm80)");
       break;
     case Stage::kChains:

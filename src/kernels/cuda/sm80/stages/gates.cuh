@@ -13,7 +13,7 @@ namespace deltarelay::cuda::sm80 {
 // Where the log-decays of a chunk come from.
 struct GateSource {
   const Activation& activation;
-  Rows gates, sums;
+  Rows rows;  // gates, or sums
   int head, dk;
   bool per_channel;  // KDA
   bool given;        // sums of log-decays are given
@@ -22,8 +22,8 @@ struct GateSource {
   __device__ __forceinline__ GateSource(const Activation& of, const Intermediates& stage, const StageChunk& chunk,
                                         int heads, int key_width, bool is_kda)
       : activation(of),
-        gates(rows_of(of.g, chunk, chunk.head)),
-        sums(rows_of(stage.gate_sums, DType::kFp32, chunk, heads, is_kda ? key_width : 1)),
+        rows(stage.gives(DR_GATE_SUMS) ? rows_of(stage.gate_sums, DType::kFp32, chunk, heads, is_kda ? key_width : 1)
+                                       : rows_of(of.g, chunk, chunk.head)),
         head(chunk.head),
         dk(key_width),
         per_channel(is_kda),
@@ -63,10 +63,10 @@ __device__ __forceinline__ void load_steps(float (&step)[kBlock], const GateSour
                                            int tokens) {
   const bool exists = channel < from.dk;
   const int column = from.column(channel);
-  load_column(step, from.given ? from.sums : from.gates, column, exists, first, tokens);
+  load_column(step, from.rows, column, exists, first, tokens);
   if (from.given) {
     float before[1] = {0.0f};
-    if (first > 0) load_column(before, from.sums, column, exists, first - 1, tokens);
+    if (first > 0) load_column(before, from.rows, column, exists, first - 1, tokens);
 #pragma unroll
     for (int i = kBlock - 1; i >= 0; --i) step[i] = (step[i] - (i > 0 ? step[i - 1] : before[0])) * from.unit;
   } else {
@@ -85,12 +85,20 @@ __device__ __forceinline__ float sum_of(const float (&step)[kBlock]) {
 
 // Sums of the blocks of a chunk at the 32 channels of a slab.
 struct BlockSums {
-  float sum[kStageTokens / kBlock][kSlab];
+  static constexpr int kBlocks = kStageTokens / kBlock;
+  float sum[kBlocks][kSlab];
 
-  // Of blocks [from, to).
-  __device__ __forceinline__ float between(int from, int to, int channel) const {
+  // Of the blocks before `block` and behind it.
+  __device__ __forceinline__ float before(int block, int channel) const {
     float all = 0.0f;
-    for (int b = from; b < to; ++b) all += sum[b][channel];
+#pragma unroll
+    for (int b = 0; b < kBlocks - 1; ++b) all += b < block ? sum[b][channel] : 0.0f;
+    return all;
+  }
+  __device__ __forceinline__ float behind(int block, int blocks, int channel) const {
+    float all = 0.0f;
+#pragma unroll
+    for (int b = 1; b < kBlocks; ++b) all += b > block && b < blocks ? sum[b][channel] : 0.0f;
     return all;
   }
 };

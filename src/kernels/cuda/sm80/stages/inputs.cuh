@@ -22,7 +22,7 @@ struct ChunkInputs {
   __device__ __forceinline__ static bool find(const ChunkArgs& args, ChunkPlace& place) {
     return find_chunk(args.tables, static_cast<int>(ChunkGrid::chunk()), args.stage.chunk, place);
   }
-  __device__ __forceinline__ ChunkInputs(const ChunkArgs& of, const ChunkPlace& place, bool kda)
+  __device__ __forceinline__ ChunkInputs(const ChunkArgs& of, const ChunkPlace& place)
       : args(of),
         chunk(stage_chunk(of.tables, place, static_cast<int>(blockIdx.x), of.heads_v / of.heads_qk)),
         tokens(place.valid),
@@ -30,7 +30,7 @@ struct ChunkInputs {
         thread(static_cast<int>(threadIdx.x)),
         warp(thread / 32),
         lane(thread % 32),
-        is_kda(kda) {}
+        is_kda(of.rule == Rule::kKda) {}
 
   __device__ __forceinline__ Rows q() const { return rows_of(args.q, chunk, chunk.key_head); }
   __device__ __forceinline__ Rows k() const { return rows_of(args.k, chunk, chunk.key_head); }

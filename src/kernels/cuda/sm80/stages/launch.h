@@ -9,16 +9,9 @@
 
 namespace deltarelay::cuda::sm80 {
 
-// Of a call: what chooses its kernels.
-struct StageShape {
-  StageNumbers numbers;
-  bool is_kda;
-  int32_t dk;
-};
-
-cudaError_t launch_local(const ChunkArgs& args, const StageShape& shape, cudaStream_t stream);
-cudaError_t launch_outputs(const ChunkArgs& args, const StageShape& shape, cudaStream_t stream);
-cudaError_t launch_pass(const PassArgs& args, const StageShape& shape, unsigned ctas, cudaStream_t stream);
+cudaError_t launch_local(const ChunkArgs& args, StageNumbers numbers, cudaStream_t stream);
+cudaError_t launch_outputs(const ChunkArgs& args, StageNumbers numbers, cudaStream_t stream);
+cudaError_t launch_pass(const PassArgs& args, StageNumbers numbers, unsigned ctas, cudaStream_t stream);
 cudaError_t launch_chains(const PassArgs& args, unsigned ctas, cudaStream_t stream);
 
 // Load the kernels to the current device.

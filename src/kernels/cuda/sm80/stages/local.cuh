@@ -31,10 +31,11 @@ struct Local {
     if (in.warp < in.blocks) {
       put_sums(sums, &tile.row[0][0], kSlabRow, in.warp * kBlock, in.lane);
       __syncwarp();
+      const int first = in.warp * kBlock;
+      float x[kBlock];
 #pragma unroll
-      for (int t = in.warp * kBlock; t < in.warp * kBlock + kBlock; ++t) {
-        if (t < in.tokens && slab + in.lane < width) store_at(to, slab + in.lane, t, tile.row[t][in.lane]);
-      }
+      for (int t = 0; t < kBlock; ++t) x[t] = tile.row[first + t][in.lane];
+      store_column(x, to, slab + in.lane, slab + in.lane < width, first, in.tokens);
     }
     __syncthreads();
   }
@@ -63,41 +64,40 @@ struct Local {
       }
       __syncthreads();
       if (in.warp < in.blocks) {
-        const int count = exists ? min(in.tokens - first, kBlock) : 0;
-        float x[kBlock];
-        float from_start = shared.tiles.blocks.between(0, in.warp, in.lane);
-        if (w || k_to_end) load_column(x, in.k(), channel, exists, first, in.tokens);
+        const BlockSums& blocks = shared.tiles.blocks;
+        float x[kBlock], y[kBlock];
         if (w || k_to_end) {
+          load_column(x, in.k(), channel, exists, first, in.tokens);
 #pragma unroll
           for (int t = 0; t < kBlock; ++t) x[t] *= shared.factors.k_norm[first + t];
         }
         if (k_to_end) {
-          float to_end = shared.tiles.blocks.between(in.warp + 1, in.blocks, in.lane);
+          float to_end = blocks.behind(in.warp, in.blocks, in.lane);
 #pragma unroll
           for (int t = kBlock - 1; t >= 0; --t) {
-            if (t < count) store_at(to_k, channel, first + t, x[t] * exp2_approx(to_end));
+            y[t] = x[t] * exp2_approx(to_end);
             to_end += step[t];
           }
+          store_column(y, to_k, channel, exists, first, in.tokens);
         }
-        float decay[kBlock];
-        const bool stores_sums = sums && (in.is_kda || channel == 0);
+        float from_start = blocks.before(in.warp, in.lane);
 #pragma unroll
         for (int t = 0; t < kBlock; ++t) {
           from_start += step[t];
-          if (stores_sums && t < count) store_at(to_sums, channel, first + t, from_start * to_unit);
-          decay[t] = exp2_approx(from_start);
+          y[t] = from_start * to_unit;
+          step[t] = exp2_approx(from_start);
         }
+        if (sums && (in.is_kda || channel == 0)) store_column(y, to_sums, channel, exists, first, in.tokens);
         if (w) {
 #pragma unroll
           for (int t = 0; t < kBlock; ++t)
-            shared.tiles.k.row[first + t][in.lane] = shared.factors.beta[first + t] * (x[t] * decay[t]);
+            shared.tiles.k.row[first + t][in.lane] = shared.factors.beta[first + t] * (x[t] * step[t]);
         }
         if (q_from_start) {
           load_column(x, in.q(), channel, exists, first, in.tokens);
 #pragma unroll
-          for (int t = 0; t < kBlock; ++t) {
-            if (t < count) store_at(to_q, channel, first + t, x[t] * shared.factors.q_norm[first + t] * decay[t]);
-          }
+          for (int t = 0; t < kBlock; ++t) x[t] *= shared.factors.q_norm[first + t] * step[t];
+          store_column(x, to_q, channel, exists, first, in.tokens);
         }
       }
       if (w)
@@ -138,7 +138,7 @@ struct Local {
         store_lower(shared.kk, 1.0f, in.stage_rows(stage.inverse, chunk), chunk, in.tokens, in.thread);
     } else {
       __syncthreads();
-      if (solves && given) load_lower(shared.kk, in.stage_rows(stage.inverse, chunk), in.tokens, in.thread);
+      if (solves && given) load_lower(shared.kk, in.stage_rows(stage.inverse, chunk), chunk, in.tokens, in.thread);
     }
     __syncthreads();
     key_rows(in, shared);
@@ -147,12 +147,12 @@ struct Local {
 };
 
 template <int kProducts>
-__global__ void __launch_bounds__(kStageThreads, 3) local_kernel(const __grid_constant__ ChunkArgs args, bool is_kda) {
+__global__ void __launch_bounds__(kStageThreads, 3) local_kernel(const __grid_constant__ ChunkArgs args) {
   allow_next_grid();
   wait_for_previous_grid();
   ChunkPlace place;
   if (!ChunkInputs::find(args, place)) return;
-  Local<kProducts>::run(ChunkInputs(args, place, is_kda), *reinterpret_cast<LocalShared*>(dynamic_shared_memory()));
+  Local<kProducts>::run(ChunkInputs(args, place), *reinterpret_cast<LocalShared*>(dynamic_shared_memory()));
 }
 
 }  // namespace deltarelay::cuda::sm80

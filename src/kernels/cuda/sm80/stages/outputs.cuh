@@ -46,7 +46,7 @@ struct Outputs {
     }
     if (!given) __syncthreads();
     if (!works) return;
-    float from_start = given ? 0.0f : tiles.blocks.between(0, in.warp, in.lane);
+    float from_start = given ? 0.0f : tiles.blocks.before(in.warp, in.lane);
 #pragma unroll
     for (int t = 0; t < kBlock; ++t) {
       if (!given) {
@@ -64,22 +64,24 @@ struct Outputs {
     const int dk = in.args.dk, dv = in.args.dv;
     const int64_t matrix = (chunk * in.args.heads_v + in.chunk.head) * dk * dv;
     auto& state = shared.of_state.state;
-    if (stage.states_layout == StateLayout::kValueMajor) {
-      const int channel = slab + in.lane;
-#pragma unroll 8
-      for (int row = in.warp; row < kOutputColumns; row += 4) {
-        const bool exists = column + row < dv && channel < dk;
-        const int64_t element = matrix + static_cast<int64_t>(column + row) * dk + channel;
-        state[row][in.lane] = exists ? load_number(stage.states, stage.dtype_states, element) : 0.0f;
+    const bool value_major = stage.states_layout == StateLayout::kValueMajor;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float x[kBlock];
+      if (value_major) {  // a warp has 32 rows of S^T, a lane one channel
+        const int first = in.warp * 32 + half * kBlock;
+        const Rows rows{stage.states, stage.dtype_states, matrix + static_cast<int64_t>(column) * dk + slab, dk};
+        load_column(x, rows, in.lane, slab + in.lane < dk, first, dv - column);
+#pragma unroll
+        for (int i = 0; i < kBlock; ++i) state[first + i][in.lane] = x[i];
+      } else {  // a thread has a row of S^T
+        const int first = half * kBlock;
+        const Rows rows{stage.states, stage.dtype_states, matrix + static_cast<int64_t>(slab) * dv + column, dv};
+        load_column(x, rows, in.thread, column + in.thread < dv, first, dk - slab);
+#pragma unroll
+        for (int i = 0; i < kBlock; i += 4)
+          *reinterpret_cast<float4*>(&state[in.thread][first + i]) = make_float4(x[i], x[i + 1], x[i + 2], x[i + 3]);
       }
-      return;
-    }
-    const int value = column + in.thread;
-#pragma unroll 8
-    for (int c = 0; c < kSlab; ++c) {
-      const bool exists = value < dv && slab + c < dk;
-      const int64_t element = matrix + static_cast<int64_t>(slab + c) * dv + value;
-      state[in.thread][c] = exists ? load_number(stage.states, stage.dtype_states, element) : 0.0f;
     }
   }
 
@@ -131,7 +133,7 @@ struct Outputs {
     const float scale = in.args.activation.scale;
     in.load_factors(shared.factors, false);
     if (stage.gives(DR_AQK)) {
-      load_lower(shared.qk, in.stage_rows(stage.aqk, stage.chunk), in.tokens, in.thread);
+      load_lower(shared.qk, in.stage_rows(stage.aqk, stage.chunk), stage.chunk, in.tokens, in.thread);
     } else {
       clear(shared.qk, in.thread);
       find_scores<kProducts>(shared.scores, in.scores(shared.factors, false, true), shared.qk, shared.qk, in.thread);
@@ -149,11 +151,13 @@ struct Outputs {
       if (in.warp < in.blocks) {
         put_sums(sums, &shared.o[0][0], OutputsShared::kRow, in.warp * kBlock, in.lane);
         __syncwarp();
-        for (int t = in.warp * kBlock; t < min(in.tokens, (in.warp + 1) * kBlock); ++t) {
+        const int first = in.warp * kBlock;
 #pragma unroll
-          for (int c = in.lane; c < kOutputColumns; c += 32) {
-            if (column + c < in.args.dv) store_at(o, column + c, t, shared.o[t][c]);
-          }
+        for (int c = in.lane; c < kOutputColumns; c += 32) {
+          float x[kBlock];
+#pragma unroll
+          for (int t = 0; t < kBlock; ++t) x[t] = shared.o[first + t][c];
+          store_column(x, o, column + c, column + c < in.args.dv, first, in.tokens);
         }
       }
     }
@@ -161,13 +165,12 @@ struct Outputs {
 };
 
 template <int kProducts>
-__global__ void __launch_bounds__(kStageThreads, 3)
-    outputs_kernel(const __grid_constant__ ChunkArgs args, bool is_kda) {
+__global__ void __launch_bounds__(kStageThreads, 3) outputs_kernel(const __grid_constant__ ChunkArgs args) {
   allow_next_grid();
   wait_for_previous_grid();
   ChunkPlace place;
   if (!ChunkInputs::find(args, place)) return;
-  Outputs<kProducts>::run(ChunkInputs(args, place, is_kda), *reinterpret_cast<OutputsShared*>(dynamic_shared_memory()),
+  Outputs<kProducts>::run(ChunkInputs(args, place), *reinterpret_cast<OutputsShared*>(dynamic_shared_memory()),
                           ChunkGrid::chunk());
 }
 

@@ -5,7 +5,7 @@
 //
 // A summary walks B from zero with U, and M^T from the identity without it. The state is held transposed in registers,
 // as in the forward's walk (walk.cuh): sums of products become left operands by conversion alone. Right operands are
-// slabs of 32 columns and a chunk of tokens, in a ring that all threads fill by asynchronous copies. With one barrier a
+// slabs of 64 columns and a chunk of tokens, in a ring that all threads fill by asynchronous copies. With one barrier a
 // slab: it has arrived, and the slab before it may be filled again.
 //
 // KDA decays keys and state by channel. Keys that are not given as k_to_end are made on their way into the ring. GDN
@@ -13,6 +13,7 @@
 #pragma once
 #include "kernels/cuda/ptx/barrier.cuh"
 #include "kernels/cuda/ptx/grid.cuh"
+#include "kernels/cuda/ptx/matrix.cuh"
 #include "kernels/cuda/sm80/arithmetic.cuh"
 #include "kernels/cuda/sm80/stages/pass_memory.cuh"
 #include "kernels/cuda/sm80/stages/states.cuh"
@@ -38,27 +39,27 @@ struct Pass {
   int thread, warp, lane;
   bool is_kda, makes_keys, makes_decays, scales_values;
   StageChunk first;                 // of the row
-  int chunk_tokens, slabs, values;  // slabs of keys; slabs of values
+  int chunk_tokens, slabs, values;  // slabs of keys; of values
   PassSource w, u, k;
   // The next slab to fill: its chunk, its number in the chunk, its place.
   int fill_chunk = 0, fill_slab = 0, filled = 0, used = 0;
   float next[2] = {0.0f, 0.0f};  // of the next chunk: the last sums of two channels (KDA), a gate or sum (GDN)
 
-  __device__ __forceinline__ Pass(const PassArgs& of, const PassItem& of_item, Ring& memory, bool kda)
+  __device__ __forceinline__ Pass(const PassArgs& of, const PassItem& of_item, Ring& memory)
       : args(of),
         item(of_item),
         shared(memory),
         thread(static_cast<int>(threadIdx.x)),
         warp(thread / 32),
         lane(thread % 32),
-        is_kda(kda),
-        makes_keys(!of.stage.gives(DR_K_TO_END) && (kda || of.activation.l2norm || of.k.dtype != of.stage.dtype)),
-        makes_decays(kda && !of.stage.gives(DR_K_TO_END | DR_GATE_SUMS)),
-        scales_values(!kda && !of.stage.gives(DR_K_TO_END)),
+        is_kda(of.rule == Rule::kKda),
+        makes_keys(!of.stage.gives(DR_K_TO_END) && (is_kda || of.activation.l2norm || of.k.dtype != of.stage.dtype)),
+        makes_decays(is_kda && !of.stage.gives(DR_K_TO_END | DR_GATE_SUMS)),
+        scales_values(!is_kda && !of.stage.gives(DR_K_TO_END)),
         first(stage_chunk(of.tables, of_item.place, of_item.head, of.heads_v / of.heads_qk)),
         chunk_tokens(of.stage.chunk),
-        slabs(tiles_of(of.dk, kSlab)),
-        values(of_item.of_m ? 0 : kPassColumns / kSlab),
+        slabs(tiles_of(of.dk, kPassSlab)),
+        values(of_item.of_m ? 0 : kPassColumns / kPassSlab),
         w(rows_of(of.stage.w, of.stage.dtype, first, of.heads_v, of.dk), of.dk),
         u(rows_of(of.stage.u, of.stage.dtype, first, of.heads_v, of.dv), of.dv),
         k(of.stage.gives(DR_K_TO_END) ? rows_of(of.stage.k_to_end, of.stage.dtype, first, of.heads_v, of.dk)
@@ -89,35 +90,39 @@ struct Pass {
                  tokens_of(chunk) - token, from.bytes - byte, from.access, thread);
   }
 
-  // Keys of 32 channels, decayed to the end of the chunk in KDA, and the decay of the chunk at these channels.
+  // Keys of a slab, decayed to the end of the chunk in KDA, and the decay of the chunk at these channels.
   __device__ __forceinline__ void make_keys(int chunk, int slab, uint32_t to) {
     const StageChunk place = at(chunk);
-    const int tokens = tokens_of(chunk), channel = slab * kSlab + lane, token = warp * kBlock;
+    const int tokens = tokens_of(chunk), token = warp * kBlock;
     if (makes_keys && slab == 0) {
       find_norms(shared.norm, rows_of(args.k, place, place.key_head), args.dk, tokens, args.activation.l2norm, warp,
                  lane);
     }
-    float step[kBlock] = {}, x[kBlock];
-    if (makes_decays) load_steps(step, gates(place), channel, token, tokens);
-    shared.blocks.sum[warp][lane] = sum_of(step);
-    __syncthreads();
-    if (makes_decays && warp == 0)
-      shared.decay[chunk % kDecayChunks][channel] = exp2_approx(shared.blocks.between(0, kStageTokens / kBlock, lane));
-    if (makes_keys) {
-      load_column(x, rows_of(args.k, place, place.key_head), channel, channel < args.dk, token, tokens);
-      float to_end = shared.blocks.between(warp + 1, kStageTokens / kBlock, lane);
+#pragma unroll 1
+    for (int column = lane; column < kPassSlab; column += kSlab) {
+      const int channel = slab * kPassSlab + column;
+      float step[kBlock] = {}, x[kBlock];
+      if (makes_decays) load_steps(step, gates(place), channel, token, tokens);
+      shared.blocks.sum[warp][lane] = sum_of(step);
+      __syncthreads();
+      float to_end = shared.blocks.behind(warp, BlockSums::kBlocks, lane);
+      if (makes_decays && warp == 0)
+        shared.decay[chunk % kDecayChunks][channel] = exp2_approx(to_end + shared.blocks.sum[0][lane]);
+      if (makes_keys) {
+        load_column(x, rows_of(args.k, place, place.key_head), channel, channel < args.dk, token, tokens);
 #pragma unroll
-      for (int t = kBlock - 1; t >= 0; --t) {
-        const float key = x[t] * shared.norm[token + t] * exp2_approx(to_end);
-        const uint32_t address = to + (token + t) * kRowBytes + lane * kElement;
-        if constexpr (kElement == 4)
-          store_word(address, __float_as_uint(key));
-        else
-          store_short(address, static_cast<uint16_t>(Pair<Element>::pack(key, 0.0f)));
-        to_end += step[t];
+        for (int t = kBlock - 1; t >= 0; --t) {
+          const float key = x[t] * shared.norm[token + t] * exp2_approx(to_end);
+          const uint32_t address = to + (token + t) * kRowBytes + column * kElement;
+          if constexpr (kElement == 4)
+            store_word(address, __float_as_uint(key));
+          else
+            store_short(address, static_cast<uint16_t>(Pair<Element>::pack(key, 0.0f)));
+          to_end += step[t];
+        }
       }
+      __syncthreads();
     }
-    __syncthreads();
   }
 
   // Fills the next place of the ring with the next slab, if there is one.
@@ -126,11 +131,11 @@ struct Pass {
       const uint32_t to = shared_address(shared.slab[filled]);
       const int of_keys = fill_slab - slabs - values;
       if (fill_slab < slabs) {
-        copy(w, fill_chunk, fill_slab * kSlab * kElement, to);
+        copy(w, fill_chunk, fill_slab * kPassSlab * kElement, to);
       } else if (of_keys < 0) {
-        copy(u, fill_chunk, (item.first_column + (fill_slab - slabs) * kSlab) * kElement, to);
+        copy(u, fill_chunk, item.first_column * kElement, to);
       } else {
-        if (!makes_keys) copy(k, fill_chunk, of_keys * kSlab * kElement, to);
+        if (!makes_keys) copy(k, fill_chunk, of_keys * kPassSlab * kElement, to);
         if (makes_keys || makes_decays) make_keys(fill_chunk, of_keys, to);
       }
       if (++fill_slab == 2 * slabs + values) {
@@ -148,7 +153,6 @@ struct Pass {
     __syncthreads();
     const uint32_t slab = shared_address(shared.slab[used]);
     used = used + 1 == Ring::kSlabs ? 0 : used + 1;
-    fill();
     return slab;
   }
 
@@ -159,7 +163,7 @@ struct Pass {
     const StageChunk place = at(chunk);
     const int tokens = tokens_of(chunk);
     const GateSource from = gates(place);
-    const Rows& rows = from.given ? from.sums : from.gates;
+    const Rows& rows = from.rows;
     if (is_kda) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
@@ -222,9 +226,9 @@ struct Pass {
     }
   }
 
-  // residual = U - residual, from the slab with this warp's value columns.
+  // residual = U - residual, at this warp's value columns.
   __device__ __forceinline__ void subtract_from(Sums& residual, uint32_t slab) const {
-    const uint32_t at_lane = slab + Numbers::values_place(lane, kRowBytes) + warp % 2 * 16 * kElement;
+    const uint32_t at_lane = slab + Numbers::values_place(lane, kRowBytes) + warp * 16 * kElement;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       if (half * 32 >= chunk_tokens) continue;
@@ -271,20 +275,29 @@ struct Pass {
 
   // ---- what a chunk leaves
 
+  // Pairs of values of 16 bits, after transposing, or single numbers.
   __device__ __forceinline__ void store_values(const Sums& v_new, int chunk) const {
-    auto& passage = shared.passage[warp];
+    const Rows to = rows_of(args.stage.v_new, args.stage.dtype, at(chunk), args.heads_v, args.dv);
+    Element* const data = static_cast<Element*>(to.data) + to.at;
+    const int tokens = tokens_of(chunk), column = item.first_column + warp * 16, quad = lane / 4, two = lane % 4 * 2;
+    if constexpr (kElement == 2) {
+      if (args.dv % 2 == 0) {
+#pragma unroll
+        for (int i = 0; i < 32; i += 2) {
+          const float(&sums)[4] = v_new[i / 16][i / 4 % 4];
+          const uint32_t pair = transpose_block(Pair<Element>::pack(sums[i % 4], sums[i % 4 + 1]));
+          const int token = i / 16 * 32 + i / 4 % 4 * 8 + quad, value = column + i % 4 / 2 * 8 + two;
+          if (token < tokens && value < args.dv) *reinterpret_cast<uint32_t*>(data + token * to.step + value) = pair;
+        }
+        return;
+      }
+    }
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
-      const int token = i / 16 * 32 + i / 4 % 4 * 8 + lane % 4 * 2 + i % 2;
-      passage[token][lane / 4 + i % 4 / 2 * 8] = v_new[i / 16][i / 4 % 4][i % 4];
+      const int token = i / 16 * 32 + i / 4 % 4 * 8 + two + i % 2, value = column + i % 4 / 2 * 8 + quad;
+      if (token < tokens && value < args.dv)
+        data[token * to.step + value] = static_cast<Element>(v_new[i / 16][i / 4 % 4][i % 4]);
     }
-    __syncwarp();
-    const Rows to = rows_of(args.stage.v_new, args.stage.dtype, at(chunk), args.heads_v, args.dv);
-    const int column = item.first_column + warp * 16 + lane % 16, tokens = tokens_of(chunk);
-    for (int token = lane / 16; token < tokens; token += 2) {
-      if (column < args.dv) store_at(to, column, token, passage[token][lane % 16]);
-    }
-    __syncwarp();
   }
 
   __device__ __forceinline__ void scale(Sums& v_new, int chunk) const {
@@ -320,19 +333,22 @@ struct Pass {
         if (number < slabs) {
 #pragma unroll
           for (int group = 0; group < kGroups; ++group) {
-            if (group == number) read_state(v_new, state, group, slab);
+            if (group / 2 == number && group * kSlab < args.dk)
+              read_state(v_new, state, group, slab + group % 2 * kSlab * kElement);
           }
           if (item.of_m && number + 1 == slabs) negate(v_new);
         } else if (of_keys < 0) {
-          if (warp / 2 == number - slabs) subtract_from(v_new, slab);
-          if (stores_values && of_keys == -1) store_values(v_new, chunk);
+          subtract_from(v_new, slab);
+          if (stores_values) store_values(v_new, chunk);
         } else {
           if (scales_values && of_keys == 0) scale(v_new, chunk);
 #pragma unroll
           for (int group = 0; group < kGroups; ++group) {
-            if (group == of_keys) update(state, v_new, group, slab, chunk);
+            if (group / 2 == of_keys && group * kSlab < args.dk)
+              update(state, v_new, group, slab + group % 2 * kSlab * kElement, chunk);
           }
         }
+        fill();
       }
       put_decays(chunk + 1);
       if (item.of_m && (chunk % kLookEvery == kLookEvery - 1 || chunk + 1 == item.row.chunks))
@@ -368,9 +384,9 @@ __device__ __forceinline__ void load_rows_of_slot(float (&state)[kCount], const 
 }
 
 template <class Number, int kWidth>
-__device__ __forceinline__ void pass_row(const PassArgs& args, const PassItem& item, bool is_kda, uint8_t* memory) {
+__device__ __forceinline__ void pass_row(const PassArgs& args, const PassItem& item, uint8_t* memory) {
   using Pass = sm80::Pass<Number, kWidth>;
-  Pass pass(args, item, *reinterpret_cast<typename Pass::Ring*>(memory), is_kda);
+  Pass pass(args, item, *reinterpret_cast<typename Pass::Ring*>(memory));
   const Row& row = item.row;
   const Place at = pass.place();
   const int width = width_of(args.dk);
@@ -425,12 +441,12 @@ __device__ __forceinline__ void pass_row(const PassArgs& args, const PassItem& i
 }
 
 template <class Number, int kWidth>
-__global__ void __launch_bounds__(kStageThreads, 2) pass_kernel(const __grid_constant__ PassArgs args, bool is_kda) {
+__global__ void __launch_bounds__(kStageThreads, 2) pass_kernel(const __grid_constant__ PassArgs args) {
   allow_next_grid();
   wait_for_previous_grid();
   PassItem item;
   if (!find_pass_item(args, item)) return;
-  pass_row<Number, kWidth>(args, item, is_kda, dynamic_shared_memory());
+  pass_row<Number, kWidth>(args, item, dynamic_shared_memory());
 }
 
 }  // namespace deltarelay::cuda::sm80

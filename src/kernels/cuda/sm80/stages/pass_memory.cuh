@@ -11,21 +11,19 @@ namespace deltarelay::cuda::sm80 {
 // Decays are made up to three chunks ahead of their use.
 constexpr int kDecayChunks = 4;
 
-// Sizes of the ring: slabs of 32 columns of W, U and the keys, 64 tokens each, in the type of the data.
+// Sizes of the ring: slabs of 64 columns of W, U and the keys, 64 tokens each, in the type of the data.
 template <class Element>
 struct PassRing {
   static constexpr int kElement = sizeof(Element);
-  static constexpr int kRowBytes = kSlab * kElement + 16;
-  static constexpr int kPieces = kSlab * kElement / 16;
+  static constexpr int kRowBytes = kPassSlab * kElement + 16;
+  static constexpr int kPieces = kPassSlab * kElement / 16;
   static constexpr int kSlabBytes = kStageTokens * kRowBytes;
-  static constexpr int kSlabs = kElement == 2 ? 8 : 6;
-  static constexpr int kPassageRow = 17;  // floats of a token: 16 value columns of a warp
+  static constexpr int kSlabs = kElement == 2 ? 6 : 4;
 
   uint8_t slab[kSlabs][kSlabBytes];
-  float passage[kStageThreads / 32][kStageTokens][kPassageRow];  // V_new on its way to memory
-  float decay[kDecayChunks][kMostWidth];                         // of a chunk, KDA: of each channel
-  float whole[kDecayChunks];                                     // GDN
-  float factor[kDecayChunks][kStageTokens];                      // GDN: of V_new in the update
+  float decay[kDecayChunks][kMostWidth];     // of a chunk, KDA: of each channel
+  float whole[kDecayChunks];                 // GDN
+  float factor[kDecayChunks][kStageTokens];  // GDN: of V_new in the update
   float norm[kStageTokens];
   float line[kStageTokens];  // GDN: gates or sums of the next chunk
   BlockSums blocks;

@@ -34,9 +34,9 @@ cudaError_t with_kernel(StageNumbers numbers, int32_t dk, Body body) {
 
 }  // namespace
 
-cudaError_t launch_pass(const PassArgs& args, const StageShape& shape, unsigned ctas, cudaStream_t stream) {
-  return with_kernel(shape.numbers, shape.dk, [&](auto* kernel, size_t shared) {
-    return launch_dependent(kernel, dim3(ctas), kStageThreads, shared, stream, args, shape.is_kda);
+cudaError_t launch_pass(const PassArgs& args, StageNumbers numbers, unsigned ctas, cudaStream_t stream) {
+  return with_kernel(numbers, args.dk, [&](auto* kernel, size_t shared) {
+    return launch_dependent(kernel, dim3(ctas), kStageThreads, shared, stream, args);
   });
 }
 

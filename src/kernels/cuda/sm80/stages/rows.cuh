@@ -61,10 +61,27 @@ __device__ __forceinline__ void load_column(float (&x)[kCount], const Rows& rows
   for (int i = 0; i < kCount; ++i) x[i] = number_of(bits[i], rows.dtype);
 }
 
-// Stores one number of token `token`.
-__device__ __forceinline__ void store_at(const Rows& rows, int column, int token, float x) {
-  const int64_t element = rows.at + column + token * rows.step;
-  store_number(static_cast<uint8_t*>(rows.data) + element * float_bytes(rows.dtype), rows.dtype, 0, x);
+// Stores column `column` of tokens [first, first + kCount), as far as they exist.
+template <int kCount>
+__device__ __forceinline__ void store_column(const float (&x)[kCount], const Rows& rows, int column, bool exists,
+                                             int first, int tokens) {
+  const int64_t at = rows.at + column + first * rows.step;
+  const int count = exists ? tokens - first : 0;
+  if (rows.dtype == DType::kFp32) {
+    float* data = static_cast<float*>(rows.data) + at;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i, data += rows.step) {
+      if (i < count) *data = x[i];
+    }
+    return;
+  }
+  const bool bf16 = rows.dtype == DType::kBf16;
+  uint16_t* data = static_cast<uint16_t*>(rows.data) + at;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i, data += rows.step) {
+    const uint32_t bits = bf16 ? Pair<__nv_bfloat16>::pack(x[i], 0.0f) : Pair<__half>::pack(x[i], 0.0f);
+    if (i < count) *data = static_cast<uint16_t>(bits);
+  }
 }
 
 // Inverse norms of the rows of a chunk, or 1 without l2norm. All threads; a warp takes the tokens of its block.

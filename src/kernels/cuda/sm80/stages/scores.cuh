@@ -27,6 +27,7 @@ struct ScoreTiles {
   SlabTile k, q;
   SlabTile decay;  // of each token; then keys, decayed to the end of their block
   BlockSums blocks;
+  float decays[BlockSums::kBlocks][kSlab];  // of whole blocks
 };
 
 // What the scores are made of.
@@ -105,7 +106,7 @@ __device__ __forceinline__ void find_scores(ScoreTiles& tiles, const ScoreInputs
         tiles.q.row[first + t][lane] = q[t];
         tiles.decay.row[first + t][lane] = exp2_approx(step[t]);
       }
-      tiles.blocks.sum[warp][lane] = sum_of(step);
+      tiles.decays[warp][lane] = exp2_approx(sum_of(step));
     }
     __syncthreads();
     for (int block = 0; block < in.blocks; ++block) score_block(tiles, in, block, kk, qk, thread);
@@ -135,9 +136,13 @@ __device__ __forceinline__ void find_scores(ScoreTiles& tiles, const ScoreInputs
       float2 between[Numbers::kSteps];
 #pragma unroll
       for (int s = 0; s < Numbers::kSteps; ++s) {
-        const int c = 8 * s + lane % 4 * 2;
-        between[s] = make_float2(exp2_approx(tiles.blocks.between(pair.column + 1, pair.row, c)),
-                                 exp2_approx(tiles.blocks.between(pair.column + 1, pair.row, c + 1)));
+        between[s] = make_float2(1.0f, 1.0f);
+#pragma unroll
+        for (int b = 1; b < 3; ++b) {
+          if (b <= pair.column || b >= pair.row) continue;
+          const float2 decay = *reinterpret_cast<const float2*>(&tiles.decays[b][8 * s + lane % 4 * 2]);
+          between[s] = make_float2(between[s].x * decay.x, between[s].y * decay.y);
+        }
       }
       const SlabTile& rows = pair.of_q ? tiles.q : tiles.k;
       const auto left = load_left_scaled<Numbers>(
@@ -165,20 +170,27 @@ __device__ __forceinline__ void clear(Square& square, int thread) {
 }
 
 // Loads the lower triangle of a given C x C matrix, whose other numbers are not read; with the whole CTA.
-__device__ __forceinline__ void load_lower(Square& square, const Rows& rows, int tokens, int thread) {
-  for (int i = thread; i < kStageTokens * kStageTokens; i += kStageThreads) {
-    const int row = i / kStageTokens, column = i % kStageTokens;
-    const bool exists = row < tokens && column <= row;
-    square.row[row][column] = exists ? load_number(rows.data, rows.dtype, rows.at + row * rows.step + column) : 0.0f;
+__device__ __forceinline__ void load_lower(Square& square, const Rows& rows, int chunk, int tokens, int thread) {
+  const int first = thread / 32 * kBlock;
+#pragma unroll
+  for (int column = thread % 32; column < kStageTokens; column += 32) {
+    float x[kBlock];
+    load_column(x, rows, column, column < chunk, first, min(tokens, chunk));
+#pragma unroll
+    for (int t = 0; t < kBlock; ++t) square.row[first + t][column] = column <= first + t ? x[t] : 0.0f;
   }
 }
 
 // Stores the lower triangle times `factor`, and zeros above the diagonal.
 __device__ __forceinline__ void store_lower(const Square& square, float factor, const Rows& rows, int chunk, int tokens,
                                             int thread) {
-  for (int i = thread; i < tokens * chunk; i += kStageThreads) {
-    const int row = i / chunk, column = i % chunk;
-    store_at(rows, column, row, column <= row ? square.row[row][column] * factor : 0.0f);
+  const int first = thread / 32 * kBlock;
+#pragma unroll
+  for (int column = thread % 32; column < kStageTokens; column += 32) {
+    float x[kBlock];
+#pragma unroll
+    for (int t = 0; t < kBlock; ++t) x[t] = column <= first + t ? square.row[first + t][column] * factor : 0.0f;
+    store_column(x, rows, column, column < chunk, first, tokens);
   }
 }
 

@@ -27,22 +27,34 @@ __device__ __forceinline__ void store_in_pairs(const float (&state)[kCount], con
   const bool value_major = matrix.key_step == 1, fp32 = matrix.dtype == DType::kFp32;
   const int width = value_major ? extent.dk : extent.dv;
   if (width % 2 != 0 || (fp32 && !value_major)) return store_state(state, pool, slot, head, at, extent);
+  if (fp32) {
+    float* const data = reinterpret_cast<float*>(matrix.data);
+#pragma unroll
+    for (int i = 0; i < kCount; i += 2) {
+      const int v = at.row + i / 2 % 2 * 8, k = at.column + i / 4 * 8;
+      if (v < extent.dv && k < extent.dk)
+        *reinterpret_cast<float2*>(data + v * width + k) = make_float2(state[i], state[i + 1]);
+    }
+    return;
+  }
+  // After transposing, a lane has channel `row` of its block of 8 x 8, and two values.
+  const int row = value_major ? at.row : at.column - lane % 4 * 2 + lane / 4;
+  const int column = value_major ? at.column : at.row - lane / 4 + lane % 4 * 2;
+  uint16_t* const data = reinterpret_cast<uint16_t*>(matrix.data) + row * width + column;
+  const bool bf16 = matrix.dtype == DType::kBf16;
 #pragma unroll
   for (int i = 0; i < kCount; i += 2) {
-    int v = at.row + i / 2 % 2 * 8, k = at.column + i / 4 * 8;
-    if (fp32) {
-      if (v < extent.dv && k < extent.dk)
-        *reinterpret_cast<float2*>(matrix.data + (v * width + k) * 4) = make_float2(state[i], state[i + 1]);
-      continue;
-    }
-    uint32_t pair = pack_pair(state[i], state[i + 1], matrix.dtype);
-    if (!value_major) {
+    const int of_values = i / 2 % 2 * 8, of_keys = i / 4 * 8;
+    uint32_t pair =
+        bf16 ? Pair<__nv_bfloat16>::pack(state[i], state[i + 1]) : Pair<__half>::pack(state[i], state[i + 1]);
+    if (value_major) {
+      if (row + of_values < extent.dv && column + of_keys < extent.dk)
+        *reinterpret_cast<uint32_t*>(data + of_values * width + of_keys) = pair;
+    } else {
       pair = transpose_block(pair);
-      v += lane % 4 * 2 - lane / 4;
-      k += lane / 4 - lane % 4 * 2;
+      if (row + of_keys < extent.dk && column + of_values < extent.dv)
+        *reinterpret_cast<uint32_t*>(data + of_keys * width + of_values) = pair;
     }
-    if (v < extent.dv && k < extent.dk)
-      *reinterpret_cast<uint32_t*>(matrix.data + (value_major ? v * width + k : k * width + v) * 2) = pair;
   }
 }
 

@@ -10,6 +10,7 @@ constexpr int32_t kStageThreads = 128;
 constexpr int32_t kStageTokens = 64;  // of the longest chunk
 constexpr int32_t kBlock = 16;        // tokens of a block. A warp has one
 constexpr int32_t kSlab = 32;         // columns that are taken at once
+constexpr int32_t kPassSlab = 64;     // columns of W, U and the keys that a pass takes at once
 constexpr int32_t kPassColumns = 64;  // value columns, or columns of M, that a CTA of a pass walks
 
 // A chain: columns that one thread folds, and a CTA.
