@@ -1,8 +1,8 @@
 #include "kernels/cuda/launch/launch.h"
 #include "kernels/cuda/sm90/launch.h"
 #include "kernels/cuda/sm90/records/prepare_grid.h"
+#include "kernels/cuda/sm90/records/prepare_halves.h"
 #include "kernels/cuda/sm90/records/prepare_kda.cuh"
-#include "kernels/cuda/sm90/stages/scores.h"
 
 namespace deltarelay::cuda::sm90 {
 namespace {

@@ -19,7 +19,4 @@ struct ScoresArgs {
 cudaError_t launch_scores(const ScoresArgs& args, DType dtype, bool scalar_gate, uint32_t ctas, cudaStream_t stream);
 cudaError_t load_scores();
 
-// prepare of KDA for chunks of 64 tokens: two records of 32 each (records/prepare_kda.cu).
-cudaError_t launch_prepare_kda_halves(const PrepareArgs& args, DType dtype, bool mid_frame, cudaStream_t stream);
-
 }  // namespace deltarelay::cuda::sm90

@@ -7,6 +7,7 @@
 #include "kernels/cuda/sm90/carry/carry.cuh"
 #include "kernels/cuda/sm90/record.h"
 #include "kernels/cuda/sm90/records/prepare_gdn.cuh"
+#include "kernels/cuda/sm90/records/prepare_halves.h"
 #include "kernels/cuda/sm90/stages/outputs.h"
 #include "kernels/cuda/sm90/stages/pass.h"
 #include "kernels/cuda/sm90/stages/recompute.h"
