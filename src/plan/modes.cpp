@@ -41,6 +41,16 @@ TokenBytes bytes_of(const Problem& p, int64_t strips) {
                      bytes(p.dtype_beta), strips);
 }
 
+// The same of a state pass on a GPU: what it reads and writes lies in memory as it is, in value heads but for k.
+TokenBytes pass_bytes(const Problem& p, int64_t strips) {
+  const Chunks& c = p.chunks;
+  const int64_t dv = p.dv / strips, data = static_cast<int64_t>(size_of(c.dtype));
+  const int64_t keys = c.gives(DR_K_TO_END) ? p.dk : p.dk / p.group();
+  const int64_t read = (p.dk + keys + dv) * data;
+  const int64_t states = c.wants(DR_STATES) ? p.dk * dv * static_cast<int64_t>(size_of(c.dtype_states)) / c.chunk : 0;
+  return {read + (c.wants(DR_V_NEW) ? dv * data : 0) + states, read, 0};
+}
+
 // What a device's byte figures stand for: 16-bit data; KDA with a 16-bit gate and one value head a key head, GDN with
 // an fp32 gate and four (the cases of the speed targets).
 TokenBytes stated_bytes(Rule rule) {
@@ -161,6 +171,11 @@ plan::Costs costs_of(const Problem& problem, const Options& options, const Backe
                                   dk * chunk, w * stated_chunk * kShares),
                            0);
     c.prepare_bytes = clamp_cost(variant.record_bytes + chunk * bytes.prepare, 0);
+  }
+  if (problem.op == Op::kStatePass && device.kind == DR_DEVICE_CUDA) {
+    const TokenBytes own = pass_bytes(problem, strips);
+    c.emit_bytes = clamp_cost(own.emit * chunk / tiles, 0);
+    c.summarize_bytes = clamp_cost(own.summarize * chunk / tiles, 0);
   }
   if (is_stage(problem.op)) c.emit = stage_cost(problem.op, clamp_cost(local_ns(stated.local_ns), 0), c);
   return c;

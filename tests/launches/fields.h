@@ -9,6 +9,10 @@
 #include "kernels/cuda/launch/finish.cuh"
 #include "kernels/cuda/sm80/launch.h"
 #include "kernels/cuda/sm90/rows/walk_maps.h"
+#include "kernels/cuda/sm90/stages/outputs.h"
+#include "kernels/cuda/sm90/stages/pass.h"
+#include "kernels/cuda/sm90/stages/recompute.h"
+#include "kernels/cuda/sm90/stages/scores.h"
 #include "kernels/cuda/stage_args.h"
 #include "launches/fake_runtime.h"
 #include "run/cuda_table.h"
@@ -233,6 +237,46 @@ void visit_fields(Visit& visit, const cuda::sm90::FusedMaps& x) {
   visit("copies_gates", x.copies_gates);
 }
 
+template <class Visit>
+void visit_fields(Visit& visit, const cuda::sm90::StageGates& x) {
+  visit("sums", x.sums), visit("sums_scale", x.sums_scale), visit("heads", x.heads), visit("activation", x.activation);
+}
+
+template <class Visit>
+void visit_fields(Visit& visit, const cuda::sm90::StatePassMaps& x) {
+  visit("w", x.w), visit("keys", x.keys), visit("u", x.u);
+}
+
+template <class Visit>
+void visit_fields(Visit& visit, const cuda::sm90::StatePassArgs& x) {
+  visit("walk", x.walk), visit("gates", x.gates), visit("states", x.states), visit("key_major", x.key_major);
+  visit("scales_v_new", x.scales_v_new), visit("summaries", x.summaries);
+}
+
+template <class Visit>
+void visit_fields(Visit& visit, const cuda::sm90::OutputsMaps& x) {
+  visit("q", x.q), visit("keys", x.keys), visit("aqk", x.aqk), visit("v_new", x.v_new), visit("states", x.states);
+  visit("o", x.o);
+}
+
+template <class Visit>
+void visit_fields(Visit& visit, const cuda::sm90::OutputsArgs& x) {
+  visit("tables", x.tables), visit("gates", x.gates), visit("o", x.o), visit("heads_qk", x.heads_qk);
+  visit("heads_v", x.heads_v), visit("strips", x.strips), visit("scale", x.scale), visit("raw_q", x.raw_q);
+  visit("key_major", x.key_major), visit("has_aqk", x.has_aqk), visit("ctas", x.ctas);
+}
+
+template <class Visit>
+void visit_fields(Visit& visit, const cuda::sm90::RecomputeArgs& x) {
+  visit("call", x.call), visit("strips", x.strips);
+}
+
+template <class Visit>
+void visit_fields(Visit& visit, const cuda::sm90::ScoresArgs& x) {
+  visit("tables", x.tables), visit("prepared", x.prepared), visit("aqk", x.aqk), visit("inverse", x.inverse);
+  visit("heads_v", x.heads_v);
+}
+
 // Calls body(name, type) for every structure that is a parameter: its name in the names of kernels, and a value.
 template <class Body>
 void for_each_structure(const Body& body) {
@@ -249,6 +293,12 @@ void for_each_structure(const Body& body) {
   body("sm80::WalkInputs", cuda::sm80::WalkInputs{});
   body("sm80::Extent", Extent{});
   body("sm90::FusedMaps", cuda::sm90::FusedMaps{});
+  body("sm90::OutputsArgs", cuda::sm90::OutputsArgs{});
+  body("sm90::OutputsMaps", cuda::sm90::OutputsMaps{});
+  body("sm90::RecomputeArgs", cuda::sm90::RecomputeArgs{});
+  body("sm90::ScoresArgs", cuda::sm90::ScoresArgs{});
+  body("sm90::StatePassArgs", cuda::sm90::StatePassArgs{});
+  body("sm90::StatePassMaps", cuda::sm90::StatePassMaps{});
   body("sm90::WalkMaps", cuda::sm90::WalkMaps{});
   body("sm90::GdnTiles", GdnTiles{});
 }

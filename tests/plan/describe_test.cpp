@@ -35,7 +35,7 @@ TEST(Describe, JsonHoldsTheWholePlan) {
   EXPECT_EQ(j["device"]["name"], "h200");
   EXPECT_EQ(j["device"]["units"], 132);
   EXPECT_EQ(j["device"]["here"], false);
-  ASSERT_EQ(j["costs"].size(), 6u);
+  ASSERT_EQ(j["costs"].size(), 8u);
   EXPECT_EQ(j["costs"][0]["backend"], "cuda-sm90");
   EXPECT_EQ(j["costs"][0]["variant"], "prepared");
   EXPECT_EQ(j["costs"][0]["rule"], "kda");

@@ -1,6 +1,5 @@
 #include "kernels/cuda/sm90/accepts.h"
 
-#include <limits>
 #include <string>
 
 #include "kernels/cuda/args.h"
@@ -10,11 +9,6 @@
 namespace deltarelay::cuda::sm90 {
 namespace {
 
-// What a tensor map of TMA takes: addresses and strides in whole 16-byte pieces, strides below 2^40 bytes, coordinates
-// in int32_t.
-constexpr int64_t kMapBytes = 16;
-constexpr int64_t kMapStrideBytes = int64_t{1} << 40;
-constexpr int64_t kMapCoordinates = std::numeric_limits<int32_t>::max();
 constexpr int32_t kMostStrips = kMaxValueWidth / kWidth;
 
 std::string decline_device(const Request& request) {
@@ -32,13 +26,6 @@ std::string decline_stride(const char* tensor, const char* axis, int64_t stride,
   return found(std::string("layout_") + tensor + "." + axis,
                "a multiple of " + std::to_string(piece) + " elements below " + std::to_string(limit),
                std::to_string(stride));
-}
-
-std::string decline_strides(const char* tensor, const Strides& s, DType dtype) {
-  std::string reason = decline_stride(tensor, "token", s.token, dtype);
-  if (reason.empty()) reason = decline_stride(tensor, "head", s.head, dtype);
-  if (reason.empty()) reason = decline_stride(tensor, "sequence", s.sequence, dtype);
-  return reason;
 }
 
 // All strips are one axis of a tensor map, and an axis has one stride: the heads must lie side by side.
@@ -79,6 +66,13 @@ std::string decline_tensors(const Problem& p) {
 
 }  // namespace
 
+std::string decline_strides(const char* tensor, const Strides& s, DType dtype) {
+  std::string reason = decline_stride(tensor, "token", s.token, dtype);
+  if (reason.empty()) reason = decline_stride(tensor, "head", s.head, dtype);
+  if (reason.empty()) reason = decline_stride(tensor, "sequence", s.sequence, dtype);
+  return reason;
+}
+
 std::string decline_way(const Problem& p, const std::string& name) {
   for (int32_t way = 0; way < kNumWays; ++way) {
     if (name == kWayNames[way] && takes_way(p, way)) return {};
@@ -89,7 +83,7 @@ std::string decline_way(const Problem& p, const std::string& name) {
 
 std::string decline(const Problem& p, const Request& request) {
   std::string reason = decline_device(request);
-  if (reason.empty()) reason = decline_operation(p);
+  if (reason.empty()) reason = is_stage(p.op) ? decline_stage(p, request) : decline_operation(p);
   if (!reason.empty()) return reason;
   if (p.dk != kWidth) return found("dk", std::to_string(kWidth), std::to_string(p.dk));
   if (p.dv % kWidth != 0 || p.dv > kMostStrips * kWidth) {
@@ -97,6 +91,7 @@ std::string decline(const Problem& p, const Request& request) {
                  std::to_string(p.dv));
   }
   if (p.dtype != DType::kBf16 && p.dtype != DType::kFp16) return found("dtype", "bf16 or fp16", name_of(p.dtype));
+  if (is_stage(p.op)) return decline_stage_of(p);
   if (p.dtype_o != p.dtype) return found("dtype_o", std::string(name_of(p.dtype)) + " as dtype", name_of(p.dtype_o));
   std::string unfit = decline_tensors(p);
   return unfit.empty() && request.variant != nullptr ? decline_way(p, request.variant) : unfit;

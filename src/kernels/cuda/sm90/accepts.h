@@ -2,20 +2,33 @@
 // for a GPU that is not here, or by a library without CUDA, is made, accepted and declined for the same reasons.
 #pragma once
 #include <cstdint>
+#include <limits>
 #include <string>
 
 #include "kernels/backend.h"
 
 namespace deltarelay::cuda::sm90 {
 
+// What a tensor map of TMA takes: addresses and strides in whole 16-byte pieces, strides below 2^40 bytes, coordinates
+// in int32_t.
+inline constexpr int64_t kMapBytes = 16;
+inline constexpr int64_t kMapStrideBytes = int64_t{1} << 40;
+inline constexpr int64_t kMapCoordinates = std::numeric_limits<int32_t>::max();
+
 std::string decline(const Problem& problem, const Request& request);
 // Numbers of the variants: the fused walk, one kernel from the caller's tensors to outputs and summaries; or `prepare`,
 // and the walk through its records.
-enum Way : int32_t { kFused = 0, kPrepared = 1 };
+enum Way : int32_t { kFused = 0, kPrepared = 1, kStages = 2 };
 inline constexpr int32_t kNumWays = 2;
 inline constexpr const char* kWayNames[kNumWays] = {"fused", "prepared"};
-inline constexpr const char* kCostNames[kNumWays] = {"prepared", "fused"};  // in the order in which plans print them
+// The only variant of the stages (stages.h), which no option names.
+inline constexpr const char* kStagesName = "stages";
+inline constexpr const char* kCostNames[] = {"prepared", "fused", kStagesName};  // in the order of plans
 bool takes_way(const Problem& problem, int32_t way);
+// Of a stage (stages/accepts.cpp).
+std::string decline_stage_of(const Problem& problem);
+// What a tensor map of TMA takes of the strides of a tensor.
+std::string decline_strides(const char* tensor, const Strides& strides, DType dtype);
 // Strips of 128 value columns in one head (args.h).
 int32_t strips(const Problem& problem);
 Variants variants(const Problem& problem, const Request& request);

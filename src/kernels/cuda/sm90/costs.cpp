@@ -28,14 +28,22 @@ constexpr MeasuredCosts kGdn = {2200, 2550, 440, 0, 58384, 29712, 1250, 12000, 1
 // that day too.
 constexpr MeasuredCosts kKdaFused = {3950, 4560, 1100, 0, 82048, 49280, 0, 11000, 12000};
 constexpr MeasuredCosts kGdnFused = {2400, 2600, 440, 0, 41472, 20992, 0, 7000, 12000};
+// The state pass of the stages, 2026-11-19: chunks of 64 tokens of 4 and 8 heads, states and V_new stored. What a pair
+// repeats is what half of the values does not halve. The planner counts the bytes (modes.cpp). prepare is that of the
+// forward.
+constexpr MeasuredCosts kKdaPass = {1390, 2000, 200, 0, 98816, 49664, kKda.prepare_ns, 8000, 6000};
+constexpr MeasuredCosts kGdnPass = {1390, 2000, 200, 0, 98816, 49664, kGdn.prepare_ns, 8000, 6000};
 constexpr int32_t kCarryNs = 900;        // a fold, over all multiprocessors
 constexpr int32_t kCarryUnitNs = 12000;  // one multiprocessor's time for one fold of one head
 
 }  // namespace
 
 void costs(const dr_device&, const DeviceSpeed& speed, int32_t index, Rule rule, dr_costs& c) {
-  const bool kda = rule == Rule::kKda, fused = std::strcmp(kCostNames[index], kWayNames[kFused]) == 0;
-  scale_costs(fused ? (kda ? kKdaFused : kGdnFused) : (kda ? kKda : kGdn), speed, kCostChunk, speed.tenths, c);
+  const bool kda = rule == Rule::kKda;
+  const MeasuredCosts* measured = kda ? &kKda : &kGdn;
+  if (std::strcmp(kCostNames[index], kWayNames[kFused]) == 0) measured = kda ? &kKdaFused : &kGdnFused;
+  if (std::strcmp(kCostNames[index], kStagesName) == 0) measured = kda ? &kKdaPass : &kGdnPass;
+  scale_costs(*measured, speed, kCostChunk, speed.tenths, c);
   c.carry_ns = kCarryNs;
   c.carry_unit_ns = kCarryUnitNs;
 }

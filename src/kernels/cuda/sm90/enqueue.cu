@@ -13,6 +13,7 @@
 #include "kernels/cuda/sm90/launch.h"
 #include "kernels/cuda/sm90/record.h"
 #include "kernels/cuda/sm90/records/prepare_gdn.cuh"
+#include "kernels/cuda/sm90/stages/stage_launches.h"
 #include "kernels/cuda/sm90/tensor_map.h"
 
 namespace deltarelay::cuda::sm90 {
@@ -196,6 +197,7 @@ class Launches {
 };
 
 void enqueue(const DeviceCall& call, std::span<const Step> steps) {
+  if (call.variant == kStages) return enqueue_stages(call, steps);
   Launches launches(call);
   for (const Step& step : steps) launches.launch(step);
 }
@@ -209,6 +211,7 @@ void load(int32_t) {
     check(load_fused_gdn(dtype), "loading the fused summarize and emit (GDN)");
   }
   check(load_fused_kda(), "loading the fused summarize and emit (KDA)");
+  load_stages();
   check(load_carry(), "loading carry");
   check(load_checkpoint(), "loading checkpoint");
   check(load_finish(), "loading finish");

@@ -20,7 +20,8 @@ void spread_prepare(const SpreadRequest& r, Step& step) {
     step.each = grid.heads;
     step.ctas = grid.ctas;
   } else {
-    const KdaGrid grid = kda_grid(static_cast<int32_t>(step.rows), p.heads_v);
+    const int32_t records = r.variant.number == kStages ? 2 : 1;  // of a chunk
+    const KdaGrid grid = kda_grid(records * static_cast<int32_t>(step.rows), p.heads_v);
     step.each = grid.chunks;
     step.ctas = int64_t{p.heads_v} * grid.y;
   }
@@ -43,6 +44,20 @@ void spread_walk(const SpreadRequest& r, Step& step) {
   step.ordered = step.backwards && step.ctas > r.units && step.rows > 1;
 }
 
+// Every sequence and strip by a pair.
+void spread_summary(const SpreadRequest& r, Step& step) {
+  step.has_form = true;
+  step.form = Form::kPair;
+  step.each = kHalfWidth;
+  step.ctas = step.rows * r.problem.heads_v * r.variant.strips * ctas(step.form);
+}
+
+// A CTA for every chunk and strip.
+void spread_chunks(const SpreadRequest& r, Step& step) {
+  step.each = kWidth;
+  step.ctas = step.rows * r.problem.heads_v * r.variant.strips;
+}
+
 void spread_carry(const SpreadRequest& r, Step& step) {
   const CarrySpread spread = carry_spread(step.rows * r.problem.heads_v * r.variant.strips, r.units);
   step.has_form = true;
@@ -56,6 +71,8 @@ void spread_carry(const SpreadRequest& r, Step& step) {
 void spread(const SpreadRequest& request, Step& step) {
   if (step.stage == Stage::kPrepare) spread_prepare(request, step);
   if (step.stage == Stage::kWalk) spread_walk(request, step);
+  if (step.stage == Stage::kSummary) spread_summary(request, step);
+  if (step.stage == Stage::kChunkLocal || step.stage == Stage::kOutputs) spread_chunks(request, step);
   if (step.stage == Stage::kCarry) spread_carry(request, step);
   if (step.stage != Stage::kWalk) step.ctas_stored = step.ctas;
   spread_shared(request, step);

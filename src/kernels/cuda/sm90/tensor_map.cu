@@ -51,8 +51,8 @@ CUtensorMap encode_map(void* data, CUtensorMapDataType type, const Axes& axes, C
 CUtensorMap make_map(const MapRequest& request) {
   const TensorView& tensor = request.tensor;
   const Axes axes = {
-      .sizes = {kHalfWidth, static_cast<cuuint64_t>(request.tokens), 2, static_cast<cuuint64_t>(request.heads),
-                static_cast<cuuint64_t>(request.sequences)},
+      .sizes = {kHalfWidth, static_cast<cuuint64_t>(request.tokens), static_cast<cuuint64_t>(request.halves),
+                static_cast<cuuint64_t>(request.heads), static_cast<cuuint64_t>(request.sequences)},
       .strides = {stride_of(tensor.token, 2), kRowBytes, stride_of(tensor.head, 2), stride_of(tensor.sequence, 2)},
       .box = {kHalfWidth, static_cast<cuuint32_t>(request.box_tokens), static_cast<cuuint32_t>(request.box_halves), 1,
               1}};

@@ -13,6 +13,7 @@ struct MapRequest {
   TensorView tensor;
   int64_t sequences, tokens, heads;
   int32_t box_tokens, box_halves;
+  int32_t halves = 2;  // of the numbers of a row: 64 each
 };
 CUtensorMap make_map(const MapRequest& request);
 

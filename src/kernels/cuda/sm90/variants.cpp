@@ -59,6 +59,30 @@ Variant variant_of(const Problem& p, int32_t way) {
   return v;
 }
 
+// The state pass walks pairs of CTAs or single ones, as the forward does; its summaries have no local part. The other
+// stages take their chunks, or whole sequences, all at once.
+Variant stage_variant(const Problem& p) {
+  Variant v;
+  v.name = kStagesName;
+  v.number = kStages;
+  v.chunk = p.chunks.chunk;
+  v.panel_columns = kHalfWidth;
+  v.strips = strips(p);
+  v.value_tiles = 0;
+  if (p.op != Op::kStatePass) {
+    v.value_tiles = v.strips;
+    // Scores come from the records of `prepare`: for KDA two of 32 tokens.
+    if (p.op == Op::kChunkLocal && p.chunks.wants(DR_AQK | DR_INVERSE))
+      v.record_bytes = p.rule == Rule::kGdn ? GdnRecord::kBytes : 2 * KdaRecord::kBytes;
+    return v;
+  }
+  v.state_floats = v.transition_floats = int64_t{v.strips} * kWidth * kWidth;
+  v.short_summaries = p.rule == Rule::kGdn;
+  v.forms = {.pairs = true, .pair_start_tenths = 9};
+  v.suffix = {.tries = true, .least_chunks = 8};
+  return v;
+}
+
 }  // namespace
 
 // At least one, so that costs of shapes that are declined can be asked for too.
@@ -66,6 +90,10 @@ int32_t strips(const Problem& p) { return p.dv > kWidth ? p.dv / kWidth : 1; }
 
 Variants variants(const Problem& p, const Request& request) {
   Variants list;
+  if (is_stage(p.op)) {
+    list.add(stage_variant(p));
+    return list;
+  }
   for (int32_t way = 0; way < kNumWays; ++way) {
     if (request.variant != nullptr && std::strcmp(request.variant, kWayNames[way]) != 0) continue;
     if (takes_way(p, way)) list.add(variant_of(p, way));

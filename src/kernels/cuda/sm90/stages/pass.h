@@ -1,0 +1,39 @@
+// The state pass of the stages: what its kernels are told, and how they are launched.
+#pragma once
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/args.h"
+#include "kernels/cuda/sm90/stages/gates.h"
+#include "kernels/form.h"
+
+namespace deltarelay::cuda::sm90 {
+
+// Tensor maps. Box: one half of a chunk's channels or values.
+struct StatePassMaps {
+  CUtensorMap w, keys, u;  // keys: k_to_end, or k
+};
+
+// What a state pass and a summary know beyond a walk. The tensors of the stages are contiguous.
+struct StatePassArgs {
+  WalkArgs walk;  // o: v_new, or no data where it is not wanted
+  StageGates gates;
+  void* states;       // [R, HV, matrix], or nullptr where they are not wanted
+  bool key_major;     // their layout
+  bool scales_v_new;  // keys are k: rows of V_new take the decay to the end of the chunk (GDN)
+  float* summaries;   // [N, strip, 256, 128]: summaries of whole sequences in place of slots; nullptr: slots
+};
+
+struct StatePassLaunch {
+  DType dtype;
+  bool scalar_gate;  // GDN
+  Form form;         // pairs walk summaries too, single CTAs rows to emit only
+  unsigned ctas;
+};
+cudaError_t launch_state_pass(const StatePassMaps& maps, const StatePassArgs& args, const StatePassLaunch& launch,
+                              cudaStream_t stream);
+cudaError_t load_state_pass();
+
+}  // namespace deltarelay::cuda::sm90
