@@ -232,9 +232,14 @@ void visit_fields(Visit& visit, const cuda::sm90::WalkMaps& x) {
 }
 
 template <class Visit>
+void visit_fields(Visit& visit, const cuda::sm90::RowOrder& x) {
+  visit("first", x.first), visit("count", x.count), visit("token", x.token), visit("sequence_at", x.sequence_at);
+}
+
+template <class Visit>
 void visit_fields(Visit& visit, const cuda::sm90::FusedMaps& x) {
   visit("q", x.q), visit("k", x.k), visit("v", x.v), visit("o", x.o), visit("g", x.g), visit("beta", x.beta);
-  visit("copies_gates", x.copies_gates);
+  visit("copies_gates", x.copies_gates), visit("order", x.order);
 }
 
 template <class Visit>

@@ -24,8 +24,8 @@ constexpr MeasuredCosts kGdn = {2200, 2550, 440, 0, 58384, 29712, 1250, 12000, 1
 // chunks a sequence, in one wave and in several; where a CTA takes several items a later one starts sooner (5 to 8
 // us), and item_ns lies between. Calls of KDA that are not cut come out within 7 %, those of 64 sequences within 12.
 // GDN 2026-11-17, from whole calls: between gates that forget within a chunk, whose state nobody multiplies, and gates
-// that do not (4 % apart); summaries from the latter, with all multiprocessors at work. The launches of kGdn are of
-// that day too.
+// that do not (4 % apart). Its summaries 2026-11-19, from pairs alone that walk rows backwards with weak gates. The
+// launches of kGdn are of 2026-11-17 too.
 constexpr MeasuredCosts kKdaFused = {3950, 4560, 1100, 0, 82048, 49280, 0, 11000, 12000};
 constexpr MeasuredCosts kGdnFused = {2400, 2600, 440, 0, 41472, 20992, 0, 7000, 12000};
 // The state pass of the stages, 2026-11-19: chunks of 64 tokens of 4 and 8 heads, states and V_new stored. What a pair
