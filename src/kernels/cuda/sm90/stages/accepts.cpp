@@ -66,6 +66,8 @@ std::string decline_outputs(const Problem& p) {
   if (strips(p) > 1 && p.heads_v > 1 && p.o.head != p.dv)
     return found("layout_o.head", std::to_string(p.dv) + " (heads side by side, needed for dv above 128)",
                  std::to_string(p.o.head));
+  // A tensor map says where the states end, which then depends on the lengths.
+  if (!p.lengths_known) return found("lengths", "known when the plan is made", "lengths that come at execution");
   std::string reason = decline_ctas(p);
   if (reason.empty()) reason = decline_tensor("o", p.o, p.alignment.o, p.dtype);
   if (reason.empty() && reads_q) reason = decline_tensor("q", p.q, p.alignment.q, p.dtype);
