@@ -31,7 +31,7 @@ TEST(Recorder, ParametersHaveTheSizesThatKernelsWereCompiledWith) {
     EXPECT_EQ(kernel->facts->parameter_bytes, bytes) << kernel->name;
   }
   if (known == 0) GTEST_SKIP() << "all kernels of this build are compressed";
-  EXPECT_GT(known, all_kernels().size() / 2);
+  EXPECT_GT(known, all_kernels().size() / 3);  // portable kernels are compressed
 }
 
 class OnTheFirstGpu : public testing::Test {

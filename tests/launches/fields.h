@@ -249,13 +249,14 @@ void visit_fields(Visit& visit, const cuda::sm90::StageGates& x) {
 
 template <class Visit>
 void visit_fields(Visit& visit, const cuda::sm90::StatePassMaps& x) {
-  visit("w", x.w), visit("keys", x.keys), visit("u", x.u);
+  visit("w", x.w), visit("keys", x.keys), visit("u", x.u), visit("v_new", x.v_new);
+  visit("states", x.states);
 }
 
 template <class Visit>
 void visit_fields(Visit& visit, const cuda::sm90::StatePassArgs& x) {
-  visit("walk", x.walk), visit("gates", x.gates), visit("states", x.states), visit("key_major", x.key_major);
-  visit("scales_v_new", x.scales_v_new), visit("summaries", x.summaries);
+  visit("walk", x.walk), visit("gates", x.gates), visit("wants_states", x.wants_states);
+  visit("key_major", x.key_major), visit("scales_v_new", x.scales_v_new), visit("summaries", x.summaries);
 }
 
 template <class Visit>

@@ -23,9 +23,10 @@ __device__ __forceinline__ void init_barriers(Shared<kForm, kScalar>& shared) {
     ptx::mbarrier_init(&shared.done[i], warps);
     ptx::mbarrier_init(&shared.free[i], ctas(kForm));  // the storing warps
   }
-  for (int i = 0; i < kStateTiles; ++i) {
+  for (int i = 0; i < kTiles; ++i) {
     ptx::mbarrier_init(&shared.states_full[i], warps);
-    ptx::mbarrier_init(&shared.states_free[i], 1);
+    ptx::mbarrier_init(&shared.values_full[i], warps);
+    ptx::mbarrier_init(&shared.tiles_free[i], 1);
   }
   for (int i = 0; i < kDecayStages; ++i) {
     ptx::mbarrier_init(&shared.decays_full[i], 1);
@@ -38,8 +39,9 @@ __device__ __forceinline__ void init_again(Shared<kForm, kScalar>& shared) {
   for (int i = 0; i < Shared<kForm, kScalar>::kStages; ++i) {
     for (uint64_t* barriers : {shared.full, shared.done, shared.free}) invalidate_barrier(&barriers[i]);
   }
-  for (int i = 0; i < kStateTiles; ++i) {
-    for (uint64_t* barriers : {shared.states_full, shared.states_free}) invalidate_barrier(&barriers[i]);
+  for (int i = 0; i < kTiles; ++i) {
+    for (uint64_t* barriers : {shared.states_full, shared.values_full, shared.tiles_free})
+      invalidate_barrier(&barriers[i]);
   }
   for (int i = 0; i < kDecayStages; ++i) {
     for (uint64_t* barriers : {shared.decays_full, shared.decays_free}) invalidate_barrier(&barriers[i]);
@@ -64,8 +66,8 @@ __device__ __forceinline__ void emit_row(const StatePassArgs& args, Shared<kForm
     const int64_t slot = initial_slot(walk.initial, walk.has_initial, row.sequence, walk.report);
     load_state(state, walk.initial, slot, item.head, item.first_value + at.value_row, at.lane_row, at.lane_column);
   }
-  StateGroup<kForm, kScalar, Element, true> group_of(shared, group, true, args.states != nullptr,
-                                                     walk.o.data != nullptr, args.key_major);
+  StateGroup<kForm, kScalar, Element, true> group_of(shared, group, true, args.wants_states, walk.o.data != nullptr,
+                                                     args.key_major);
   group_of.begin(0);
 #pragma unroll 1
   for (int chunk = 0; chunk < row.chunks; ++chunk) group_of.walk(state, chunk, row.chunks);
@@ -108,10 +110,12 @@ __device__ __forceinline__ bool summarize(const StatePassArgs& args, Shared<Form
                   at.lane_column);
     return true;
   }
-  // The caller's own layout: B and M of a sequence and strip side by side, in place of a slot's two.
-  float* to = args.summaries +
-              (static_cast<int64_t>(item.row.sequence) * args.walk.strips.all + item.strip) * (2 * kStateFloats);
-  store_slot(state, to + (values ? 0 : kStateFloats), at.value_row, at.lane_row, at.lane_column);
+  // The caller's own layout: the columns of B of all strips of a head, then those of M, which its strips have in common.
+  const int columns = args.walk.strips.a_head * kWidth;
+  const int64_t matrix = static_cast<int64_t>(item.row.sequence) * args.walk.heads_v + item.head;
+  float* const to = args.summaries + matrix * (columns + kWidth) * kWidth;
+  if (values || item.first_value == 0)
+    store_slot(state, to + (values ? item.first_value : columns) * kWidth, at.value_row, at.lane_row, at.lane_column);
   return true;
 }
 
@@ -169,7 +173,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         if (elect_lane()) load_chunks(maps, args, here);
         __syncwarp();
       } else if (warp == 1) {
-        store_chunks<kForm, kScalar, decltype(emit)::value>(args, here);
+        store_chunks<kForm, kScalar, decltype(emit)::value>(maps, args, here);
       } else {
         make_decays(args, here, warp - 2);
       }

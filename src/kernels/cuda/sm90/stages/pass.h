@@ -11,19 +11,19 @@
 
 namespace deltarelay::cuda::sm90 {
 
-// Tensor maps. Box: one half of a chunk's channels or values.
+// Tensor maps. Box: one half of a chunk's channels or values; of the states one half of the values and all keys.
 struct StatePassMaps {
-  CUtensorMap w, keys, u;  // keys: k_to_end, or k
+  CUtensorMap w, keys, u, v_new, states;  // keys: k_to_end, or k
 };
 
 // What a state pass and a summary know beyond a walk. The tensors of the stages are contiguous.
 struct StatePassArgs {
   WalkArgs walk;  // o: v_new, or no data where it is not wanted
   StageGates gates;
-  void* states;       // [R, HV, matrix], or nullptr where they are not wanted
-  bool key_major;     // their layout
+  bool wants_states;
+  bool key_major;     // layout of the states
   bool scales_v_new;  // keys are k: rows of V_new take the decay to the end of the chunk (GDN)
-  float* summaries;   // [N, strip, 256, 128]: summaries of whole sequences in place of slots; nullptr: slots
+  float* summaries;   // [N, HV, DV + 128, 128]: summaries of whole sequences in place of slots; nullptr: slots
 };
 
 struct StatePassLaunch {

@@ -48,61 +48,89 @@ __device__ __forceinline__ void load_chunks(const StatePassMaps& maps, const Sta
   }
 }
 
-// Rows of a tile to memory, by all lanes. kPieces: 16-byte pieces of a row, 8 in one half of it. Plain stores: the rows
-// of a stage are so many small requests to the copy engine that with stores among them it would set the pace.
-template <int kPieces>
-__device__ __forceinline__ void store_rows(uint16_t* to, int64_t row_step, const uint8_t* tile, int rows) {
-#pragma unroll 8
-  for (int i = threadIdx.x % 32; i < rows * kPieces; i += 32) {
-    const int row = i / kPieces, piece = i % kPieces;
-    const uint4 data = *reinterpret_cast<const uint4*>(tile + piece / 8 * kHalfBytes + swizzled_offset(row, piece % 8));
-    *reinterpret_cast<uint4*>(to + row * row_step + piece * 8) = data;
+// Rows of V_new of a chunk that is not whole, by all lanes: a box would overwrite the next sequence.
+template <Form kForm>
+__device__ __forceinline__ void store_rows(const StatePassArgs& args, const Item& item, int chunk,
+                                           const uint8_t* tile) {
+  constexpr int kHalves = halves_a_cta(kForm);
+  const TensorView& v_new = args.walk.o;
+  const int valid = item.tokens - chunk * kChunk;
+  uint16_t* out = static_cast<uint16_t*>(v_new.data) + item.sequence_at * v_new.sequence +
+                  (item.token + chunk * kChunk) * v_new.token + item.strip * v_new.head;
+#pragma unroll 1
+  for (int i = threadIdx.x % 32; i < valid * 8 * kHalves; i += 32) {
+    const int row = i / (8 * kHalves), half = i / 8 % kHalves, piece = i % 8;
+    const uint4 data = *reinterpret_cast<const uint4*>(tile + half * kHalfBytes + swizzled_offset(row, piece));
+    *reinterpret_cast<uint4*>(out + row * v_new.token + (item.value_half + half) * kHalfWidth + piece * 8) = data;
   }
 }
 
-// One half of the values of a state.
-__device__ __forceinline__ void store_state_half(const StatePassArgs& args, const Item& item, int chunk, int half,
-                                                 const uint8_t* tile) {
-  const int64_t columns = int64_t{args.walk.strips.a_head} * kWidth, value = item.first_value + half * kGroupRows;
-  uint16_t* const matrix =
-      static_cast<uint16_t*>(args.states) + ((item.chunk + chunk) * args.walk.heads_v + item.head) * columns * kWidth;
-  if (args.key_major)  // [128 keys][64 values]
-    store_rows<8>(matrix + value, columns, tile, kWidth);
-  else  // [2 halves of the keys][64 values][64 keys]
-    store_rows<16>(matrix + value * kWidth, kWidth, tile, kGroupRows);
+// The states of a chunk. Value-major: 64 rows of both halves of the keys, strips side by side as heads. Key-major: 128
+// rows of one half of the values, which are numbered through the strips of a head.
+template <Form kForm>
+__device__ __forceinline__ void store_states(const StatePassMaps& maps, const StatePassArgs& args, const Item& item,
+                                             int chunk, const uint8_t* tile) {
+#pragma unroll
+  for (int half = 0; half < halves_a_cta(kForm); ++half) {
+    const int value_half = item.value_half + half, row = args.key_major ? 0 : value_half * kGroupRows;
+    const int column = args.key_major ? item.first_value / kHalfWidth + value_half : 0;
+    const int32_t at[5] = {0, row, column, args.key_major ? item.head : item.strip,
+                           static_cast<int32_t>(item.chunk) + chunk};
+    ptx::cp_async_bulk_tensor(ptx::space_global, ptx::space_shared, &maps.states, at, tile + half * kStateBytes);
+  }
+}
+
+// V_new of a chunk.
+template <Form kForm>
+__device__ __forceinline__ void store_values(const StatePassMaps& maps, const StatePassArgs& args, const Item& item,
+                                             int chunk, const uint8_t* tile) {
+  if (item.tokens - chunk * kChunk < kChunk) {
+    store_rows<kForm>(args, item, chunk, tile);
+  } else if (threadIdx.x % 32 == 0) {
+    ptx::fence_proxy_async(ptx::space_shared);  // orders the stores of all writers behind the barrier
+#pragma unroll
+    for (int half = 0; half < halves_a_cta(kForm); ++half) {
+      const int32_t at[5] = {0, static_cast<int32_t>(item.token) + chunk * kChunk, item.value_half + half, item.strip,
+                             item.sequence_at};
+      ptx::cp_async_bulk_tensor(ptx::space_global, ptx::space_shared, &maps.v_new, at, tile + half * kHalfBytes);
+    }
+    ptx::cp_async_bulk_commit_group();
+  }
 }
 
 // Stores what the state groups leave, and hands stages back. kEmit: else a summary, which stores nothing here.
 template <Form kForm, bool kScalar, bool kEmit>
-__device__ __forceinline__ void store_chunks(const StatePassArgs& args, Shared<kForm, kScalar>& shared) {
+__device__ __forceinline__ void store_chunks(const StatePassMaps& maps, const StatePassArgs& args,
+                                             Shared<kForm, kScalar>& shared) {
   using Place = Stage<kForm>;
   const Item& item = shared.item;
-  const TensorView& v_new = args.walk.o;
+  const bool states = kEmit && args.wants_states, values = kEmit && args.walk.o.data != nullptr;
   const int lane = threadIdx.x % 32, chunks = item.row.chunks;
-  uint16_t* const values = static_cast<uint16_t*>(v_new.data) + item.sequence_at * v_new.sequence +
-                           item.token * v_new.token + item.strip * v_new.head + item.value_half * kHalfWidth;
   RingPosition<Place::kStages> position;
-  RingPosition<kStateTiles> tile;
+  RingPosition<kTiles> tile;
 #pragma unroll 1
   for (int chunk = 0; chunk < chunks; ++chunk) {
-    if (kEmit && args.states != nullptr) {
+    if (states) {
       wait_parity(&shared.states_full[tile.stage], tile.parity);
-#pragma unroll
-      for (int half = 0; half < Place::kHalves; ++half)
-        store_state_half(args, item, chunk, item.value_half + half, shared.states[tile.stage] + half * kStateBytes);
-      warp_arrive(&shared.states_free[tile.stage]);
-      tile.advance();
-    }
-    wait_parity(&shared.done[position.stage], position.parity);
-    if (kEmit && v_new.data != nullptr) {
-#pragma unroll
-      for (int half = 0; half < Place::kHalves; ++half) {
-        store_rows<8>(values + chunk * kChunk * v_new.token + half * kHalfWidth, v_new.token,
-                      shared.ring + position.stage * Place::kBytes + Place::kU + half * kHalfBytes,
-                      min(item.tokens - chunk * kChunk, kChunk));
+      __syncwarp();
+      if (lane == 0) {
+        ptx::fence_proxy_async(ptx::space_shared);
+        store_states<kForm>(maps, args, item, chunk, shared.states[tile.stage]);
+        ptx::cp_async_bulk_commit_group();
       }
     }
-    __syncwarp();
+    if (values && Place::kOwnValues) {
+      wait_parity(&shared.values_full[tile.stage], tile.parity);
+      __syncwarp();
+      store_values<kForm>(maps, args, item, chunk, shared.values[tile.stage]);
+    }
+    wait_parity(&shared.done[position.stage], position.parity);
+    __syncwarp();  // no lane may still test a phase that a load completes
+    if (values && !Place::kOwnValues) {
+      store_values<kForm>(maps, args, item, chunk, shared.ring + position.stage * Place::kBytes + Place::kU);
+      if (lane == 0) ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>{});
+      __syncwarp();
+    }
     // Only if a CTA waits: an arrival in flight to a CTA that has ended could reach another one in its place.
     if (chunk + Place::kStages < chunks) {
       if constexpr (kForm == Form::kPair) {
@@ -111,8 +139,17 @@ __device__ __forceinline__ void store_chunks(const StatePassArgs& args, Shared<k
         ptx::mbarrier_arrive(&shared.free[position.stage]);
       }
     }
+    if (states || (values && Place::kOwnValues)) {
+      if (lane == 0) {
+        ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>{});
+        ptx::mbarrier_arrive(&shared.tiles_free[tile.stage]);
+      }
+      __syncwarp();
+      tile.advance();
+    }
     position.advance();
   }
+  if (kEmit && lane == 0) ptx::cp_async_bulk_wait_group(ptx::n32_t<0>{});
 }
 
 }  // namespace deltarelay::cuda::sm90::pass

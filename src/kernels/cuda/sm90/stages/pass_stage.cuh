@@ -16,13 +16,15 @@ constexpr int kBlocks = kChunk / 16;
 constexpr int kHalfBytes = kChunk * kRowBytes;  // one half of the channels, or values, of a chunk
 constexpr int kStateBytes = 2 * kHalfBytes;     // 64 value rows of a state in 16 bits
 
-// Byte offsets inside a stage. V_new of a chunk overwrites its u.
+// Byte offsets inside a stage. V_new of a chunk has tiles of its own in a pair; a single CTA has no room for them, and
+// V_new overwrites u. Tiles of its own let a stage be loaded again before V_new has left.
 template <Form kForm>
 struct Stage {
   static constexpr int kHalves = halves_a_cta(kForm);
   static constexpr int kW = 0, kKeys = 2 * kHalfBytes, kU = 4 * kHalfBytes;
   static constexpr int kBytes = kU + kHalves * kHalfBytes;
   static constexpr int kStages = kForm == Form::kSingle ? 3 : 4;
+  static constexpr bool kOwnValues = kForm == Form::kPair;
 };
 
 // What the gates of a chunk do, in order of its tokens and channels.
@@ -38,7 +40,7 @@ struct Decays<false> {  // KDA
   float chunk[kWidth];
 };
 
-constexpr int kStateTiles = 2;   // chunks whose states may be on their way out
+constexpr int kTiles = 2;        // chunks whose states, and V_new, may be on their way out
 constexpr int kDecayStages = 8;  // chunks whose decays may be ready
 
 template <Form kForm, bool kScalar>
@@ -46,12 +48,14 @@ struct Shared {
   using Place = Stage<kForm>;
   static constexpr int kStages = Place::kStages;
   uint8_t ring[kStages * Place::kBytes];
-  uint8_t states[kStateTiles][Place::kHalves * kStateBytes];
+  uint8_t states[kTiles][Place::kHalves * kStateBytes];
+  uint8_t values[kTiles]
+                [Place::kOwnValues ? Place::kHalves * kHalfBytes : 1024];  // V_new, where it has tiles of its own
   Decays<kScalar> decays[kDecayStages];
   uint64_t full[kStages];  // w, keys and u have arrived
-  uint64_t done[kStages];  // the state groups have read the stage, and V_new lies over u
+  uint64_t done[kStages];  // the state groups have read the stage; a single CTA: V_new lies over u
   uint64_t free[kStages];  // all CTAs of the cluster are done with the stage
-  uint64_t states_full[kStateTiles], states_free[kStateTiles];
+  uint64_t states_full[kTiles], values_full[kTiles], tiles_free[kTiles];
   uint64_t decays_full[kDecayStages], decays_free[kDecayStages];
   Item item;
   Suffix suffix;

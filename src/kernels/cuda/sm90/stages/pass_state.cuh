@@ -33,7 +33,7 @@ class StateGroup {
     const int thread = static_cast<int>(opaque(threadIdx.x) % kWarpgroup), lane = thread % 32, warp = thread / 32;
     column_ = 2 * (lane % 4);
     ring_address_ = shared_address(shared.ring);
-    u_offset_ = Place::kU + half * kHalfBytes + swizzled_offset(8 * (lane / 16) + lane % 8, 2 * warp + lane / 8 % 2);
+    value_offset_ = half * kHalfBytes + swizzled_offset(8 * (lane / 16) + lane % 8, 2 * warp + lane / 8 % 2);
     state_offset_ = half * kStateBytes + (key_major ? swizzled_offset(lane / 16 * 8 + lane % 8, 2 * warp + lane / 8 % 2)
                                                     : swizzled_offset(16 * warp + lane % 16, lane / 16));
     tokens_ = shared.item.tokens;
@@ -42,10 +42,10 @@ class StateGroup {
   // Waits for what a chunk reads, and begins V_new with u. Called for the first chunk of a row; for the next one during
   // the update of the state.
   __device__ __forceinline__ void begin(int chunk) {
-    const uint32_t u = opaque(ring_address_ + position_.stage * Place::kBytes) + u_offset_;
+    const uint32_t u = opaque(ring_address_ + position_.stage * Place::kBytes) + Place::kU + value_offset_;
     wait_parity(&shared_.full[position_.stage], position_.parity);
     wait_parity(&shared_.decays_full[decays_.stage], decays_.parity);
-    if (kEmit && wants_states_) wait_parity(&shared_.states_free[tile_.stage], tile_.parity ^ 1);
+    if (kEmit && has_tiles()) wait_parity(&shared_.tiles_free[tile_.stage], tile_.parity ^ 1);
     clear_rows(shared_.ring + position_.stage * Place::kBytes + Place::kKeys, tokens_ - chunk * kChunk);
     const uint32_t mask = kEmit || values_ ? ~0u : 0u;  // M has no values
 #pragma unroll
@@ -111,10 +111,13 @@ class StateGroup {
 
     __syncwarp();
     if (kEmit && wants_v_new_) {
+      const uint32_t to = Place::kOwnValues ? shared_address(shared_.values[tile_.stage]) : stage + Place::kU;
 #pragma unroll
       for (int b = 0; b < kBlocks; ++b)
-        store_matrix_transposed(stage + u_offset_ + b * 16 * kRowBytes, pack_block<Element>(v_new_, b));
+        store_matrix_transposed(to + value_offset_ + b * 16 * kRowBytes, pack_block<Element>(v_new_, b));
+      if constexpr (Place::kOwnValues) warp_arrive(&shared_.values_full[tile_.stage]);
     }
+    if (kEmit && has_tiles()) tile_.advance();
     position_.advance();
     decays_.advance();
     if (chunk + 1 < chunks) begin(chunk + 1);
@@ -140,6 +143,9 @@ class StateGroup {
   // ptxas would otherwise wait for w S before the state decays, in this kernel alone.
   static constexpr bool kDecaysFirst = kForm == Form::kSingle && !kScalar;
 
+  // Does something wait in tiles for its way out?
+  __device__ __forceinline__ bool has_tiles() const { return wants_states_ || (Place::kOwnValues && wants_v_new_); }
+
   // The state at the start of the chunk, as the products see it.
   __device__ __forceinline__ void store_states(const Fragment (&operand)[8]) {
     const uint32_t to = shared_address(shared_.states[tile_.stage]) + state_offset_;
@@ -151,7 +157,6 @@ class StateGroup {
       for (int k = 0; k < 8; ++k) store_matrix((to ^ (k % 4 * 32)) + k / 4 * kHalfBytes, operand[k]);
     }
     warp_arrive(&shared_.states_full[tile_.stage]);
-    tile_.advance();
   }
 
   __device__ __forceinline__ void decay(float (&state)[64], uint32_t decays) const {
@@ -174,10 +179,10 @@ class StateGroup {
   bool values_, wants_states_, wants_v_new_, key_major_;
   float v_new_[kChunk / 2];  // V_new^T: u, then u - w S
   int column_, tokens_;
-  uint32_t ring_address_, u_offset_, state_offset_;
+  uint32_t ring_address_, value_offset_, state_offset_;
   RingPosition<Memory::kStages> position_;
   RingPosition<kDecayStages> decays_;
-  RingPosition<kStateTiles> tile_;
+  RingPosition<kTiles> tile_;
 };
 
 }  // namespace deltarelay::cuda::sm90::pass

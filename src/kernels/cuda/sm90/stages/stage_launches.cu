@@ -107,7 +107,7 @@ class StageLaunches {
     args.walk.o = tokens(stage_.wants(DR_V_NEW) ? stage_.v_new : nullptr, strips().all);
     args.gates = gates();
     args.scales_v_new = !stage_.gives(DR_K_TO_END);
-    args.states = stage_.wants(DR_STATES) ? stage_.states : nullptr;
+    args.wants_states = stage_.wants(DR_STATES);
     args.key_major = stage_.states_layout == StateLayout::kKeyMajor;
     args.summaries = summaries;
     return args;
@@ -118,6 +118,8 @@ class StageLaunches {
     maps.keys = args.scales_v_new ? map(of_.k(), problem_.heads_qk)
                                   : map(tokens(stage_.k_to_end, problem_.heads_v), problem_.heads_v);
     maps.u = map(tokens(stage_.u, strips().all), strips().all);
+    if (stage_.wants(DR_V_NEW)) maps.v_new = map(args.walk.o, strips().all);
+    if (args.wants_states) maps.states = states_map();
     return maps;
   }
   void pass(const Step& step, float* summaries) const {
