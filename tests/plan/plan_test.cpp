@@ -60,7 +60,7 @@ std::vector<std::string> step_names(const Plan& plan) {
 
 TEST(Plan, ForcedCountGivesThatManyOrWhole) {
   const Problem problem = test::problem_of(Rule::kGdn, {640, 64 * 3, 64, 0, 65}, 4);
-  const auto plan = make_plan(problem, forced(test::device_of("h200"), DR_SEGMENTS_COUNT, 3));
+  const auto plan = make_plan(problem, forced(test::prepared_on("h200"), DR_SEGMENTS_COUNT, 3));
   EXPECT_EQ(cuts_of(*plan), (std::vector<std::string>{"2x3+4", "3x1", "1", "", "2"}));
   test::TableRules(test::chunks_of(problem, 64)).check(plan->table, plan->costs);
   EXPECT_EQ(plan->table.num_slots, 4);
@@ -125,8 +125,8 @@ TEST(Plan, TakesTheFasterWay) {
     return make_plan(problem, options)->chunk();
   };
   const Problem full = test::problem_of(Rule::kGdn, {8192, 8192, 8192, 8192}, 64);
-  Problem lone = test::problem_of(Rule::kGdn, {2048}, 8);
-  lone.heads_qk = 2;  // `prepare` makes scores once a key head
+  Problem lone = test::problem_of(Rule::kGdn, {1024}, 8);
+  lone.heads_qk = 1;  // `prepare` makes scores once a key head
   EXPECT_EQ(chunk_of(full, test::options_on(h200)), 32) << "fused: nothing to prepare";
   EXPECT_EQ(chunk_of(lone, test::options_on(h200)), 64) << "prepared: of a short call chunks of 64 shorten the chains";
   for (const Problem& problem : {full, lone}) {
