@@ -77,7 +77,7 @@ class Launches {
     const Row* first = std::find_if(rows, end, summary);
     if (first == end) return {};
     const int64_t begin = table.batched ? 0 : table.token_begin()[first->sequence];
-    const int64_t token = begin + int64_t{first->begin + first->chunks} * call_.chunk - RowOrder::kSampled;
+    const int64_t token = begin + int64_t{first->begin + first->chunks - 1} * call_.chunk;
     return {.first = static_cast<int>(first - rows),
             .count = static_cast<int>(std::find_if_not(first, end, summary) - first),
             .token = static_cast<int>(token),

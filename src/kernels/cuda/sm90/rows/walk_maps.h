@@ -10,9 +10,8 @@ struct WalkMaps {
 };
 
 // Rows `first` to `first` + `count` - 1 of phase 1 are summaries whose heads are walked in order of what they keep over
-// the tokens from `token` on (fused/gdn/order.cuh). count 0: in the order of heads.
+// the 32 tokens from `token` on (fused/gdn/order.cuh). count 0: in the order of heads.
 struct RowOrder {
-  static constexpr int kSampled = 16;  // tokens
   int first, count, token, sequence_at;
 };
 

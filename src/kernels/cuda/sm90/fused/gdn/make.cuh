@@ -184,12 +184,12 @@ class TokenCursor {
   __device__ __forceinline__ TokenCursor(const Activation& activation, const Item& item, int head, int chunk, int lane)
       : gate_(first_of(activation.g, item, head, chunk, lane)),
         beta_(first_of(activation.beta, item, head, chunk, lane)),
-        left_(item.tokens - chunk * kFusedChunk - lane) {}
+        tokens_(item.tokens),
+        left_(tokens_ - chunk * kFusedChunk - lane) {}
 
-  // `exists`: whether the row of a summary has this chunk.
-  __device__ __forceinline__ RawToken fetch(const Activation& activation, bool exists) {
+  __device__ __forceinline__ RawToken fetch(const Activation& activation) {
     RawToken raw{};
-    if (left_ > 0 && (!kSummary || exists))
+    if (left_ > 0 && (!kSummary || left_ <= tokens_))
       raw = {load_bits(gate_, activation.g.dtype, 0), load_bits(beta_, activation.beta.dtype, 0)};
     left_ -= kTokens;
     gate_ += activation.g.token * (kTokens * float_bytes(activation.g.dtype));
@@ -208,7 +208,8 @@ class TokenCursor {
   }
 
   const uint8_t *gate_, *beta_;
-  int left_;  // tokens from this lane's token on
+  int tokens_;  // of the row
+  int left_;    // tokens from this lane's token on
 };
 
 // Gates and write strengths of a chunk, by one warp, one token per lane. Tokens past the end, whose rows may hold
@@ -407,7 +408,7 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activat
   TokenCursor<2 * kCtas, kSummary> cursor(activation, item, head, chunk_in_row<kSummary>(first + rank, chunks),
                                           own_lane);
   RawToken raw{};
-  if (sums_gates && !maps.copies_gates) raw = cursor.fetch(activation, first + rank < chunks);
+  if (sums_gates && !maps.copies_gates) raw = cursor.fetch(activation);
   if (begin == 0) clear_stages(shared, at.making);  // once, while the first copies are in flight
   const TokenPlace place(warp, own_lane, kQueries);
   int chunk = first + rank;
@@ -431,7 +432,7 @@ __device__ __forceinline__ void make_chunks(const FusedMaps& maps, const Activat
       if (maps.copies_gates) raw = copied_token(shared.raw[stage_index / kCtas], head, valid, lane);
       const ChunkGates sums = sum_gates(activation, maps.copies_gates, gate, raw, valid, lane);
       gates[gates_of].sum(lane) = sums.sum, gates[gates_of].beta[lane] = sums.beta;
-      if (!maps.copies_gates) raw = cursor.fetch(activation, chunk + 2 * kCtas < chunks);
+      if (!maps.copies_gates) raw = cursor.fetch(activation);
     }
     named_barrier(kMakeBarrier + group, kWarpgroup);  // gates
     wgmma_wait<0>();

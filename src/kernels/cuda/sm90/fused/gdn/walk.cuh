@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   }
   uint32_t number = blockIdx.x;
   if constexpr (kSummaries) {
-    if (maps.order.count > 0 && threadIdx.x < 32) number = ordered_number(maps.order, args, activation);
+    if (maps.order.count > 0) number = ordered_number(maps.order, args, activation, shared);
   }
   if (!begin_items<kForm>(args, shared, number, rank)) return;
   const Item& item = shared.item;
