@@ -113,6 +113,30 @@ def test_a_graph_of_stages_follows_the_lengths() -> None:
         assert not o[:, sum(new) :].any()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_stages_make_the_forward(dtype: str) -> None:
+    """KDA piece by piece, and the same state over segments that summaries join."""
+    from deltarelay import stages
+
+    torch.manual_seed(1)
+    tokens = 320
+    q, k, v = (torch.randn(tokens, HEADS, 64, device="cuda", dtype=getattr(torch, dtype)) for _ in range(3))
+    k = torch.nn.functional.normalize(k.float(), dim=-1).to(q.dtype)
+    g, beta = -torch.rand(tokens, HEADS, 64, device="cuda"), torch.rand(tokens, HEADS, device="cuda")
+    whole = deltarelay.forward("kda", q, k, v, g, beta, final=True)
+    c = stages.chunk_local("kda", q=q, k=k, v=v, g=g, beta=beta)
+    s = stages.state_pass("kda", w=c.w, u=c.u, k_to_end=c.k_to_end, gate_sums=c.gate_sums, final=True)
+    o = stages.outputs("kda", v_new=s.v_new, states=s.states, aqk=c.aqk, q_from_start=c.q_from_start).o
+    assert o.is_cuda
+    same((o, s.final), (whole.o, whole.final))
+
+    cuts = torch.tensor([0, 64, 192, 320], device="cuda")
+    maps = stages.summary("kda", k=k, v=v, g=g, beta=beta, seq_offsets=cuts).summaries
+    entering = stages.carry("kda", summaries=maps, final=True)
+    torch.testing.assert_close(entering.final, s.final, rtol=2e-2, atol=2e-2)
+    torch.testing.assert_close(entering.states[1], s.states[1].float(), rtol=2e-2, atol=2e-2)
+
+
 def test_engines_do_not_wait_either() -> None:
     from deltarelay.engines import sglang
 

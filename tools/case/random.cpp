@@ -328,6 +328,8 @@ void count_summaries(Case& c) {
 // The table has no wider column for intermediates, and sums that are given must be finite.
 void keep_stage_typical(Case& c) {
   const bool may_be_infinite = c.gate_form == DR_GATE_LINEAR || c.gate_profile == GateProfile::kInf;
+  // Without writes a summary is its decays alone, which may leave the normal numbers of fp32.
+  if (c.op == DR_SUMMARY && c.beta == BetaProfile::kZero) c.beta = BetaProfile::kValue;
   // What every token decays by e^-12.5 is below the normal numbers of fp16 from the first token on.
   const bool in_fp16 = (c.stage.dtype != 0 ? c.stage.dtype : c.dtype) == DR_FP16;
   const bool fades = in_fp16 && c.gate_profile == GateProfile::kAtBound && c.lower_bound < -5.0;

@@ -1,6 +1,6 @@
 // Launches chunk-local and outputs. fp32 numbers, and keys of few channels (kPlainChannels), take three products.
-#include "kernels/cuda/launch/launch.h"
 #include "kernels/cuda/sm80/stages/launch.h"
+#include "kernels/cuda/sm80/stages/load.cuh"
 #include "kernels/cuda/sm80/stages/local.cuh"
 #include "kernels/cuda/sm80/stages/outputs.cuh"
 
@@ -25,11 +25,11 @@ cudaError_t launch_outputs(const ChunkArgs& args, StageNumbers numbers, cudaStre
 }
 
 cudaError_t load_local(StageNumbers numbers) {
-  return load_kernel(takes_one(numbers) ? local_kernel<1> : local_kernel<3>, sizeof(LocalShared));
+  return load_resident(takes_one(numbers) ? local_kernel<1> : local_kernel<3>, sizeof(LocalShared));
 }
 
 cudaError_t load_outputs(StageNumbers numbers) {
-  return load_kernel(takes_one(numbers) ? outputs_kernel<1> : outputs_kernel<3>, sizeof(OutputsShared));
+  return load_resident(takes_one(numbers) ? outputs_kernel<1> : outputs_kernel<3>, sizeof(OutputsShared));
 }
 
 }  // namespace deltarelay::cuda::sm80

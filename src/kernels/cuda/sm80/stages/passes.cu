@@ -1,7 +1,7 @@
 // Launches the passes over a state: walks of given W and U, and chains of summaries.
-#include "kernels/cuda/launch/launch.h"
 #include "kernels/cuda/sm80/stages/chains.cuh"
 #include "kernels/cuda/sm80/stages/launch.h"
+#include "kernels/cuda/sm80/stages/load.cuh"
 #include "kernels/cuda/sm80/stages/pass.cuh"
 
 namespace deltarelay::cuda::sm80 {
@@ -47,7 +47,7 @@ cudaError_t launch_chains(const PassArgs& args, unsigned ctas, cudaStream_t stre
 cudaError_t load_pass(StageNumbers numbers) {
   for (const int32_t dk : {128, 256}) {
     const cudaError_t status =
-        with_kernel(numbers, dk, [](auto* kernel, size_t shared) { return load_kernel(kernel, shared); });
+        with_kernel(numbers, dk, [](auto* kernel, size_t shared) { return load_resident(kernel, shared); });
     if (status != cudaSuccess) return status;
   }
   return cudaSuccess;
