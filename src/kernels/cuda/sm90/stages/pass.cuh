@@ -110,7 +110,7 @@ __device__ __forceinline__ bool summarize(const StatePassArgs& args, Shared<Form
                   at.lane_column);
     return true;
   }
-  // The caller's own layout: the columns of B of all strips of a head, then those of M, which its strips have in common.
+  // The caller's own layout: the columns of B of all strips of a head, then those of M, which its strips share.
   const int columns = args.walk.strips.a_head * kWidth;
   const int64_t matrix = static_cast<int64_t>(item.row.sequence) * args.walk.heads_v + item.head;
   float* const to = args.summaries + matrix * (columns + kWidth) * kWidth;

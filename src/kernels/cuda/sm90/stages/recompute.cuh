@@ -154,6 +154,7 @@ __device__ __forceinline__ void weigh_tokens(const RecomputeArgs& all, const Sta
   const bool wants_w = first_strip && stage.wants(DR_W), wants_u = stage.wants(DR_U);
   const bool wants_k = first_strip && stage.wants(DR_K_TO_END), wants_q = first_strip && stage.wants(DR_Q_FROM_START);
   const bool wants_sums = first_strip && stage.wants(DR_GATE_SUMS);
+  const bool reads_gates = wants_w || wants_k || wants_q || wants_sums;  // else there may be none
   const uint4 none = make_uint4(0, 0, 0, 0);
   uint4 keys[kPieces], queries[kPieces], values[kPieces], inverse[kPieces / 2];
 #pragma unroll
@@ -171,20 +172,20 @@ __device__ __forceinline__ void weigh_tokens(const RecomputeArgs& all, const Sta
                      ? pieces_of(stage.inverse, at, args.heads_v, at.head, kStageChunk, token)[threadIdx.x % 8]
                      : none;
   }
-  sum_gates<kScalar>(args, gates, at, shared);
+  if (reads_gates) sum_gates<kScalar>(args, gates, at, shared);
   __syncthreads();
 #pragma unroll
   for (int i = 0; i < kPieces / 2; ++i) {
     const int token = (threadIdx.x + i * kThreads) / 8;
     *reinterpret_cast<uint4*>(shared.inverse + swizzled_offset(token, threadIdx.x % 8)) = inverse[i];
   }
-  const Eight last = sums_at<kScalar>(gates, at, shared, valid - 1, piece);
+  const Eight last = reads_gates ? sums_at<kScalar>(gates, at, shared, valid - 1, piece) : Eight{};
   const TensorView& b = args.activation.beta;
 #pragma unroll
   for (int i = 0; i < kPieces; ++i) {
     const int token = (threadIdx.x + i * kThreads) / 16;
     const bool exists = token < valid;
-    const Eight sums = sums_at<kScalar>(gates, at, shared, exists ? token : valid - 1, piece);
+    const Eight sums = reads_gates ? sums_at<kScalar>(gates, at, shared, exists ? token : valid - 1, piece) : Eight{};
     const Eight k = unpack<Element>(keys[i]), q = unpack<Element>(queries[i]), v = unpack<Element>(values[i]);
     const float norm_k = inverse_norm(k, args.activation.l2norm && (wants_w || wants_k));
     const float norm_q = inverse_norm(q, args.activation.l2norm && wants_q);
