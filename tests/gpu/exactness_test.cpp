@@ -41,6 +41,8 @@ INSTANTIATE_TEST_SUITE_P(Forms, Cut, testing::ValuesIn(cases_in(R"(
   in-place:       kda bf16 hv=2 seqs=2000,1999 init=slots final=in-place gate=log:-0.01,0 l2norm segments=6
   two-long:       gdn bf16 hv=2 seqs=5000,5000,4999 init final gate=log:-0.001,0 l2norm segments=4
   no-states:      kda bf16 hv=2 seqs=3000 gate=log:-0.01,0 l2norm segments=9
+  frames:         kda bf16 hv=4 seqs=3000,77 init final gate=log:mean:-2.5 beta=logit l2norm segments=4 variant=fused
+  frames-init:    kda bf16 hv=4 seqs=4096,1000 init final gate=init:2 beta=logit l2norm segments=8 variant=fused
   exact-forget:   kda bf16 hv=2 seqs=1500 init final gate=log:inf l2norm segments=4
 )")),
                          name_of);

@@ -170,6 +170,11 @@ INSTANTIATE_TEST_SUITE_P(Gpu, Invariant, testing::ValuesIn(cases_in(R"(
   gdn-on-grain: gdn bf16 hv=2 seqs=1024 init final gate=log:-0.02,0 l2norm invariant segments=len:256
   gdn-own:      gdn bf16 hqk=1 hv=2 seqs=3000 init final gate=log:-0.02,0 l2norm invariant
   gdn-whole:    gdn bf16 hqk=1 hv=2 seqs=200 init final l2norm invariant segments=len:256
+  kda-init:     kda bf16 hv=2 seqs=1300 init final gate=init:2 beta=logit l2norm invariant segments=len:256
+  kda-frames:   kda bf16 hv=2 seqs=1300 init final gate=log:mean:-2.5 beta=logit l2norm invariant segments=len:256 \
+      variant=fused
+  kda-prepared: kda bf16 hv=2 seqs=1300 init final gate=log:-0.02,0 l2norm invariant segments=len:256 \
+      variant=prepared
   kda-strips:   kda bf16 hv=2 dv=256 seqs=1300 init final gate=bounded:-0.05 beta=logit l2norm invariant \
       segments=len:256
   gdn-strips:   gdn bf16 hqk=1 hv=2 dv=384 seqs=3000 init final=key gate=log:-0.02,0 l2norm invariant

@@ -58,6 +58,11 @@ INSTANTIATE_TEST_SUITE_P(Gpu, Repeats, testing::ValuesIn(cases_in(R"(
       variant=fused
   gdn-strips: gdn bf16 hqk=8 hv=16 dv=384 seqs=530x8 init final gate=softplus beta=logit l2norm segments=off \
       variant=fused
+  kda-frames: kda bf16 hv=6 seqs=1000,515,65,33,31 init final gate=log:mean:-2.5 beta=logit l2norm variant=fused
+  kda-frames-items: kda bf16 hv=16 seqs=70x24 init final gate=init:3 beta=logit l2norm segments=off variant=fused
+  kda-frames-cut: kda bf16 hv=4 seqs=4096,1000 init final gate=softplus:init:2 beta=logit l2norm segments=8 \
+      variant=fused
+  kda-prepared: kda bf16 hv=4 seqs=1024,33 init final gate=log:-0.02,0 l2norm segments=4 variant=prepared
   gdn-prepared: gdn bf16 hqk=2 hv=8 seqs=4096,1000 init final gate=log:-0.02,0 l2norm segments=8 variant=prepared
   kda-grains: kda bf16 hv=2 seqs=1300,65,0,1,2100,256 init final gate=bounded:-0.05 beta=logit l2norm invariant \
       segments=len:256

@@ -79,6 +79,23 @@ TEST(CudaSm90, AsksNoAlignmentOfNumbersOfAHead) {
   EXPECT_EQ(make_plan(slice, on_h200())->variant.number, cuda::sm90::kPrepared);
 }
 
+// The fused walk takes bf16 gates of every form, bounded or not: softplus by itself, the others by name.
+TEST(CudaSm90, WalksAnyGatesOfKdaFused) {
+  for (const GateForm form : {GateForm::kLog, GateForm::kLinear, GateForm::kRawSoftplus, GateForm::kRawBounded}) {
+    Problem problem = test::problem_of(Rule::kKda, {4096}, 4);
+    problem.gate_form = form;
+    problem.lower_bound = form == GateForm::kRawBounded ? -20.0f : 0.0f;
+    Options options = on_h200();
+    EXPECT_EQ(make_plan(problem, options)->variant.number,
+              form == GateForm::kRawSoftplus ? cuda::sm90::kFused : cuda::sm90::kPrepared);
+    options.variant = "fused";
+    EXPECT_EQ(make_plan(problem, options)->variant.number, cuda::sm90::kFused);
+    options.variant = "";
+    problem.dtype_gate = DType::kFp32;
+    EXPECT_EQ(make_plan(problem, options)->variant.number, cuda::sm90::kPrepared);
+  }
+}
+
 TEST(CudaSm90, DeclinesTheRestByNameExpectedAndFound) {
   const std::vector<std::pair<std::function<void(Problem&, Options&)>, std::string>> refusals{
       {[](Problem&, Options& o) { o.device = test::cpu_with(2); }, "device: expected a CUDA device, found a CPU"},

@@ -101,10 +101,9 @@ bool takes_way(const Problem& p, int32_t way) {
   if (way == kPrepared) return true;
   if (p.checkpoints != Checkpoints::kNone) return false;  // only the walk through records pauses to store them
   if (p.rule == Rule::kGdn) return true;
-  // The gate is an operand of TMA there, and all factors are in the frame of a chunk's middle.
-  const bool form = p.gate_form == GateForm::kRawBounded || p.gate_form == GateForm::kLog;
-  return p.dtype == DType::kBf16 && p.dtype_gate == DType::kBf16 && form && p.least_gate() >= kMidFrameGate &&
-         p.alignment.g >= kMapBytes && decline_strides("g", p.g, p.dtype_gate).empty();
+  // The gate is an operand of TMA there.
+  return p.dtype == DType::kBf16 && p.dtype_gate == DType::kBf16 && p.alignment.g >= kMapBytes &&
+         decline_strides("g", p.g, p.dtype_gate).empty();
 }
 
 }  // namespace deltarelay::cuda::sm90

@@ -10,6 +10,7 @@
 #include "kernels/cuda/launch/status.h"
 #include "kernels/cuda/sm90/accepts.h"
 #include "kernels/cuda/sm90/carry/carry.cuh"
+#include "kernels/cuda/sm90/fused/kda/walk_by_channel.h"
 #include "kernels/cuda/sm90/launch.h"
 #include "kernels/cuda/sm90/record.h"
 #include "kernels/cuda/sm90/records/prepare_gdn.cuh"
@@ -150,8 +151,7 @@ class Launches {
                            .k = map(tensors_.k, problem_.k, problem_.heads_qk, 2)};
       check(launch_prepare_gdn(tiles, args, problem_.dtype, step.each, of_.stream()), "launch of prepare (GDN)");
     } else {
-      const bool mid_frame = problem_.least_gate() >= kMidFrameGate;
-      check(launch_prepare_kda(args, problem_.dtype, mid_frame, step.each, of_.stream()), "launch of prepare (KDA)");
+      check(launch_prepare_kda(args, problem_.dtype, mid_frame(), step.each, of_.stream()), "launch of prepare (KDA)");
     }
   }
 
@@ -167,9 +167,13 @@ class Launches {
     const FusedMaps& maps = fused_maps(step);
     const WalkArgs args = walk_args(step);
     const WalkShape shape = shape_of(step);
-    check(gdn() ? launch_fused_gdn(maps, args, of_.activation(), shape, of_.stream())
-                : launch_fused_kda(maps, args, of_.activation(), shape, of_.stream()),
-          step.phase == 1 ? "launch of the fused summarize and emit" : "launch of the fused emit");
+    const Activation activation = of_.activation();
+    const auto launch = [&] {
+      if (gdn()) return launch_fused_gdn(maps, args, activation, shape, of_.stream());
+      if (mid_frame()) return launch_fused_kda(maps, args, activation, shape, of_.stream());
+      return launch_fused_kda_by_channel(maps, args, activation, shape, of_.stream());
+    };
+    check(launch(), step.phase == 1 ? "launch of the fused summarize and emit" : "launch of the fused emit");
   }
 
   WalkShape shape_of(const Step& step) const {
@@ -179,6 +183,7 @@ class Launches {
             .suffix = step.suffix,
             .ctas = of_.ctas(step)};
   }
+  bool mid_frame() const { return problem_.least_gate() >= kMidFrameGate; }
 
   void carry(const Step& step) const {
     CarryArgs args = of_.carry_args(step);
@@ -211,6 +216,7 @@ void load(int32_t) {
     check(load_fused_gdn(dtype), "loading the fused summarize and emit (GDN)");
   }
   check(load_fused_kda(), "loading the fused summarize and emit (KDA)");
+  check(load_fused_kda_by_channel(), "loading the fused summarize and emit (KDA, any gates)");
   load_stages();
   check(load_carry(), "loading carry");
   check(load_checkpoint(), "loading checkpoint");

@@ -74,6 +74,7 @@ struct FusedShared {
   int items;                 // number of items; 0: this CTA has none
   Suffix suffix;
   float weakest[kFusedThreads / 32];  // per warp, log2 of the weakest decay of its channels over the last chunk
+  uint64_t again;                     // q, k, g of a chunk have arrived a second time (scale.cuh)
 };
 static_assert(sizeof(FusedShared<Form::kSingle>) <= kRoomForL1 && sizeof(FusedShared<Form::kPair>) <= kMostShared);
 
@@ -88,6 +89,16 @@ __device__ __forceinline__ TokenFactors& tokens_of(uint8_t* stage) {
 // Place of the channel pair 2 p, 2 p + 1 in a vector over the channels. The two pairs that a lane of an accumulator has
 // in 16 channels are neighbours, so that one load takes both.
 __device__ __forceinline__ int pairs_at(int pair) { return (pair / 8) * 16 + (pair % 4) * 4 + (pair / 4 % 2) * 2; }
+
+// Copies 32 tokens of one half of the channels of a tensor into a tile.
+__device__ __forceinline__ void copy_tile(const CUtensorMap& map, int token, int half, int head, int sequence,
+                                          uint8_t* to, uint64_t* barrier) {
+  const int32_t at[5] = {0, token, half, head, sequence};
+  ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, to, &map, at, barrier);
+}
+__device__ __forceinline__ void expect_bytes(uint64_t* barrier, uint32_t bytes) {
+  ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, barrier, bytes);
+}
 
 // Named barriers beside those of the state groups.
 constexpr int kScaleBarrier = 3;

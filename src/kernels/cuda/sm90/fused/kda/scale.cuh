@@ -5,45 +5,11 @@
 // of log-decays need no scan across threads: the later side sums inclusively, the earlier side exclusively and with the
 // opposite sign.
 #pragma once
-#include "kernels/cuda/sm90/fused/kda/memory.cuh"
-#include "kernels/cuda/tile/activation.cuh"
+#include "kernels/cuda/ptx/bulk.cuh"
+#include "kernels/cuda/sm90/fused/kda/frames.cuh"
+#include "kernels/cuda/sm90/rows/walk_maps.h"
 
 namespace deltarelay::cuda::sm90 {
-
-// Rows past the end of a sequence hold anything. They become q = k = 0 with a gate that does not decay, so that no
-// later code needs a mask.
-template <GateForm kGate>
-__device__ __forceinline__ void clear_tail(uint8_t* stage, int valid, int thread) {
-  constexpr uint32_t kNoDecay = kGate == GateForm::kLog ? 0u : 0xff80ff80u;  // raw: -inf twice
-  constexpr int kWords = kRowBytes / 4;
-  for (int i = valid * kWords + thread; i < kFusedChunk * kWords; i += kWarpgroup) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      uint8_t* at = stage + half * FusedStage::kHalfBytes + i * 4;
-      word_at(at + FusedStage::kQ) = 0;
-      word_at(at + FusedStage::kK) = 0;
-      word_at(at + FusedStage::kGate) = kNoDecay;
-    }
-  }
-}
-
-// Gate constants of a thread's two channels.
-struct PairGate {
-  float slope, offset[2];  // raw: 2^(slope x + offset) = e^-x'
-  float bound;             // raw: lower_bound; log: the floor; base 2
-};
-
-template <GateForm kGate>
-__device__ __forceinline__ PairGate pair_gate(const Activation& activation, int head, int channel) {
-  const GateParams first = gate_params(activation, head, channel, kWidth);
-  if constexpr (kGate == GateForm::kLog) return {kLog2e, {0.0f, 0.0f}, first.lowest};
-  // A slope of 0 would turn the -inf in rows past the end into NaN.
-  const float slope = first.slope > -1e-37f ? -1e-37f : first.slope;
-  return {slope, {slope * first.bias, slope * gate_bias(activation, head, channel + 1, kWidth)}, first.bound};
-}
-
-// Rows per loop iteration. Unrolled further, the code of all roles no longer fits the instruction cache.
-constexpr int kFusedRun = 4;
 
 // Applies the gates of this thread's channels on its side of the middle, outwards: overwrites q, k and g by q_from_mid,
 // k_from_mid and k_to_mid. `column` is the byte of channel pair and stage. Returns log2 of the decay over this side.
@@ -77,13 +43,7 @@ __device__ __forceinline__ float2 scale_rows(uint8_t* ring, uint32_t column, con
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
         if constexpr (!kLater) factor[i][c] = sum[c];
-        if constexpr (kGate == GateForm::kLog) {
-          const float decay = x[c] * gate.slope, clamped = decay < gate.bound ? gate.bound : decay;
-          sum[c] = kLater ? sum[c] + clamped : sum[c] - clamped;
-        } else {
-          const float sigmoid = reciprocal_approx(1.0f + exp2_approx(fmaf(x[c], gate.slope, gate.offset[c])));
-          sum[c] = fmaf(sigmoid, kLater ? gate.bound : -gate.bound, sum[c]);
-        }
+        add_decay<kGate, false>(sum[c], x[c], gate, c, std::conditional_t<kLater, Plus, Minus>{});
         if constexpr (kLater) factor[i][c] = sum[c];
       }
     }
@@ -135,10 +95,107 @@ __device__ __forceinline__ void scale_side(const Activation& activation, FusedSh
   });
 }
 
-// `kQueries`: also q; a summary has none.
+// Loads q, k and g of a chunk once more, where they have been overwritten.
+class Reload {
+ public:
+  __device__ __forceinline__ explicit Reload(uint64_t* barrier) : barrier_(barrier) {
+    if (threadIdx.x % kWarpgroup == 0) {
+      ptx::mbarrier_init(barrier_, 1);
+      ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster);
+    }
+  }
+  // Behind a barrier of the scale group, since which it has used nothing of this.
+  __device__ __forceinline__ void end() {
+    if (threadIdx.x % kWarpgroup == 0) invalidate_barrier(barrier_);
+  }
+  // By the scale group. Its writes to the stage are ordered before the copies: a proxy fence, then a barrier.
+  template <bool kQueries>
+  __device__ __forceinline__ void load(const FusedMaps& maps, const Item& item, int chunk, uint8_t* stage) {
+    if (threadIdx.x % kWarpgroup == 0) {
+      const int token = static_cast<int>(item.token) + chunk * kFusedChunk, sequence = item.sequence_at;
+      expect_bytes(barrier_, (kQueries ? 6 : 4) * FusedStage::kTileBytes);
+#pragma unroll 1
+      for (int half = 0; half < 2; ++half, stage += FusedStage::kHalfBytes) {
+        if constexpr (kQueries)
+          copy_tile(maps.q, token, half, item.key_head, sequence, stage + FusedStage::kQ, barrier_);
+        copy_tile(maps.k, token, half, item.key_head, sequence, stage + FusedStage::kK, barrier_);
+        copy_tile(maps.g, token, half, item.head, sequence, stage + FusedStage::kGate, barrier_);
+      }
+    }
+    __syncwarp();
+    wait_parity(barrier_, parity_);
+    parity_ ^= 1;
+  }
+
+ private:
+  uint64_t* barrier_;
+  uint32_t parity_ = 0;
+};
+
+// Chunks that are scaled sums first (scale_carefully) from one on in which a channel has left the middle.
+constexpr int kCarefulChunks = 8;
+
+// Scales all chunks of this CTA; their gates are not bounded. At once, as if no channel left the frame of the middle;
+// if one has, the chunk is loaded again and scaled sums first. What a chunk becomes follows from the chunk alone.
 template <Form kForm, GateForm kGate, bool kQueries>
-__device__ __forceinline__ void scale_chunks(const Activation& activation, FusedShared<kForm>& shared, int rank) {
-  if (uniform(static_cast<int>(threadIdx.x) % kWarpgroup / 64) == 0)
+__device__ __forceinline__ void scale_by_channel(const FusedMaps& maps, const Activation& activation,
+                                                 FusedShared<kForm>& shared, int rank) {
+  const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, half = thread / 32 % 2;
+  const bool later = uniform(thread / 64) != 0;
+  const int pair = half * 32 + lane;
+  const int vector_at = (later ? FusedStage::kLate : FusedStage::kEarly) + pairs_at(pair) * 4;
+  uint8_t* ring = shared.ring[0];
+  Reload reload(&shared.again);
+
+  OwnPosition<kForm> position{rank};
+  make_items<kForm>(shared, [&](const Item& item, int) {
+    const PairGate gate = pair_gate<kGate>(activation, item.head, 2 * pair);
+    const int tokens = uniform(item.tokens), chunks = uniform(item.row.chunks);
+    int careful = 0;  // chunks to scale sums first
+#pragma unroll 1
+    for (int chunk = rank; chunk < chunks; chunk += ctas(kForm)) {
+      uint8_t* stage = shared.ring[position.stage];
+      wait_parity(&shared.loaded[position.stage], position.parity);
+      wait_parity(&shared.summed[position.stage], position.parity);
+      const int valid = tokens - chunk * kFusedChunk;
+      auto clear = [&] {
+        if (valid >= kFusedChunk) return;
+        clear_tail<kGate>(stage, valid, thread);
+        split_barrier(kScaleBarrier, kWarpgroup);
+      };
+      clear();
+      const uint32_t column =
+          opaque(position.stage * FusedRing<kForm>::kBytes + half * FusedStage::kHalfBytes + lane * 4);
+      if (careful == 0) {
+        const float2 side = later ? scale_rows<kGate, kQueries, true>(ring, column, gate)
+                                  : scale_rows<kGate, kQueries, false>(ring, column, gate);
+        *reinterpret_cast<float2*>(stage + vector_at) = {exp2_approx(side.x), exp2_approx(side.y)};
+        ptx::fence_proxy_async(ptx::space_shared);
+        if (named_barrier_any(kScaleBarrier, kWarpgroup, leaves_middle(side.x, side.y))) {
+          reload.load<kQueries>(maps, item, chunk, stage);
+          clear();
+          careful = 1;
+        }
+      }
+      if (careful > 0) {
+        const bool leaves = scale_carefully<kGate, kQueries>(ring, stage, {later, half, lane, column}, gate);
+        careful = leaves ? kCarefulChunks : careful - 1;
+        ptx::fence_proxy_async(ptx::space_shared);
+      }
+      warp_arrive(&shared.scaled[position.stage]);
+      position.advance();
+    }
+  });
+  reload.end();
+}
+
+// `kQueries`: also q; a summary has none. kMidFrame: gates are so that no channel leaves the frame of the middle.
+template <Form kForm, GateForm kGate, bool kQueries, bool kMidFrame>
+__device__ __forceinline__ void scale_chunks(const FusedMaps& maps, const Activation& activation,
+                                             FusedShared<kForm>& shared, int rank) {
+  if constexpr (!kMidFrame)
+    scale_by_channel<kForm, kGate, kQueries>(maps, activation, shared, rank);
+  else if (uniform(static_cast<int>(threadIdx.x) % kWarpgroup / 64) == 0)
     scale_side<kForm, kGate, kQueries, false>(activation, shared, rank);
   else
     scale_side<kForm, kGate, kQueries, true>(activation, shared, rank);

@@ -10,6 +10,7 @@
 #include "kernels/cuda/ptx/matrix.cuh"
 #include "kernels/cuda/ptx/wgmma.cuh"
 #include "kernels/cuda/sm90/fused/kda/memory.cuh"
+#include "kernels/cuda/sm90/fused/kda/pairs.cuh"
 #include "kernels/cuda/sm90/rows/walk_maps.h"
 #include "kernels/cuda/tile/activation.cuh"
 #include "kernels/cuda/tile/descriptor.cuh"
@@ -217,17 +218,13 @@ class Loader {
   }
 
   __device__ __forceinline__ void copy(const CUtensorMap& map, int half, int head, uint8_t* to, uint64_t* barrier) {
-    const int32_t at[5] = {0, token_ + chunk_ * kFusedChunk, half, head, sequence_};
-    ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, to, &map, at, barrier);
-  }
-  static __device__ __forceinline__ void expect(uint64_t* barrier, uint32_t bytes) {
-    ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, barrier, bytes);
+    copy_tile(map, token_ + chunk_ * kFusedChunk, half, head, sequence_, to, barrier);
   }
 
   __device__ __forceinline__ void load_keys() {
     uint8_t* stage = shared_.ring[position_.stage];
     uint64_t* loaded = &shared_.loaded[position_.stage];
-    expect(loaded, (kQueries ? 4 : 2) * FusedStage::kTileBytes);
+    expect_bytes(loaded, (kQueries ? 4 : 2) * FusedStage::kTileBytes);
 #pragma unroll
     for (int half = 0; half < 2; ++half, stage += FusedStage::kHalfBytes) {
       copy(maps_.k, half, head_, stage + FusedStage::kK, loaded);
@@ -240,14 +237,15 @@ class Loader {
     uint64_t* scaled = &shared_.scaled[position_.stage];
     if (position_.stage % kCtas == rank_) {
       uint64_t* loaded = &shared_.loaded[position_.stage];
-      expect(loaded, 2 * FusedStage::kTileBytes);
+      expect_bytes(loaded, 2 * FusedStage::kTileBytes);
 #pragma unroll
       for (int half = 0; half < 2; ++half)
         copy(maps_.g, half, head_, stage + half * FusedStage::kHalfBytes + FusedStage::kGate, loaded);
-      expect(scaled, kHalves * FusedStage::kTileBytes);
+      expect_bytes(scaled, kHalves * FusedStage::kTileBytes);
     } else {
-      expect(scaled, FusedStage::kTileBytes + FusedStage::kTilesEnd - (kQueries ? 0 : 2 * FusedStage::kTileBytes));
-      expect(&shared_.solved[position_.stage], (kQueries ? 2 : 1) * FusedStage::kTriangleBytes);
+      expect_bytes(scaled,
+                   FusedStage::kTileBytes + FusedStage::kTilesEnd - (kQueries ? 0 : 2 * FusedStage::kTileBytes));
+      expect_bytes(&shared_.solved[position_.stage], (kQueries ? 2 : 1) * FusedStage::kTriangleBytes);
     }
     copy(maps_.v, rank_, strip_, stage + FusedStage::kV, scaled);
   }
@@ -299,7 +297,7 @@ __device__ __forceinline__ void copy_tiles(Shared& shared, int stage_index, int 
 
 // Aqk~ and the inverse of a scaled chunk, and their copies to CTA `other`. Warps 0 and 1 write Aqk~; warps 2 and 3
 // write Akk~ and alternate in computing the inverse.
-template <Form kForm, bool kQueries>
+template <Form kForm, bool kQueries, bool kMidFrame>
 __device__ __forceinline__ void score_chunk(FusedShared<kForm>& shared, int stage_index, int chunk, int warp,
                                             uint32_t thread, int lane, int other) {
   constexpr int kCtas = ctas(kForm);
@@ -310,6 +308,7 @@ __device__ __forceinline__ void score_chunk(FusedShared<kForm>& shared, int stag
                                  swizzled_operand(shared_address(stage + FusedStage::kGate)), FusedStage::kHalfBytes);
   wgmma_wait<0>();
   pin(scores);
+  if constexpr (!kMidFrame) add_pairs<kQueries>(stage, scores, warp, lane, thread);
   if (warp < 2) {
     if constexpr (kQueries) {
       write_aqk(stage + FusedStage::kAqk, scores, warp, lane);
@@ -338,7 +337,7 @@ __device__ __forceinline__ void score_chunk(FusedShared<kForm>& shared, int stag
 }
 
 // Scores the chunks of one item; the items before have `begin` chunks.
-template <Form kForm, bool kQueries>
+template <Form kForm, bool kQueries, bool kMidFrame>
 __device__ __forceinline__ void score_item(const FusedMaps& maps, const Activation& activation, const Item& item,
                                            int begin, FusedShared<kForm>& shared, int warp, int rank,
                                            ScoreState<kForm>& at) {
@@ -396,21 +395,21 @@ __device__ __forceinline__ void score_item(const FusedMaps& maps, const Activati
       const int stage_index = position.stage;
       wait_parity(&shared.scaled[stage_index], position.parity);
       if (kCtas > 1 && thread == 0) copy_tiles<kQueries>(shared, stage_index, other);
-      score_chunk<kForm, kQueries>(shared, stage_index, chunk, warp, thread, lane, other);
+      score_chunk<kForm, kQueries, kMidFrame>(shared, stage_index, chunk, warp, thread, lane, other);
       position.advance();
     }
   }
   loader.load(chunks - 1);
 }
 
-// `kQueries`: also q and Aqk~; a summary has neither.
-template <Form kForm, bool kQueries>
+// `kQueries`: also q and Aqk~; a summary has neither. kMidFrame: the scores of all channels are in the tiles.
+template <Form kForm, bool kQueries, bool kMidFrame>
 __device__ __forceinline__ void score_chunks(const FusedMaps& maps, const Activation& activation,
                                              FusedShared<kForm>& shared, int rank) {
   const int warp = uniform(static_cast<int>(threadIdx.x) % kWarpgroup / 32);
   ScoreState<kForm> at{.loading = {warp == 0 ? rank : 0}, .summing = {rank}, .making = {rank}};
   make_items<kForm>(shared, [&](const Item& item, int begin) {
-    score_item<kForm, kQueries>(maps, activation, item, begin, shared, warp, rank, at);
+    score_item<kForm, kQueries, kMidFrame>(maps, activation, item, begin, shared, warp, rank, at);
   });
 }
 

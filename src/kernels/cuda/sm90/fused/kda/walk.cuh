@@ -1,6 +1,6 @@
 // The fused walk of KDA, from raw q, k, g, v to o, or to a summary. A CTA or a pair of CTAs (a cluster) walks one row
 // (a whole sequence or a segment) of one strip; a single CTA may walk several, one after the other (fused/items.cuh).
-// For bf16 and gates of at least -5 per token. Chunk: 32 tokens.
+// For bf16. Chunk: 32 tokens.
 //
 // G is the inclusive sum of log-decays of the chunk, G_mid its value after the first 16 tokens, G_last its last value;
 // rk and rq are the inverse norms (1 without l2norm). A tilde marks a quantity times a factor per token: R~ = rk R,
@@ -11,8 +11,9 @@
 //     Aqk~_ij = q_from_mid_i.k_to_mid_j for j < i
 //     O_i = scale rq_i ((q_from_mid S_mid)_i + (Aqk~ V_new~)_i + q_i.k_i V_new~_i)
 //     S <- e^{G_last-G_mid} (S_mid + k_to_mid^T V_new~)
-// Everything is in the frame of the chunk's middle, so three tiles serve all products. |G-G_mid| <= 16 x 5 = 80 < 88:
-// every factor is finite in fp32 and bf16, and so is S_mid while |V_new| < 6000.
+// Everything is in the frame of the chunk's middle, so three tiles serve all products. With gates of at least -5 per
+// token |G-G_mid| <= 16 x 5 = 80 < 88: every factor is finite in fp32 and bf16, and so is S_mid while |V_new| < 6000.
+// Other gates move channels into frames of their own (frames.cuh); the state does not notice.
 //
 // A single CTA holds both halves of S^T. CTA r of a pair holds rows 64 r to 64 r + 63 of S^T. What depends on the chunk
 // alone (gates, norms, tiles, scores, the inverse) is the same for both and most of the work. So CTA c % 2 makes chunk
@@ -83,8 +84,9 @@ __device__ __forceinline__ float weakest_decay(const Activation& activation, con
   return weakest;
 }
 
-// `kSuffix`: summaries of pairs walk their suffix first (suffix.cuh).
-template <Form kForm, GateForm kGate, bool kSuffix>
+// `kSuffix`: summaries of pairs walk their suffix first (suffix.cuh). kMidFrame: the caller promises gates of at least
+// kMidFrameGate. Otherwise every channel of a chunk has a frame that holds it (frames.cuh).
+template <Form kForm, GateForm kGate, bool kSuffix, bool kMidFrame = true>
 __global__ void __launch_bounds__(kFusedThreads, 1)
     fused_kda_kernel(const __grid_constant__ FusedMaps maps, const __grid_constant__ WalkArgs args,
                      const __grid_constant__ Activation activation) {
@@ -137,15 +139,15 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
     lower_registers<KdaRegisters::kOthers>();
     if (emits) {
       if (group == 2)
-        scale_chunks<kForm, kGate, true>(activation, shared, rank);
+        scale_chunks<kForm, kGate, true, kMidFrame>(maps, activation, shared, rank);
       else
-        score_chunks<kForm, true>(maps, activation, shared, rank);
+        score_chunks<kForm, true, kMidFrame>(maps, activation, shared, rank);
     } else if constexpr (kForm == Form::kPair) {
       auto walk = [&](auto& here, int own_rank, auto&& stands) {
         if (group == 2)
-          scale_chunks<kForm, kGate, false>(activation, here, own_rank);
+          scale_chunks<kForm, kGate, false, kMidFrame>(maps, activation, here, own_rank);
         else
-          score_chunks<kForm, false>(maps, activation, here, own_rank);
+          score_chunks<kForm, false, kMidFrame>(maps, activation, here, own_rank);
         return stands([] { return false; });
       };
       summarize(walk);

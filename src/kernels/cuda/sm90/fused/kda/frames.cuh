@@ -1,0 +1,154 @@
+// Frames of channels in the fused walk of KDA, for gates that are not bounded. A side of the middle may decay a channel
+// by more than fp32 can undo. E and L are log2 of what the earlier and the later side decay it by. Its tiles are
+//     q_from_mid, k_from_mid = q, k 2^(G - G_mid + from)    k_to_mid = k 2^(to - (G - G_mid))
+// and the state's factors 2^(-E - from) and 2^(-L - to):
+//
+//     frame          where                from           to             scores
+//     the middle     E, L <= kMostSide    0              0              in the tiles
+//     centred        E + L <= 2 of it     (L - E) / 2    (E - L) / 2    in the tiles
+//     of the ends    otherwise            kEnds - E      kEnds - L      pair by pair (pairs.cuh)
+//
+// In the frames of the ends K S reads the state decayed from the chunk's start, and the update leaves keys decayed to
+// its end. 2^-150 of the entering state stays where less than 2^-230 should, and of a score in the tiles 2^-80. No
+// exponent above kMostSide appears. Frames are found chunk by chunk from its gates alone.
+#pragma once
+#include "kernels/cuda/sm90/fused/kda/pairs.cuh"
+
+namespace deltarelay::cuda::sm90 {
+
+constexpr float kMostSide = -kFusedSide * kMidFrameGate * kLog2e;  // 115.4
+constexpr float kEnds = 75.0f;
+
+// Which side of the middle a thread has, and where its channels lie, for code that both sides share.
+struct SidePlace {
+  bool later;
+  int half, lane;
+  uint32_t column;  // byte of channel pair and stage
+  // Of a run of four rows, outwards from the middle: row i lies at run ^ i kStep (the swizzle, and the row itself).
+  static constexpr uint32_t kStep = 16 + kRowBytes;
+  __device__ __forceinline__ uint32_t first_run() const {
+    const uint32_t first = later ? kFusedSide : kFusedSide - kFusedRun;
+    return ((column ^ ((first & 7) << 4)) + first * kRowBytes) ^ (later ? 0 : (kFusedRun - 1) * kStep);
+  }
+  __device__ __forceinline__ uint32_t next_run(uint32_t run) const {
+    return (run ^ ((kFusedRun & 7) << 4)) + static_cast<uint32_t>((later ? kFusedRun : -kFusedRun) * kRowBytes);
+  }
+};
+
+// log2 of what this side decays its channels by: at least 0.
+template <GateForm kGate>
+__device__ __forceinline__ float2 sum_side(uint8_t* ring, const SidePlace& place, const PairGate& gate) {
+  using Two = Pair<__nv_bfloat16>;
+  float sum[2] = {0.0f, 0.0f};
+  uint32_t run_at = place.first_run();
+#pragma unroll 1
+  for (int run = 0; run < kFusedSide / kFusedRun; ++run) {
+    uint32_t raw[kFusedRun];
+#pragma unroll
+    for (int i = 0; i < kFusedRun; ++i) raw[i] = word_at(ring + (run_at ^ (i * SidePlace::kStep)) + FusedStage::kGate);
+#pragma unroll
+    for (int i = 0; i < kFusedRun; ++i) {
+      add_decay<kGate, true>(sum[0], Two::low(raw[i]), gate, 0, Minus{});
+      add_decay<kGate, true>(sum[1], Two::high(raw[i]), gate, 1, Minus{});
+    }
+    run_at = place.next_run(run_at);
+  }
+  return {sum[0], sum[1]};
+}
+
+// True if a channel with these sides leaves the frame of the middle. Of NaN it does not.
+__device__ __forceinline__ bool leaves_middle(float one, float other) {
+  return fmaxf(fabsf(one), fabsf(other)) > kMostSide;
+}
+
+// The frames of a thread's channels.
+struct ChannelFrames {
+  float from[2], to[2];
+  bool of_ends[2];
+
+  // E and L.
+  __device__ __forceinline__ ChannelFrames(const float (&early)[2], const float (&late)[2]) {
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      of_ends[c] = early[c] + late[c] > 2.0f * kMostSide;
+      const float centre = leaves_middle(early[c], late[c]) ? 0.5f * (late[c] - early[c]) : 0.0f;
+      from[c] = of_ends[c] ? kEnds - early[c] : centre;
+      to[c] = of_ends[c] ? kEnds - late[c] : -centre;
+    }
+  }
+};
+
+// scale_rows (scale.cuh) with frames, for both sides.
+template <GateForm kGate, bool kQueries>
+__device__ __forceinline__ void scale_in_frames(uint8_t* ring, const SidePlace& place, const PairGate& gate,
+                                                const ChannelFrames& frames) {
+  using Two = Pair<__nv_bfloat16>;
+  float sum[2] = {0.0f, 0.0f};
+  const float sign = place.later ? -1.0f : 1.0f;
+  uint32_t run_at = place.first_run();
+#pragma unroll 1
+  for (int run = 0; run < kFusedSide / kFusedRun; ++run) {
+    uint8_t* at[kFusedRun];
+    uint32_t q[kFusedRun], k[kFusedRun], raw[kFusedRun];
+#pragma unroll
+    for (int i = 0; i < kFusedRun; ++i) {
+      at[i] = ring + (run_at ^ (i * SidePlace::kStep));
+      raw[i] = word_at(at[i] + FusedStage::kGate);
+      if constexpr (kQueries) q[i] = word_at(at[i] + FusedStage::kQ);
+      k[i] = word_at(at[i] + FusedStage::kK);
+    }
+#pragma unroll
+    for (int i = 0; i < kFusedRun; ++i) {
+      const float x[2] = {Two::low(raw[i]), Two::high(raw[i])};
+      float grow[2], shrink[2];
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const float before = sum[c];
+        add_decay<kGate, true>(sum[c], x[c], gate, c, Minus{});
+        const float shift = place.later ? sum[c] : before;
+        grow[c] = exp2_approx(fmaf(sign, shift, frames.from[c]));
+        shrink[c] = exp2_approx(fmaf(-sign, shift, frames.to[c]));
+      }
+      const float k0 = Two::low(k[i]), k1 = Two::high(k[i]);
+      if constexpr (kQueries)
+        word_at(at[i] + FusedStage::kQ) = Two::pack(Two::low(q[i]) * grow[0], Two::high(q[i]) * grow[1]);
+      word_at(at[i] + FusedStage::kK) = Two::pack(k0 * grow[0], k1 * grow[1]);
+      word_at(at[i] + FusedStage::kGate) = Two::pack(k0 * shrink[0], k1 * shrink[1]);
+    }
+    run_at = place.next_run(run_at);
+  }
+}
+
+// Scales a chunk, sums first. Where no channel leaves the middle, the results are those of scale_rows bit for bit.
+// Returns whether one does.
+template <GateForm kGate, bool kQueries>
+__device__ __forceinline__ bool scale_carefully(uint8_t* ring, uint8_t* stage, const SidePlace& place,
+                                                const PairGate& gate) {
+  // The sides change hands where the state's factors will lie.
+  const int pair_at = pairs_at(place.half * 32 + place.lane) * 4;
+  float2& own = *reinterpret_cast<float2*>(stage + (place.later ? FusedStage::kLate : FusedStage::kEarly) + pair_at);
+  const float2& other =
+      *reinterpret_cast<const float2*>(stage + (place.later ? FusedStage::kEarly : FusedStage::kLate) + pair_at);
+  const float2 side = sum_side<kGate>(ring, place, gate);
+  own = side;
+  split_barrier(kScaleBarrier, kWarpgroup);
+  const float2 beyond = other;
+  const float2 early = place.later ? beyond : side, late = place.later ? side : beyond;
+  const ChannelFrames frames({early.x, early.y}, {late.x, late.y});
+  const bool leaves =
+      named_barrier_any(kScaleBarrier, kWarpgroup, leaves_middle(early.x, late.x) || leaves_middle(early.y, late.y));
+  if (leaves) {
+    const bool mine = frames.of_ends[0] || frames.of_ends[1];
+    if (named_barrier_any(kScaleBarrier, kWarpgroup, mine)) {
+      const uint32_t low = __ballot_sync(~0u, frames.of_ends[0]), high = __ballot_sync(~0u, frames.of_ends[1]);
+      write_pairs<kGate, kQueries>(stage, gate, {low | static_cast<uint64_t>(high) << 32}, place.half,
+                                   place.later ? 1 : 0, place.lane);
+    }
+  }
+  scale_in_frames<kGate, kQueries>(ring, place, gate, frames);
+  own = {exp2_approx(-side.x - (place.later ? frames.to[0] : frames.from[0])),
+         exp2_approx(-side.y - (place.later ? frames.to[1] : frames.from[1]))};
+  return leaves;
+}
+
+}  // namespace deltarelay::cuda::sm90

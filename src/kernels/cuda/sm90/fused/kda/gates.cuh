@@ -1,0 +1,98 @@
+// Gates of a thread's two channels, and the sums of their log-decays, in the fused walk of KDA.
+#pragma once
+#include <type_traits>
+
+#include "kernels/cuda/sm90/fused/kda/memory.cuh"
+#include "kernels/cuda/tile/activation.cuh"
+
+namespace deltarelay::cuda::sm90 {
+
+// Rows past the end of a sequence hold anything. They become q = k = 0 with a gate that does not decay, so that no
+// later code needs a mask.
+template <GateForm kGate>
+__device__ __forceinline__ void clear_tail(uint8_t* stage, int valid, int thread) {
+  constexpr uint32_t kNoDecay = kGate == GateForm::kLog      ? 0u
+                                : kGate == GateForm::kLinear ? 0x3f803f80u   // 1 twice
+                                                             : 0xff80ff80u;  // raw: -inf twice
+  constexpr int kWords = kRowBytes / 4;
+  for (int i = valid * kWords + thread; i < kFusedChunk * kWords; i += kWarpgroup) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      uint8_t* at = stage + half * FusedStage::kHalfBytes + i * 4;
+      word_at(at + FusedStage::kQ) = 0;
+      word_at(at + FusedStage::kK) = 0;
+      word_at(at + FusedStage::kGate) = kNoDecay;
+    }
+  }
+}
+
+// Gate constants of a thread's two channels. A raw gate x decays by bound f(slope x + offset) in base 2, where f is
+// log2(1 + 2^y) (softplus) or 1 / (1 + 2^y) (bounded).
+struct PairGate {
+  float slope, offset[2];
+  float bound;  // log, linear: the floor, base 2
+  float most;   // raw: f that decays by kLeastLog2Decay
+};
+
+template <GateForm kGate>
+__device__ __forceinline__ PairGate pair_gate(const Activation& activation, int head, int channel) {
+  const GateParams first = gate_params(activation, head, channel, kWidth);
+  if constexpr (kGate == GateForm::kLog || kGate == GateForm::kLinear)
+    return {kLog2e, {0.0f, 0.0f}, first.lowest, 0.0f};
+  if constexpr (kGate == GateForm::kRawSoftplus) {
+    // Not infinite: times the 0 of rows past the end it would be NaN.
+    const float rate = first.slope / kLog2e, bound = rate < -1e30f ? -1e30f : rate;
+    return {kLog2e,
+            {kLog2e * first.bias, kLog2e * gate_bias(activation, head, channel + 1, kWidth)},
+            bound,
+            kLeastLog2Decay / bound};
+  }
+  // A slope of 0 would turn the -inf in rows past the end into NaN.
+  const float slope = first.slope > -1e-37f ? -1e-37f : first.slope;
+  return {slope,
+          {slope * first.bias, slope * gate_bias(activation, head, channel + 1, kWidth)},
+          first.bound,
+          kLeastLog2Decay / first.bound};
+}
+
+// log2(1 + 2^y) with a relative error below 1e-5 at both ends, by one special function: with e = 2^-|y| <= 1 it is
+// max(y, 0) + log2(1 + e), and log2(1 + e) is e times a polynomial (Remez, relative error 8.5e-6 on [0, 1]).
+__device__ __forceinline__ float softplus_base2(float y) {
+  const float e = exp2_approx(-fabsf(y));  // keeps a NaN, which fmaxf below may drop
+  float series = fmaf(e, -0.034435902f, 0.14603287f);
+  series = fmaf(e, series, -0.30303618f);
+  series = fmaf(e, series, 0.46917406f);
+  series = fmaf(e, series, -0.72042614f);
+  series = fmaf(e, series, 1.4426829f);
+  return fmaf(e, series, fmaxf(y, 0.0f));
+}
+
+// Signs that are known when the kernel is compiled.
+using Plus = std::integral_constant<int, 1>;
+using Minus = std::integral_constant<int, -1>;
+
+// Adds sign times the log-decay of gate x of channel `c`. kClamps: raw gates too decay by kLeastLog2Decay at most.
+// Of gates that stay above that the sum is the same with and without.
+template <GateForm kGate, bool kClamps, class Sign>
+__device__ __forceinline__ void add_decay(float& sum, float x, const PairGate& gate, int c, Sign sign) {
+  if constexpr (kGate == GateForm::kLog || kGate == GateForm::kLinear) {
+    const float decay = kGate == GateForm::kLog ? x * gate.slope : log2f(x);
+    const float clamped = decay < gate.bound ? gate.bound : decay;
+    if constexpr (std::is_same_v<Sign, Plus>)
+      sum += clamped;
+    else if constexpr (std::is_same_v<Sign, Minus>)
+      sum -= clamped;
+    else
+      sum = fmaf(sign, clamped, sum);
+  } else {
+    const float y = fmaf(x, gate.slope, gate.offset[c]);
+    float part = kGate == GateForm::kRawSoftplus ? softplus_base2(y) : reciprocal_approx(1.0f + exp2_approx(y));
+    if constexpr (kClamps) part = -max_or_nan(-part, -gate.most);
+    sum = fmaf(part, static_cast<float>(sign) * gate.bound, sum);
+  }
+}
+
+// Rows per loop iteration. Unrolled further, the code of all roles no longer fits the instruction cache.
+constexpr int kFusedRun = 4;
+
+}  // namespace deltarelay::cuda::sm90
