@@ -80,6 +80,8 @@ std::string decline_chunk_local(const Problem& p) {
     return found("chunks.wanted", "INVERSE too, or given, where W or U is wanted", "W or U alone");
   if (scores && c.gives(DR_GATE_SUMS))
     return found("chunks.given", "gates, where AQK or INVERSE is wanted", "GATE_SUMS");
+  if (scores && !p.reads().beta)
+    return found("chunks.wanted", "INVERSE too, where AQK alone is wanted", "AQK, which needs no beta");
   if (scores && p.rule == Rule::kKda && p.l2norm)
     return found("l2norm", "0, where AQK or INVERSE of KDA is wanted", "1");
   std::string reason = decline_ctas(p);

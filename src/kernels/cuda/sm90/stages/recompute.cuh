@@ -102,6 +102,34 @@ __device__ __forceinline__ void sum_gates(const ChunkArgs& args, const StageGate
   }
 }
 
+// Sums of the gates as results: not clamped, so that a gate of -inf has a sum of -inf. One thread a channel.
+template <bool kScalar>
+__device__ __forceinline__ void write_sums(const ChunkArgs& args, const Place& at) {
+  constexpr int kColumns = kScalar ? 1 : kWidth, kAtOnce = 8;
+  const int channel = threadIdx.x, valid = at.chunk.valid;
+  if (channel >= kColumns) return;
+  const Activation& activation = args.activation;
+  const TensorView& g = activation.g;
+  GateParams gate = gate_params(activation, at.head, channel, kColumns);
+  gate.lowest = is_raw(gate.form) || activation.gate_floor == 0.0f ? -INFINITY : activation.gate_floor * kLog2e;
+  const int64_t from = at.chunk.sequence_at * g.sequence + at.chunk.token * g.token + at.head * g.head + channel;
+  const float unit = args.stage.sums_base_2 ? 1.0f : kLn2;
+  float* const to = args.stage.gate_sums + (at.token_of_call * args.heads_v + at.head) * kColumns + channel;
+  float sum = 0.0f;
+#pragma unroll 1
+  for (int i = 0; i < valid; i += kAtOnce) {
+    uint32_t raw[kAtOnce];
+#pragma unroll
+    for (int e = 0; e < kAtOnce; ++e) raw[e] = i + e < valid ? load_bits(g.data, g.dtype, from + (i + e) * g.token) : 0;
+#pragma unroll
+    for (int e = 0; e < kAtOnce; ++e) {
+      if (i + e >= valid) break;
+      sum += log2_decay(number_of(raw[e], g.dtype), gate);
+      to[static_cast<int64_t>(i + e) * args.heads_v * kColumns] = sum * unit;
+    }
+  }
+}
+
 // G of 8 channels of a token, in base 2.
 template <bool kScalar>
 __device__ __forceinline__ Eight sums_at(const StageGates& gates, const Place& at, const Shared<kScalar>& shared,
@@ -153,8 +181,7 @@ __device__ __forceinline__ void weigh_tokens(const RecomputeArgs& all, const Sta
   const bool first_strip = at.first_value == 0;
   const bool wants_w = first_strip && stage.wants(DR_W), wants_u = stage.wants(DR_U);
   const bool wants_k = first_strip && stage.wants(DR_K_TO_END), wants_q = first_strip && stage.wants(DR_Q_FROM_START);
-  const bool wants_sums = first_strip && stage.wants(DR_GATE_SUMS);
-  const bool reads_gates = wants_w || wants_k || wants_q || wants_sums;  // else there may be none
+  const bool reads_gates = wants_w || wants_k || wants_q;  // else there may be none
   const uint4 none = make_uint4(0, 0, 0, 0);
   uint4 keys[kPieces], queries[kPieces], values[kPieces], inverse[kPieces / 2];
 #pragma unroll
@@ -210,17 +237,6 @@ __device__ __forceinline__ void weigh_tokens(const RecomputeArgs& all, const Sta
     if (wants_k) pieces_of(stage.k_to_end, at, args.heads_v, at.head, kWidth, token)[piece] = pack<Element>(to_end);
     if (wants_q)
       pieces_of(stage.q_from_start, at, args.heads_v, at.head, kWidth, token)[piece] = pack<Element>(from_start);
-    if (!wants_sums) continue;
-    const float unit = stage.sums_base_2 ? 1.0f : kLn2;
-    float* const row = stage.gate_sums + (at.token_of_call + token) * args.heads_v * (kScalar ? 1 : kWidth);
-    if constexpr (kScalar) {
-      if (piece == 0) row[at.head] = sums.value[0] * unit;
-    } else {
-      auto* const to_sums = reinterpret_cast<float4*>(row + at.head * kWidth + 8 * piece);
-      const float* s = sums.value;
-      to_sums[0] = make_float4(s[0] * unit, s[1] * unit, s[2] * unit, s[3] * unit);
-      to_sums[1] = make_float4(s[4] * unit, s[5] * unit, s[6] * unit, s[7] * unit);
-    }
   }
 }
 
@@ -280,6 +296,7 @@ __global__ void __launch_bounds__(kThreads, 2) recompute_kernel(const __grid_con
   const StageGates gates = {sums ? stage.gate_sums : nullptr, sums && !stage.sums_base_2 ? kLog2e : 1.0f, args.heads_v,
                             args.activation};
   weigh_tokens<Element, kScalar>(all, gates, at, shared);
+  if (at.first_value == 0 && stage.wants(DR_GATE_SUMS)) write_sums<kScalar>(args, at);
   const bool wants_w = at.first_value == 0 && stage.wants(DR_W), wants_u = stage.wants(DR_U);
   if (!wants_w && !wants_u) return;
   ptx::fence_proxy_async(ptx::space_shared);
