@@ -46,6 +46,37 @@ Problem pass_of(const std::vector<int64_t>& lengths, int32_t heads) {
 
 constexpr int32_t kLocal = DR_AQK | DR_INVERSE | DR_W | DR_U;
 
+// A grid of 0 CTAs is not launched, and nobody would notice but who looks at what it writes.
+void expect_grids(const Problem& problem, const Options& options) {
+  const auto plan = make_plan(problem, options);
+  EXPECT_EQ(name_of(plan->steps[plan->steps.size() - 1]), std::string("finish"));
+  for (const Step& step : plan->steps) {
+    if (step.stage == Stage::kTable) continue;
+    EXPECT_GT(step.ctas, 0) << plan->backend->name << ", op " << static_cast<int32_t>(problem.op) << ": "
+                            << name_of(step);
+    EXPECT_GT(step.ctas_stored, 0) << name_of(step);
+  }
+}
+
+TEST(StagePlans, OfAGpuSayTheGridOfEveryLaunch) {
+  const Problem late = test::problem_with_bounds(Rule::kKda, 1000, 4, 2);
+  Problem pass = stage_of(Op::kStatePass, DR_W | DR_U | DR_K_TO_END | DR_GATE_SUMS, DR_V_NEW, late);
+  pass.final.use = StateUse::kRows;
+  const Problem outputs = stage_of(Op::kOutputs, DR_V_NEW | DR_STATES | DR_AQK | DR_Q_FROM_START, 0, late);
+  for (const char* backend : {"cuda-sm80", "cuda-sm90"}) {
+    Options options = on_gpu();
+    options.backend = backend;
+    expect_grids(stage_of(Op::kChunkLocal, 0, kLocal, late), options);
+    expect_grids(stage_of(Op::kSummary, DR_W | DR_U | DR_K_TO_END | DR_GATE_SUMS, DR_SUMMARIES, late), options);
+    expect_grids(pass, options);
+    if (std::string(backend) != "cuda-sm80") continue;
+    expect_grids(outputs, options);
+    Problem carry = stage_of(Op::kCarry, DR_SUMMARIES, DR_COMPOSED, late);
+    carry.chunks.dtype_states = DType::kFp32;
+    expect_grids(carry, options);
+  }
+}
+
 TEST(StagePlans, OfAGpuHaveTheirStepsInOrder) {
   const Problem local = stage_of(Op::kChunkLocal, 0, kLocal, test::problem_of(Rule::kKda, {300, 65}, 2));
   EXPECT_EQ(names_of(make_plan(local, on_gpu())->steps), (Names{"segment table?", "chunk-local"}));

@@ -9,9 +9,10 @@
 
 namespace deltarelay::cuda::sm80 {
 
-void spread(const SpreadRequest& r, Step& step) {
+namespace {
+
+void spread_forward(const SpreadRequest& r, Step& step) {
   const Problem& p = r.problem;
-  if (is_stage(p.op)) return spread_stage(r, step);
   const Shape shape = shape_of(p, r.variant.number);
   if (step.stage == Stage::kPrepare) {
     const uint32_t heads = p.rule == Rule::kGdn ? static_cast<uint32_t>(p.heads_qk) * shares_of(p.group())
@@ -28,7 +29,16 @@ void spread(const SpreadRequest& r, Step& step) {
     step.ctas = step.rows * p.heads_v * carry_slices(p.dv);
   }
   step.ctas_stored = step.ctas;
-  spread_shared(r, step);
+}
+
+}  // namespace
+
+void spread(const SpreadRequest& request, Step& step) {
+  if (is_stage(request.problem.op))
+    spread_stage(request, step);
+  else
+    spread_forward(request, step);
+  spread_shared(request, step);
 }
 
 }  // namespace deltarelay::cuda::sm80

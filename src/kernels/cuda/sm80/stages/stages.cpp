@@ -26,8 +26,8 @@ std::string decline_this_stage(const Problem& p, const Request& request) {
   if (reason.empty()) reason = decline_math(request);
   if (!reason.empty()) return reason;
   const int64_t chunk = std::max(1, p.chunks.chunk), chunks = p.num_tokens / chunk + p.num_seqs;
-  const int64_t blocks =
-      int64_t{p.heads_v} * (p.op == Op::kCarry ? tiles_of_chain(p).all() : pass_tiles(p.dk, p.dv, true));
+  const int32_t tiles = p.op == Op::kCarry ? tiles_of_chain(p).all() : pass_tiles(p.dk, p.dv, true);
+  const int64_t blocks = std::max<int64_t>(1, int64_t{p.heads_v} * tiles);
   if (chunks <= kMostBlocks / blocks) return {};
   return found("num_tokens",
                "at most " + std::to_string(kMostBlocks / blocks) + (p.op == Op::kCarry ? " summaries" : " chunks") +
