@@ -112,7 +112,7 @@ void visit_fields(Visit& visit, const cuda::CheckpointArgs& x) {
 }
 
 template <class Visit>
-void visit_fields(Visit& visit, const cuda::WrittenRows& x) {
+void visit_fields(Visit& visit, const WrittenRows& x) {
   visit("data", x.data), visit("token_bytes", x.token_bytes), visit("head_bytes", x.head_bytes);
   visit("width_bytes", x.width_bytes);
 }
@@ -122,7 +122,7 @@ void visit_fields(Visit& visit, const cuda::FinishArgs& x) {
   visit("tables", x.tables), visit("rows0", x.rows[0]), visit("rows1", x.rows[1]), visit("rows2", x.rows[2]);
   visit("rows3", x.rows[3]), visit("rows4", x.rows[4]), visit("rows5", x.rows[5]), visit("rows6", x.rows[6]);
   visit("rows7", x.rows[7]), visit("num_rows", x.num_rows);
-  static_assert(cuda::FinishArgs::kMostRows == 8);
+  static_assert(WrittenTensors::kMost == 8);
   visit("num_tokens", x.num_tokens), visit("initial", x.initial), visit("final", x.final);
   visit("has_initial", x.has_initial), visit("summaries", x.summaries), visit("report", x.report);
   visit("heads_v", x.heads_v), visit("dk", x.dk), visit("dv", x.dv);

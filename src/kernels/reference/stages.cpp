@@ -4,12 +4,11 @@
 #include <cstring>
 #include <string>
 
-#include "deltarelay/tensor_list.hpp"
 #include "kernels/reference/items.h"
 #include "kernels/reference/operands.h"
 #include "kernels/reference/state_panels.h"
+#include "kernels/written_rows.h"
 #include "problem/status.h"
-#include "problem/tensor_facts.h"
 
 namespace deltarelay::reference {
 namespace {
@@ -223,25 +222,13 @@ void for_states(const StageArgs& args, Executor& executor, int32_t columns, void
 // Sets what the call writes for tokens behind the last sequence to zero, whose bits are zero in every type.
 void zero_rest(const StageArgs& args) {
   const Problem& p = args.problem;
-  const int64_t end = first_token(args.sequences, args.sequences.num_seqs);
-  const int64_t rest = p.num_tokens - end;
-  if (args.sequences.seq_len > 0 || rest <= 0) return;
-  const TensorSizes sizes = sizes_of(p, p.num_tokens, p.num_seqs, 0);
-  for (const TensorEntry& entry : kTensors) {
-    const bool of_tokens =
-        entry.axes[0] == TensorAxis::kTokens || (entry.axes[0] == TensorAxis::kStateRows && p.op == Op::kCarry);
-    if (!is_intermediate(entry.tensor) || !of_tokens || !p.chunks.wants(bit_of(entry.tensor))) continue;
-    const TensorFacts facts = facts_of(p, entry);
-    const int64_t row = size_of_axis(sizes, entry.axes[1]) * size_of_axis(sizes, entry.axes[2]) * facts.element_bytes;
-    auto* data = static_cast<std::byte*>(const_cast<void*>(pointer_of(args.tensors, entry)));
-    std::memset(data + end * row, 0, static_cast<size_t>(rest * row));
-  }
-  if (!p.writes_o()) return;
-  auto* o = static_cast<std::byte*>(args.tensors.o);
-  const auto bytes = static_cast<int64_t>(size_of(p.dtype_o));
-  for (int64_t t = end; t < p.num_tokens; ++t) {
-    for (int64_t head = 0; head < p.heads_v; ++head)
-      std::memset(o + (t * p.o.token + head * p.o.head) * bytes, 0, static_cast<size_t>(p.dv * bytes));
+  if (args.sequences.seq_len > 0) return;
+  const WrittenTensors written = written_tensors(p, args.tensors);
+  for (int64_t t = first_token(args.sequences, args.sequences.num_seqs); t < p.num_tokens; ++t) {
+    for (const WrittenRows& rows : written)
+      for (int64_t head = 0; head < p.heads_v; ++head)
+        std::memset(static_cast<std::byte*>(rows.data) + t * rows.token_bytes + head * rows.head_bytes, 0,
+                    static_cast<size_t>(rows.width_bytes));
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/spread.h"
+#include "kernels/written_rows.h"
 
 namespace deltarelay::cpu {
 namespace {
@@ -60,46 +61,15 @@ ChainTiles chain_tiles(const Problem& problem, const Kernels& kernels, int32_t t
   return {range, static_cast<int32_t>(std::clamp<int64_t>((threads + items - 1) / items, 1, range.count))};
 }
 
-// A tensor of dr_intermediates with a token axis: [T, HV, width].
-struct TokenTensor {
-  void* base;
-  int64_t bytes;  // of one token
-};
-
-int32_t list_written(const StageArgs& args, TokenTensor (&list)[12]) {
-  const Problem& problem = args.problem;
-  const Chunks& chunks = problem.chunks;
-  const dr_intermediates& t = *args.tensors.intermediates;
-  int32_t used = 0;
-  const auto add = [&](int32_t bit, void* base, int64_t width, DType type) {
-    if (chunks.wants(bit)) list[used++] = {base, problem.heads_v * width * static_cast<int64_t>(size_of(type))};
-  };
-  const int64_t dk = problem.dk, dv = problem.dv;
-  add(DR_AQK, t.aqk, chunks.chunk, chunks.dtype);
-  add(DR_INVERSE, t.inverse, chunks.chunk, chunks.dtype);
-  add(DR_W, t.w, dk, chunks.dtype);
-  add(DR_U, t.u, dv, chunks.dtype);
-  add(DR_K_TO_END, t.k_to_end, dk, chunks.dtype);
-  add(DR_Q_FROM_START, t.q_from_start, dk, chunks.dtype);
-  add(DR_GATE_SUMS, t.gate_sums, problem.rule == Rule::kKda ? dk : 1, DType::kFp32);
-  add(DR_V_NEW, t.v_new, dv, chunks.dtype);
-  if (problem.op == Op::kCarry) add(DR_STATES, t.states, dk * dv, chunks.dtype_states);
-  return used;
-}
-
 void clear_rows(const StageArgs& args, Executor& executor) {
   const Problem& problem = args.problem;
   const int64_t last = args.sequences.offsets[args.sequences.num_seqs];
-  TokenTensor list[12];
-  const int32_t used = list_written(args, list);
-  const auto size_o = static_cast<int64_t>(size_of(problem.dtype_o));
+  const WrittenTensors written = written_tensors(problem, args.tensors);
   for_each<NoMemory>(args, executor, problem.num_tokens - last, [&](NoMemory, int32_t, int64_t i) {
-    const int64_t row = last + i;
-    for (int32_t j = 0; j < used; ++j)
-      std::memset(static_cast<std::byte*>(list[j].base) + row * list[j].bytes, 0, static_cast<size_t>(list[j].bytes));
-    for (int32_t h = 0; h < problem.heads_v && problem.writes_o(); ++h)
-      std::memset(static_cast<std::byte*>(args.tensors.o) + (row * problem.o.token + h * problem.o.head) * size_o, 0,
-                  static_cast<size_t>(problem.dv * size_o));
+    for (const WrittenRows& rows : written)
+      for (int32_t head = 0; head < problem.heads_v; ++head)
+        std::memset(static_cast<std::byte*>(rows.data) + (last + i) * rows.token_bytes + head * rows.head_bytes, 0,
+                    static_cast<size_t>(rows.width_bytes));
   });
 }
 

@@ -245,33 +245,6 @@ void Call::report_aliases(const Step& step) const {
   check(launch_aliases(args, step.ctas, stream()), "launch of aliases");
 }
 
-// Tensors of tokens that the call writes: what belongs to no sequence becomes 0.
-void Call::add_written_rows(FinishArgs& args) const {
-  const auto add = [&args](void* data, int64_t token_bytes, int64_t head_bytes, int64_t width_bytes) {
-    args.rows[args.num_rows++] = {data, token_bytes, head_bytes, static_cast<int32_t>(width_bytes)};
-  };
-  if (problem_.writes_o()) {
-    const auto bytes = static_cast<int64_t>(size_of(problem_.dtype_o));
-    add(tensors_.o, problem_.o.token * bytes, problem_.o.head * bytes, problem_.dv * bytes);
-  }
-  if (!is_stage(problem_.op)) return;
-  const Intermediates t = intermediates();
-  const auto add_stage = [&](int32_t bit, void* data, int64_t width, DType type) {
-    const int64_t bytes = width * static_cast<int64_t>(size_of(type));
-    if (t.wants(bit)) add(data, bytes * problem_.heads_v, bytes, bytes);
-  };
-  const int64_t dk = problem_.dk, dv = problem_.dv;
-  add_stage(DR_AQK, t.aqk, t.chunk, t.dtype);
-  add_stage(DR_INVERSE, t.inverse, t.chunk, t.dtype);
-  add_stage(DR_W, t.w, dk, t.dtype);
-  add_stage(DR_U, t.u, dv, t.dtype);
-  add_stage(DR_K_TO_END, t.k_to_end, dk, t.dtype);
-  add_stage(DR_Q_FROM_START, t.q_from_start, dk, t.dtype);
-  add_stage(DR_GATE_SUMS, t.gate_sums, problem_.rule == Rule::kKda ? dk : 1, DType::kFp32);
-  add_stage(DR_V_NEW, t.v_new, dv, t.dtype);
-  if (problem_.op == Op::kCarry) add_stage(DR_STATES, t.states, dk * dv, t.dtype_states);
-}
-
 void Call::finish(const Step& step) const {
   FinishArgs args{.tables = call_.tables,
                   .rows = {},
@@ -285,7 +258,7 @@ void Call::finish(const Step& step) const {
                   .heads_v = problem_.heads_v,
                   .dk = problem_.dk,
                   .dv = problem_.dv};
-  add_written_rows(args);
+  for (const WrittenRows& rows : written_tensors(problem_, tensors_)) args.rows[args.num_rows++] = rows;
   if (problem_.op != Op::kCarry) {  // a chain without summaries is a chain
     args.initial = initial();
     args.final = final();

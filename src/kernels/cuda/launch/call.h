@@ -46,7 +46,6 @@ class Call {
   void finish_checkpoints(const Step& step) const;
   void report_aliases(const Step& step) const;
   void finish(const Step& step) const;
-  void add_written_rows(FinishArgs& args) const;
   StateView initial() const;
   StateView final() const;
   StateView checkpoint() const;

@@ -6,20 +6,13 @@
 #include <cstdint>
 
 #include "kernels/cuda/args.h"
+#include "kernels/written_rows.h"
 
 namespace deltarelay::cuda {
 
-// A tensor [num_tokens, HV, width] that the call writes.
-struct WrittenRows {
-  void* data;
-  int64_t token_bytes, head_bytes;
-  int32_t width_bytes;
-};
-
 struct FinishArgs {
-  static constexpr int32_t kMostRows = 8;
   Tables tables;
-  WrittenRows rows[kMostRows];
+  WrittenRows rows[WrittenTensors::kMost];
   int32_t num_rows;
   int64_t num_tokens;          // rows of a packed tensor
   StateView initial, final;    // unused pools: states of empty sequences are left alone

@@ -10,7 +10,6 @@
 #include "kernels/cuda/launch/status.h"
 #include "kernels/cuda/sm90/accepts.h"
 #include "kernels/cuda/sm90/carry/carry.cuh"
-#include "kernels/cuda/sm90/fused/kda/walk_by_channel.h"
 #include "kernels/cuda/sm90/launch.h"
 #include "kernels/cuda/sm90/record.h"
 #include "kernels/cuda/sm90/records/prepare_gdn.cuh"

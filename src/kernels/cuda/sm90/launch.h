@@ -31,6 +31,10 @@ cudaError_t load_walk_gdn(DType dtype);
 cudaError_t launch_fused_kda(const FusedMaps& maps, const WalkArgs& args, const Activation& activation,
                              const WalkShape& shape, cudaStream_t stream);
 cudaError_t load_fused_kda();
+// The same for gates that need a frame for each channel (fused/kda/frames.cuh).
+cudaError_t launch_fused_kda_by_channel(const FusedMaps& maps, const WalkArgs& args, const Activation& activation,
+                                        const WalkShape& shape, cudaStream_t stream);
+cudaError_t load_fused_kda_by_channel();
 cudaError_t launch_fused_gdn(const FusedMaps& maps, const WalkArgs& args, const Activation& activation,
                              const WalkShape& shape, cudaStream_t stream);
 cudaError_t load_fused_gdn(DType dtype);

@@ -1,46 +1,13 @@
-// Launching the fused walk of KDA.
-#include "kernels/cuda/launch/launch.h"
-#include "kernels/cuda/sm90/fused/kda/walk.cuh"
-#include "kernels/cuda/sm90/launch.h"
+// The fused walk of KDA for gates that the frame of a chunk's middle holds.
+#include "kernels/cuda/sm90/fused/kda/walk_launch.cuh"
 
 namespace deltarelay::cuda::sm90 {
-namespace {
-
-using Kernel = void(FusedMaps, WalkArgs, Activation);
-
-template <Form kForm, bool kSuffix>
-Kernel* kernel_of(GateForm form) {
-  return form == GateForm::kLog ? fused_kda_kernel<kForm, GateForm::kLog, kSuffix>
-                                : fused_kda_kernel<kForm, GateForm::kRawBounded, kSuffix>;
-}
-
-template <Form kForm, bool kSuffix>
-cudaError_t launch(const FusedMaps& maps, const WalkArgs& args, const Activation& activation, unsigned grid,
-                   cudaStream_t stream) {
-  const LaunchShape shape{
-      .grid = dim3(grid), .block = kFusedThreads, .shared_bytes = sizeof(FusedShared<kForm>), .cluster = ctas(kForm)};
-  return launch_dependent(kernel_of<kForm, kSuffix>(activation.gate_form), shape, stream, maps, args, activation);
-}
-
-}  // namespace
 
 cudaError_t launch_fused_kda(const FusedMaps& maps, const WalkArgs& args, const Activation& activation,
                              const WalkShape& shape, cudaStream_t stream) {
-  if (shape.form == Form::kSingle) return launch<Form::kSingle, false>(maps, args, activation, shape.ctas, stream);
-  return shape.suffix ? launch<Form::kPair, true>(maps, args, activation, shape.ctas, stream)
-                      : launch<Form::kPair, false>(maps, args, activation, shape.ctas, stream);
+  return fused_kda::launch<true>(maps, args, activation, shape, stream);
 }
 
-cudaError_t load_fused_kda() {
-  for (const GateForm form : {GateForm::kRawBounded, GateForm::kLog}) {
-    cudaError_t status = load_kernel(kernel_of<Form::kSingle, false>(form), sizeof(FusedShared<Form::kSingle>));
-    if (status == cudaSuccess)
-      status = load_kernel(kernel_of<Form::kPair, false>(form), sizeof(FusedShared<Form::kPair>));
-    if (status == cudaSuccess)
-      status = load_kernel(kernel_of<Form::kPair, true>(form), sizeof(FusedShared<Form::kPair>));
-    if (status != cudaSuccess) return status;
-  }
-  return cudaSuccess;
-}
+cudaError_t load_fused_kda() { return fused_kda::load<true>({GateForm::kRawBounded, GateForm::kLog}); }
 
 }  // namespace deltarelay::cuda::sm90
