@@ -282,10 +282,10 @@ TEST(Aliasing, RowsOfPoolsThatOverlap) {
   EXPECT_THROW(call.run(), Error);
 }
 
-struct CheckpointCall : SharedCall {
+struct SharedCheckpointCall : SharedCall {
   int32_t index[4] = {4, 5, 6, 7};
 
-  CheckpointCall() {  // lengths 40, 0 and 70: rows 1, 0 and 2 after 32 tokens each
+  SharedCheckpointCall() {  // lengths 40, 0 and 70: rows 1, 0 and 2 after 32 tokens each
     request.offsets[1] = request.offsets[2] = 40;
     request.offsets[3] = 110;
     request.num_tokens = 110;
@@ -301,7 +301,7 @@ struct CheckpointCall : SharedCall {
 };
 
 TEST(Aliasing, OnePoolForFinalStatesAndCheckpoints) {
-  CheckpointCall call;
+  SharedCheckpointCall call;
   call.use_final(DR_STATE_SLOTS);
   call.request.final.num_slots = 8;
   EXPECT_NO_THROW(call.run());
@@ -321,7 +321,7 @@ TEST(Aliasing, OnePoolForFinalStatesAndCheckpoints) {
 
 // Nothing is written for an empty list, so its pool may begin where another tensor does.
 TEST(Aliasing, AnEmptyListOnTheDevice) {
-  CheckpointCall call;
+  SharedCheckpointCall call;
   int32_t offsets[4] = {0, 0, 0, 0};
   int32_t positions[1] = {0};
   call.request.checkpoints = DR_CHECKPOINTS_LIST;
@@ -340,7 +340,7 @@ TEST(Aliasing, AnEmptyListOnTheDevice) {
 }
 
 TEST(Aliasing, CheckpointsAndInitialStates) {
-  CheckpointCall call;
+  SharedCheckpointCall call;
   call.use_initial(DR_STATE_SLOTS);
   call.request.initial.num_slots = 8;
   EXPECT_NO_THROW(call.run());
@@ -417,7 +417,7 @@ TEST(Aliasing, PoolsAgreeWithSetsOfBytes) {
 
 // The check is part of every execution, so it must take microseconds only.
 TEST(Aliasing, IsCheap) {
-  CheckpointCall call;
+  SharedCheckpointCall call;
   call.use_initial(DR_STATE_SLOTS, 16);
   call.use_final(DR_STATE_SLOTS, 16);
   const Problem problem = validate(call.request);
