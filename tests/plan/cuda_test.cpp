@@ -130,18 +130,13 @@ TEST(CudaSm90, DeclinesTheRestByNameExpectedAndFound) {
       {[](Problem& p, Options&) { p.o.token = 516; }, "layout_o.token"},
       {[](Problem& p, Options&) { p.o.token = int64_t{1} << 39; }, "below 549755813888, found 549755813888"},
       {[](Problem& p, Options&) { p.num_tokens = int64_t{1} << 31; }, "num_tokens: expected at most 2147483647"},
-      {[](Problem& p, Options& o) {
-         p.checkpoints = Checkpoints::kChunks;
-         o.variant = "fused";
-       },
-       "variant: expected prepared, with these gates and checkpoints, found fused"},
       {[](Problem& p, Options& o) {  // the fused walk copies gates in pieces of 16 bytes
          p.gate_form = GateForm::kRawBounded;
          p.lower_bound = -5.0f;
          p.alignment.g = 8;
          o.variant = "fused";
        },
-       "variant: expected prepared, with these gates and checkpoints, found fused"},
+       "variant: expected prepared, with these gates, found fused"},
       {[](Problem&, Options& o) {
          o.columns = {0, 3};
        },
@@ -313,8 +308,8 @@ TEST(CudaSm90, HandsOnWhatIsPredicted) {
 
 // Where the walk may have to leave a checkpoint before it is finished, and the pool would round it then.
 TEST(CudaSm90, BooksCheckpointsOnTheirWayToAPoolOf16Bits) {
-  const Options options = on_h200();
   const size_t state = size_t{4} * 128 * 128 * sizeof(float);
+  Options options = on_h200();
   auto places = [&](const Problem& problem) {
     const auto plan = make_plan(problem, options);
     const size_t bytes = booked(*plan, BufferId::kCheckpoints);
@@ -330,10 +325,17 @@ TEST(CudaSm90, BooksCheckpointsOnTheirWayToAPoolOf16Bits) {
                 gdn = test::problem_of(Rule::kGdn, {300, 0, 130}, 4);
   for (const DType pool : {DType::kBf16, DType::kFp16}) {
     EXPECT_EQ(places(test::with_checkpoints(kda, 48, 8, pool)), 6 + 2);
+    options.variant = "prepared";
     EXPECT_EQ(places(test::with_checkpoints(gdn, 96, 4, pool)), 3 + 1);
+    options.variant = "fused";
+    EXPECT_EQ(places(test::with_checkpoints(gdn, 48, 8, pool)), 6 + 2);
+    options.variant = "";
   }
   EXPECT_EQ(places(test::with_checkpoints(kda, 96, 4)), 0) << "whole chunks of 32";
-  EXPECT_EQ(places(test::with_checkpoints(gdn, 128, 3)), 0) << "whole chunks of 64";
+  EXPECT_EQ(places(test::with_checkpoints(gdn, 128, 3)), 0) << "whole chunks of either way";
+  options.variant = "fused";
+  EXPECT_EQ(places(test::with_checkpoints(gdn, 96, 4)), 0) << "whole chunks of 32";
+  options.variant = "";
   EXPECT_EQ(places(test::with_checkpoints(kda, 304, 1)), 0) << "no sequence is that long";
   Problem chunks = test::with_checkpoints(kda, 48, 8);
   chunks.checkpoints = Checkpoints::kChunks;
@@ -353,6 +355,26 @@ TEST(CudaSm90, BooksCheckpointsOnTheirWayToAPoolOf16Bits) {
   EXPECT_THAT(json, HasSubstr("\"name\":\"checkpoints\""));
   const auto on_cpu = make_plan(test::with_checkpoints(kda, 0, 8), test::options_on(test::cpu_with(2)));
   EXPECT_EQ(on_cpu->ledger.find(BufferId::kCheckpoints), nullptr) << "its chunks are 16 tokens";
+}
+
+// Checkpoints are a side product: a call with them is planned as without.
+TEST(CudaSm90, CheckpointsMoveNoCut) {
+  for (const Rule rule : {Rule::kKda, Rule::kGdn}) {
+    for (const std::vector<int64_t>& lengths : {std::vector<int64_t>{8192}, {65536}, {1500, 1500, 1500}, {70, 300}}) {
+      for (const int32_t heads : {2, 8, 64}) {
+        Problem problem = test::problem_of(rule, lengths, heads);
+        if (rule == Rule::kKda) problem.gate_floor = -5.0f;
+        const auto without = make_plan(problem, on_h200());
+        for (const int64_t every : {64, 48, 1024}) {
+          const auto with = make_plan(test::with_checkpoints(problem, every, 5000, DType::kFp32), on_h200());
+          EXPECT_STREQ(with->variant.name, without->variant.name);
+          EXPECT_EQ(with->table.rows1, without->table.rows1);
+          EXPECT_EQ(with->table.rows3, without->table.rows3);
+          EXPECT_EQ(with->relay.places(), without->relay.places());
+        }
+      }
+    }
+  }
 }
 
 // Whatever lengths come, there is room for them, and bounds that grow never take less.

@@ -36,8 +36,8 @@ Forms forms_of(const Problem& p, int32_t way) {
 }
 
 // Where rows are long enough for a suffix (suffix.cuh). Some summaries of KDA will be short, not all, and phase 1 ends
-// earlier by that only when they take turns on the multiprocessors. The walk through records that stores checkpoints is
-// compiled without. The fused walk of GDN walks summaries backwards and needs no suffix (fused/adjoint.cuh).
+// earlier by that only when they take turns on the multiprocessors. Walks that store checkpoints are compiled without.
+// The fused walk of GDN walks summaries backwards and needs no suffix (fused/adjoint.cuh).
 SuffixRule suffix_of(const Problem& p, int32_t way) {
   const bool gdn = p.rule == Rule::kGdn;
   if (gdn && way == kFused) return {};

@@ -250,16 +250,25 @@ __device__ __forceinline__ void prefetch_entry(const WalkArgs& args, const Item&
   if (reinterpret_cast<uintptr_t>(data) % 16 == 0) prefetch_bytes(data, bytes);
 }
 
-// Stores the state that leaves a row; kFours as in store_state.
-template <bool kFours>
-__device__ __forceinline__ void store_exit(float (&state)[64], const WalkArgs& args, const Item& item, int half) {
+// What the state groups of a walk without checkpoints have in place of DueCheckpoints (fused/checkpoints.cuh).
+struct NoCheckpoints {
+  static constexpr bool kStores = false;
+  __device__ __forceinline__ NoCheckpoints(const WalkArgs& /*args*/, const auto& /*shared*/) {}
+};
+
+// Stores the state that leaves a row where it is wanted: in a slot, as a checkpoint, as the final state. kFours as in
+// store_state.
+template <bool kFours, class Due>
+__device__ __forceinline__ void store_exit(float (&state)[64], const WalkArgs& args, const Item& item, int half,
+                                           Due& due) {
   const StatePlace at(half);
   const Row& row = item.row;
   if (row.slot_out >= 0)
     store_slot(state, slot_at(args, item, row.slot_out), at.value_row, at.lane_row, at.lane_column);
+  if (row.slot_folded >= 0 && (Due::kStores || item.ends_sequence))
+    load_slot(state, slot_at(args, item, row.slot_folded), at.value_row, at.lane_row, at.lane_column);
+  if constexpr (Due::kStores) due.store_last(state, item, half);
   if (item.ends_sequence) {
-    if (row.slot_folded >= 0)
-      load_slot(state, slot_at(args, item, row.slot_folded), at.value_row, at.lane_row, at.lane_column);
     store_state<kFours>(state, args.final, slot_of(args.final, row.sequence, args.report), item.head,
                         item.first_value + at.value_row, at.lane_row, at.lane_column);
   }

@@ -109,14 +109,15 @@ __device__ __forceinline__ void add_diagonal(float (&out)[16], const float (&v_n
 }
 
 // Emits the chunks of an item for one half of the values (emit_items).
-template <Form kForm>
+template <Form kForm, class Due>
 __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs& args, const Item& item,
                                            FusedShared<kForm>& shared, int group, int rank,
-                                           RingPosition<FusedRing<kForm>::kStages>& position, float (&state)[64]) {
+                                           RingPosition<FusedRing<kForm>::kStages>& position, float (&state)[64],
+                                           Due& due) {
   using Product = Wgmma<__nv_bfloat16>;
   const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, warp = thread / 32;
   const int column = lane_column_of(lane);
-  const int tokens = item.tokens;
+  int tokens = Due::kStores ? 0 : item.tokens;  // up to the next checkpoint, or all: one register for both
   // This lane's row of its warp's 16 value columns, 16 tokens at a time, for transposing ldmatrix and stmatrix.
   const int half = rank + group;
   const uint32_t v_offset = opaque(FusedStage::kV + group * FusedStage::kTileBytes +  // as the column is
@@ -141,8 +142,8 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
   };
 
   // Counts in tokens: a chunk number and a number of chunks would need two more registers, and spill.
-#pragma unroll 1
-  for (int first = 0; first < tokens; first += kFusedChunk) {
+  int first = 0;  // of the chunk
+  const auto walk = [&] {
     const int stage_index = position.stage;
     const uint32_t stage = shared_address(shared.ring[stage_index]);
     wait_parity(&shared.scaled[stage_index], position.parity);
@@ -202,6 +203,20 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
     position.advance();
     wgmma_wait<0>();
     pin(out);
+  };
+  const auto walk_tokens = [&] {
+#pragma unroll 1
+    for (; first < tokens; first += kFusedChunk) walk();
+  };
+  if constexpr (Due::kStores) {  // pauses at every checkpoint, with the last output still to be written
+#pragma unroll 1
+    while (first < item.tokens) {
+      if (first == due.next()) due.store(state, item, half);
+      tokens = min(due.next(), item.tokens);
+      walk_tokens();
+    }
+  } else {
+    walk_tokens();
   }
   if (tokens == 0) return;
   write_output(previous);

@@ -24,6 +24,7 @@
 // after the start no barrier spans the CTA. The code of all groups together must stay within the 32 KB of the
 // instruction cache (docs/kernels/sm90-fused.md). Hence there are loops where unrolling would save a few instructions.
 #pragma once
+#include "kernels/cuda/sm90/fused/checkpoints.cuh"
 #include "kernels/cuda/sm90/fused/kda/scale.cuh"
 #include "kernels/cuda/sm90/fused/kda/score.cuh"
 #include "kernels/cuda/sm90/fused/kda/state.cuh"
@@ -85,12 +86,14 @@ __device__ __forceinline__ float weakest_decay(const Activation& activation, con
 }
 
 // `kSuffix`: summaries of pairs walk their suffix first (suffix.cuh). kMidFrame: the caller promises gates of at least
-// kMidFrameGate. Otherwise every channel of a chunk has a frame that holds it (frames.cuh).
-template <Form kForm, GateForm kGate, bool kSuffix, bool kMidFrame = true>
+// kMidFrameGate. Otherwise every channel of a chunk has a frame that holds it (frames.cuh). kCheckpoints: states inside
+// rows are stored; without kSuffix only.
+template <Form kForm, GateForm kGate, bool kSuffix, bool kMidFrame = true, bool kCheckpoints = false>
 __global__ void __launch_bounds__(kFusedThreads, 1)
     fused_kda_kernel(const __grid_constant__ FusedMaps maps, const __grid_constant__ WalkArgs args,
                      const __grid_constant__ Activation activation) {
-  auto& shared = *reinterpret_cast<FusedShared<kForm>*>(dynamic_shared_memory());
+  static_assert(!(kSuffix && kCheckpoints));
+  auto& shared = *reinterpret_cast<SharedOf<FusedShared<kForm>, kCheckpoints>*>(dynamic_shared_memory());
   const int rank = kForm == Form::kSingle ? 0 : cluster_rank();
   if (threadIdx.x == 0) {
     for (const CUtensorMap* map : {&maps.q, &maps.k, &maps.g, &maps.v, &maps.o}) prefetch_tensor_map(map);
@@ -99,6 +102,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   // that is walked whole starts behind a short one. Only the kernel can tell which rows these are.
   const bool later = kSuffix && blockIdx.x >= gridDim.x / 2;
   if (!begin_items<kForm>(args, shared, blockIdx.x - (later ? gridDim.x / 2 : 0), rank)) return;
+  if constexpr (kCheckpoints) find_first_checkpoints(args, shared);
   const Item& item = shared.item;
   if constexpr (kSuffix) {
     int chunks = 0;  // of the suffix to try first; 0: none
@@ -120,12 +124,13 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
     raise_registers<KdaRegisters::kStates>();
     wait_for_state(args);
     if (emits) {
-      if (kForm == Form::kSingle || group == 0)
+      if (kForm == Form::kSingle || group == 0) {
+        DueOf<FusedShared<kForm>, kCheckpoints> due(args, shared);
         emit_items<kForm, FusedRing<kForm>::kStages, kForm == Form::kSingle>(
-            args, shared, group, rank, [&](const Item& own, auto& position, float(&state)[64]) {
-              emit_fused(maps, args, own, shared, group, rank, position, state);
+            args, shared, group, rank, due, [&](const Item& own, auto& position, float(&state)[64]) {
+              emit_fused<kForm>(maps, args, own, shared, group, rank, position, state, due);
             });
-      else if (threadIdx.x % kWarpgroup < 32)
+      } else if (threadIdx.x % kWarpgroup < 32)
         send_outputs<__nv_bfloat16, FusedRing<kForm>::kStages>(maps, args, item, shared, FusedStage::kV, rank);
     } else if constexpr (kForm == Form::kPair) {
       auto walk = [&](auto& here, int own_rank, auto&& stands) {

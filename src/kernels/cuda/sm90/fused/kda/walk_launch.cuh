@@ -1,6 +1,7 @@
 // Choosing and launching a kernel of the fused walk of KDA, for gates that the frame of a chunk's middle holds
 // (kMidFrame) and for all others. Each kind is compiled in a file of its own: walk.cu, walk_by_channel.cu.
 #pragma once
+#include <cstddef>
 #include <initializer_list>
 
 #include "kernels/cuda/launch/launch.h"
@@ -11,45 +12,60 @@ namespace deltarelay::cuda::sm90::fused_kda {
 
 using Kernel = void(FusedMaps, WalkArgs, Activation);
 
-template <bool kMidFrame, Form kForm, bool kSuffix>
-Kernel* kernel_of(GateForm form) {
-  if (form == GateForm::kLog) return fused_kda_kernel<kForm, GateForm::kLog, kSuffix, kMidFrame>;
-  if constexpr (!kMidFrame) {
-    if (form == GateForm::kLinear) return fused_kda_kernel<kForm, GateForm::kLinear, kSuffix, false>;
-    if (form == GateForm::kRawSoftplus) return fused_kda_kernel<kForm, GateForm::kRawSoftplus, kSuffix, false>;
-  }
-  return fused_kda_kernel<kForm, GateForm::kRawBounded, kSuffix, kMidFrame>;
-}
+// What a launch does beside emitting rows.
+enum class Also { kNothing, kSuffix, kCheckpoints };
 
-template <bool kMidFrame, Form kForm, bool kSuffix>
+template <bool kMidFrame, Form kForm, Also kAlso>
+Kernel* kernel_of(GateForm form) {
+  constexpr bool kSuffix = kAlso == Also::kSuffix, kCheckpoints = kAlso == Also::kCheckpoints;
+  if (form == GateForm::kLog) return fused_kda_kernel<kForm, GateForm::kLog, kSuffix, kMidFrame, kCheckpoints>;
+  if constexpr (!kMidFrame) {
+    if (form == GateForm::kLinear) return fused_kda_kernel<kForm, GateForm::kLinear, kSuffix, false, kCheckpoints>;
+    if (form == GateForm::kRawSoftplus)
+      return fused_kda_kernel<kForm, GateForm::kRawSoftplus, kSuffix, false, kCheckpoints>;
+  }
+  return fused_kda_kernel<kForm, GateForm::kRawBounded, kSuffix, kMidFrame, kCheckpoints>;
+}
+template <Form kForm, Also kAlso>
+constexpr size_t kSharedBytes = sizeof(SharedOf<FusedShared<kForm>, kAlso == Also::kCheckpoints>);
+
+template <bool kMidFrame, Form kForm, Also kAlso>
 cudaError_t launch(const FusedMaps& maps, const WalkArgs& args, const Activation& activation, unsigned grid,
                    cudaStream_t stream) {
   const LaunchShape shape{
-      .grid = dim3(grid), .block = kFusedThreads, .shared_bytes = sizeof(FusedShared<kForm>), .cluster = ctas(kForm)};
-  return launch_dependent(kernel_of<kMidFrame, kForm, kSuffix>(activation.gate_form), shape, stream, maps, args,
+      .grid = dim3(grid), .block = kFusedThreads, .shared_bytes = kSharedBytes<kForm, kAlso>, .cluster = ctas(kForm)};
+  return launch_dependent(kernel_of<kMidFrame, kForm, kAlso>(activation.gate_form), shape, stream, maps, args,
                           activation);
 }
 
 template <bool kMidFrame>
 cudaError_t launch(const FusedMaps& maps, const WalkArgs& args, const Activation& activation, const WalkShape& shape,
                    cudaStream_t stream) {
+  const auto with = [&](auto launch_kernel) { return launch_kernel(maps, args, activation, shape.ctas, stream); };
+  const bool checkpoints = args.checkpoints.pool.data != nullptr;
   if (shape.form == Form::kSingle)
-    return launch<kMidFrame, Form::kSingle, false>(maps, args, activation, shape.ctas, stream);
-  return shape.suffix ? launch<kMidFrame, Form::kPair, true>(maps, args, activation, shape.ctas, stream)
-                      : launch<kMidFrame, Form::kPair, false>(maps, args, activation, shape.ctas, stream);
+    return checkpoints ? with(launch<kMidFrame, Form::kSingle, Also::kCheckpoints>)
+                       : with(launch<kMidFrame, Form::kSingle, Also::kNothing>);
+  if (shape.suffix) return with(launch<kMidFrame, Form::kPair, Also::kSuffix>);
+  return checkpoints ? with(launch<kMidFrame, Form::kPair, Also::kCheckpoints>)
+                     : with(launch<kMidFrame, Form::kPair, Also::kNothing>);
 }
 
+template <bool kMidFrame, Form kForm, Also kAlso>
+cudaError_t load(GateForm form) {
+  return load_kernel(kernel_of<kMidFrame, kForm, kAlso>(form), kSharedBytes<kForm, kAlso>);
+}
 // All kernels of these gate forms.
 template <bool kMidFrame>
 cudaError_t load(std::initializer_list<GateForm> forms) {
   for (const GateForm form : forms) {
-    cudaError_t status =
-        load_kernel(kernel_of<kMidFrame, Form::kSingle, false>(form), sizeof(FusedShared<Form::kSingle>));
-    if (status == cudaSuccess)
-      status = load_kernel(kernel_of<kMidFrame, Form::kPair, false>(form), sizeof(FusedShared<Form::kPair>));
-    if (status == cudaSuccess)
-      status = load_kernel(kernel_of<kMidFrame, Form::kPair, true>(form), sizeof(FusedShared<Form::kPair>));
-    if (status != cudaSuccess) return status;
+    for (const auto load_one :
+         {load<kMidFrame, Form::kSingle, Also::kNothing>, load<kMidFrame, Form::kSingle, Also::kCheckpoints>,
+          load<kMidFrame, Form::kPair, Also::kNothing>, load<kMidFrame, Form::kPair, Also::kSuffix>,
+          load<kMidFrame, Form::kPair, Also::kCheckpoints>}) {
+      const cudaError_t status = load_one(form);
+      if (status != cudaSuccess) return status;
+    }
   }
   return cudaSuccess;
 }
