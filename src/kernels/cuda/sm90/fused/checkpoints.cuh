@@ -67,24 +67,33 @@ class DueCheckpoints {
   // Tokens of the item before the next state to be stored.
   __device__ __forceinline__ int next() const { return place().tokens; }
   // Stores the state that is due now.
-  __device__ __forceinline__ void store(float (&state)[64], const Item& item, int half) {
+  __device__ __forceinline__ void store(const float (&state)[64], const Item& item, int half) {
     const CheckpointPlace here = place();
     const int64_t* begin = args_.tables.token_begin() + item.row.sequence;
     const SequenceCheckpoints sequence{here.first, here.first + here.count, begin[1] - begin[0]};
     RowCheckpoints due(args_.checkpoints, sequence, row_of(item), kFusedChunk, here.first + here.next);
     const StateView& pool = args_.checkpoints.pool;
     const int chunk = due.chunk();
+    // A copy whose origin is hidden. The compiler would otherwise move the state as integers, as stores may, and then
+    // hold it as integers in the loop over chunks, where products need it as it is.
+    float stored[64];
+#pragma unroll
+    for (int i = 0; i < 64; ++i) {
+      float number = state[i];
+      asm volatile("" : "+f"(number));
+      stored[i] = number;
+    }
 #pragma unroll 1
     do {
       const StatePlace at = opaque_place(half);
-      store_state<true>(state, pool, slot_of(pool, due.row(), args_.report), item.head, item.first_value + at.value_row,
-                        at.lane_row, at.lane_column);
+      store_state<true>(stored, pool, slot_of(pool, due.row(), args_.report), item.head,
+                        item.first_value + at.value_row, at.lane_row, at.lane_column);
       due.advance();
     } while (due.chunk() == chunk);
     keep(due, sequence);
   }
   // The same at the end of the item.
-  __device__ __forceinline__ void store_last(float (&state)[64], const Item& item, int half) {
+  __device__ __forceinline__ void store_last(const float (&state)[64], const Item& item, int half) {
     if (next() <= chunks_of(item) * kFusedChunk) store(state, item, half);
   }
 
