@@ -65,10 +65,13 @@ struct FusedShared {
   NegatedAkk negated;        // -Akk~ of the chunk in the score group
   uint64_t loaded[kStages];  // own: q, k, g have arrived
   uint64_t summed[kStages];  // own: the norms are summed, so the scale group may overwrite q and k
-  uint64_t scaled[kStages];  // tiles, factors and v are complete
+  uint64_t scaled[kStages];  // tiles and factors are complete, and v but in a pair's emit
   uint64_t solved[kStages];  // Aqk~ and inverse - I are complete
-  uint64_t done[kStages];    // emit of a pair: the state has read the stage, and its output lies over v
-  uint64_t free[kStages];    // all states have read it (own: of both CTAs), and the output has been stored
+  uint64_t brought[kStages];  // emit of a pair: v is complete
+  uint64_t done[kStages];     // emit of a pair: the output lies over v
+  // All states have read the stage (own: of both CTAs), and the output has been stored. Emit of a pair: read it but for
+  // values and output.
+  uint64_t free[kStages];
   Item item;                 // the first; the only one of a pair
   Item later[kItems - 1];    // the others (fused/items.cuh)
   int items;                 // number of items; 0: this CTA has none

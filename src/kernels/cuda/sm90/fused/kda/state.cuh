@@ -108,20 +108,18 @@ __device__ __forceinline__ void add_diagonal(float (&out)[16], const float (&v_n
   }
 }
 
-// Emits the chunks of an item for one half of the values (emit_items).
-template <Form kForm>
+// Emits the chunks of an item of a single CTA for one half of the values (emit_items).
 __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs& args, const Item& item,
-                                           FusedShared<kForm>& shared, int group, int rank,
-                                           RingPosition<FusedRing<kForm>::kStages>& position, float (&state)[64]) {
+                                           FusedShared<Form::kSingle>& shared, int group,
+                                           RingPosition<FusedRing<Form::kSingle>::kStages>& position,
+                                           float (&state)[64]) {
   using Product = Wgmma<__nv_bfloat16>;
   const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, warp = thread / 32;
   const int column = lane_column_of(lane);
   const int tokens = item.tokens;
   // This lane's row of its warp's 16 value columns, 16 tokens at a time, for transposing ldmatrix and stmatrix.
-  const int half = rank + group;
   const uint32_t v_offset = opaque(FusedStage::kV + group * FusedStage::kTileBytes +  // as the column is
                                    swizzled_offset(8 * (lane / 16) + lane % 8, 2 * warp + lane / 8 % 2));
-  constexpr bool kSends = kForm == Form::kSingle;  // stores its outputs itself: no warp of the CTA is idle
   const OutputPlace place(item);
   float product[16];  // K S, then R~, then V_new~
   float out[16];
@@ -134,7 +132,6 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
     const uint32_t at = shared_address(shared.ring[stage_index]) + v_offset;
 #pragma unroll
     for (int b = 0; b < 2; ++b) store_matrix_transposed(at + b * 16 * kRowBytes, packed[b]);
-    if constexpr (!kSends) warp_arrive(&shared.done[stage_index]);
   };
   auto output_tile = [&](int stage_index) {
     return shared.ring[stage_index] + FusedStage::kV + group * FusedStage::kTileBytes;
@@ -176,9 +173,9 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
     add_triangle<__nv_bfloat16>(product, residual, triangle_operand(stage + FusedStage::kInverse));
     wgmma_commit();
     // Meanwhile the previous output is stored.
-    if (kSends && first > 0)
-      send_output<__nv_bfloat16>(maps, args, place, output_tile(previous), first / kFusedChunk - 1, tokens, half, group,
-                                 thread);
+    if (first > 0)
+      send_output<__nv_bfloat16>(maps, args, place, output_tile(previous), first / kFusedChunk - 1, tokens, group,
+                                 group, thread);
     wgmma_wait<0>();
     pin(product);
     pin(out);
@@ -194,9 +191,9 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
     finish_update<1>(state, {shared.ring[stage_index] + FusedStage::kLate, column});
     // By now the previous output has been read: its stage is free. The compiler moves no arithmetic over this branch,
     // so the scaling stays before the wait for Aqk~ V_new~.
-    if (kSends && first > 0 && thread == 0) {
+    if (first > 0 && thread == 0) {
       ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>{});
-      release_stage<kForm>(shared, previous, rank);
+      release_stage<Form::kSingle>(shared, previous, 0);
     }
     previous = stage_index;
     position.advance();
@@ -205,9 +202,8 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
   }
   if (tokens == 0) return;
   write_output(previous);
-  if constexpr (kSends)
-    send_output<__nv_bfloat16>(maps, args, place, output_tile(previous), (tokens - 1) / kFusedChunk, tokens, half,
-                               group, thread);
+  send_output<__nv_bfloat16>(maps, args, place, output_tile(previous), (tokens - 1) / kFusedChunk, tokens, group,
+                             group, thread);
 }
 
 // Walks B^T (with values, from zero) or M^T (without values, from the identity) of a segment.

@@ -24,6 +24,7 @@
 // after the start no barrier spans the CTA. The code of all groups together must stay within the 32 KB of the
 // instruction cache (docs/kernels/sm90-fused.md). Hence there are loops where unrolling would save a few instructions.
 #pragma once
+#include "kernels/cuda/sm90/fused/kda/pair_emit.cuh"
 #include "kernels/cuda/sm90/fused/kda/scale.cuh"
 #include "kernels/cuda/sm90/fused/kda/score.cuh"
 #include "kernels/cuda/sm90/fused/kda/state.cuh"
@@ -36,18 +37,22 @@ namespace deltarelay::cuda::sm90 {
 template <Form kForm>
 __device__ __forceinline__ void init_barriers(FusedShared<kForm>& shared, int rank, bool again = false) {
   if (!again) shared.suffix.skipped = 0;
-  const uint32_t readers =
-      shared.item.row.work == Work::kEmit ? FusedRing<kForm>::kHalves : 2;  // state groups of a CTA
+  // In a pair's emit the state group without rows loads, and takes the sums of raw rows (pair_emit.cuh).
+  const bool relieved = kForm == Form::kPair && shared.item.row.work == Work::kEmit;
+  const uint32_t readers = relieved ? 4 : 2;  // warps of the state in a CTA; otherwise its state groups
   for (int i = 0; i < FusedRing<kForm>::kStages; ++i) {
     const bool own = i % ctas(kForm) == rank;
     if (again) {
-      for (uint64_t* barriers : {shared.loaded, shared.summed, shared.scaled, shared.solved, shared.done, shared.free})
+      for (uint64_t* barriers : {shared.loaded, shared.summed, shared.scaled, shared.solved, shared.brought,
+                                 shared.done, shared.free})
         invalidate_barrier(&barriers[i]);
     }
-    ptx::mbarrier_init(&shared.loaded[i], 2);            // the two lanes that load
-    ptx::mbarrier_init(&shared.summed[i], 4);            // warps of the score group
-    ptx::mbarrier_init(&shared.scaled[i], own ? 5 : 1);  // warps of the scale group; the lane that loads v
-    ptx::mbarrier_init(&shared.solved[i], own ? 4 : 1);  // warps of the score group; the lane that loads v
+    ptx::mbarrier_init(&shared.loaded[i], relieved ? 1 : 2);  // the lanes that load
+    ptx::mbarrier_init(&shared.summed[i], relieved ? 2 : 4);  // the warps that sum
+    // Warps of the scale group, and the lane that loads v on the same barrier; or the lane that announces the bytes.
+    ptx::mbarrier_init(&shared.scaled[i], own ? (relieved ? 4 : 5) : 1);
+    ptx::mbarrier_init(&shared.solved[i], own ? 4 : 1);  // warps of the score group; or that lane
+    ptx::mbarrier_init(&shared.brought[i], 1);           // the lane that brings v
     ptx::mbarrier_init(&shared.done[i], 4);              // warps of the state
     ptx::mbarrier_init(&shared.free[i], own ? ctas(kForm) * readers : readers);
   }
@@ -118,22 +123,26 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   };
   if (group < 2) {
     raise_registers<KdaRegisters::kStates>();
-    wait_for_state(args);
-    if (emits) {
-      if (kForm == Form::kSingle || group == 0)
-        emit_items<kForm, FusedRing<kForm>::kStages, kForm == Form::kSingle>(
-            args, shared, group, rank, [&](const Item& own, auto& position, float(&state)[64]) {
-              emit_fused(maps, args, own, shared, group, rank, position, state);
-            });
-      else if (threadIdx.x % kWarpgroup < 32)
-        send_outputs<__nv_bfloat16, FusedRing<kForm>::kStages>(maps, args, item, shared, FusedStage::kV, rank);
+    const bool relieves = kForm == Form::kPair && emits && group == 1;  // has no rows
+    if (!relieves) wait_for_state(args);
+    if (emits && !relieves) {
+      emit_items<kForm, FusedRing<kForm>::kStages, kForm == Form::kSingle>(
+          args, shared, group, rank, [&](const Item& own, auto& position, float(&state)[64]) {
+            if constexpr (kForm == Form::kSingle)
+              emit_fused(maps, args, own, shared, group, position, state);
+            else
+              emit_by_pair(own, shared, position, state);
+          });
     } else if constexpr (kForm == Form::kPair) {
       auto walk = [&](auto& here, int own_rank, auto&& stands) {
         return summarize_row(
             args, here.item, own_rank, group == 0,
             [&](float(&state)[64]) { summarize_fused(args, here.item, here, own_rank, group == 0, state); }, stands);
       };
-      summarize(walk);
+      if (relieves)
+        relieve(maps, args, activation, item, shared, rank);
+      else
+        summarize(walk);
     }
   } else {
     lower_registers<KdaRegisters::kOthers>();
