@@ -62,19 +62,19 @@ struct FusedShared {
   static constexpr int kStages = FusedRing<kForm>::kStages;
   static constexpr int kItems = kMostItems;
   uint8_t ring[kStages][FusedRing<kForm>::kBytes];
-  NegatedAkk negated;        // -Akk~ of the chunk in the score group
-  uint64_t loaded[kStages];  // own: q, k, g have arrived
-  uint64_t summed[kStages];  // own: the norms are summed, so the scale group may overwrite q and k
-  uint64_t scaled[kStages];  // tiles and factors are complete, and v but in a pair's emit
-  uint64_t solved[kStages];  // Aqk~ and inverse - I are complete
+  NegatedAkk negated;         // -Akk~ of the chunk in the score group
+  uint64_t loaded[kStages];   // own: q, k, g have arrived
+  uint64_t summed[kStages];   // own: the norms are summed, so the scale group may overwrite q and k
+  uint64_t scaled[kStages];   // tiles and factors are complete, and v but in a pair's emit
+  uint64_t solved[kStages];   // Aqk~ and inverse - I are complete
   uint64_t brought[kStages];  // emit of a pair: v is complete
   uint64_t done[kStages];     // emit of a pair: the output lies over v
   // All states have read the stage (own: of both CTAs), and the output has been stored. Emit of a pair: read it but for
   // values and output.
   uint64_t free[kStages];
-  Item item;                 // the first; the only one of a pair
-  Item later[kItems - 1];    // the others (fused/items.cuh)
-  int items;                 // number of items; 0: this CTA has none
+  Item item;               // the first; the only one of a pair
+  Item later[kItems - 1];  // the others (fused/items.cuh)
+  int items;               // number of items; 0: this CTA has none
   Suffix suffix;
   float weakest[kFusedThreads / 32];  // per warp, log2 of the weakest decay of its channels over the last chunk
   uint64_t again;                     // q, k, g of a chunk have arrived a second time (scale.cuh)

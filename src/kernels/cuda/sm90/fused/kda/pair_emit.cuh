@@ -49,8 +49,7 @@ __device__ __forceinline__ void emit_by_pair(const Item& item, FusedShared<Form:
     const uint64_t rows = swizzled_operand(stage + FusedStage::kQ);
     wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < 8; ++k)
-      Product::times(read, operand[k], rows + channel_step(k, FusedStage::kHalfBytes), k > 0);
+    for (int k = 0; k < 8; ++k) Product::times(read, operand[k], rows + channel_step(k, FusedStage::kHalfBytes), k > 0);
     wgmma_commit();
     if constexpr (!kFirst) write_output();
     wait_parity(&shared.brought[stage_index], position.parity);

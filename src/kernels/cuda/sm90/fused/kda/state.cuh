@@ -202,8 +202,8 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
   }
   if (tokens == 0) return;
   write_output(previous);
-  send_output<__nv_bfloat16>(maps, args, place, output_tile(previous), (tokens - 1) / kFusedChunk, tokens, group,
-                             group, thread);
+  send_output<__nv_bfloat16>(maps, args, place, output_tile(previous), (tokens - 1) / kFusedChunk, tokens, group, group,
+                             thread);
 }
 
 // Walks B^T (with values, from zero) or M^T (without values, from the identity) of a segment.

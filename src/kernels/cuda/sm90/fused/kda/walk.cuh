@@ -43,8 +43,8 @@ __device__ __forceinline__ void init_barriers(FusedShared<kForm>& shared, int ra
   for (int i = 0; i < FusedRing<kForm>::kStages; ++i) {
     const bool own = i % ctas(kForm) == rank;
     if (again) {
-      for (uint64_t* barriers : {shared.loaded, shared.summed, shared.scaled, shared.solved, shared.brought,
-                                 shared.done, shared.free})
+      for (uint64_t* barriers :
+           {shared.loaded, shared.summed, shared.scaled, shared.solved, shared.brought, shared.done, shared.free})
         invalidate_barrier(&barriers[i]);
     }
     ptx::mbarrier_init(&shared.loaded[i], relieved ? 1 : 2);  // the lanes that load
