@@ -95,6 +95,17 @@ __device__ __forceinline__ void subtract_prediction(float (&product)[16], const 
     product[i] = fmaf(i % 2 == 0 ? -strength[i / 4].z : -strength[i / 4].w, product[i], weighed[i]);
 }
 
+// Clears rows past the end in two tiles, `first` and `second` bytes behind the start of a stage, by a state group.
+// These rows belong to another sequence and may hold NaN, and NaN times a zero is NaN.
+__device__ __forceinline__ void clear_rows(uint8_t* stage, int first, int second, int valid, int group, int thread) {
+  for (int i = thread; i < (kFusedChunk - max(valid, 0)) * 16; i += kWarpgroup) {
+    *reinterpret_cast<uint4*>(stage + (i % 16 < 8 ? first : second) + (max(valid, 0) + i / 16) * kRowBytes +
+                              i % 8 * 16) = make_uint4(0, 0, 0, 0);
+  }
+  ptx::fence_proxy_async(ptx::space_shared);
+  named_barrier(kStateBarrier + group, kWarpgroup);
+}
+
 // Releases stage `stage`, which has been read: one arrival here, and one at the CTA that makes its chunks.
 template <Form kForm, class Shared>
 __device__ __forceinline__ void release_stage(Shared& shared, int stage, int rank) {

@@ -76,7 +76,7 @@ __device__ __forceinline__ void emit_by_pair(const Item& item, FusedShared<Form:
 
     // S_mid <- S_mid + k_to_mid^T V_new~; behind it the diagonal of Aqk~ in fp32, then Aqk~ V_new~.
     wgmma_fence();
-    update_state(state, update, stage);
+    update_state(state, update, stage + FusedStage::kGate);
 #pragma unroll
     for (int i = 0; i < 16; ++i) out[i] = read[i];
     add_diagonal(out, v_new, factors, column);

@@ -406,11 +406,55 @@ __device__ __forceinline__ void score_item(const FusedMaps& maps, const Activati
     }
     if (chunk >= 0) {
       score_scaled<kForm, kQueries, kMidFrame>(shared, position, chunk, warp, thread, lane, other);
-      // Once more, behind the scores: a summary's stages have come back meanwhile.
-      if constexpr (kForm == Form::kPair) loader.load(chunk);
     }
   }
   loader.load(chunks - 1);
+}
+
+// Scores the chunks of a summary, from the row's end (summary.cuh).
+template <bool kMidFrame>
+__device__ __forceinline__ void score_backwards(const Activation& activation, FusedShared<Form::kPair>& shared,
+                                                int warp, int rank) {
+  constexpr Form kForm = Form::kPair;
+  constexpr int kCtas = ctas(kForm);
+  const Item& item = shared.item;
+  const int all = uniform(item.row.chunks);
+  const TokenShare share = token_share(threadIdx.x % kWarpgroup);
+  const TensorView& beta = activation.beta;
+  const uint8_t* beta_at =
+      static_cast<const uint8_t*>(beta.data) +
+      (item.sequence_at * beta.sequence + item.token * beta.token + item.head * beta.head) * float_bytes(beta.dtype);
+  auto fetch_beta = [&](int chunk, int token) {  // for a token past either end: that of an existing one
+    const int at = min(max(chunk_from_end(chunk, all), 0) * kFusedChunk + token, item.tokens - 1);
+    return load_bits(beta_at + at * (beta.token * float_bytes(beta.dtype)), beta.dtype, 0);
+  };
+  uint32_t next_beta = fetch_beta(rank, static_cast<int>(threadIdx.x % kWarpgroup / 4));
+
+  clear_stages<kWarpgroup>(shared, rank, static_cast<int>(threadIdx.x % kWarpgroup));
+  named_barrier(kScoreBarrier, kWarpgroup);
+  OwnPosition<kForm> position{rank}, ahead{rank};
+  int chunks = all;
+#pragma unroll 1
+  for (int chunk = rank - kCtas; chunk < chunks; chunk += kCtas) {
+    const uint32_t thread = opaque(threadIdx.x) % kWarpgroup;  // as in score_item
+    const int lane = static_cast<int>(thread % 32), next = chunk + kCtas;
+    if (next < chunks) {
+      const int token = static_cast<int>(thread / 4);
+      const float strength = write_strength(number_of(next_beta, beta.dtype), activation.beta_form);
+      wait_parity(&shared.loaded[ahead.stage], ahead.parity);
+      if (uniform(shared.end.limit_reached(next)) != 0) {
+        chunks = next;
+      } else {
+        write_factors<false>(activation, share, shared.ring[ahead.stage], tokens_of(shared.ring[ahead.stage]), strength,
+                             chunk_from_end(next, all) * kFusedChunk + token < item.tokens, thread);
+        ptx::fence_proxy_async(ptx::space_shared);
+        warp_arrive(&shared.summed[ahead.stage]);
+        next_beta = fetch_beta(next + kCtas, token);
+        ahead.advance();
+      }
+    }
+    if (chunk >= 0) score_scaled<kForm, false, kMidFrame>(shared, position, chunk, warp, thread, lane, 1 - rank);
+  }
 }
 
 // `kQueries`: also q and Aqk~; a summary has neither. kMidFrame: the scores of all channels are in the tiles.
@@ -418,7 +462,9 @@ template <Form kForm, bool kQueries, bool kMidFrame>
 __device__ __forceinline__ void score_chunks(const FusedMaps& maps, const Activation& activation,
                                              FusedShared<kForm>& shared, int rank) {
   const int warp = uniform(static_cast<int>(threadIdx.x) % kWarpgroup / 32);
-  if constexpr (kForm == Form::kPair && kQueries) {  // others load and sum (pair_emit.cuh)
+  if constexpr (!kQueries) {
+    score_backwards<kMidFrame>(activation, shared, warp, rank);
+  } else if constexpr (kForm == Form::kPair) {  // others load and sum (pair_emit.cuh)
     const int chunks = uniform(shared.item.row.chunks);
     OwnPosition<kForm> position{rank};
 #pragma unroll 1

@@ -11,22 +11,22 @@ namespace deltarelay::cuda::sm90::fused_kda {
 
 using Kernel = void(FusedMaps, WalkArgs, Activation);
 
-template <bool kMidFrame, Form kForm, bool kSuffix>
+template <bool kMidFrame, Form kForm, bool kSummaries>
 Kernel* kernel_of(GateForm form) {
-  if (form == GateForm::kLog) return fused_kda_kernel<kForm, GateForm::kLog, kSuffix, kMidFrame>;
+  if (form == GateForm::kLog) return fused_kda_kernel<kForm, GateForm::kLog, kSummaries, kMidFrame>;
   if constexpr (!kMidFrame) {
-    if (form == GateForm::kLinear) return fused_kda_kernel<kForm, GateForm::kLinear, kSuffix, false>;
-    if (form == GateForm::kRawSoftplus) return fused_kda_kernel<kForm, GateForm::kRawSoftplus, kSuffix, false>;
+    if (form == GateForm::kLinear) return fused_kda_kernel<kForm, GateForm::kLinear, kSummaries, false>;
+    if (form == GateForm::kRawSoftplus) return fused_kda_kernel<kForm, GateForm::kRawSoftplus, kSummaries, false>;
   }
-  return fused_kda_kernel<kForm, GateForm::kRawBounded, kSuffix, kMidFrame>;
+  return fused_kda_kernel<kForm, GateForm::kRawBounded, kSummaries, kMidFrame>;
 }
 
-template <bool kMidFrame, Form kForm, bool kSuffix>
+template <bool kMidFrame, Form kForm, bool kSummaries>
 cudaError_t launch(const FusedMaps& maps, const WalkArgs& args, const Activation& activation, unsigned grid,
                    cudaStream_t stream) {
   const LaunchShape shape{
       .grid = dim3(grid), .block = kFusedThreads, .shared_bytes = sizeof(FusedShared<kForm>), .cluster = ctas(kForm)};
-  return launch_dependent(kernel_of<kMidFrame, kForm, kSuffix>(activation.gate_form), shape, stream, maps, args,
+  return launch_dependent(kernel_of<kMidFrame, kForm, kSummaries>(activation.gate_form), shape, stream, maps, args,
                           activation);
 }
 
@@ -35,8 +35,8 @@ cudaError_t launch(const FusedMaps& maps, const WalkArgs& args, const Activation
                    cudaStream_t stream) {
   if (shape.form == Form::kSingle)
     return launch<kMidFrame, Form::kSingle, false>(maps, args, activation, shape.ctas, stream);
-  return shape.suffix ? launch<kMidFrame, Form::kPair, true>(maps, args, activation, shape.ctas, stream)
-                      : launch<kMidFrame, Form::kPair, false>(maps, args, activation, shape.ctas, stream);
+  return shape.summarizes ? launch<kMidFrame, Form::kPair, true>(maps, args, activation, shape.ctas, stream)
+                          : launch<kMidFrame, Form::kPair, false>(maps, args, activation, shape.ctas, stream);
 }
 
 // All kernels of these gate forms.
