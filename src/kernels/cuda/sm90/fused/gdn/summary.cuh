@@ -32,7 +32,7 @@ __device__ __forceinline__ int walk_transition(const WalkArgs& args, const Item&
     float z[16];
     wgmma_fence();
     step.read_state(z, operand);
-    if (chunk > 0) release_summarized<Form::kPair>(shared, previous, rank, thread, true);
+    if (chunk > 0) release_summarized<Form::kPair>(shared, previous, rank, thread);
     wait_parity(&shared.made[stage_index], position.parity);
     const float decay = step.decay();
     const TokenFactors weights(step.stage + Stage::kUpdate, column);

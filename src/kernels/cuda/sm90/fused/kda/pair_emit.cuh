@@ -61,8 +61,7 @@ __device__ __forceinline__ void emit_by_pair(const Item& item, FusedShared<Form:
     pin(read);
 #pragma unroll
     for (int i = 0; i < 16; ++i) v_new[i] = read[16 + i];
-    subtract_prediction<__nv_bfloat16>(v_new, value, strength, true, column,
-                                       kWholeChunk ? kFusedChunk : tokens - first);
+    subtract_prediction<__nv_bfloat16>(v_new, value, strength, column, kWholeChunk ? kFusedChunk : tokens - first);
     const Fragment residual[2] = {pack_block<__nv_bfloat16>(v_new, 0), pack_block<__nv_bfloat16>(v_new, 1)};
 
     // V_new~ = R~ + (inverse - I) R~

@@ -53,8 +53,8 @@ __device__ __forceinline__ void read_keys(float (&product)[16], const float (&st
     Wgmma<__nv_bfloat16>::times(product, operand[k], k_from_mid + channel_step(k, FusedStage::kHalfBytes), k > 0);
 }
 
-// S_mid <- S_mid + k_to_mid^T V_new~, with the tiles of k_to_mid at `keys`. Does not wait. One commit group for each half
-// of the channels: the first half is scaled while the second is in flight.
+// S_mid <- S_mid + k_to_mid^T V_new~, with the tiles of k_to_mid at `keys`. Does not wait. One commit group for each
+// half of the channels: the first half is scaled while the second is in flight.
 __device__ __forceinline__ void update_state(float (&state)[64], const Fragment (&v_new)[2], uint32_t keys) {
   using Product = Wgmma<__nv_bfloat16>;
   const uint64_t tiles = swizzled_operand(keys, FusedStage::kHalfBytes);
@@ -164,7 +164,7 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
     load_strength(strength, factors, column);
     wgmma_wait<1>();
     pin(product);
-    subtract_prediction<__nv_bfloat16>(product, value, strength, true, column, tokens - first);
+    subtract_prediction<__nv_bfloat16>(product, value, strength, column, tokens - first);
     const Fragment residual[2] = {pack_block<__nv_bfloat16>(product, 0), pack_block<__nv_bfloat16>(product, 1)};
 
     // V_new~ = R~ + (inverse - I) R~

@@ -6,8 +6,8 @@
 // the stage for group 1, which has B: off the chain of X.
 //
 // Group 1 has little to do, so its first warp loads. When X has vanished in both CTAs, chunks are under way in many
-// hands. All of these are made, and no others: the warps that load agree on `limit`, the first chunk that neither loads,
-// and finish what is before it. Behind it an empty load ends the scale and the score group.
+// hands. All of these are made, and no others: the warps that load agree on `limit`, the first chunk that neither
+// loads, and finish what is before it. Behind it an empty load ends the scale and the score group.
 #pragma once
 #include "kernels/cuda/sm90/fused/adjoint.cuh"
 #include "kernels/cuda/sm90/fused/kda/state.cuh"
@@ -56,7 +56,7 @@ __device__ __forceinline__ int walk_transition(const WalkArgs& args, const Item&
       read_keys(z, x, operand, k_to_mid, from, to);
       // Between the halves: its branches keep the compiler from moving arithmetic of the second half up between the
       // products of the first.
-      if (half == 0 && chunk > 0) release_summarized<kForm>(shared, previous, rank, thread, true);
+      if (half == 0 && chunk > 0) release_summarized<kForm>(shared, previous, rank, thread);
     }
     wgmma_commit();
     __syncwarp();  // keeps the compiler from moving what follows between the products
@@ -101,8 +101,8 @@ __device__ __forceinline__ int walk_transition(const WalkArgs& args, const Item&
   return walked;
 }
 
-// Loads the chunks of a summary that this CTA makes and both halves of the values of all chunks, and announces the bytes
-// that come from the other CTA: by one warp, which never waits for a stage.
+// Loads the chunks of a summary that this CTA makes and both halves of the values of all chunks, and announces the
+// bytes that come from the other CTA: by one warp, which never waits for a stage.
 class SummaryLoader {
  public:
   __device__ __forceinline__ SummaryLoader(const FusedMaps& maps, const Item& item, FusedShared<Form::kPair>& shared,
