@@ -9,7 +9,7 @@ namespace deltarelay::cuda::sm90 {
 
 // Rows past the end of a sequence hold anything. They become q = k = 0 with a gate that does not decay, so that no
 // later code needs a mask.
-template <GateForm kGate>
+template <GateForm kGate, bool kQueries>
 __device__ __forceinline__ void clear_tail(uint8_t* stage, int valid, int thread) {
   constexpr uint32_t kNoDecay = kGate == GateForm::kLog      ? 0u
                                 : kGate == GateForm::kLinear ? 0x3f803f80u   // 1 twice
@@ -19,7 +19,7 @@ __device__ __forceinline__ void clear_tail(uint8_t* stage, int valid, int thread
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       uint8_t* at = stage + half * FusedStage::kHalfBytes + i * 4;
-      word_at(at + FusedStage::kQ) = 0;
+      if constexpr (kQueries) word_at(at + FusedStage::kQ) = 0;
       word_at(at + FusedStage::kK) = 0;
       word_at(at + FusedStage::kGate) = kNoDecay;
     }

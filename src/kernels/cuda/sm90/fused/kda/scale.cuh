@@ -79,10 +79,11 @@ __device__ __forceinline__ void scale_side(const Activation& activation, FusedSh
     for (int chunk = rank; chunk < chunks; chunk += ctas(kForm)) {
       const int stage = position.stage;
       wait_parity(&shared.loaded[stage], position.parity);
+      if (!kQueries && shared.end.limit_reached(chunk)) break;
       wait_parity(&shared.summed[stage], position.parity);
-      const int valid = tokens - chunk * kFusedChunk;
+      const int valid = tokens - (kQueries ? chunk : chunk_from_end(chunk, chunks)) * kFusedChunk;
       if (valid < kFusedChunk) {
-        clear_tail<kGate>(shared.ring[stage], valid, thread);
+        clear_tail<kGate, kQueries>(shared.ring[stage], valid, thread);
         split_barrier(kScaleBarrier, kWarpgroup);
       }
       const uint32_t column = opaque(stage * FusedRing<kForm>::kBytes + half * FusedStage::kHalfBytes + lane * 4);
@@ -156,11 +157,12 @@ __device__ __forceinline__ void scale_by_channel(const FusedMaps& maps, const Ac
     for (int chunk = rank; chunk < chunks; chunk += ctas(kForm)) {
       uint8_t* stage = shared.ring[position.stage];
       wait_parity(&shared.loaded[position.stage], position.parity);
+      if (!kQueries && shared.end.limit_reached(chunk)) break;
       wait_parity(&shared.summed[position.stage], position.parity);
-      const int valid = tokens - chunk * kFusedChunk;
+      const int in_row = kQueries ? chunk : chunk_from_end(chunk, chunks), valid = tokens - in_row * kFusedChunk;
       auto clear = [&] {
         if (valid >= kFusedChunk) return;
-        clear_tail<kGate>(stage, valid, thread);
+        clear_tail<kGate, kQueries>(stage, valid, thread);
         split_barrier(kScaleBarrier, kWarpgroup);
       };
       clear();
@@ -172,7 +174,7 @@ __device__ __forceinline__ void scale_by_channel(const FusedMaps& maps, const Ac
         *reinterpret_cast<float2*>(stage + vector_at) = {exp2_approx(side.x), exp2_approx(side.y)};
         ptx::fence_proxy_async(ptx::space_shared);
         if (named_barrier_any(kScaleBarrier, kWarpgroup, leaves_middle(side.x, side.y))) {
-          reload.load<kQueries>(maps, item, chunk, stage);
+          reload.load<kQueries>(maps, item, in_row, stage);
           clear();
           careful = 1;
         }
@@ -189,7 +191,7 @@ __device__ __forceinline__ void scale_by_channel(const FusedMaps& maps, const Ac
   reload.end();
 }
 
-// `kQueries`: also q; a summary has none. kMidFrame: gates are so that no channel leaves the frame of the middle.
+// `kQueries`: also q; a summary has none, and its chunks are counted from the row's end. kMidFrame: gates are so that no channel leaves the frame of the middle.
 template <Form kForm, GateForm kGate, bool kQueries, bool kMidFrame>
 __device__ __forceinline__ void scale_chunks(const FusedMaps& maps, const Activation& activation,
                                              FusedShared<kForm>& shared, int rank) {

@@ -12,60 +12,56 @@ namespace deltarelay::cuda::sm90::fused_kda {
 
 using Kernel = void(FusedMaps, WalkArgs, Activation);
 
-// What a launch does beside emitting rows.
-enum class Also { kNothing, kSuffix, kCheckpoints };
-
-template <bool kMidFrame, Form kForm, Also kAlso>
+template <bool kMidFrame, Form kForm, bool kSummaries, bool kCheckpoints>
 Kernel* kernel_of(GateForm form) {
-  constexpr bool kSuffix = kAlso == Also::kSuffix, kCheckpoints = kAlso == Also::kCheckpoints;
-  if (form == GateForm::kLog) return fused_kda_kernel<kForm, GateForm::kLog, kSuffix, kMidFrame, kCheckpoints>;
+  if (form == GateForm::kLog) return fused_kda_kernel<kForm, GateForm::kLog, kSummaries, kMidFrame, kCheckpoints>;
   if constexpr (!kMidFrame) {
-    if (form == GateForm::kLinear) return fused_kda_kernel<kForm, GateForm::kLinear, kSuffix, false, kCheckpoints>;
+    if (form == GateForm::kLinear) return fused_kda_kernel<kForm, GateForm::kLinear, kSummaries, false, kCheckpoints>;
     if (form == GateForm::kRawSoftplus)
-      return fused_kda_kernel<kForm, GateForm::kRawSoftplus, kSuffix, false, kCheckpoints>;
+      return fused_kda_kernel<kForm, GateForm::kRawSoftplus, kSummaries, false, kCheckpoints>;
   }
-  return fused_kda_kernel<kForm, GateForm::kRawBounded, kSuffix, kMidFrame, kCheckpoints>;
+  return fused_kda_kernel<kForm, GateForm::kRawBounded, kSummaries, kMidFrame, kCheckpoints>;
 }
-template <Form kForm, Also kAlso>
-constexpr size_t kSharedBytes = sizeof(SharedOf<FusedShared<kForm>, kAlso == Also::kCheckpoints>);
+template <Form kForm, bool kCheckpoints>
+constexpr size_t kSharedBytes = sizeof(SharedOf<FusedShared<kForm>, kCheckpoints>);
 
-template <bool kMidFrame, Form kForm, Also kAlso>
+template <bool kMidFrame, Form kForm, bool kSummaries>
 cudaError_t launch(const FusedMaps& maps, const WalkArgs& args, const Activation& activation, unsigned grid,
                    cudaStream_t stream) {
-  const LaunchShape shape{
-      .grid = dim3(grid), .block = kFusedThreads, .shared_bytes = kSharedBytes<kForm, kAlso>, .cluster = ctas(kForm)};
-  return launch_dependent(kernel_of<kMidFrame, kForm, kAlso>(activation.gate_form), shape, stream, maps, args,
-                          activation);
+  const bool checkpoints = args.checkpoints.pool.data != nullptr;
+  const LaunchShape shape{.grid = dim3(grid),
+                          .block = kFusedThreads,
+                          .shared_bytes = checkpoints ? kSharedBytes<kForm, true> : kSharedBytes<kForm, false>,
+                          .cluster = ctas(kForm)};
+  const auto kernel =
+      checkpoints ? kernel_of<kMidFrame, kForm, kSummaries, true> : kernel_of<kMidFrame, kForm, kSummaries, false>;
+  return launch_dependent(kernel(activation.gate_form), shape, stream, maps, args, activation);
 }
 
 template <bool kMidFrame>
 cudaError_t launch(const FusedMaps& maps, const WalkArgs& args, const Activation& activation, const WalkShape& shape,
                    cudaStream_t stream) {
-  const auto with = [&](auto launch_kernel) { return launch_kernel(maps, args, activation, shape.ctas, stream); };
-  const bool checkpoints = args.checkpoints.pool.data != nullptr;
   if (shape.form == Form::kSingle)
-    return checkpoints ? with(launch<kMidFrame, Form::kSingle, Also::kCheckpoints>)
-                       : with(launch<kMidFrame, Form::kSingle, Also::kNothing>);
-  if (shape.suffix) return with(launch<kMidFrame, Form::kPair, Also::kSuffix>);
-  return checkpoints ? with(launch<kMidFrame, Form::kPair, Also::kCheckpoints>)
-                     : with(launch<kMidFrame, Form::kPair, Also::kNothing>);
+    return launch<kMidFrame, Form::kSingle, false>(maps, args, activation, shape.ctas, stream);
+  return shape.summarizes ? launch<kMidFrame, Form::kPair, true>(maps, args, activation, shape.ctas, stream)
+                          : launch<kMidFrame, Form::kPair, false>(maps, args, activation, shape.ctas, stream);
 }
 
-template <bool kMidFrame, Form kForm, Also kAlso>
-cudaError_t load(GateForm form) {
-  return load_kernel(kernel_of<kMidFrame, kForm, kAlso>(form), kSharedBytes<kForm, kAlso>);
+template <bool kMidFrame, Form kForm, bool kSummaries>
+cudaError_t load_form(GateForm form) {
+  const cudaError_t status =
+      load_kernel(kernel_of<kMidFrame, kForm, kSummaries, false>(form), kSharedBytes<kForm, false>);
+  if (status != cudaSuccess) return status;
+  return load_kernel(kernel_of<kMidFrame, kForm, kSummaries, true>(form), kSharedBytes<kForm, true>);
 }
 // All kernels of these gate forms.
 template <bool kMidFrame>
 cudaError_t load(std::initializer_list<GateForm> forms) {
   for (const GateForm form : forms) {
-    for (const auto load_one :
-         {load<kMidFrame, Form::kSingle, Also::kNothing>, load<kMidFrame, Form::kSingle, Also::kCheckpoints>,
-          load<kMidFrame, Form::kPair, Also::kNothing>, load<kMidFrame, Form::kPair, Also::kSuffix>,
-          load<kMidFrame, Form::kPair, Also::kCheckpoints>}) {
-      const cudaError_t status = load_one(form);
-      if (status != cudaSuccess) return status;
-    }
+    cudaError_t status = load_form<kMidFrame, Form::kSingle, false>(form);
+    if (status == cudaSuccess) status = load_form<kMidFrame, Form::kPair, false>(form);
+    if (status == cudaSuccess) status = load_form<kMidFrame, Form::kPair, true>(form);
+    if (status != cudaSuccess) return status;
   }
   return cudaSuccess;
 }
