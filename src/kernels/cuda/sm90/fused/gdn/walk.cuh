@@ -52,6 +52,10 @@ __device__ __forceinline__ float sampled_decay(const Activation& activation, con
   return sum <= 0.0f ? sum : 0.0f;
 }
 
+static_assert(sizeof(CheckpointShared<Shared<Form::kSingle>>) <= kRoomForL1 &&
+              sizeof(CheckpointShared<Shared<Form::kPair>>) <= kMostShared &&
+              sizeof(CheckpointShared<Shared<Form::kTwins>>) <= kMostShared);
+
 }  // namespace fused_gdn
 
 // `kSummaries`: some rows of pairs are summarized. Without that code a pair emits 1.5 % faster. `kCheckpoints`: states

@@ -88,6 +88,9 @@ __device__ __forceinline__ float sampled_decay(const Activation& activation, con
   return most <= 0.0f ? most : 0.0f;
 }
 
+static_assert(sizeof(CheckpointShared<FusedShared<Form::kSingle>>) <= kRoomForL1 &&
+              sizeof(CheckpointShared<FusedShared<Form::kPair>>) <= kMostShared);
+
 // `kSummaries`: some rows of pairs are summarized. kMidFrame: the caller promises gates of at least kMidFrameGate.
 // Otherwise every channel of a chunk has a frame that holds it (frames.cuh). kCheckpoints: states inside rows are stored.
 template <Form kForm, GateForm kGate, bool kSummaries, bool kMidFrame = true, bool kCheckpoints = false>
