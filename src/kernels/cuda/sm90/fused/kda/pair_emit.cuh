@@ -140,6 +140,7 @@ __device__ __forceinline__ void move_values(const FusedMaps& maps, const WalkArg
 
 // Loads the chunks that this CTA makes as their stages become free, and announces the bytes of the others, which come
 // from the other CTA. By one warp.
+template <GateSource kSource>
 __device__ __forceinline__ void load_chunks(const FusedMaps& maps, const Item& item, FusedShared<Form::kPair>& shared,
                                             int rank) {
   constexpr int kStages = FusedRing<Form::kPair>::kStages;
@@ -155,12 +156,14 @@ __device__ __forceinline__ void load_chunks(const FusedMaps& maps, const Item& i
       if (index % 2 == rank) {
         uint8_t* stage = shared.ring[index];
         uint64_t* loaded = &shared.loaded[index];
-        expect_bytes(loaded, 6 * FusedStage::kTileBytes);
+        constexpr bool kGates = kSource == GateSource::kTiles;
+        expect_bytes(loaded, (kGates ? 6 : 4) * FusedStage::kTileBytes);
 #pragma unroll
         for (int half = 0; half < 2; ++half, stage += FusedStage::kHalfBytes) {
           copy_tile(maps.k, token, half, key_head, sequence, stage + FusedStage::kK, loaded);
           copy_tile(maps.q, token, half, key_head, sequence, stage + FusedStage::kQ, loaded);
-          copy_tile(maps.g, token, half, head, sequence, stage + FusedStage::kGate, loaded);
+          if constexpr (kGates)
+            copy_tile(maps.g, token, half, head, sequence, stage + FusedStage::kGate, loaded);
         }
       } else {
         expect_bytes(&shared.scaled[index], FusedStage::kTilesEnd);
@@ -219,13 +222,14 @@ __device__ __forceinline__ void sum_tokens(const Activation& activation, const I
 }
 
 // What the state group without rows does.
+template <GateSource kSource>
 __device__ __forceinline__ void relieve(const FusedMaps& maps, const WalkArgs& args, const Activation& activation,
                                         const Item& item, FusedShared<Form::kPair>& shared, int rank) {
   const int warp = uniform(static_cast<int>(threadIdx.x) % kWarpgroup / 32);
   if (warp == 0)
     move_values(maps, args, item, shared, rank);
   else if (warp == 1)
-    load_chunks(maps, item, shared, rank);
+    load_chunks<kSource>(maps, item, shared, rank);
   else
     sum_tokens(activation, item, shared, rank);
 }

@@ -45,7 +45,7 @@ struct ChannelList {
 // Sums over the channels of a list, two at a time, for distances 1 + even + 2 step. `tiles` of the half are raw. A lane
 // has w of token j and finds the rest, of token j + d, in `passage`, a KB of this warp: of each channel and token the
 // decay over the last two tokens, k and q.
-template <GateForm kGate, bool kQueries>
+template <GateForm kGate, GateSource kSource, bool kQueries>
 __device__ __forceinline__ void sum_pairs(uint8_t* tiles, uint8_t* passage, const PairGate& gate, ChannelList list,
                                           int even, int lane, float (&of_keys)[kPairSteps],
                                           float (&of_queries)[kPairSteps]) {
@@ -99,14 +99,14 @@ __device__ __forceinline__ void sum_pairs(uint8_t* tiles, uint8_t* passage, cons
 
 // The sums of both halves of the channels, by the scale group; `half` is that of this warp. Ends with a barrier behind
 // which raw tiles may be overwritten.
-template <GateForm kGate, bool kQueries>
+template <GateForm kGate, GateSource kSource, bool kQueries>
 __device__ __forceinline__ void write_pairs(uint8_t* stage, const PairGate& gate, const ChannelList& list, int half,
                                             int even, int lane) {
   float of_keys[kPairSteps], of_queries[kPairSteps];
   // Passages lie where the sums will.
   uint8_t* passage = stage + FusedStage::kAqk + (2 * even + half) * 1024;
-  sum_pairs<kGate, kQueries>(stage + half * FusedStage::kHalfBytes, passage, gate, list, even, lane, of_keys,
-                             of_queries);
+  sum_pairs<kGate, kSource, kQueries>(stage + half * FusedStage::kHalfBytes, passage, gate, list, even, lane, of_keys,
+                                      of_queries);
   split_barrier(kScaleBarrier, kWarpgroup);
   float *keys = PairSums::of(stage, FusedStage::kInverse), *queries = PairSums::of(stage, FusedStage::kAqk);
   auto each = [&](auto body) {

@@ -103,6 +103,7 @@ __device__ __forceinline__ int walk_transition(const WalkArgs& args, const Item&
 
 // Loads the chunks of a summary that this CTA makes and both halves of the values of all chunks, and announces the
 // bytes that come from the other CTA: by one warp, which never waits for a stage.
+template <GateSource kSource>
 class SummaryLoader {
  public:
   __device__ __forceinline__ SummaryLoader(const FusedMaps& maps, const Item& item, FusedShared<Form::kPair>& shared,
@@ -159,12 +160,14 @@ class SummaryLoader {
     const int token = static_cast<int>(item_.token) + chunk_from_end(chunk_, chunks_) * kFusedChunk;
     if (own) {
       uint64_t* loaded = &shared_.loaded[index];
-      expect_bytes(loaded, 4 * FusedStage::kTileBytes);
+      constexpr bool kGates = kSource == GateSource::kTiles;
+      expect_bytes(loaded, (kGates ? 4 : 2) * FusedStage::kTileBytes);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         uint8_t* tiles = stage + half * FusedStage::kHalfBytes;
         copy_tile(maps_.k, token, half, item_.key_head, sequence, tiles + FusedStage::kK, loaded);
-        copy_tile(maps_.g, token, half, item_.head, sequence, tiles + FusedStage::kGate, loaded);
+        if constexpr (kGates)
+          copy_tile(maps_.g, token, half, item_.head, sequence, tiles + FusedStage::kGate, loaded);
       }
     } else {
       expect_bytes(&shared_.scaled[index], FusedStage::kTilesEnd - 2 * FusedStage::kTileBytes);
@@ -206,8 +209,9 @@ __device__ __forceinline__ void release_made(FusedShared<Form::kPair>& shared, i
 
 // B <- B + (Z beta rk) v of the chunks that the group of X walks. The first warp loads meanwhile, and goes on until all
 // that is made has been released.
+template <class Loader>
 __device__ __forceinline__ void add_values(const Item& item, FusedShared<Form::kPair>& shared, int rank,
-                                           SummaryLoader& loader, float (&b)[64]) {
+                                           Loader& loader, float (&b)[64]) {
   using Product = Wgmma<__nv_bfloat16>;
   constexpr int kStages = FusedRing<Form::kPair>::kStages;
   const int thread = threadIdx.x % kWarpgroup, chunks = item.row.chunks, tokens = item.tokens;
@@ -264,6 +268,7 @@ __device__ __forceinline__ void add_values(const Item& item, FusedShared<Form::k
 }
 
 // A summary by one of the two state groups.
+template <GateSource kSource>
 __device__ __forceinline__ void summarize_fused(const FusedMaps& maps, const WalkArgs& args, const Item& item,
                                                 FusedShared<Form::kPair>& shared, int group, int rank) {
   if (group == 0) {
@@ -271,7 +276,7 @@ __device__ __forceinline__ void summarize_fused(const FusedMaps& maps, const Wal
         args, item, rank, [&](float(&x)[64]) { return walk_transition(args, item, shared, rank, x); });
     if (threadIdx.x % kWarpgroup == 0) release_made(shared, walked, rank);
   } else {
-    SummaryLoader loader(maps, item, shared, rank);
+    SummaryLoader<kSource> loader(maps, item, shared, rank);
     summarize_values(args, item, rank, [&](float(&b)[64]) {
       add_values(item, shared, rank, loader, b);
       return 0;

@@ -89,7 +89,7 @@ __device__ __forceinline__ float sampled_decay(const Activation& activation, con
 
 // `kSummaries`: some rows of pairs are summarized. kMidFrame: the caller promises gates of at least kMidFrameGate.
 // Otherwise every channel of a chunk has a frame that holds it (frames.cuh).
-template <Form kForm, GateForm kGate, bool kSummaries, bool kMidFrame = true>
+template <Form kForm, GateForm kGate, GateSource kSource, bool kSummaries, bool kMidFrame>
 __global__ void __launch_bounds__(kFusedThreads, 1)
     fused_kda_kernel(const __grid_constant__ FusedMaps maps, const __grid_constant__ WalkArgs args,
                      const __grid_constant__ Activation activation) {
@@ -123,22 +123,22 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
           });
     } else if constexpr (kForm == Form::kPair) {
       if (relieves)
-        relieve(maps, args, activation, item, shared, rank);
+        relieve<kSource>(maps, args, activation, item, shared, rank);
       else if constexpr (kSummaries)
-        summarize_fused(maps, args, item, shared, group, rank);
+        summarize_fused<kSource>(maps, args, item, shared, group, rank);
     }
   } else {
     lower_registers<KdaRegisters::kOthers>();
     if (emits) {
       if (group == 2)
-        scale_chunks<kForm, kGate, true, kMidFrame>(maps, activation, shared, rank);
+        scale_chunks<kForm, kGate, kSource, true, kMidFrame>(maps, activation, shared, rank);
       else
-        score_chunks<kForm, true, kMidFrame>(maps, activation, shared, rank);
+        score_chunks<kForm, kSource, true, kMidFrame>(maps, activation, shared, rank);
     } else if constexpr (kSummaries) {
       if (group == 2)
-        scale_chunks<kForm, kGate, false, kMidFrame>(maps, activation, shared, rank);
+        scale_chunks<kForm, kGate, kSource, false, kMidFrame>(maps, activation, shared, rank);
       else
-        score_chunks<kForm, false, kMidFrame>(maps, activation, shared, rank);
+        score_chunks<kForm, kSource, false, kMidFrame>(maps, activation, shared, rank);
     }
   }
   if constexpr (ctas(kForm) > 1)
