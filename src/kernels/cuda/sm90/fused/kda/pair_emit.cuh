@@ -162,8 +162,7 @@ __device__ __forceinline__ void load_chunks(const FusedMaps& maps, const Item& i
         for (int half = 0; half < 2; ++half, stage += FusedStage::kHalfBytes) {
           copy_tile(maps.k, token, half, key_head, sequence, stage + FusedStage::kK, loaded);
           copy_tile(maps.q, token, half, key_head, sequence, stage + FusedStage::kQ, loaded);
-          if constexpr (kGates)
-            copy_tile(maps.g, token, half, head, sequence, stage + FusedStage::kGate, loaded);
+          if constexpr (kGates) copy_tile(maps.g, token, half, head, sequence, stage + FusedStage::kGate, loaded);
         }
       } else {
         expect_bytes(&shared.scaled[index], FusedStage::kTilesEnd);

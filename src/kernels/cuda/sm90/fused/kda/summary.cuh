@@ -166,8 +166,7 @@ class SummaryLoader {
       for (int half = 0; half < 2; ++half) {
         uint8_t* tiles = stage + half * FusedStage::kHalfBytes;
         copy_tile(maps_.k, token, half, item_.key_head, sequence, tiles + FusedStage::kK, loaded);
-        if constexpr (kGates)
-          copy_tile(maps_.g, token, half, item_.head, sequence, tiles + FusedStage::kGate, loaded);
+        if constexpr (kGates) copy_tile(maps_.g, token, half, item_.head, sequence, tiles + FusedStage::kGate, loaded);
       }
     } else {
       expect_bytes(&shared_.scaled[index], FusedStage::kTilesEnd - 2 * FusedStage::kTileBytes);
@@ -210,8 +209,8 @@ __device__ __forceinline__ void release_made(FusedShared<Form::kPair>& shared, i
 // B <- B + (Z beta rk) v of the chunks that the group of X walks. The first warp loads meanwhile, and goes on until all
 // that is made has been released.
 template <class Loader>
-__device__ __forceinline__ void add_values(const Item& item, FusedShared<Form::kPair>& shared, int rank,
-                                           Loader& loader, float (&b)[64]) {
+__device__ __forceinline__ void add_values(const Item& item, FusedShared<Form::kPair>& shared, int rank, Loader& loader,
+                                           float (&b)[64]) {
   using Product = Wgmma<__nv_bfloat16>;
   constexpr int kStages = FusedRing<Form::kPair>::kStages;
   const int thread = threadIdx.x % kWarpgroup, chunks = item.row.chunks, tokens = item.tokens;

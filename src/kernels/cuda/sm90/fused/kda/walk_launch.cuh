@@ -16,7 +16,8 @@ Kernel* kernel_of(GateForm form) {
   if (form == GateForm::kLog) return fused_kda_kernel<kForm, GateForm::kLog, kSource, kSummaries, kMidFrame>;
   if constexpr (!kMidFrame) {
     if (form == GateForm::kLinear) return fused_kda_kernel<kForm, GateForm::kLinear, kSource, kSummaries, false>;
-    if (form == GateForm::kRawSoftplus) return fused_kda_kernel<kForm, GateForm::kRawSoftplus, kSource, kSummaries, false>;
+    if (form == GateForm::kRawSoftplus)
+      return fused_kda_kernel<kForm, GateForm::kRawSoftplus, kSource, kSummaries, false>;
   }
   return fused_kda_kernel<kForm, GateForm::kRawBounded, kSource, kSummaries, kMidFrame>;
 }
@@ -36,7 +37,7 @@ cudaError_t launch(const FusedMaps& maps, const WalkArgs& args, const Activation
   if (shape.form == Form::kSingle)
     return launch<kMidFrame, kSource, Form::kSingle, false>(maps, args, activation, shape.ctas, stream);
   return shape.summarizes ? launch<kMidFrame, kSource, Form::kPair, true>(maps, args, activation, shape.ctas, stream)
-                      : launch<kMidFrame, kSource, Form::kPair, false>(maps, args, activation, shape.ctas, stream);
+                          : launch<kMidFrame, kSource, Form::kPair, false>(maps, args, activation, shape.ctas, stream);
 }
 
 // All kernels of these gate forms.
