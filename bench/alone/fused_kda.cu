@@ -20,6 +20,7 @@ void time(const Shape& shape) {
   activation.beta = walk.view(strengths.data(), 1);
   activation.a_log = a_log.data();
   activation.dt_bias = bias.data();
+  activation.dtype_a_log = activation.dtype_dt_bias = DType::kFp32;
   activation.gate_form = GateForm::kRawBounded;
   activation.beta_form = BetaForm::kLogit;
   activation.lower_bound = shape.weak ? -0.05f : cuda::kMidFrameGate;

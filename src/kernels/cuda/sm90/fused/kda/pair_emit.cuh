@@ -209,10 +209,11 @@ __device__ __forceinline__ void sum_tokens(const Activation& activation, const I
     for (int side = 0; side < 2; ++side)
       strength[side] = write_strength(number_of(next[side], beta.dtype), activation.beta_form);
     wait_parity(&shared.loaded[position.stage], position.parity);
-#pragma unroll
+#pragma unroll 1  // the instruction cache
     for (int side = 0; side < 2; ++side)
-      write_factors<true>(activation, share, stage + side * kFusedSide * kRowBytes, tokens_of(stage), strength[side],
-                          side * kFusedSide + own < valid, thread + side * kThreads);
+      write_factors<true>(activation, share, stage + side * kFusedSide * kRowBytes, tokens_of(stage),
+                          side == 0 ? strength[0] : strength[1], side * kFusedSide + own < valid,
+                          thread + side * kThreads);
     ptx::fence_proxy_async(ptx::space_shared);
     warp_arrive(&shared.summed[position.stage]);
     fetch(chunk + kCtas);  // after the fence, which may wait for loads
