@@ -31,7 +31,7 @@ __device__ __forceinline__ float2 scale_rows(uint8_t* ring, uint32_t column, Sid
       const int row = kLater ? i : kFusedRun - 1 - i;
       at[i] = ring + ((run_at ^ (row << 4)) + row * kRowBytes);
     }
-    const RunGates raw = gates.take(at);
+    const auto raw = gates.take(ring, at);
 #pragma unroll
     for (int i = 0; i < kFusedRun; ++i) {
       if constexpr (kQueries) q[i] = word_at(at[i] + FusedStage::kQ);
@@ -72,6 +72,7 @@ __device__ __forceinline__ void scale_side(const Activation& activation, FusedSh
   const int vector_at = (kLater ? FusedStage::kLate : FusedStage::kEarly) + pairs_at(pair) * 4;
   uint8_t* ring = shared.ring[0];
   SideGates<kSource> gates;
+  SecondQuarters<kForm> second;
 
   OwnPosition<kForm> position{rank};
   make_items<kForm>(shared, [&](const Item& item, int) {
@@ -84,20 +85,22 @@ __device__ __forceinline__ void scale_side(const Activation& activation, FusedSh
       wait_parity(&shared.summed[stage], position.parity);
       const int valid = tokens - chunk * kFusedChunk;
       if (valid < kFusedChunk) {
-        clear_tail<kGate, kSource>(shared.ring[stage], valid, thread);
+        clear_tail<kGate, kSource>(shared.ring[stage], ring + second.at(), valid, thread);
         split_barrier(kScaleBarrier, kWarpgroup);
       }
       const uint32_t column = opaque(stage * FusedRing<kForm>::kBytes + half * FusedStage::kHalfBytes + lane * 4);
+      gates.begin(kLater, half, lane, stage * FusedRing<kForm>::kBytes, second.at());
       const float2 side = scale_rows<kGate, kSource, kQueries, kLater>(ring, column, gates, gate);
       *reinterpret_cast<float2*>(shared.ring[stage] + vector_at) = {exp2_approx(side.x), exp2_approx(side.y)};
       ptx::fence_proxy_async(ptx::space_shared);
       warp_arrive(&shared.scaled[stage]);
+      second.advance();
       position.advance();
     }
   });
 }
 
-// Loads q, k and g of a chunk once more, where they have been overwritten.
+// Loads q, k and g of a chunk once more, where they have been overwritten: of gates in fp32 the first quarters.
 template <GateSource kSource>
 class Reload {
  public:
@@ -116,15 +119,14 @@ class Reload {
   __device__ __forceinline__ void load(const FusedMaps& maps, const Item& item, int chunk, uint8_t* stage) {
     if (threadIdx.x % kWarpgroup == 0) {
       const int token = static_cast<int>(item.token) + chunk * kFusedChunk, sequence = item.sequence_at;
-      constexpr int kTensors = (kQueries ? 2 : 1) + (kSource == GateSource::kTiles ? 1 : 0);
-      expect_bytes(barrier_, kTensors * 2 * FusedStage::kTileBytes);
+      expect_bytes(barrier_, (kQueries ? 6 : 4) * FusedStage::kTileBytes);
 #pragma unroll 1
       for (int half = 0; half < 2; ++half, stage += FusedStage::kHalfBytes) {
         if constexpr (kQueries)
           copy_tile(maps.q, token, half, item.key_head, sequence, stage + FusedStage::kQ, barrier_);
         copy_tile(maps.k, token, half, item.key_head, sequence, stage + FusedStage::kK, barrier_);
-        if constexpr (kSource == GateSource::kTiles)
-          copy_tile(maps.g, token, half, item.head, sequence, stage + FusedStage::kGate, barrier_);
+        copy_tile(maps.g, token, kSource == GateSource::kTiles ? half : 2 * half, item.head, sequence,
+                  stage + FusedStage::kGate, barrier_);
       }
     }
     __syncwarp();
@@ -151,6 +153,7 @@ __device__ __forceinline__ void scale_by_channel(const FusedMaps& maps, const Ac
   const int vector_at = (later ? FusedStage::kLate : FusedStage::kEarly) + pairs_at(pair) * 4;
   uint8_t* ring = shared.ring[0];
   SideGates<kSource> gates;
+  SecondQuarters<kForm> second;
   Reload<kSource> reload(&shared.again);
 
   OwnPosition<kForm> position{rank};
@@ -166,13 +169,14 @@ __device__ __forceinline__ void scale_by_channel(const FusedMaps& maps, const Ac
       const int valid = tokens - chunk * kFusedChunk;
       auto clear = [&] {
         if (valid >= kFusedChunk) return;
-        clear_tail<kGate, kSource>(stage, valid, thread);
+        clear_tail<kGate, kSource>(stage, ring + second.at(), valid, thread);
         split_barrier(kScaleBarrier, kWarpgroup);
       };
       clear();
       const uint32_t column =
           opaque(position.stage * FusedRing<kForm>::kBytes + half * FusedStage::kHalfBytes + lane * 4);
       if (careful == 0) {
+        gates.begin(later, half, lane, position.stage * FusedRing<kForm>::kBytes, second.at());
         const float2 side = later ? scale_rows<kGate, kSource, kQueries, true>(ring, column, gates, gate)
                                   : scale_rows<kGate, kSource, kQueries, false>(ring, column, gates, gate);
         *reinterpret_cast<float2*>(stage + vector_at) = {exp2_approx(side.x), exp2_approx(side.y)};
@@ -184,12 +188,13 @@ __device__ __forceinline__ void scale_by_channel(const FusedMaps& maps, const Ac
         }
       }
       if (careful > 0) {
-        const bool leaves =
-            scale_carefully<kGate, kSource, kQueries>(ring, stage, {later, half, lane, column}, gates, gate);
+        const bool leaves = scale_carefully<kGate, kSource, kQueries>(ring, stage, {later, half, lane, column}, gates,
+                                                                      gate, second.at());
         careful = leaves ? kCarefulChunks : careful - 1;
         ptx::fence_proxy_async(ptx::space_shared);
       }
       warp_arrive(&shared.scaled[position.stage]);
+      second.advance();
       position.advance();
     }
   });
