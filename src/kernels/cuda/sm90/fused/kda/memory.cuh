@@ -90,11 +90,8 @@ struct SecondQuarters {
   static constexpr int kBegin = (sizeof(FusedShared<kForm>) + 1023) / 1024 * 1024;
   static constexpr int kEnd = kBegin + kPlaces * kBytes;
 
-  // Place of the next chunk, of those that this CTA makes.
-  int place = 0;
-  __device__ __forceinline__ void advance() { place = place == kPlaces - 1 ? 0 : place + 1; }
-  // Bytes behind the begin of FusedShared.
-  __device__ __forceinline__ int at() const { return kBegin + place * kBytes; }
+  // Of a chunk that this CTA makes, numbered through its items: bytes behind the begin of FusedShared.
+  static __device__ __forceinline__ int at(int chunk) { return kBegin + chunk / ctas(kForm) % kPlaces * kBytes; }
 };
 static_assert(SecondQuarters<Form::kSingle>::kEnd <= kMostShared && SecondQuarters<Form::kPair>::kEnd <= kMostShared);
 

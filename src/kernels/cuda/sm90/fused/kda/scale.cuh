@@ -72,29 +72,27 @@ __device__ __forceinline__ void scale_side(const Activation& activation, FusedSh
   const int vector_at = (kLater ? FusedStage::kLate : FusedStage::kEarly) + pairs_at(pair) * 4;
   uint8_t* ring = shared.ring[0];
   SideGates<kSource> gates;
-  SecondQuarters<kForm> second;
 
   OwnPosition<kForm> position{rank};
-  make_items<kForm>(shared, [&](const Item& item, int) {
+  make_items<kForm>(shared, [&](const Item& item, int begin) {
     const PairGate gate = pair_gate<kGate>(activation, item.head, 2 * pair);
     const int tokens = uniform(item.tokens), chunks = uniform(item.row.chunks);
 #pragma unroll 1
     for (int chunk = rank; chunk < chunks; chunk += ctas(kForm)) {
-      const int stage = position.stage;
+      const int stage = position.stage, second = SecondQuarters<kForm>::at(begin + chunk);
       wait_parity(&shared.loaded[stage], position.parity);
       wait_parity(&shared.summed[stage], position.parity);
       const int valid = tokens - chunk * kFusedChunk;
       if (valid < kFusedChunk) {
-        clear_tail<kGate, kSource>(shared.ring[stage], ring + second.at(), valid, thread);
+        clear_tail<kGate, kSource>(shared.ring[stage], ring + second, valid, thread);
         split_barrier(kScaleBarrier, kWarpgroup);
       }
       const uint32_t column = opaque(stage * FusedRing<kForm>::kBytes + half * FusedStage::kHalfBytes + lane * 4);
-      gates.begin(kLater, half, lane, stage * FusedRing<kForm>::kBytes, second.at());
+      gates.begin(kLater, half, lane, stage * FusedRing<kForm>::kBytes, second);
       const float2 side = scale_rows<kGate, kSource, kQueries, kLater>(ring, column, gates, gate);
       *reinterpret_cast<float2*>(shared.ring[stage] + vector_at) = {exp2_approx(side.x), exp2_approx(side.y)};
       ptx::fence_proxy_async(ptx::space_shared);
       warp_arrive(&shared.scaled[stage]);
-      second.advance();
       position.advance();
     }
   });
@@ -153,30 +151,30 @@ __device__ __forceinline__ void scale_by_channel(const FusedMaps& maps, const Ac
   const int vector_at = (later ? FusedStage::kLate : FusedStage::kEarly) + pairs_at(pair) * 4;
   uint8_t* ring = shared.ring[0];
   SideGates<kSource> gates;
-  SecondQuarters<kForm> second;
   Reload<kSource> reload(&shared.again);
 
   OwnPosition<kForm> position{rank};
-  make_items<kForm>(shared, [&](const Item& item, int) {
+  make_items<kForm>(shared, [&](const Item& item, int begin) {
     const PairGate gate = pair_gate<kGate>(activation, item.head, 2 * pair);
     const int tokens = uniform(item.tokens), chunks = uniform(item.row.chunks);
     int careful = 0;  // chunks to scale sums first
 #pragma unroll 1
     for (int chunk = rank; chunk < chunks; chunk += ctas(kForm)) {
       uint8_t* stage = shared.ring[position.stage];
+      const int second = SecondQuarters<kForm>::at(begin + chunk);
       wait_parity(&shared.loaded[position.stage], position.parity);
       wait_parity(&shared.summed[position.stage], position.parity);
       const int valid = tokens - chunk * kFusedChunk;
       auto clear = [&] {
         if (valid >= kFusedChunk) return;
-        clear_tail<kGate, kSource>(stage, ring + second.at(), valid, thread);
+        clear_tail<kGate, kSource>(stage, ring + second, valid, thread);
         split_barrier(kScaleBarrier, kWarpgroup);
       };
       clear();
       const uint32_t column =
           opaque(position.stage * FusedRing<kForm>::kBytes + half * FusedStage::kHalfBytes + lane * 4);
       if (careful == 0) {
-        gates.begin(later, half, lane, position.stage * FusedRing<kForm>::kBytes, second.at());
+        gates.begin(later, half, lane, position.stage * FusedRing<kForm>::kBytes, second);
         const float2 side = later ? scale_rows<kGate, kSource, kQueries, true>(ring, column, gates, gate)
                                   : scale_rows<kGate, kSource, kQueries, false>(ring, column, gates, gate);
         *reinterpret_cast<float2*>(stage + vector_at) = {exp2_approx(side.x), exp2_approx(side.y)};
@@ -188,13 +186,12 @@ __device__ __forceinline__ void scale_by_channel(const FusedMaps& maps, const Ac
         }
       }
       if (careful > 0) {
-        const bool leaves = scale_carefully<kGate, kSource, kQueries>(ring, stage, {later, half, lane, column}, gates,
-                                                                      gate, second.at());
+        const bool leaves =
+            scale_carefully<kGate, kSource, kQueries>(ring, stage, {later, half, lane, column}, gates, gate, second);
         careful = leaves ? kCarefulChunks : careful - 1;
         ptx::fence_proxy_async(ptx::space_shared);
       }
       warp_arrive(&shared.scaled[position.stage]);
-      second.advance();
       position.advance();
     }
   });

@@ -148,11 +148,9 @@ __device__ __forceinline__ void write_negated_akk(NegatedAkk& negated, const flo
 }
 
 // Position in the ring of what a warp loads.
-template <Form kForm>
 struct LoadPosition {
   int stage;
   uint32_t parity = 0;
-  SecondQuarters<kForm> second{};
 };
 
 // Loads chunks as stages become free, by warps 0 and 1 of the score group; the other two compute the inverse. Warp 0
@@ -163,7 +161,7 @@ class Loader {
  public:
   // Starts at `position`; the items before this one have `begin` chunks.
   __device__ __forceinline__ Loader(const FusedMaps& maps, const Item& item, FusedShared<kForm>& shared, int begin,
-                                    int warp, int rank, LoadPosition<kForm>& position)
+                                    int warp, int rank, LoadPosition& position)
       : maps_(maps),
         shared_(shared),
         warp_(warp),
@@ -211,7 +209,6 @@ class Loader {
         load_values();
     }
     __syncwarp();
-    if (kSource == GateSource::kWideTiles && warp_ == 1 && loads_gates()) position_.second.advance();
     const int step = warp_ == 0 ? kCtas : 1;
     chunk_ += step;
     position_.stage += step;
@@ -257,7 +254,7 @@ class Loader {
       for (int half = 0; half < 2; ++half)
         copy(maps_.g, kTiles * half, head_, stage + half * FusedStage::kHalfBytes + FusedStage::kGate, loaded);
       if constexpr (kSource == GateSource::kWideTiles) {
-        uint8_t* second = shared_.ring[0] + position_.second.at();
+        uint8_t* second = shared_.ring[0] + SecondQuarters<kForm>::at(begin_ + chunk_);
 #pragma unroll
         for (int half = 0; half < 2; ++half)
           copy(maps_.g, 2 * half + 1, head_, second + half * FusedStage::kTileBytes, loaded);
@@ -277,13 +274,13 @@ class Loader {
   int head_;  // of what this warp loads: the key head, or the head of the gates
   int strip_, sequence_, begin_;
   int chunk_;
-  LoadPosition<kForm>& position_;
+  LoadPosition& position_;
 };
 
 // Positions of the score group in the ring: for loading, for the sums of norms, and for Aqk~ and the inverse.
 template <Form kForm>
 struct ScoreState {
-  LoadPosition<kForm> loading;
+  LoadPosition loading;
   OwnPosition<kForm> summing, making;
 };
 
