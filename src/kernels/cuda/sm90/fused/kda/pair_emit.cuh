@@ -151,19 +151,26 @@ __device__ __forceinline__ void load_chunks(const FusedMaps& maps, const Item& i
 #pragma unroll 1
   for (int chunk = 0; chunk < chunks; ++chunk, token += kFusedChunk) {
     const int index = position.stage;
+    const bool own = index % 2 == rank;
     if (chunk >= kStages) wait_parity(&shared.free[index], position.parity ^ 1);
+    if constexpr (kSource == GateSource::kWideTiles) {
+      if (own) {
+        const SecondPlace place(position, chunk);
+        if (place.used) wait_parity(&shared.scaled[place.stage], place.parity);
+      }
+    }
     if (elect_lane()) {
-      if (index % 2 == rank) {
+      if (own) {
         uint8_t* stage = shared.ring[index];
         uint64_t* loaded = &shared.loaded[index];
-        constexpr bool kGates = kSource == GateSource::kTiles;
-        expect_bytes(loaded, (kGates ? 6 : 4) * FusedStage::kTileBytes);
+        expect_bytes(loaded, 4 * FusedStage::kTileBytes + gate_bytes<kSource>());
 #pragma unroll
-        for (int half = 0; half < 2; ++half, stage += FusedStage::kHalfBytes) {
-          copy_tile(maps.k, token, half, key_head, sequence, stage + FusedStage::kK, loaded);
-          copy_tile(maps.q, token, half, key_head, sequence, stage + FusedStage::kQ, loaded);
-          if constexpr (kGates) copy_tile(maps.g, token, half, head, sequence, stage + FusedStage::kGate, loaded);
+        for (int half = 0; half < 2; ++half) {
+          uint8_t* tiles = stage + half * FusedStage::kHalfBytes;
+          copy_tile(maps.k, token, half, key_head, sequence, tiles + FusedStage::kK, loaded);
+          copy_tile(maps.q, token, half, key_head, sequence, tiles + FusedStage::kQ, loaded);
         }
+        copy_gates<kSource>(maps, token, head, sequence, shared.ring[0], stage, chunk, loaded);
       } else {
         expect_bytes(&shared.scaled[index], FusedStage::kTilesEnd);
         expect_bytes(&shared.solved[index], 2 * FusedStage::kTriangleBytes);

@@ -31,7 +31,7 @@ __device__ __forceinline__ float2 scale_rows(uint8_t* ring, uint32_t column, Sid
       const int row = kLater ? i : kFusedRun - 1 - i;
       at[i] = ring + ((run_at ^ (row << 4)) + row * kRowBytes);
     }
-    const RunGates raw = gates.take(at);
+    const auto raw = gates.take(ring, at);
 #pragma unroll
     for (int i = 0; i < kFusedRun; ++i) {
       if constexpr (kQueries) q[i] = word_at(at[i] + FusedStage::kQ);
@@ -74,21 +74,22 @@ __device__ __forceinline__ void scale_side(const Activation& activation, FusedSh
   SideGates<kSource> gates;
 
   OwnPosition<kForm> position{rank};
-  make_items<kForm>(shared, [&](const Item& item, int) {
+  make_items<kForm>(shared, [&](const Item& item, int begin) {
     const PairGate gate = pair_gate<kGate>(activation, item.head, 2 * pair);
     const int tokens = uniform(item.tokens), chunks = uniform(item.row.chunks);
 #pragma unroll 1
     for (int chunk = rank; chunk < chunks; chunk += ctas(kForm)) {
-      const int stage = position.stage;
+      const int stage = position.stage, second = SecondQuarters<kForm>::at(begin + chunk);
       wait_parity(&shared.loaded[stage], position.parity);
       if (!kQueries && shared.end.limit_reached(chunk)) break;
       wait_parity(&shared.summed[stage], position.parity);
       const int valid = tokens - (kQueries ? chunk : chunk_from_end(chunk, chunks)) * kFusedChunk;
       if (valid < kFusedChunk) {
-        clear_tail<kGate, kSource, kQueries>(shared.ring[stage], valid, thread);
+        clear_tail<kGate, kSource, kQueries>(shared.ring[stage], ring + second, valid, thread);
         split_barrier(kScaleBarrier, kWarpgroup);
       }
       const uint32_t column = opaque(stage * FusedRing<kForm>::kBytes + half * FusedStage::kHalfBytes + lane * 4);
+      gates.begin(kLater, half, lane, stage * FusedRing<kForm>::kBytes, second);
       const float2 side = scale_rows<kGate, kSource, kQueries, kLater>(ring, column, gates, gate);
       *reinterpret_cast<float2*>(shared.ring[stage] + vector_at) = {exp2_approx(side.x), exp2_approx(side.y)};
       ptx::fence_proxy_async(ptx::space_shared);
@@ -98,7 +99,7 @@ __device__ __forceinline__ void scale_side(const Activation& activation, FusedSh
   });
 }
 
-// Loads q, k and g of a chunk once more, where they have been overwritten.
+// Loads q, k and g of a chunk once more, where they have been overwritten: of gates in fp32 the first quarters.
 template <GateSource kSource>
 class Reload {
  public:
@@ -117,15 +118,14 @@ class Reload {
   __device__ __forceinline__ void load(const FusedMaps& maps, const Item& item, int chunk, uint8_t* stage) {
     if (threadIdx.x % kWarpgroup == 0) {
       const int token = static_cast<int>(item.token) + chunk * kFusedChunk, sequence = item.sequence_at;
-      constexpr int kTensors = (kQueries ? 2 : 1) + (kSource == GateSource::kTiles ? 1 : 0);
-      expect_bytes(barrier_, kTensors * 2 * FusedStage::kTileBytes);
+      expect_bytes(barrier_, (kQueries ? 6 : 4) * FusedStage::kTileBytes);
 #pragma unroll 1
       for (int half = 0; half < 2; ++half, stage += FusedStage::kHalfBytes) {
         if constexpr (kQueries)
           copy_tile(maps.q, token, half, item.key_head, sequence, stage + FusedStage::kQ, barrier_);
         copy_tile(maps.k, token, half, item.key_head, sequence, stage + FusedStage::kK, barrier_);
-        if constexpr (kSource == GateSource::kTiles)
-          copy_tile(maps.g, token, half, item.head, sequence, stage + FusedStage::kGate, barrier_);
+        copy_tile(maps.g, token, kSource == GateSource::kTiles ? half : 2 * half, item.head, sequence,
+                  stage + FusedStage::kGate, barrier_);
       }
     }
     __syncwarp();
@@ -155,26 +155,28 @@ __device__ __forceinline__ void scale_by_channel(const FusedMaps& maps, const Ac
   Reload<kSource> reload(&shared.again);
 
   OwnPosition<kForm> position{rank};
-  make_items<kForm>(shared, [&](const Item& item, int) {
+  make_items<kForm>(shared, [&](const Item& item, int begin) {
     const PairGate gate = pair_gate<kGate>(activation, item.head, 2 * pair);
     const int tokens = uniform(item.tokens), chunks = uniform(item.row.chunks);
     int careful = 0;  // chunks to scale sums first
 #pragma unroll 1
     for (int chunk = rank; chunk < chunks; chunk += ctas(kForm)) {
       uint8_t* stage = shared.ring[position.stage];
+      const int second = SecondQuarters<kForm>::at(begin + chunk);
       wait_parity(&shared.loaded[position.stage], position.parity);
       if (!kQueries && shared.end.limit_reached(chunk)) break;
       wait_parity(&shared.summed[position.stage], position.parity);
       const int in_row = kQueries ? chunk : chunk_from_end(chunk, chunks), valid = tokens - in_row * kFusedChunk;
       auto clear = [&] {
         if (valid >= kFusedChunk) return;
-        clear_tail<kGate, kSource, kQueries>(stage, valid, thread);
+        clear_tail<kGate, kSource, kQueries>(stage, ring + second, valid, thread);
         split_barrier(kScaleBarrier, kWarpgroup);
       };
       clear();
       const uint32_t column =
           opaque(position.stage * FusedRing<kForm>::kBytes + half * FusedStage::kHalfBytes + lane * 4);
       if (careful == 0) {
+        gates.begin(later, half, lane, position.stage * FusedRing<kForm>::kBytes, second);
         const float2 side = later ? scale_rows<kGate, kSource, kQueries, true>(ring, column, gates, gate)
                                   : scale_rows<kGate, kSource, kQueries, false>(ring, column, gates, gate);
         *reinterpret_cast<float2*>(stage + vector_at) = {exp2_approx(side.x), exp2_approx(side.y)};
@@ -187,7 +189,7 @@ __device__ __forceinline__ void scale_by_channel(const FusedMaps& maps, const Ac
       }
       if (careful > 0) {
         const bool leaves =
-            scale_carefully<kGate, kSource, kQueries>(ring, stage, {later, half, lane, column}, gates, gate);
+            scale_carefully<kGate, kSource, kQueries>(ring, stage, {later, half, lane, column}, gates, gate, second);
         careful = leaves ? kCarefulChunks : careful - 1;
         ptx::fence_proxy_async(ptx::space_shared);
       }

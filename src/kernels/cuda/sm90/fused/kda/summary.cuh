@@ -10,6 +10,7 @@
 // loads, and finish what is before it. Behind it an empty load ends the scale and the score group.
 #pragma once
 #include "kernels/cuda/sm90/fused/adjoint.cuh"
+#include "kernels/cuda/sm90/fused/kda/memory.cuh"
 #include "kernels/cuda/sm90/fused/kda/state.cuh"
 
 namespace deltarelay::cuda::sm90 {
@@ -118,6 +119,14 @@ class SummaryLoader {
       if (chunk_ >= kStages &&
           !__all_sync(~0u, ptx::mbarrier_test_wait_parity(&shared_.free[position_.stage], position_.parity ^ 1)))
         return;
+      if constexpr (kSource == GateSource::kWideTiles) {
+        if (position_.stage % 2 == rank_ && chunk_ < limit_) {
+          const SecondPlace place(position_, chunk_);
+          if (place.used &&
+              !__all_sync(~0u, ptx::mbarrier_test_wait_parity(&shared_.scaled[place.stage], place.parity)))
+            return;
+        }
+      }
       if (elect_lane()) load_chunk();
       __syncwarp();
       ++chunk_;
@@ -160,14 +169,12 @@ class SummaryLoader {
     const int token = static_cast<int>(item_.token) + chunk_from_end(chunk_, chunks_) * kFusedChunk;
     if (own) {
       uint64_t* loaded = &shared_.loaded[index];
-      constexpr bool kGates = kSource == GateSource::kTiles;
-      expect_bytes(loaded, (kGates ? 4 : 2) * FusedStage::kTileBytes);
+      expect_bytes(loaded, 2 * FusedStage::kTileBytes + gate_bytes<kSource>());
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        uint8_t* tiles = stage + half * FusedStage::kHalfBytes;
-        copy_tile(maps_.k, token, half, item_.key_head, sequence, tiles + FusedStage::kK, loaded);
-        if constexpr (kGates) copy_tile(maps_.g, token, half, item_.head, sequence, tiles + FusedStage::kGate, loaded);
-      }
+      for (int half = 0; half < 2; ++half)
+        copy_tile(maps_.k, token, half, item_.key_head, sequence,
+                  stage + half * FusedStage::kHalfBytes + FusedStage::kK, loaded);
+      copy_gates<kSource>(maps_, token, item_.head, sequence, shared_.ring[0], stage, chunk_, loaded);
     } else {
       expect_bytes(&shared_.scaled[index], FusedStage::kTilesEnd - 2 * FusedStage::kTileBytes);
       expect_bytes(&shared_.solved[index], FusedStage::kTriangleBytes);
