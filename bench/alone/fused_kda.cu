@@ -20,14 +20,16 @@ void time(const Shape& shape) {
   activation.beta = walk.view(strengths.data(), 1);
   activation.a_log = a_log.data();
   activation.dt_bias = bias.data();
+  activation.dtype_a_log = activation.dtype_dt_bias = DType::kFp32;
   activation.gate_form = GateForm::kRawBounded;
   activation.beta_form = BetaForm::kLogit;
   activation.lower_bound = shape.weak ? -0.05f : cuda::kMidFrameGate;
   activation.scale = 0.08838835f;
   activation.l2norm = true;
-  walk.time(cuda::sm90::fused_kda_kernel<kForm, GateForm::kRawBounded, kSummaries>,
-            sizeof(cuda::sm90::FusedShared<kForm>), cuda::sm90::kFusedThreads, {ctas(kForm), 1},
-            walk.maps(gates.data(), nullptr, {ctas(kForm), 1}), walk.args(cuda::sm90::kFusedChunk), activation);
+  walk.time(
+      cuda::sm90::fused_kda_kernel<kForm, GateForm::kRawBounded, cuda::sm90::GateSource::kTiles, kSummaries, true>,
+      sizeof(cuda::sm90::FusedShared<kForm>), cuda::sm90::kFusedThreads, {ctas(kForm), 1},
+      walk.maps(gates.data(), nullptr, {ctas(kForm), 1}), walk.args(cuda::sm90::kFusedChunk), activation);
 }
 
 }  // namespace

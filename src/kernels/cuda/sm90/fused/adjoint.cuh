@@ -1,11 +1,12 @@
-// A summary (M, B) of a row from its last chunk backwards, of both rules. X is the transition of the chunks walked so far: it begins
-// as the identity and ends as M. What a chunk writes reaches the row's end through X and is added to B. So once X is
-// all 0, B is complete and M is 0, whatever the chunks before hold: the walk ends there (docs/numerics.md).
+// A summary (M, B) of a row from its last chunk backwards, of both rules. X is the transition of the chunks walked so
+// far: it begins as the identity and ends as M. What a chunk writes reaches the row's end through X and is added to B.
+// So once X is all 0, B is complete and M is 0, whatever the chunks before hold: the walk ends there
+// (docs/numerics.md).
 //
 // CTA r of a pair has rows 64 r to 64 r + 63 of X, B and M (key channels of the state that leaves the row). State group
-// 0 walks X, group 1 adds to B. The roles that make chunks serve both CTAs, so they end when both have vanished: each
-// role reads the marks of both where it would wait for a stage or begin a chunk, and ends on its own. Copies that are
-// then still under way are waited for before the CTAs end.
+// 0 walks X, group 1 adds to B. The roles that make chunks serve both CTAs, so they end when both have vanished. Copies
+// that are then still under way are waited for before the CTAs end. In GDN each role reads the marks of both where it
+// would wait for a stage or begin a chunk, and ends on its own; in KDA those that load agree on a last chunk.
 #pragma once
 #include <cstdint>
 

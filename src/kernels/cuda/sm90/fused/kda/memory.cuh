@@ -10,6 +10,7 @@
 #include "kernels/cuda/sm90/fused/row.cuh"
 #include "kernels/cuda/sm90/record.h"
 #include "kernels/cuda/sm90/rows/stage.cuh"
+#include "kernels/cuda/sm90/rows/walk_maps.h"
 #include "kernels/cuda/tile/descriptor.cuh"
 #include "kernels/form.h"
 
@@ -101,6 +102,28 @@ struct FusedShared {
 };
 static_assert(sizeof(FusedShared<Form::kSingle>) <= kRoomForL1 && sizeof(FusedShared<Form::kPair>) <= kMostShared);
 
+// Gates in fp32: a tile has the 32 channels of a quarter. The first quarter of each half of the channels lies at kGate
+// of its stage, where k_to_mid overwrites it. The second has a place behind FusedShared until the chunk has been
+// scaled. There is one place fewer than a CTA has stages of its own. So the chunk that had a place before lies in the
+// next stage of its own, and has mostly been scaled when that of the new chunk is free.
+template <Form kForm>
+struct SecondQuarters {
+  static constexpr int kPlaces = FusedRing<kForm>::kStages / ctas(kForm) - 1;
+  static constexpr int kBytes = 2 * FusedStage::kTileBytes;
+  static constexpr int kBegin = (sizeof(FusedShared<kForm>) + 1023) / 1024 * 1024;
+  static constexpr int kEnd = kBegin + kPlaces * kBytes;
+
+  // Of a chunk that this CTA makes, numbered through its items: bytes behind the begin of FusedShared.
+  static __device__ __forceinline__ int at(int chunk) { return kBegin + chunk / ctas(kForm) % kPlaces * kBytes; }
+};
+static_assert(SecondQuarters<Form::kSingle>::kEnd <= kMostShared && SecondQuarters<Form::kPair>::kEnd <= kMostShared);
+
+// Shared memory of a CTA.
+template <Form kForm, GateSource kSource>
+constexpr size_t fused_shared_bytes() {
+  return kSource == GateSource::kTiles ? sizeof(FusedShared<kForm>) : SecondQuarters<kForm>::kEnd;
+}
+
 // Position in the ring of the chunks that one CTA makes.
 template <Form kForm>
 using OwnPosition = SteppedPosition<FusedRing<kForm>::kStages, ctas(kForm)>;
@@ -122,6 +145,40 @@ __device__ __forceinline__ void copy_tile(const CUtensorMap& map, int token, int
 __device__ __forceinline__ void expect_bytes(uint64_t* barrier, uint32_t bytes) {
   ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, barrier, bytes);
 }
+
+// Gates of a chunk that a CTA of a pair makes: their bytes, and their copies. `ring`: of this CTA.
+template <GateSource kSource>
+constexpr uint32_t gate_bytes() {
+  return (kSource == GateSource::kTiles ? 2 : 4) * FusedStage::kTileBytes;
+}
+template <GateSource kSource>
+__device__ __forceinline__ void copy_gates(const FusedMaps& maps, int token, int head, int sequence, uint8_t* ring,
+                                           uint8_t* stage, int chunk, uint64_t* loaded) {
+  constexpr bool kWide = kSource == GateSource::kWideTiles;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    copy_tile(maps.g, token, kWide ? 2 * half : half, head, sequence,
+              stage + half * FusedStage::kHalfBytes + FusedStage::kGate, loaded);
+    if constexpr (kWide)
+      copy_tile(maps.g, token, 2 * half + 1, head, sequence,
+                ring + SecondQuarters<Form::kPair>::at(chunk) + half * FusedStage::kTileBytes, loaded);
+  }
+}
+// Where a pair's chunk lies that had the place of another one's second quarters before: in the next stage of this CTA.
+// That chunk must have been scaled.
+struct SecondPlace {
+  bool used;  // is there one?
+  int stage;
+  uint32_t parity;
+  __device__ __forceinline__ SecondPlace(const RingPosition<FusedRing<Form::kPair>::kStages>& of, int chunk)
+      : used(chunk >= SecondQuarters<Form::kPair>::kPlaces * ctas(Form::kPair)) {
+    constexpr int kStages = FusedRing<Form::kPair>::kStages;
+    const int next = of.stage + ctas(Form::kPair);
+    const bool around = next >= kStages;
+    stage = around ? next - kStages : next;
+    parity = of.parity ^ !around;
+  }
+};
 
 // Named barriers beside those of the state groups.
 constexpr int kScaleBarrier = 3;

@@ -156,6 +156,7 @@ __device__ __forceinline__ void move_values(const FusedMaps& maps, const WalkArg
 
 // Loads the chunks that this CTA makes as their stages become free, and announces the bytes of the others, which come
 // from the other CTA. By one warp.
+template <GateSource kSource>
 __device__ __forceinline__ void load_chunks(const FusedMaps& maps, const Item& item, FusedShared<Form::kPair>& shared,
                                             int rank) {
   constexpr int kStages = FusedRing<Form::kPair>::kStages;
@@ -166,18 +167,26 @@ __device__ __forceinline__ void load_chunks(const FusedMaps& maps, const Item& i
 #pragma unroll 1
   for (int chunk = 0; chunk < chunks; ++chunk, token += kFusedChunk) {
     const int index = position.stage;
+    const bool own = index % 2 == rank;
     if (chunk >= kStages) wait_parity(&shared.free[index], position.parity ^ 1);
+    if constexpr (kSource == GateSource::kWideTiles) {
+      if (own) {
+        const SecondPlace place(position, chunk);
+        if (place.used) wait_parity(&shared.scaled[place.stage], place.parity);
+      }
+    }
     if (elect_lane()) {
-      if (index % 2 == rank) {
+      if (own) {
         uint8_t* stage = shared.ring[index];
         uint64_t* loaded = &shared.loaded[index];
-        expect_bytes(loaded, 6 * FusedStage::kTileBytes);
+        expect_bytes(loaded, 4 * FusedStage::kTileBytes + gate_bytes<kSource>());
 #pragma unroll
-        for (int half = 0; half < 2; ++half, stage += FusedStage::kHalfBytes) {
-          copy_tile(maps.k, token, half, key_head, sequence, stage + FusedStage::kK, loaded);
-          copy_tile(maps.q, token, half, key_head, sequence, stage + FusedStage::kQ, loaded);
-          copy_tile(maps.g, token, half, head, sequence, stage + FusedStage::kGate, loaded);
+        for (int half = 0; half < 2; ++half) {
+          uint8_t* tiles = stage + half * FusedStage::kHalfBytes;
+          copy_tile(maps.k, token, half, key_head, sequence, tiles + FusedStage::kK, loaded);
+          copy_tile(maps.q, token, half, key_head, sequence, tiles + FusedStage::kQ, loaded);
         }
+        copy_gates<kSource>(maps, token, head, sequence, shared.ring[0], stage, chunk, loaded);
       } else {
         expect_bytes(&shared.scaled[index], FusedStage::kTilesEnd);
         expect_bytes(&shared.solved[index], 2 * FusedStage::kTriangleBytes);
@@ -223,10 +232,11 @@ __device__ __forceinline__ void sum_tokens(const Activation& activation, const I
     for (int side = 0; side < 2; ++side)
       strength[side] = write_strength(number_of(next[side], beta.dtype), activation.beta_form);
     wait_parity(&shared.loaded[position.stage], position.parity);
-#pragma unroll
+#pragma unroll 1  // the instruction cache
     for (int side = 0; side < 2; ++side)
-      write_factors<true>(activation, share, stage + side * kFusedSide * kRowBytes, tokens_of(stage), strength[side],
-                          side * kFusedSide + own < valid, thread + side * kThreads);
+      write_factors<true>(activation, share, stage + side * kFusedSide * kRowBytes, tokens_of(stage),
+                          side == 0 ? strength[0] : strength[1], side * kFusedSide + own < valid,
+                          thread + side * kThreads);
     ptx::fence_proxy_async(ptx::space_shared);
     warp_arrive(&shared.summed[position.stage]);
     fetch(chunk + kCtas);  // after the fence, which may wait for loads
@@ -235,13 +245,14 @@ __device__ __forceinline__ void sum_tokens(const Activation& activation, const I
 }
 
 // What the state group without rows does.
+template <GateSource kSource>
 __device__ __forceinline__ void relieve(const FusedMaps& maps, const WalkArgs& args, const Activation& activation,
                                         const Item& item, FusedShared<Form::kPair>& shared, int rank) {
   const int warp = uniform(static_cast<int>(threadIdx.x) % kWarpgroup / 32);
   if (warp == 0)
     move_values(maps, args, item, shared, rank);
   else if (warp == 1)
-    load_chunks(maps, item, shared, rank);
+    load_chunks<kSource>(maps, item, shared, rank);
   else
     sum_tokens(activation, item, shared, rank);
 }

@@ -10,6 +10,7 @@
 // loads, and finish what is before it. Behind it an empty load ends the scale and the score group.
 #pragma once
 #include "kernels/cuda/sm90/fused/adjoint.cuh"
+#include "kernels/cuda/sm90/fused/kda/memory.cuh"
 #include "kernels/cuda/sm90/fused/kda/state.cuh"
 
 namespace deltarelay::cuda::sm90 {
@@ -103,6 +104,7 @@ __device__ __forceinline__ int walk_transition(const WalkArgs& args, const Item&
 
 // Loads the chunks of a summary that this CTA makes and both halves of the values of all chunks, and announces the
 // bytes that come from the other CTA: by one warp, which never waits for a stage.
+template <GateSource kSource>
 class SummaryLoader {
  public:
   __device__ __forceinline__ SummaryLoader(const FusedMaps& maps, const Item& item, FusedShared<Form::kPair>& shared,
@@ -117,6 +119,14 @@ class SummaryLoader {
       if (chunk_ >= kStages &&
           !__all_sync(~0u, ptx::mbarrier_test_wait_parity(&shared_.free[position_.stage], position_.parity ^ 1)))
         return;
+      if constexpr (kSource == GateSource::kWideTiles) {
+        if (position_.stage % 2 == rank_ && chunk_ < limit_) {
+          const SecondPlace place(position_, chunk_);
+          if (place.used &&
+              !__all_sync(~0u, ptx::mbarrier_test_wait_parity(&shared_.scaled[place.stage], place.parity)))
+            return;
+        }
+      }
       if (elect_lane()) load_chunk();
       __syncwarp();
       ++chunk_;
@@ -159,13 +169,12 @@ class SummaryLoader {
     const int token = static_cast<int>(item_.token) + chunk_from_end(chunk_, chunks_) * kFusedChunk;
     if (own) {
       uint64_t* loaded = &shared_.loaded[index];
-      expect_bytes(loaded, 4 * FusedStage::kTileBytes);
+      expect_bytes(loaded, 2 * FusedStage::kTileBytes + gate_bytes<kSource>());
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        uint8_t* tiles = stage + half * FusedStage::kHalfBytes;
-        copy_tile(maps_.k, token, half, item_.key_head, sequence, tiles + FusedStage::kK, loaded);
-        copy_tile(maps_.g, token, half, item_.head, sequence, tiles + FusedStage::kGate, loaded);
-      }
+      for (int half = 0; half < 2; ++half)
+        copy_tile(maps_.k, token, half, item_.key_head, sequence,
+                  stage + half * FusedStage::kHalfBytes + FusedStage::kK, loaded);
+      copy_gates<kSource>(maps_, token, item_.head, sequence, shared_.ring[0], stage, chunk_, loaded);
     } else {
       expect_bytes(&shared_.scaled[index], FusedStage::kTilesEnd - 2 * FusedStage::kTileBytes);
       expect_bytes(&shared_.solved[index], FusedStage::kTriangleBytes);
@@ -206,8 +215,9 @@ __device__ __forceinline__ void release_made(FusedShared<Form::kPair>& shared, i
 
 // B <- B + (Z beta rk) v of the chunks that the group of X walks. The first warp loads meanwhile, and goes on until all
 // that is made has been released.
-__device__ __forceinline__ void add_values(const Item& item, FusedShared<Form::kPair>& shared, int rank,
-                                           SummaryLoader& loader, float (&b)[64]) {
+template <class Loader>
+__device__ __forceinline__ void add_values(const Item& item, FusedShared<Form::kPair>& shared, int rank, Loader& loader,
+                                           float (&b)[64]) {
   using Product = Wgmma<__nv_bfloat16>;
   constexpr int kStages = FusedRing<Form::kPair>::kStages;
   const int thread = threadIdx.x % kWarpgroup, chunks = item.row.chunks, tokens = item.tokens;
@@ -264,6 +274,7 @@ __device__ __forceinline__ void add_values(const Item& item, FusedShared<Form::k
 }
 
 // A summary by one of the two state groups.
+template <GateSource kSource>
 __device__ __forceinline__ void summarize_fused(const FusedMaps& maps, const WalkArgs& args, const Item& item,
                                                 FusedShared<Form::kPair>& shared, int group, int rank) {
   if (group == 0) {
@@ -271,7 +282,7 @@ __device__ __forceinline__ void summarize_fused(const FusedMaps& maps, const Wal
         args, item, rank, [&](float(&x)[64]) { return walk_transition(args, item, shared, rank, x); });
     if (threadIdx.x % kWarpgroup == 0) release_made(shared, walked, rank);
   } else {
-    SummaryLoader loader(maps, item, shared, rank);
+    SummaryLoader<kSource> loader(maps, item, shared, rank);
     summarize_values(args, item, rank, [&](float(&b)[64]) {
       add_values(item, shared, rank, loader, b);
       return 0;

@@ -24,6 +24,9 @@
 // after the start no barrier spans the CTA. The code of all groups together must stay within the 32 KB of the
 // instruction cache (docs/kernels/sm90-fused.md). Hence there are loops where unrolling would save a few instructions.
 #pragma once
+#include <algorithm>
+#include <type_traits>
+
 #include "kernels/cuda/sm90/fused/checkpoints.cuh"
 #include "kernels/cuda/sm90/fused/kda/pair_emit.cuh"
 #include "kernels/cuda/sm90/fused/kda/scale.cuh"
@@ -57,27 +60,35 @@ __device__ __forceinline__ void init_barriers(FusedShared<kForm>& shared, int ra
 
 // log2 of the decay of head `head` over some tokens of the sampled chunk, of the channel that keeps most: by one warp,
 // four channels a lane. NaN counts as none.
-template <GateForm kGate>
+template <GateForm kGate, GateSource kSource>
 __device__ __forceinline__ float sampled_decay(const Activation& activation, const RowOrder& order, int head) {
   using Two = Pair<__nv_bfloat16>;
   constexpr int kTokens = 8, kApart = kFusedChunk / kTokens, kChannels = kWidth / 32;
   const TensorView& g = activation.g;
+  constexpr bool kWide = kSource == GateSource::kWideTiles;
   const int channel = static_cast<int>(threadIdx.x % 32) * kChannels;
-  const auto* at = static_cast<const __nv_bfloat16*>(g.data) + order.sequence_at * g.sequence + order.token * g.token +
-                   head * g.head + channel;
-  uint2 raw[kTokens];
+  const int64_t at = order.sequence_at * g.sequence + order.token * g.token + head * g.head + channel;
+  using Element = std::conditional_t<kWide, float, __nv_bfloat16>;
+  using Four = std::conditional_t<kWide, float4, uint2>;
+  Four raw[kTokens];
 #pragma unroll
-  for (int i = 0; i < kTokens; ++i) raw[i] = *reinterpret_cast<const uint2*>(at + i * kApart * g.token);
+  for (int i = 0; i < kTokens; ++i)
+    raw[i] = *reinterpret_cast<const Four*>(static_cast<const Element*>(g.data) + at + i * kApart * g.token);
+  const auto number = [&](int i, int c) {
+    if constexpr (kWide) {
+      return c == 0 ? raw[i].x : c == 1 ? raw[i].y : c == 2 ? raw[i].z : raw[i].w;
+    } else {
+      const uint32_t two = c < 2 ? raw[i].x : raw[i].y;
+      return c % 2 == 0 ? Two::low(two) : Two::high(two);
+    }
+  };
   float most = -INFINITY;
 #pragma unroll
   for (int c = 0; c < kChannels; ++c) {
     const GateParams gate = gate_params(activation, head, channel + c, kWidth);
     float sum = 0.0f;
 #pragma unroll
-    for (int i = 0; i < kTokens; ++i) {
-      const uint32_t word = c < 2 ? raw[i].x : raw[i].y;
-      sum += clamp_decay(log2_decay<kGate>(c % 2 == 0 ? Two::low(word) : Two::high(word), gate), gate);
-    }
+    for (int i = 0; i < kTokens; ++i) sum += clamp_decay(log2_decay<kGate>(number(i, c), gate), gate);
     most = sum > most || !(sum <= 0.0f) ? sum : most;
   }
 #pragma unroll
@@ -88,12 +99,15 @@ __device__ __forceinline__ float sampled_decay(const Activation& activation, con
   return most <= 0.0f ? most : 0.0f;
 }
 
-static_assert(sizeof(CheckpointShared<FusedShared<Form::kSingle>>) <= kRoomForL1 &&
-              sizeof(CheckpointShared<FusedShared<Form::kPair>>) <= kMostShared);
+// Gates in fp32 have their second quarters behind both.
+static_assert(sizeof(CheckpointShared<FusedShared<Form::kSingle>>) <=
+                  std::min(kRoomForL1, SecondQuarters<Form::kSingle>::kBegin) &&
+              sizeof(CheckpointShared<FusedShared<Form::kPair>>) <= SecondQuarters<Form::kPair>::kBegin);
 
 // `kSummaries`: some rows of pairs are summarized. kMidFrame: the caller promises gates of at least kMidFrameGate.
-// Otherwise every channel of a chunk has a frame that holds it (frames.cuh). kCheckpoints: states inside rows are stored.
-template <Form kForm, GateForm kGate, bool kSummaries, bool kMidFrame = true, bool kCheckpoints = false>
+// Otherwise every channel of a chunk has a frame that holds it (frames.cuh). kCheckpoints: states inside rows are
+// stored.
+template <Form kForm, GateForm kGate, GateSource kSource, bool kSummaries, bool kMidFrame, bool kCheckpoints = false>
 __global__ void __launch_bounds__(kFusedThreads, 1)
     fused_kda_kernel(const __grid_constant__ FusedMaps maps, const __grid_constant__ WalkArgs args,
                      const __grid_constant__ Activation activation) {
@@ -106,7 +120,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   if constexpr (kSummaries) {
     if (maps.order.count > 0)
       number = ordered_number(maps.order, args, shared.negated, shared.items,
-                              [&](int head) { return sampled_decay<kGate>(activation, maps.order, head); });
+                              [&](int head) { return sampled_decay<kGate, kSource>(activation, maps.order, head); });
   }
   if (!begin_items<kForm>(args, shared, number, rank)) return;
   if constexpr (kCheckpoints) find_first_checkpoints(args, shared);
@@ -129,22 +143,22 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
           });
     } else if constexpr (kForm == Form::kPair) {
       if (relieves)
-        relieve(maps, args, activation, item, shared, rank);
+        relieve<kSource>(maps, args, activation, item, shared, rank);
       else if constexpr (kSummaries)
-        summarize_fused(maps, args, item, shared, group, rank);
+        summarize_fused<kSource>(maps, args, item, shared, group, rank);
     }
   } else {
     lower_registers<KdaRegisters::kOthers>();
     if (emits) {
       if (group == 2)
-        scale_chunks<kForm, kGate, true, kMidFrame>(maps, activation, shared, rank);
+        scale_chunks<kForm, kGate, kSource, true, kMidFrame>(maps, activation, shared, rank);
       else
-        score_chunks<kForm, true, kMidFrame>(maps, activation, shared, rank);
+        score_chunks<kForm, kSource, true, kMidFrame>(maps, activation, shared, rank);
     } else if constexpr (kSummaries) {
       if (group == 2)
-        scale_chunks<kForm, kGate, false, kMidFrame>(maps, activation, shared, rank);
+        scale_chunks<kForm, kGate, kSource, false, kMidFrame>(maps, activation, shared, rank);
       else
-        score_chunks<kForm, false, kMidFrame>(maps, activation, shared, rank);
+        score_chunks<kForm, kSource, false, kMidFrame>(maps, activation, shared, rank);
     }
   }
   if constexpr (ctas(kForm) > 1)
