@@ -79,7 +79,8 @@ TEST(CudaSm90, AsksNoAlignmentOfNumbersOfAHead) {
   EXPECT_EQ(make_plan(slice, on_h200())->variant.number, cuda::sm90::kPrepared);
 }
 
-// The fused walk takes bf16 gates of every form, bounded or not: softplus by itself, the others by name.
+// The fused walk takes bf16 gates of every form, bounded or not: softplus by itself, the others by name. In fp32 it has
+// kernels for log gates, softplus, and what the frame of the middle holds of the bounded ones.
 TEST(CudaSm90, WalksAnyGatesOfKdaFused) {
   for (const GateForm form : {GateForm::kLog, GateForm::kLinear, GateForm::kRawSoftplus, GateForm::kRawBounded}) {
     Problem problem = test::problem_of(Rule::kKda, {4096}, 4);
@@ -90,9 +91,34 @@ TEST(CudaSm90, WalksAnyGatesOfKdaFused) {
               form == GateForm::kRawSoftplus ? cuda::sm90::kFused : cuda::sm90::kPrepared);
     options.variant = "fused";
     EXPECT_EQ(make_plan(problem, options)->variant.number, cuda::sm90::kFused);
-    options.variant = "";
     problem.dtype_gate = DType::kFp32;
-    EXPECT_EQ(make_plan(problem, options)->variant.number, cuda::sm90::kPrepared);
+    const bool takes = form == GateForm::kLog || form == GateForm::kRawSoftplus;
+    EXPECT_EQ(cuda::sm90::takes_way(problem, cuda::sm90::kFused), takes) << name_of(form);
+    options.variant = "";
+    EXPECT_EQ(make_plan(problem, options)->variant.number,
+              form == GateForm::kRawSoftplus ? cuda::sm90::kFused : cuda::sm90::kPrepared);
+    problem.dtype_gate = DType::kFp16;
+    EXPECT_FALSE(cuda::sm90::takes_way(problem, cuda::sm90::kFused)) << name_of(form);
+  }
+}
+
+// A promise of -5 chooses the fused walk for both types of gates. The kernels of the middle's frame know no linear
+// gates.
+TEST(CudaSm90, WalksFlooredGatesOfKdaFused) {
+  for (const DType type : {DType::kBf16, DType::kFp32}) {
+    for (const GateForm form : {GateForm::kLog, GateForm::kLinear, GateForm::kRawBounded}) {
+      Problem problem = test::problem_of(Rule::kKda, {4096}, 4);
+      problem.dtype_gate = type;
+      problem.gate_form = form;
+      (form == GateForm::kRawBounded ? problem.lower_bound : problem.gate_floor) = -5.0f;
+      const bool linear = form == GateForm::kLinear;
+      EXPECT_EQ(cuda::sm90::in_mid_frame(problem), !linear) << name_of(form);
+      EXPECT_EQ(make_plan(problem, on_h200())->variant.number,
+                linear && type == DType::kFp32 ? cuda::sm90::kPrepared : cuda::sm90::kFused)
+          << name_of(form) << " in " << name_of(type);
+      problem.alignment.g = 8;
+      EXPECT_FALSE(cuda::sm90::takes_way(problem, cuda::sm90::kFused));
+    }
   }
 }
 

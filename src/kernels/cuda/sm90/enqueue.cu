@@ -59,13 +59,20 @@ class Launches {
       if (gdn())
         map_gates(fused_);
       else
-        fused_.g = map(tensors_.g, problem_.g, problem_.heads_v, 1);
+        fused_.g = gate_map();
     }
     // A CTA has both halves of a strip's values, or one.
     if (halves_ != halves) fused_.v = strip_map(tensors_.v, problem_.v, halves);
     halves_ = halves;
     fused_.order = order_of(step);
     return fused_;
+  }
+
+  // Gates of KDA: 128 bytes of a row are half of the channels, in fp32 a quarter.
+  CUtensorMap gate_map() const {
+    MapRequest asked = request(view(tensors_.g, problem_.g, problem_.dtype_gate), problem_.heads_v);
+    asked.halves = kWidth * static_cast<int32_t>(size_of(problem_.dtype_gate)) / kRowBytes;
+    return make_map(asked);
   }
 
   // The first run of summaries, if their table comes with the launch.
@@ -167,12 +174,17 @@ class Launches {
     const WalkArgs args = walk_args(step);
     const WalkShape shape = shape_of(step);
     const Activation activation = of_.activation();
-    const auto launch = [&] {
-      if (gdn()) return launch_fused_gdn(maps, args, activation, shape, of_.stream());
-      if (mid_frame()) return launch_fused_kda(maps, args, activation, shape, of_.stream());
-      return launch_fused_kda_by_channel(maps, args, activation, shape, of_.stream());
-    };
-    check(launch(), step.phase == 1 ? "launch of the fused summarize and emit" : "launch of the fused emit");
+    check(fused_launcher()(maps, args, activation, shape, of_.stream()),
+          step.phase == 1 ? "launch of the fused summarize and emit" : "launch of the fused emit");
+  }
+
+  auto fused_launcher() const
+      -> cudaError_t (*)(const FusedMaps&, const WalkArgs&, const Activation&, const WalkShape&, cudaStream_t) {
+    using enum GateSource;
+    if (gdn()) return launch_fused_gdn;
+    const bool wide = problem_.dtype_gate == DType::kFp32;
+    if (in_mid_frame(problem_)) return wide ? launch_fused_kda<true, kWideTiles> : launch_fused_kda<true, kTiles>;
+    return wide ? launch_fused_kda<false, kWideTiles> : launch_fused_kda<false, kTiles>;
   }
 
   WalkShape shape_of(const Step& step) const {
@@ -214,8 +226,10 @@ void load(int32_t) {
     check(load_walk_gdn(dtype), "loading summarize and emit (GDN)");
     check(load_fused_gdn(dtype), "loading the fused summarize and emit (GDN)");
   }
-  check(load_fused_kda(), "loading the fused summarize and emit (KDA)");
-  check(load_fused_kda_by_channel(), "loading the fused summarize and emit (KDA, any gates)");
+  check(load_fused_kda<true, GateSource::kTiles>(), "loading the fused summarize and emit (KDA)");
+  check(load_fused_kda<false, GateSource::kTiles>(), "loading the fused summarize and emit (KDA, any gates)");
+  check(load_fused_kda<true, GateSource::kWideTiles>(), "loading the fused summarize and emit (KDA, fp32 gates)");
+  check(load_fused_kda<false, GateSource::kWideTiles>(), "loading the fused summarize and emit (KDA, any fp32 gates)");
   load_stages();
   check(load_carry(), "loading carry");
   check(load_checkpoint(), "loading checkpoint");

@@ -19,37 +19,22 @@ namespace deltarelay::cuda::sm90 {
 constexpr float kMostSide = -kFusedSide * kMidFrameGate * kLog2e;  // 115.4
 constexpr float kEnds = 75.0f;
 
-// Which side of the middle a thread has, and where its channels lie, for code that both sides share.
-struct SidePlace {
-  bool later;
-  int half, lane;
-  uint32_t column;  // byte of channel pair and stage
-  // Of a run of four rows, outwards from the middle: row i lies at run ^ i kStep (the swizzle, and the row itself).
-  static constexpr uint32_t kStep = 16 + kRowBytes;
-  __device__ __forceinline__ uint32_t first_run() const {
-    const uint32_t first = later ? kFusedSide : kFusedSide - kFusedRun;
-    return ((column ^ ((first & 7) << 4)) + first * kRowBytes) ^ (later ? 0 : (kFusedRun - 1) * kStep);
-  }
-  __device__ __forceinline__ uint32_t next_run(uint32_t run) const {
-    return (run ^ ((kFusedRun & 7) << 4)) + static_cast<uint32_t>((later ? kFusedRun : -kFusedRun) * kRowBytes);
-  }
-};
-
 // log2 of what this side decays its channels by: at least 0.
-template <GateForm kGate>
-__device__ __forceinline__ float2 sum_side(uint8_t* ring, const SidePlace& place, const PairGate& gate) {
-  using Two = Pair<__nv_bfloat16>;
+template <GateForm kGate, GateSource kSource>
+__device__ __forceinline__ float2 sum_side(uint8_t* ring, const SidePlace& place, SideGates<kSource>& gates,
+                                           const PairGate& gate) {
   float sum[2] = {0.0f, 0.0f};
   uint32_t run_at = place.first_run();
 #pragma unroll 1
   for (int run = 0; run < kFusedSide / kFusedRun; ++run) {
-    uint32_t raw[kFusedRun];
+    uint8_t* at[kFusedRun];
 #pragma unroll
-    for (int i = 0; i < kFusedRun; ++i) raw[i] = word_at(ring + (run_at ^ (i * SidePlace::kStep)) + FusedStage::kGate);
+    for (int i = 0; i < kFusedRun; ++i) at[i] = ring + (run_at ^ (i * SidePlace::kStep));
+    const auto raw = gates.take(ring, at);
 #pragma unroll
     for (int i = 0; i < kFusedRun; ++i) {
-      add_decay<kGate, true>(sum[0], Two::low(raw[i]), gate, 0, Minus{});
-      add_decay<kGate, true>(sum[1], Two::high(raw[i]), gate, 1, Minus{});
+      add_decay<kGate, true>(sum[0], raw.row(i).x, gate, 0, Minus{});
+      add_decay<kGate, true>(sum[1], raw.row(i).y, gate, 1, Minus{});
     }
     run_at = place.next_run(run_at);
   }
@@ -79,9 +64,9 @@ struct ChannelFrames {
 };
 
 // scale_rows (scale.cuh) with frames, for both sides.
-template <GateForm kGate, bool kQueries>
-__device__ __forceinline__ void scale_in_frames(uint8_t* ring, const SidePlace& place, const PairGate& gate,
-                                                const ChannelFrames& frames) {
+template <GateForm kGate, GateSource kSource, bool kQueries>
+__device__ __forceinline__ void scale_in_frames(uint8_t* ring, const SidePlace& place, SideGates<kSource>& gates,
+                                                const PairGate& gate, const ChannelFrames& frames) {
   using Two = Pair<__nv_bfloat16>;
   float sum[2] = {0.0f, 0.0f};
   const float sign = place.later ? -1.0f : 1.0f;
@@ -89,17 +74,18 @@ __device__ __forceinline__ void scale_in_frames(uint8_t* ring, const SidePlace& 
 #pragma unroll 1
   for (int run = 0; run < kFusedSide / kFusedRun; ++run) {
     uint8_t* at[kFusedRun];
-    uint32_t q[kFusedRun], k[kFusedRun], raw[kFusedRun];
+    uint32_t q[kFusedRun], k[kFusedRun];
+#pragma unroll
+    for (int i = 0; i < kFusedRun; ++i) at[i] = ring + (run_at ^ (i * SidePlace::kStep));
+    const auto raw = gates.take(ring, at);
 #pragma unroll
     for (int i = 0; i < kFusedRun; ++i) {
-      at[i] = ring + (run_at ^ (i * SidePlace::kStep));
-      raw[i] = word_at(at[i] + FusedStage::kGate);
       if constexpr (kQueries) q[i] = word_at(at[i] + FusedStage::kQ);
       k[i] = word_at(at[i] + FusedStage::kK);
     }
 #pragma unroll
     for (int i = 0; i < kFusedRun; ++i) {
-      const float x[2] = {Two::low(raw[i]), Two::high(raw[i])};
+      const float x[2] = {raw.row(i).x, raw.row(i).y};
       float grow[2], shrink[2];
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
@@ -120,16 +106,18 @@ __device__ __forceinline__ void scale_in_frames(uint8_t* ring, const SidePlace& 
 }
 
 // Scales a chunk, sums first. Where no channel leaves the middle, the results are those of scale_rows bit for bit.
-// Returns whether one does.
-template <GateForm kGate, bool kQueries>
+// Returns whether one does. `second`: the byte of the second quarters of gates in fp32.
+template <GateForm kGate, GateSource kSource, bool kQueries>
 __device__ __forceinline__ bool scale_carefully(uint8_t* ring, uint8_t* stage, const SidePlace& place,
-                                                const PairGate& gate) {
+                                                SideGates<kSource>& gates, const PairGate& gate, uint32_t second) {
   // The sides change hands where the state's factors will lie.
   const int pair_at = pairs_at(place.half * 32 + place.lane) * 4;
   float2& own = *reinterpret_cast<float2*>(stage + (place.later ? FusedStage::kLate : FusedStage::kEarly) + pair_at);
   const float2& other =
       *reinterpret_cast<const float2*>(stage + (place.later ? FusedStage::kEarly : FusedStage::kLate) + pair_at);
-  const float2 side = sum_side<kGate>(ring, place, gate);
+  auto begin = [&] { gates.begin(place.later, place.half, place.lane, static_cast<uint32_t>(stage - ring), second); };
+  begin();
+  const float2 side = sum_side<kGate>(ring, place, gates, gate);
   own = side;
   split_barrier(kScaleBarrier, kWarpgroup);
   const float2 beyond = other;
@@ -141,11 +129,12 @@ __device__ __forceinline__ bool scale_carefully(uint8_t* ring, uint8_t* stage, c
     const bool mine = frames.of_ends[0] || frames.of_ends[1];
     if (named_barrier_any(kScaleBarrier, kWarpgroup, mine)) {
       const uint32_t low = __ballot_sync(~0u, frames.of_ends[0]), high = __ballot_sync(~0u, frames.of_ends[1]);
-      write_pairs<kGate, kQueries>(stage, gate, {low | static_cast<uint64_t>(high) << 32}, place.half,
-                                   place.later ? 1 : 0, place.lane);
+      write_pairs<kGate, kSource, kQueries>(stage, ring + second, gate, {low | static_cast<uint64_t>(high) << 32},
+                                            place.half, place.later ? 1 : 0, place.lane);
     }
   }
-  scale_in_frames<kGate, kQueries>(ring, place, gate, frames);
+  begin();
+  scale_in_frames<kGate, kSource, kQueries>(ring, place, gates, gate, frames);
   own = {exp2_approx(-side.x - (place.later ? frames.to[0] : frames.from[0])),
          exp2_approx(-side.y - (place.later ? frames.to[1] : frames.from[1]))};
   return leaves;

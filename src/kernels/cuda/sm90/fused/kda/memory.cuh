@@ -9,6 +9,7 @@
 #include "kernels/cuda/sm90/fused/row.cuh"
 #include "kernels/cuda/sm90/record.h"
 #include "kernels/cuda/sm90/rows/stage.cuh"
+#include "kernels/cuda/sm90/rows/walk_maps.h"
 #include "kernels/cuda/tile/descriptor.cuh"
 #include "kernels/form.h"
 
@@ -77,6 +78,28 @@ struct FusedShared {
   uint64_t again;                     // q, k, g of a chunk have arrived a second time (scale.cuh)
 };
 static_assert(sizeof(FusedShared<Form::kSingle>) <= kRoomForL1 && sizeof(FusedShared<Form::kPair>) <= kMostShared);
+
+// Gates in fp32: a tile has the 32 channels of a quarter. The first quarter of each half of the channels lies at kGate
+// of its stage, where k_to_mid overwrites it. The second has a place behind FusedShared until the chunk has been
+// scaled. There is one place fewer than a CTA has stages of its own. So the chunk that had a place before lies in the
+// next stage of its own, and has mostly been scaled when that of the new chunk is free.
+template <Form kForm>
+struct SecondQuarters {
+  static constexpr int kPlaces = FusedRing<kForm>::kStages / ctas(kForm) - 1;
+  static constexpr int kBytes = 2 * FusedStage::kTileBytes;
+  static constexpr int kBegin = (sizeof(FusedShared<kForm>) + 1023) / 1024 * 1024;
+  static constexpr int kEnd = kBegin + kPlaces * kBytes;
+
+  // Of a chunk that this CTA makes, numbered through its items: bytes behind the begin of FusedShared.
+  static __device__ __forceinline__ int at(int chunk) { return kBegin + chunk / ctas(kForm) % kPlaces * kBytes; }
+};
+static_assert(SecondQuarters<Form::kSingle>::kEnd <= kMostShared && SecondQuarters<Form::kPair>::kEnd <= kMostShared);
+
+// Shared memory of a CTA.
+template <Form kForm, GateSource kSource>
+constexpr size_t fused_shared_bytes() {
+  return kSource == GateSource::kTiles ? sizeof(FusedShared<kForm>) : SecondQuarters<kForm>::kEnd;
+}
 
 // Position in the ring of the chunks that one CTA makes.
 template <Form kForm>

@@ -42,14 +42,15 @@ struct ChannelList {
   }
 };
 
-// Sums over the channels of a list, two at a time, for distances 1 + even + 2 step. `tiles` of the half are raw. A lane
-// has w of token j and finds the rest, of token j + d, in `passage`, a KB of this warp: of each channel and token the
-// decay over the last two tokens, k and q.
-template <GateForm kGate, bool kQueries>
-__device__ __forceinline__ void sum_pairs(uint8_t* tiles, uint8_t* passage, const PairGate& gate, ChannelList list,
-                                          int even, int lane, float (&of_keys)[kPairSteps],
+// Sums over the channels of a list, two at a time, for distances 1 + even + 2 step. `tiles` of the half are raw;
+// `second` is the second quarter of its gates in fp32. A lane has w of token j and finds the rest, of token j + d, in
+// `passage`, a KB of this warp: of each channel and token the decay over the last two tokens, k and q.
+template <GateForm kGate, GateSource kSource, bool kQueries>
+__device__ __forceinline__ void sum_pairs(uint8_t* tiles, const uint8_t* second, uint8_t* passage, const PairGate& gate,
+                                          ChannelList list, int even, int lane, float (&of_keys)[kPairSteps],
                                           float (&of_queries)[kPairSteps]) {
   using Two = Pair<__nv_bfloat16>;
+  const SideGates<kSource> gates{};
 #pragma unroll
   for (int step = 0; step < kPairSteps; ++step) of_keys[step] = of_queries[step] = 0.0f;
   uint2* const own = reinterpret_cast<uint2*>(passage) + lane;
@@ -60,17 +61,17 @@ __device__ __forceinline__ void sum_pairs(uint8_t* tiles, uint8_t* passage, cons
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int channel = list.take(), pair = channel & 31;
-      const bool counts = channel >= 0, second = channel >= 32;
-      const uint8_t* at = tiles + lane * kRowBytes + ((pair * 4) ^ ((lane & 7) << 4)) + 2 * second;
+      const bool counts = channel >= 0, odd = channel >= 32;
+      const uint8_t* at = tiles + lane * kRowBytes + ((pair * 4) ^ ((lane & 7) << 4)) + 2 * odd;
       auto bits = [at](int tile) { return uint32_t{*reinterpret_cast<const uint16_t*>(at + tile)}; };
       const uint32_t k = counts ? bits(FusedStage::kK) << 16 : 0;
       uint32_t q = 0;
       if constexpr (kQueries) q = counts ? bits(FusedStage::kQ) : 0;
       PairGate of_pair = gate;
       if constexpr (kGate == GateForm::kRawSoftplus || kGate == GateForm::kRawBounded)
-        of_pair.offset[0] = __shfl_sync(~0u, second ? gate.offset[1] : gate.offset[0], pair);
+        of_pair.offset[0] = __shfl_sync(~0u, odd ? gate.offset[1] : gate.offset[0], pair);
       float log = 0.0f;
-      add_decay<kGate, true>(log, __uint_as_float(bits(FusedStage::kGate) << 16), of_pair, 0, Plus{});
+      add_decay<kGate, true>(log, gates.number(tiles, second, lane, 2 * pair + odd), of_pair, 0, Plus{});
       const float once = counts ? exp2_approx(log) : 0.0f, before = __shfl_up_sync(~0u, once, 1),
                   behind = __shfl_down_sync(~0u, once, 1);
       own[i * 32] = make_uint2(__float_as_uint(once * before), k | q);
@@ -99,14 +100,14 @@ __device__ __forceinline__ void sum_pairs(uint8_t* tiles, uint8_t* passage, cons
 
 // The sums of both halves of the channels, by the scale group; `half` is that of this warp. Ends with a barrier behind
 // which raw tiles may be overwritten.
-template <GateForm kGate, bool kQueries>
-__device__ __forceinline__ void write_pairs(uint8_t* stage, const PairGate& gate, const ChannelList& list, int half,
-                                            int even, int lane) {
+template <GateForm kGate, GateSource kSource, bool kQueries>
+__device__ __forceinline__ void write_pairs(uint8_t* stage, const uint8_t* second, const PairGate& gate,
+                                            const ChannelList& list, int half, int even, int lane) {
   float of_keys[kPairSteps], of_queries[kPairSteps];
   // Passages lie where the sums will.
   uint8_t* passage = stage + FusedStage::kAqk + (2 * even + half) * 1024;
-  sum_pairs<kGate, kQueries>(stage + half * FusedStage::kHalfBytes, passage, gate, list, even, lane, of_keys,
-                             of_queries);
+  sum_pairs<kGate, kSource, kQueries>(stage + half * FusedStage::kHalfBytes, second + half * FusedStage::kTileBytes,
+                                      passage, gate, list, even, lane, of_keys, of_queries);
   split_barrier(kScaleBarrier, kWarpgroup);
   float *keys = PairSums::of(stage, FusedStage::kInverse), *queries = PairSums::of(stage, FusedStage::kAqk);
   auto each = [&](auto body) {

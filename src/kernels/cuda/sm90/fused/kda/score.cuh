@@ -156,7 +156,7 @@ struct LoadPosition {
 // Loads chunks as stages become free, by warps 0 and 1 of the score group; the other two compute the inverse. Warp 0
 // loads q and k of the chunks that this CTA makes. Warp 1 loads their gates and this CTA's halves of v of all chunks,
 // and announces the bytes that come from the other CTA.
-template <Form kForm, bool kQueries>
+template <Form kForm, GateSource kSource, bool kQueries>
 class Loader {
  public:
   // Starts at `position`; the items before this one have `begin` chunks.
@@ -193,12 +193,14 @@ class Loader {
 
   __device__ __forceinline__ bool load_next(bool wait) {
     if (warp_ > 1 || chunk_ >= chunks_) return false;
-    if (begin_ + chunk_ >= kStages) {
-      uint64_t* free = &shared_.free[position_.stage];
-      if (wait)
-        wait_parity(free, position_.parity ^ 1);
-      else if (!ptx::mbarrier_test_wait_parity(free, position_.parity ^ 1))
-        return false;
+    if (begin_ + chunk_ >= kStages && !passes(&shared_.free[position_.stage], position_.parity ^ 1, wait)) return false;
+    if constexpr (kSource == GateSource::kWideTiles) {
+      if (warp_ == 1 && loads_gates() && begin_ + chunk_ >= SecondQuarters<kForm>::kPlaces * kCtas) {
+        // The chunk that had the place of these second quarters lies in the next own stage.
+        const int next = position_.stage + kCtas;
+        const bool around = next >= kStages;
+        if (!passes(&shared_.scaled[around ? next - kStages : next], position_.parity ^ !around, wait)) return false;
+      }
     }
     if (elect_lane()) {
       if (warp_ == 0)
@@ -216,6 +218,15 @@ class Loader {
     }
     return true;
   }
+
+  // Has a barrier completed the phase of this parity? `wait`: waits until it has.
+  __device__ __forceinline__ static bool passes(uint64_t* barrier, uint32_t parity, bool wait) {
+    if (!wait) return ptx::mbarrier_test_wait_parity(barrier, parity);
+    wait_parity(barrier, parity);
+    return true;
+  }
+  // Is the chunk one of those that this CTA makes?
+  __device__ __forceinline__ bool loads_gates() const { return position_.stage % kCtas == rank_; }
 
   __device__ __forceinline__ void copy(const CUtensorMap& map, int half, int head, uint8_t* to, uint64_t* barrier) {
     copy_tile(map, token_ + chunk_ * kFusedChunk, half, head, sequence_, to, barrier);
@@ -235,12 +246,19 @@ class Loader {
   __device__ __forceinline__ void load_values() {
     uint8_t* stage = shared_.ring[position_.stage];
     uint64_t* scaled = &shared_.scaled[position_.stage];
-    if (position_.stage % kCtas == rank_) {
+    if (loads_gates()) {
+      constexpr int kTiles = kSource == GateSource::kTiles ? 1 : 2;  // in a half
       uint64_t* loaded = &shared_.loaded[position_.stage];
-      expect_bytes(loaded, 2 * FusedStage::kTileBytes);
+      expect_bytes(loaded, 2 * kTiles * FusedStage::kTileBytes);
 #pragma unroll
       for (int half = 0; half < 2; ++half)
-        copy(maps_.g, half, head_, stage + half * FusedStage::kHalfBytes + FusedStage::kGate, loaded);
+        copy(maps_.g, kTiles * half, head_, stage + half * FusedStage::kHalfBytes + FusedStage::kGate, loaded);
+      if constexpr (kSource == GateSource::kWideTiles) {
+        uint8_t* second = shared_.ring[0] + SecondQuarters<kForm>::at(begin_ + chunk_);
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          copy(maps_.g, 2 * half + 1, head_, second + half * FusedStage::kTileBytes, loaded);
+      }
       expect_bytes(scaled, kHalves * FusedStage::kTileBytes);
     } else {
       expect_bytes(scaled,
@@ -337,7 +355,7 @@ __device__ __forceinline__ void score_chunk(FusedShared<kForm>& shared, int stag
 }
 
 // Scores the chunks of one item; the items before have `begin` chunks.
-template <Form kForm, bool kQueries, bool kMidFrame>
+template <Form kForm, GateSource kSource, bool kQueries, bool kMidFrame>
 __device__ __forceinline__ void score_item(const FusedMaps& maps, const Activation& activation, const Item& item,
                                            int begin, FusedShared<kForm>& shared, int warp, int rank,
                                            ScoreState<kForm>& at) {
@@ -363,7 +381,7 @@ __device__ __forceinline__ void score_item(const FusedMaps& maps, const Activati
   };
   uint32_t next_beta = fetch_beta(0, 0);
 
-  Loader<kForm, kQueries> loader(maps, item, shared, begin, warp, rank, at.loading);
+  Loader<kForm, kSource, kQueries> loader(maps, item, shared, begin, warp, rank, at.loading);
   loader.load(-1);
   if (begin == 0) {  // once, while the first copies are in flight
     clear_stages(shared, rank);
@@ -403,13 +421,13 @@ __device__ __forceinline__ void score_item(const FusedMaps& maps, const Activati
 }
 
 // `kQueries`: also q and Aqk~; a summary has neither. kMidFrame: the scores of all channels are in the tiles.
-template <Form kForm, bool kQueries, bool kMidFrame>
+template <Form kForm, GateSource kSource, bool kQueries, bool kMidFrame>
 __device__ __forceinline__ void score_chunks(const FusedMaps& maps, const Activation& activation,
                                              FusedShared<kForm>& shared, int rank) {
   const int warp = uniform(static_cast<int>(threadIdx.x) % kWarpgroup / 32);
   ScoreState<kForm> at{.loading = {warp == 0 ? rank : 0}, .summing = {rank}, .making = {rank}};
   make_items<kForm>(shared, [&](const Item& item, int begin) {
-    score_item<kForm, kQueries, kMidFrame>(maps, activation, item, begin, shared, warp, rank, at);
+    score_item<kForm, kSource, kQueries, kMidFrame>(maps, activation, item, begin, shared, warp, rank, at);
   });
 }
 

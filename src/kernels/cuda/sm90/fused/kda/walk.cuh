@@ -56,7 +56,7 @@ __device__ __forceinline__ void init_barriers(FusedShared<kForm>& shared, int ra
 
 // log2 of the weakest decay over the last chunk of a row: that of the channel which keeps most. Called by all threads;
 // a warp has 8 channels, a lane one token.
-template <GateForm kGate>
+template <GateForm kGate, GateSource kSource>
 __device__ __forceinline__ float weakest_decay(const Activation& activation, const Item& item,
                                                float (&of_warps)[kFusedThreads / 32]) {
   using Two = Pair<__nv_bfloat16>;
@@ -64,14 +64,22 @@ __device__ __forceinline__ float weakest_decay(const Activation& activation, con
   const TensorView& g = activation.g;
   const int64_t at = item.sequence_at * g.sequence + (item.token + item.tokens - kFusedChunk + lane) * g.token +
                      item.head * g.head + 8 * warp;
-  const uint4 raw = *reinterpret_cast<const uint4*>(static_cast<const __nv_bfloat16*>(g.data) + at);
-  const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
-  float decay[8];
+  alignas(16) float decay[8];
+  if constexpr (kSource == GateSource::kTiles) {
+    const uint4 raw = *reinterpret_cast<const uint4*>(static_cast<const __nv_bfloat16*>(g.data) + at);
+    const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+#pragma unroll
+    for (int i = 0; i < 8; ++i) decay[i] = i % 2 == 0 ? Two::low(words[i / 2]) : Two::high(words[i / 2]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < 8; i += 4)
+      *reinterpret_cast<float4*>(decay + i) =
+          *reinterpret_cast<const float4*>(static_cast<const float*>(g.data) + at + i);
+  }
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     const GateParams gate = gate_params(activation, item.head, 8 * warp + i, kWidth);
-    const float number = i % 2 == 0 ? Two::low(words[i / 2]) : Two::high(words[i / 2]);
-    decay[i] = clamp_decay(log2_decay<kGate>(number, gate), gate);
+    decay[i] = clamp_decay(log2_decay<kGate>(decay[i], gate), gate);
   }
   float sum = sum_over_lanes<8>(decay, lane);
 #pragma unroll
@@ -86,7 +94,7 @@ __device__ __forceinline__ float weakest_decay(const Activation& activation, con
 
 // `kSuffix`: summaries of pairs walk their suffix first (suffix.cuh). kMidFrame: the caller promises gates of at least
 // kMidFrameGate. Otherwise every channel of a chunk has a frame that holds it (frames.cuh).
-template <Form kForm, GateForm kGate, bool kSuffix, bool kMidFrame = true>
+template <Form kForm, GateForm kGate, GateSource kSource, bool kSuffix, bool kMidFrame>
 __global__ void __launch_bounds__(kFusedThreads, 1)
     fused_kda_kernel(const __grid_constant__ FusedMaps maps, const __grid_constant__ WalkArgs args,
                      const __grid_constant__ Activation activation) {
@@ -103,7 +111,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   if constexpr (kSuffix) {
     int chunks = 0;  // of the suffix to try first; 0: none
     if (item.row.work == Work::kSummarize)
-      chunks = suffix_of(item, weakest_decay<kGate>(activation, item, shared.weakest));
+      chunks = suffix_of(item, weakest_decay<kGate, kSource>(activation, item, shared.weakest));
     if (is_sure(chunks, item.row.chunks) != later) return;  // the other pair walks this row
     __syncthreads();                                        // all threads have read how many chunks the row has
     if (threadIdx.x == 0) begin_suffix<kFusedChunk>(shared.suffix, shared.item, chunks);
@@ -139,15 +147,15 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
     lower_registers<KdaRegisters::kOthers>();
     if (emits) {
       if (group == 2)
-        scale_chunks<kForm, kGate, true, kMidFrame>(maps, activation, shared, rank);
+        scale_chunks<kForm, kGate, kSource, true, kMidFrame>(maps, activation, shared, rank);
       else
-        score_chunks<kForm, true, kMidFrame>(maps, activation, shared, rank);
+        score_chunks<kForm, kSource, true, kMidFrame>(maps, activation, shared, rank);
     } else if constexpr (kForm == Form::kPair) {
       auto walk = [&](auto& here, int own_rank, auto&& stands) {
         if (group == 2)
-          scale_chunks<kForm, kGate, false, kMidFrame>(maps, activation, here, own_rank);
+          scale_chunks<kForm, kGate, kSource, false, kMidFrame>(maps, activation, here, own_rank);
         else
-          score_chunks<kForm, false, kMidFrame>(maps, activation, here, own_rank);
+          score_chunks<kForm, kSource, false, kMidFrame>(maps, activation, here, own_rank);
         return stands([] { return false; });
       };
       summarize(walk);
