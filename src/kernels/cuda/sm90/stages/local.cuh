@@ -50,8 +50,8 @@ __device__ __forceinline__ void store_square(const uint8_t* tile, uint4* rows, i
 template <class Element>
 __device__ __forceinline__ void make_scalar_scores(const uint8_t* q, const uint8_t* k, const PerToken& tokens,
                                                    Scores& to, float scale) {
-  const int group = uniform(static_cast<int>(threadIdx.x) / kGroup), lane = threadIdx.x % 32;
-  const int warp = static_cast<int>(threadIdx.x) / 32 % 4, row = 16 * warp + lane / 4, column = 2 * (lane % 4);
+  const int all = uniform(static_cast<int>(threadIdx.x) / 32), group = all / 4, warp = all % 4;
+  const int lane = threadIdx.x % 32, row = 16 * warp + lane / 4, column = 2 * (lane % 4);
   float scores[32];
   const uint64_t left = swizzled_operand(shared_address(group == 0 ? q : k));
   const uint64_t right = swizzled_operand(shared_address(k));
@@ -73,6 +73,11 @@ __device__ __forceinline__ void make_scalar_scores(const uint8_t* q, const uint8
 #pragma unroll
   for (int n = 0; n < kTokens / 8; ++n) {
     const int c = 8 * n + column;
+    if (8 * n > 16 * warp + 15) {  // above the diagonal
+#pragma unroll
+      for (int i = 0; i < 4; ++i) scores[4 * n + i] = 0.0f;
+      continue;
+    }
     const float2 of = *reinterpret_cast<const float2*>(&tokens.sums[c]);
     const float2 norm = *reinterpret_cast<const float2*>(&tokens.norm_k[c]);
 #pragma unroll
@@ -97,13 +102,13 @@ __device__ __forceinline__ void make_scalar_scores(const uint8_t* q, const uint8
 template <class Element>
 __device__ __forceinline__ void solve(const uint8_t* inverse, const float* weight, float power, uint8_t* tile,
                                       uint4* rows, int64_t step, int valid) {
-  const int lane = threadIdx.x % 32, warp = static_cast<int>(threadIdx.x) / 32 % 4;
-  const int half = uniform(static_cast<int>(threadIdx.x) / kGroup);
+  const int all = uniform(static_cast<int>(threadIdx.x) / 32), half = all / 4, warp = all % 4, lane = threadIdx.x % 32;
   const uint32_t own = swizzled_offset(16 * warp + lane % 16, lane / 16);
   uint8_t* const columns = tile + half * kHalfTile;
-  Fragment left[kTokens / 16];
+  Fragment left[kTokens / 16] = {};
 #pragma unroll
   for (int b = 0; b < kTokens / 16; ++b) {
+    if (b > warp) break;  // above the diagonal
     left[b] = load_matrix((shared_address(inverse) + own) ^ (b * 32));
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -311,10 +316,11 @@ __global__ void __launch_bounds__(kThreads, kResident<kScalar, kScores>)
     if (all.reads_v) load_values(shared.v, maps.v, at, 0, &shared.v_ready);
   }
   load_beta(args, at, shared.per_token);
-  if constexpr (kScores) {
+  if constexpr (kScores && !kScalar) {
     for (int i = threadIdx.x; i < kHalfTile / 16; i += kThreads)
       reinterpret_cast<uint4*>(shared.squares.aqk)[i] = make_uint4(0, 0, 0, 0);
-  } else if (args.stage.gives(DR_INVERSE)) {
+  }
+  if (!kScores && args.stage.gives(DR_INVERSE)) {
     load_inverse(shared.inverse(), pieces_of(args.stage.inverse, at, args.heads_v, kTokens),
                  int64_t{args.heads_v} * (kTokens / 8), at.chunk.valid);
   }

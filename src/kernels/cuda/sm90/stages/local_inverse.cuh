@@ -94,13 +94,11 @@ __device__ __forceinline__ void round_inverse(const Square& inverse, uint8_t* ti
   for (int i = threadIdx.x; i < kTokens * 8; i += kThreads) {
     const int row = i / 8, piece = i % 8;
     uint4 eight = make_uint4(0, 0, 0, 0);
-    if (8 * piece <= row) {
+    if (piece / 2 <= row / 16) {  // the diagonal blocks of 16 tokens have their zeros
       float x[8];
 #pragma unroll
       for (int j = 0; j < 8; j += 4)
         *reinterpret_cast<float4*>(x + j) = *reinterpret_cast<const float4*>(&inverse.row[row][8 * piece + j]);
-#pragma unroll
-      for (int j = 0; j < 8; ++j) x[j] = 8 * piece + j <= row ? x[j] : 0.0f;
       eight = {Pair<Element>::pack(x[0], x[1]), Pair<Element>::pack(x[2], x[3]), Pair<Element>::pack(x[4], x[5]),
                Pair<Element>::pack(x[6], x[7])};
     }

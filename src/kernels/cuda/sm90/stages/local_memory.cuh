@@ -37,7 +37,7 @@ struct LevelTile {
 };
 
 // Numbers of the chunk's tokens.
-struct PerToken {
+struct alignas(16) PerToken {
   float beta[kTokens];
   float norm_q[kTokens], norm_k[kTokens];
   float diagonal[kTokens];  // of Aqk, GDN
