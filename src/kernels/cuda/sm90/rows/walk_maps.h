@@ -10,7 +10,7 @@ struct WalkMaps {
 };
 
 // Rows `first` to `first` + `count` - 1 of phase 1 are summaries whose heads are walked in order of what they keep over
-// the 32 tokens from `token` on (fused/gdn/order.cuh). count 0: in the order of heads.
+// the 32 tokens from `token` on (fused/order.cuh). count 0: in the order of heads.
 struct RowOrder {
   int first, count, token, sequence_at;
 };
@@ -28,7 +28,7 @@ struct FusedMaps {
   CUtensorMap beta;  // GDN
   // GDN: TMA can copy g and beta, since both are fp32 at multiples of 16 bytes, log-decays and plain strengths.
   bool copies_gates;
-  RowOrder order;  // GDN
+  RowOrder order;
 };
 
 }  // namespace deltarelay::cuda::sm90

@@ -11,18 +11,8 @@
 
 namespace deltarelay::cuda::sm90::fused_gdn {
 
-// Clears rows past the end in two tiles, `first` and `second` bytes behind the start of a stage, by a state group.
-// These rows belong to another sequence and may hold NaN, and NaN times a zero is NaN.
-__device__ __forceinline__ void clear_rows(uint8_t* stage, int first, int second, int valid, int group, int thread) {
-  for (int i = thread; i < (kFusedChunk - max(valid, 0)) * 16; i += kWarpgroup) {
-    *reinterpret_cast<uint4*>(stage + (i % 16 < 8 ? first : second) + (max(valid, 0) + i / 16) * kRowBytes +
-                              i % 8 * 16) = make_uint4(0, 0, 0, 0);
-  }
-  ptx::fence_proxy_async(ptx::space_shared);
-  named_barrier(kStateBarrier + group, kWarpgroup);
-}
-// The same of k. Every state group that reads k does it for itself: two write the same zeros. Waits for `made` first:
-// the make groups of this CTA also read these rows, for numbers that a select drops.
+// Clears rows of k past the end. Every state group that reads k does it for itself: two write the same zeros. Waits for
+// `made` first: the make groups of this CTA also read these rows, for numbers that a select drops.
 __device__ __forceinline__ void clear_keys(uint8_t* stage, uint64_t* made, uint32_t parity, int valid, int group,
                                            int thread) {
   wait_parity(made, parity);

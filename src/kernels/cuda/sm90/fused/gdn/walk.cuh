@@ -19,9 +19,9 @@
 // groups together must stay within the 32 KB of the instruction cache (docs/kernels/sm90-fused.md).
 #pragma once
 #include "kernels/cuda/sm90/fused/gdn/make.cuh"
-#include "kernels/cuda/sm90/fused/gdn/order.cuh"
 #include "kernels/cuda/sm90/fused/gdn/state.cuh"
 #include "kernels/cuda/sm90/fused/gdn/summary.cuh"
+#include "kernels/cuda/sm90/fused/order.cuh"
 
 namespace deltarelay::cuda::sm90 {
 namespace fused_gdn {
@@ -40,6 +40,17 @@ __device__ __forceinline__ void init_barriers(Shared<kForm>& shared, int rank) {
   ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster);
 }
 
+// log2 of the decay of head `head` over the sampled chunk, by one warp, one token per lane. NaN counts as none.
+__device__ __forceinline__ float sampled_decay(const Activation& activation, const RowOrder& order, int head) {
+  const TensorView& g = activation.g;
+  const int64_t token = order.token + static_cast<int>(threadIdx.x % 32);
+  const float raw = load_number(g.data, g.dtype, order.sequence_at * g.sequence + token * g.token + head * g.head);
+  float sum = log2_decay(raw, gate_params(activation, head, 0, 1));
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
+  return sum <= 0.0f ? sum : 0.0f;
+}
+
 }  // namespace fused_gdn
 
 // `kSummaries`: some rows of pairs are summarized. Without that code a pair emits 1.5 % faster.
@@ -55,7 +66,9 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   }
   uint32_t number = blockIdx.x;
   if constexpr (kSummaries) {
-    if (maps.order.count > 0) number = ordered_number(maps.order, args, activation, shared);
+    if (maps.order.count > 0)
+      number = ordered_number(maps.order, args, shared.negated[0][0], shared.items,
+                              [&](int head) { return sampled_decay(activation, maps.order, head); });
   }
   if (!begin_items<kForm>(args, shared, number, rank)) return;
   const Item& item = shared.item;

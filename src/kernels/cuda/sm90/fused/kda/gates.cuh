@@ -10,7 +10,7 @@ namespace deltarelay::cuda::sm90 {
 
 // Rows past the end of a sequence hold anything. They become q = k = 0 with a gate that does not decay, so that no
 // later code needs a mask. `second`: the second quarters of gates in fp32.
-template <GateForm kGate, GateSource kSource>
+template <GateForm kGate, GateSource kSource, bool kQueries>
 __device__ __forceinline__ void clear_tail(uint8_t* stage, uint8_t* second, int valid, int thread) {
   constexpr bool kWide = kSource == GateSource::kWideTiles;
   constexpr uint32_t kOne = kGate == GateForm::kLog      ? 0u
@@ -22,7 +22,7 @@ __device__ __forceinline__ void clear_tail(uint8_t* stage, uint8_t* second, int 
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       uint8_t* at = stage + half * FusedStage::kHalfBytes + i * 4;
-      word_at(at + FusedStage::kQ) = 0;
+      if constexpr (kQueries) word_at(at + FusedStage::kQ) = 0;
       word_at(at + FusedStage::kK) = 0;
       word_at(at + FusedStage::kGate) = kNoDecay;
       if constexpr (kWide) word_at(second + half * FusedStage::kTileBytes + i * 4) = kNoDecay;

@@ -81,10 +81,11 @@ __device__ __forceinline__ void scale_side(const Activation& activation, FusedSh
     for (int chunk = rank; chunk < chunks; chunk += ctas(kForm)) {
       const int stage = position.stage, second = SecondQuarters<kForm>::at(begin + chunk);
       wait_parity(&shared.loaded[stage], position.parity);
+      if (!kQueries && shared.end.limit_reached(chunk)) break;
       wait_parity(&shared.summed[stage], position.parity);
-      const int valid = tokens - chunk * kFusedChunk;
+      const int valid = tokens - (kQueries ? chunk : chunk_from_end(chunk, chunks)) * kFusedChunk;
       if (valid < kFusedChunk) {
-        clear_tail<kGate, kSource>(shared.ring[stage], ring + second, valid, thread);
+        clear_tail<kGate, kSource, kQueries>(shared.ring[stage], ring + second, valid, thread);
         split_barrier(kScaleBarrier, kWarpgroup);
       }
       const uint32_t column = opaque(stage * FusedRing<kForm>::kBytes + half * FusedStage::kHalfBytes + lane * 4);
@@ -163,11 +164,12 @@ __device__ __forceinline__ void scale_by_channel(const FusedMaps& maps, const Ac
       uint8_t* stage = shared.ring[position.stage];
       const int second = SecondQuarters<kForm>::at(begin + chunk);
       wait_parity(&shared.loaded[position.stage], position.parity);
+      if (!kQueries && shared.end.limit_reached(chunk)) break;
       wait_parity(&shared.summed[position.stage], position.parity);
-      const int valid = tokens - chunk * kFusedChunk;
+      const int in_row = kQueries ? chunk : chunk_from_end(chunk, chunks), valid = tokens - in_row * kFusedChunk;
       auto clear = [&] {
         if (valid >= kFusedChunk) return;
-        clear_tail<kGate, kSource>(stage, ring + second, valid, thread);
+        clear_tail<kGate, kSource, kQueries>(stage, ring + second, valid, thread);
         split_barrier(kScaleBarrier, kWarpgroup);
       };
       clear();
@@ -180,7 +182,7 @@ __device__ __forceinline__ void scale_by_channel(const FusedMaps& maps, const Ac
         *reinterpret_cast<float2*>(stage + vector_at) = {exp2_approx(side.x), exp2_approx(side.y)};
         ptx::fence_proxy_async(ptx::space_shared);
         if (named_barrier_any(kScaleBarrier, kWarpgroup, leaves_middle(side.x, side.y))) {
-          reload.template load<kQueries>(maps, item, chunk, stage);
+          reload.template load<kQueries>(maps, item, in_row, stage);
           clear();
           careful = 1;
         }
@@ -198,7 +200,8 @@ __device__ __forceinline__ void scale_by_channel(const FusedMaps& maps, const Ac
   reload.end();
 }
 
-// `kQueries`: also q; a summary has none. kMidFrame: gates are so that no channel leaves the frame of the middle.
+// `kQueries`: also q; a summary has none, and its chunks are counted from the row's end. kMidFrame: gates are so that
+// no channel leaves the frame of the middle.
 template <Form kForm, GateForm kGate, GateSource kSource, bool kQueries, bool kMidFrame>
 __device__ __forceinline__ void scale_chunks(const FusedMaps& maps, const Activation& activation,
                                              FusedShared<kForm>& shared, int rank) {

@@ -284,18 +284,20 @@ struct ScoreState {
   OwnPosition<kForm> summing, making;
 };
 
-// Clears the blocks above the diagonals in the stages whose chunks this CTA makes; copies from the other CTA bring
-// their own zeros.
-template <Form kForm>
-__device__ __forceinline__ void clear_stages(FusedShared<kForm>& shared, int rank) {
+// Clears the blocks above the diagonals in the stages whose chunks this CTA makes, by kThreads threads; copies from the
+// other CTA bring their own zeros.
+template <int kThreads, Form kForm>
+__device__ __forceinline__ void clear_stages(FusedShared<kForm>& shared, int rank, int thread) {
   // Unrolled: the compiler would assume that a loop count differs between lanes, and give up uniform registers after
   // it.
 #pragma unroll
   for (int i = 0; i < FusedRing<kForm>::kStages; ++i) {
-    const int thread = threadIdx.x % kWarpgroup;
     uint8_t* stage = shared.ring[i];
-    if (thread < kClearThreads && i % ctas(kForm) == rank)
-      clear_above(stage + FusedStage::kAqk, stage + FusedStage::kInverse, thread);
+#pragma unroll
+    for (int first = 0; first < kClearThreads; first += kThreads) {
+      if (first + thread < kClearThreads && i % ctas(kForm) == rank)
+        clear_above(stage + FusedStage::kAqk, stage + FusedStage::kInverse, first + thread);
+    }
   }
 }
 
@@ -354,6 +356,17 @@ __device__ __forceinline__ void score_chunk(FusedShared<kForm>& shared, int stag
   warp_arrive(&shared.solved[stage_index]);
 }
 
+// Waits until a chunk at `position` has been scaled, copies it to the other CTA, and scores it.
+template <Form kForm, bool kQueries, bool kMidFrame>
+__device__ __forceinline__ void score_scaled(FusedShared<kForm>& shared, OwnPosition<kForm>& position, int chunk,
+                                             int warp, uint32_t thread, int lane, int other) {
+  const int stage_index = position.stage;
+  wait_parity(&shared.scaled[stage_index], position.parity);
+  if (ctas(kForm) > 1 && thread == 0) copy_tiles<kQueries>(shared, stage_index, other);
+  score_chunk<kForm, kQueries, kMidFrame>(shared, stage_index, chunk, warp, thread, lane, other);
+  position.advance();
+}
+
 // Scores the chunks of one item; the items before have `begin` chunks.
 template <Form kForm, GateSource kSource, bool kQueries, bool kMidFrame>
 __device__ __forceinline__ void score_item(const FusedMaps& maps, const Activation& activation, const Item& item,
@@ -384,7 +397,7 @@ __device__ __forceinline__ void score_item(const FusedMaps& maps, const Activati
   Loader<kForm, kSource, kQueries> loader(maps, item, shared, begin, warp, rank, at.loading);
   loader.load(-1);
   if (begin == 0) {  // once, while the first copies are in flight
-    clear_stages(shared, rank);
+    clear_stages<kWarpgroup>(shared, rank, static_cast<int>(threadIdx.x % kWarpgroup));
     named_barrier(kScoreBarrier, kWarpgroup);
   }
   OwnPosition<kForm>& position = at.making;
@@ -410,14 +423,56 @@ __device__ __forceinline__ void score_item(const FusedMaps& maps, const Activati
       ahead.advance();
     }
     if (chunk >= 0) {
-      const int stage_index = position.stage;
-      wait_parity(&shared.scaled[stage_index], position.parity);
-      if (kCtas > 1 && thread == 0) copy_tiles<kQueries>(shared, stage_index, other);
-      score_chunk<kForm, kQueries, kMidFrame>(shared, stage_index, chunk, warp, thread, lane, other);
-      position.advance();
+      score_scaled<kForm, kQueries, kMidFrame>(shared, position, chunk, warp, thread, lane, other);
     }
   }
   loader.load(chunks - 1);
+}
+
+// Scores the chunks of a summary, from the row's end (summary.cuh).
+template <bool kMidFrame>
+__device__ __forceinline__ void score_backwards(const Activation& activation, FusedShared<Form::kPair>& shared,
+                                                int warp, int rank) {
+  constexpr Form kForm = Form::kPair;
+  constexpr int kCtas = ctas(kForm);
+  const Item& item = shared.item;
+  const int all = uniform(item.row.chunks);
+  const TokenShare share = token_share(threadIdx.x % kWarpgroup);
+  const TensorView& beta = activation.beta;
+  const uint8_t* beta_at =
+      static_cast<const uint8_t*>(beta.data) +
+      (item.sequence_at * beta.sequence + item.token * beta.token + item.head * beta.head) * float_bytes(beta.dtype);
+  auto fetch_beta = [&](int chunk, int token) {  // for a token past either end: that of an existing one
+    const int at = min(max(chunk_from_end(chunk, all), 0) * kFusedChunk + token, item.tokens - 1);
+    return load_bits(beta_at + at * (beta.token * float_bytes(beta.dtype)), beta.dtype, 0);
+  };
+  uint32_t next_beta = fetch_beta(rank, static_cast<int>(threadIdx.x % kWarpgroup / 4));
+
+  clear_stages<kWarpgroup>(shared, rank, static_cast<int>(threadIdx.x % kWarpgroup));
+  named_barrier(kScoreBarrier, kWarpgroup);
+  OwnPosition<kForm> position{rank}, ahead{rank};
+  int chunks = all;
+#pragma unroll 1
+  for (int chunk = rank - kCtas; chunk < chunks; chunk += kCtas) {
+    const uint32_t thread = opaque(threadIdx.x) % kWarpgroup;  // as in score_item
+    const int lane = static_cast<int>(thread % 32), next = chunk + kCtas;
+    if (next < chunks) {
+      const int token = static_cast<int>(thread / 4);
+      const float strength = write_strength(number_of(next_beta, beta.dtype), activation.beta_form);
+      wait_parity(&shared.loaded[ahead.stage], ahead.parity);
+      if (uniform(shared.end.limit_reached(next)) != 0) {
+        chunks = next;
+      } else {
+        write_factors<false>(activation, share, shared.ring[ahead.stage], tokens_of(shared.ring[ahead.stage]), strength,
+                             chunk_from_end(next, all) * kFusedChunk + token < item.tokens, thread);
+        ptx::fence_proxy_async(ptx::space_shared);
+        warp_arrive(&shared.summed[ahead.stage]);
+        next_beta = fetch_beta(next + kCtas, token);
+        ahead.advance();
+      }
+    }
+    if (chunk >= 0) score_scaled<kForm, false, kMidFrame>(shared, position, chunk, warp, thread, lane, 1 - rank);
+  }
 }
 
 // `kQueries`: also q and Aqk~; a summary has neither. kMidFrame: the scores of all channels are in the tiles.
@@ -425,10 +480,23 @@ template <Form kForm, GateSource kSource, bool kQueries, bool kMidFrame>
 __device__ __forceinline__ void score_chunks(const FusedMaps& maps, const Activation& activation,
                                              FusedShared<kForm>& shared, int rank) {
   const int warp = uniform(static_cast<int>(threadIdx.x) % kWarpgroup / 32);
-  ScoreState<kForm> at{.loading = {warp == 0 ? rank : 0}, .summing = {rank}, .making = {rank}};
-  make_items<kForm>(shared, [&](const Item& item, int begin) {
-    score_item<kForm, kSource, kQueries, kMidFrame>(maps, activation, item, begin, shared, warp, rank, at);
-  });
+  if constexpr (!kQueries) {
+    score_backwards<kMidFrame>(activation, shared, warp, rank);
+  } else if constexpr (kForm == Form::kPair) {  // others load and sum (pair_emit.cuh)
+    const int chunks = uniform(shared.item.row.chunks);
+    OwnPosition<kForm> position{rank};
+#pragma unroll 1
+    for (int chunk = rank; chunk < chunks; chunk += ctas(kForm)) {
+      const uint32_t thread = opaque(threadIdx.x) % kWarpgroup;  // as above
+      score_scaled<kForm, true, kMidFrame>(shared, position, chunk, warp, thread, static_cast<int>(thread % 32),
+                                           1 - rank);
+    }
+  } else {
+    ScoreState<kForm> at{.loading = {warp == 0 ? rank : 0}, .summing = {rank}, .making = {rank}};
+    make_items<kForm>(shared, [&](const Item& item, int begin) {
+      score_item<kForm, kSource, kQueries, kMidFrame>(maps, activation, item, begin, shared, warp, rank, at);
+    });
+  }
 }
 
 }  // namespace deltarelay::cuda::sm90

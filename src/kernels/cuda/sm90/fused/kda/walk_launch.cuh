@@ -19,33 +19,33 @@ constexpr bool has_kernels(GateForm form) {
   return kSource == GateSource::kTiles || form == GateForm::kRawSoftplus;
 }
 
-template <bool kMidFrame, GateSource kSource, Form kForm, bool kSuffix, GateForm kGate>
+template <bool kMidFrame, GateSource kSource, Form kForm, bool kSummaries, GateForm kGate>
 Kernel* kernel_of() {
   if constexpr (has_kernels<kMidFrame, kSource>(kGate))
-    return fused_kda_kernel<kForm, kGate, kSource, kSuffix, kMidFrame>;
+    return fused_kda_kernel<kForm, kGate, kSource, kSummaries, kMidFrame>;
   else
     return nullptr;
 }
 
-template <bool kMidFrame, GateSource kSource, Form kForm, bool kSuffix>
+template <bool kMidFrame, GateSource kSource, Form kForm, bool kSummaries>
 Kernel* kernel_of(GateForm form) {
   switch (form) {
     case GateForm::kLog:
-      return kernel_of<kMidFrame, kSource, kForm, kSuffix, GateForm::kLog>();
+      return kernel_of<kMidFrame, kSource, kForm, kSummaries, GateForm::kLog>();
     case GateForm::kLinear:
-      return kernel_of<kMidFrame, kSource, kForm, kSuffix, GateForm::kLinear>();
+      return kernel_of<kMidFrame, kSource, kForm, kSummaries, GateForm::kLinear>();
     case GateForm::kRawSoftplus:
-      return kernel_of<kMidFrame, kSource, kForm, kSuffix, GateForm::kRawSoftplus>();
+      return kernel_of<kMidFrame, kSource, kForm, kSummaries, GateForm::kRawSoftplus>();
     case GateForm::kRawBounded:
-      return kernel_of<kMidFrame, kSource, kForm, kSuffix, GateForm::kRawBounded>();
+      return kernel_of<kMidFrame, kSource, kForm, kSummaries, GateForm::kRawBounded>();
   }
   return nullptr;
 }
 
-template <bool kMidFrame, GateSource kSource, Form kForm, bool kSuffix>
+template <bool kMidFrame, GateSource kSource, Form kForm, bool kSummaries>
 cudaError_t launch(const FusedMaps& maps, const WalkArgs& args, const Activation& activation, unsigned grid,
                    cudaStream_t stream) {
-  Kernel* const kernel = kernel_of<kMidFrame, kSource, kForm, kSuffix>(activation.gate_form);
+  Kernel* const kernel = kernel_of<kMidFrame, kSource, kForm, kSummaries>(activation.gate_form);
   if (kernel == nullptr) return cudaErrorInvalidDeviceFunction;
   const LaunchShape shape{.grid = dim3(grid),
                           .block = kFusedThreads,
@@ -54,9 +54,9 @@ cudaError_t launch(const FusedMaps& maps, const WalkArgs& args, const Activation
   return launch_dependent(kernel, shape, stream, maps, args, activation);
 }
 
-template <bool kMidFrame, GateSource kSource, Form kForm, bool kSuffix>
+template <bool kMidFrame, GateSource kSource, Form kForm, bool kSummaries>
 cudaError_t load(GateForm form) {
-  return load_kernel(kernel_of<kMidFrame, kSource, kForm, kSuffix>(form), fused_shared_bytes<kForm, kSource>());
+  return load_kernel(kernel_of<kMidFrame, kSource, kForm, kSummaries>(form), fused_shared_bytes<kForm, kSource>());
 }
 
 }  // namespace fused_kda
@@ -67,8 +67,8 @@ cudaError_t launch_fused_kda(const FusedMaps& maps, const WalkArgs& args, const 
   using fused_kda::launch;
   if (shape.form == Form::kSingle)
     return launch<kMidFrame, kSource, Form::kSingle, false>(maps, args, activation, shape.ctas, stream);
-  return shape.suffix ? launch<kMidFrame, kSource, Form::kPair, true>(maps, args, activation, shape.ctas, stream)
-                      : launch<kMidFrame, kSource, Form::kPair, false>(maps, args, activation, shape.ctas, stream);
+  return shape.summarizes ? launch<kMidFrame, kSource, Form::kPair, true>(maps, args, activation, shape.ctas, stream)
+                          : launch<kMidFrame, kSource, Form::kPair, false>(maps, args, activation, shape.ctas, stream);
 }
 
 template <bool kMidFrame, GateSource kSource>
