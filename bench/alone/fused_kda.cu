@@ -25,9 +25,9 @@ void time(const Shape& shape) {
   activation.lower_bound = shape.weak ? -0.05f : cuda::kMidFrameGate;
   activation.scale = 0.08838835f;
   activation.l2norm = true;
-  walk.time(cuda::sm90::fused_kda_kernel<kForm, GateForm::kRawBounded, kSuffix>, sizeof(cuda::sm90::FusedShared<kForm>),
-            cuda::sm90::kFusedThreads, {ctas(kForm), 1}, walk.maps(gates.data(), nullptr, {ctas(kForm), 1}),
-            walk.args(cuda::sm90::kFusedChunk), activation);
+  walk.time(cuda::sm90::fused_kda_kernel<kForm, GateForm::kRawBounded, cuda::sm90::GateSource::kTiles, kSuffix, true>,
+            sizeof(cuda::sm90::FusedShared<kForm>), cuda::sm90::kFusedThreads, {ctas(kForm), 1},
+            walk.maps(gates.data(), nullptr, {ctas(kForm), 1}), walk.args(cuda::sm90::kFusedChunk), activation);
 }
 
 }  // namespace

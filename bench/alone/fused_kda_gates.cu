@@ -48,9 +48,9 @@ void time(const Shape& shape, float spread) {
   activation.beta_form = BetaForm::kLogit;
   activation.scale = 0.08838835f;
   activation.l2norm = true;
-  walk.time(cuda::sm90::fused_kda_kernel<kForm, kGate, false, false>, sizeof(cuda::sm90::FusedShared<kForm>),
-            cuda::sm90::kFusedThreads, {ctas(kForm), 1}, walk.maps(gates.data(), nullptr, {ctas(kForm), 1}),
-            walk.args(cuda::sm90::kFusedChunk), activation);
+  walk.time(cuda::sm90::fused_kda_kernel<kForm, kGate, cuda::sm90::GateSource::kTiles, false, false>,
+            sizeof(cuda::sm90::FusedShared<kForm>), cuda::sm90::kFusedThreads, {ctas(kForm), 1},
+            walk.maps(gates.data(), nullptr, {ctas(kForm), 1}), walk.args(cuda::sm90::kFusedChunk), activation);
 }
 
 template <Form kForm>

@@ -15,6 +15,11 @@ struct RowOrder {
   int first, count, token, sequence_at;
 };
 
+// Where the fused walk of KDA finds its gates.
+enum class GateSource {
+  kTiles,  // in tiles of bf16, which arrive by TMA beside those of q and k
+};
+
 // Maps of the fused walk. Box: one half of a chunk's channels; for v both halves if a CTA has both.
 struct FusedMaps {
   CUtensorMap q, k, v, o;

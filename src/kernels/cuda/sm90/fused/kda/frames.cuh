@@ -31,23 +31,22 @@ struct SideSums {
 };
 
 // Returns the sums of the whole side.
-template <GateForm kGate>
-__device__ __forceinline__ float2 sum_side(SideSums& sums, const uint8_t* ring, const SidePlace& place,
-                                           const PairGate& gate) {
-  using Two = Pair<__nv_bfloat16>;
+template <GateForm kGate, GateSource kSource>
+__device__ __forceinline__ float2 sum_side(SideSums& sums, uint8_t* ring, const SidePlace& place,
+                                           SideGates<kSource>& gates, const PairGate& gate) {
   float sum[2] = {0.0f, 0.0f};
   sums.of[0] = {0.0f, 0.0f};
   uint32_t run_at = place.first_run();
 #pragma unroll 1
   for (int run = 0; run < kFusedSide; run += kFusedRun) {
-    uint32_t raw[kFusedRun];
+    uint8_t* at[kFusedRun];
 #pragma unroll
-    for (int i = 0; i < kFusedRun; ++i)
-      raw[i] = *reinterpret_cast<const uint32_t*>(ring + (run_at ^ (i * SidePlace::kStep)) + FusedStage::kGate);
+    for (int i = 0; i < kFusedRun; ++i) at[i] = ring + (run_at ^ (i * SidePlace::kStep));
+    const RunGates raw = gates.take(at);
 #pragma unroll
     for (int i = 0; i < kFusedRun; ++i) {
-      add_decay<kGate, true>(sum[0], Two::low(raw[i]), gate, 0, Minus{});
-      add_decay<kGate, true>(sum[1], Two::high(raw[i]), gate, 1, Minus{});
+      add_decay<kGate, true>(sum[0], raw.row(i).x, gate, 0, Minus{});
+      add_decay<kGate, true>(sum[1], raw.row(i).y, gate, 1, Minus{});
       sums.of[run + i + 1] = {sum[0], sum[1]};
     }
     run_at = place.next_run(run_at);
@@ -332,9 +331,9 @@ __device__ __forceinline__ void write_by_lines(uint8_t* ring, uint8_t* stage, co
 
 // Scales a chunk, sums first. Where no channel leaves the middle, the results are those of scale_rows bit for bit.
 // Returns whether one does.
-template <GateForm kGate, bool kQueries>
+template <GateForm kGate, GateSource kSource, bool kQueries>
 __device__ __forceinline__ bool scale_carefully(uint8_t* ring, uint8_t* stage, const SidePlace& place,
-                                                const PairGate& gate) {
+                                                SideGates<kSource>& gates, const PairGate& gate) {
   // The sides change hands where the state's factors will lie.
   const int pair_at = pairs_at(place.half * 32 + place.lane) * 4;
   float2& own = *reinterpret_cast<float2*>(stage + (place.later ? FusedStage::kLate : FusedStage::kEarly) + pair_at);
@@ -342,7 +341,7 @@ __device__ __forceinline__ bool scale_carefully(uint8_t* ring, uint8_t* stage, c
       *reinterpret_cast<const float2*>(stage + (place.later ? FusedStage::kEarly : FusedStage::kLate) + pair_at);
   auto any = [](bool mine) { return named_barrier_any(kScaleBarrier, kWarpgroup, mine); };
   SideSums sums;
-  const float2 side = sum_side<kGate>(sums, ring, place, gate);
+  const float2 side = sum_side<kGate>(sums, ring, place, gates, gate);
   own = side;
   const bool leaves = any(leaves_middle(side.x, side.y));
   float2 beyond = {0.0f, 0.0f};

@@ -3,13 +3,14 @@
 #include <type_traits>
 
 #include "kernels/cuda/sm90/fused/kda/memory.cuh"
+#include "kernels/cuda/sm90/rows/walk_maps.h"
 #include "kernels/cuda/tile/activation.cuh"
 
 namespace deltarelay::cuda::sm90 {
 
 // Rows past the end of a sequence hold anything. They become q = k = 0 with a gate that does not decay, so that no
 // later code needs a mask.
-template <GateForm kGate>
+template <GateForm kGate, GateSource kSource>
 __device__ __forceinline__ void clear_tail(uint8_t* stage, int valid, int thread) {
   constexpr uint32_t kNoDecay = kGate == GateForm::kLog      ? 0u
                                 : kGate == GateForm::kLinear ? 0x3f803f80u   // 1 twice
@@ -21,7 +22,7 @@ __device__ __forceinline__ void clear_tail(uint8_t* stage, int valid, int thread
       uint8_t* at = stage + half * FusedStage::kHalfBytes + i * 4;
       word_at(at + FusedStage::kQ) = 0;
       word_at(at + FusedStage::kK) = 0;
-      word_at(at + FusedStage::kGate) = kNoDecay;
+      if constexpr (kSource == GateSource::kTiles) word_at(at + FusedStage::kGate) = kNoDecay;
     }
   }
 }
@@ -94,5 +95,30 @@ __device__ __forceinline__ void add_decay(float& sum, float x, const PairGate& g
 
 // Rows per loop iteration. Unrolled further, the code of all roles no longer fits the instruction cache.
 constexpr int kFusedRun = 4;
+
+// Gates of a thread's two channels in the rows of a run.
+struct RunGates {
+  uint32_t words[kFusedRun];
+  __device__ __forceinline__ float2 row(int i) const {
+    using Two = Pair<__nv_bfloat16>;
+    return {Two::low(words[i]), Two::high(words[i])};
+  }
+};
+
+// Reads the gates of a thread's two channels in its side of a chunk, run by run outwards from the middle.
+template <GateSource kSource>
+class SideGates;
+
+template <>
+class SideGates<GateSource::kTiles> {
+ public:
+  // Of the next run, whose rows lie at `at` of the stage.
+  __device__ __forceinline__ RunGates take(uint8_t* const (&at)[kFusedRun]) const {
+    RunGates gates;
+#pragma unroll
+    for (int i = 0; i < kFusedRun; ++i) gates.words[i] = word_at(at[i] + FusedStage::kGate);
+    return gates;
+  }
+};
 
 }  // namespace deltarelay::cuda::sm90

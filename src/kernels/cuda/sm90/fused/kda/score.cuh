@@ -156,7 +156,7 @@ struct LoadPosition {
 // Loads chunks as stages become free, by warps 0 and 1 of the score group; the other two compute the inverse. Warp 0
 // loads q and k of the chunks that this CTA makes. Warp 1 loads their gates and this CTA's halves of v of all chunks,
 // and announces the bytes that come from the other CTA.
-template <Form kForm, bool kQueries>
+template <Form kForm, GateSource kSource, bool kQueries>
 class Loader {
  public:
   // Starts at `position`; the items before this one have `begin` chunks.
@@ -236,11 +236,13 @@ class Loader {
     uint8_t* stage = shared_.ring[position_.stage];
     uint64_t* scaled = &shared_.scaled[position_.stage];
     if (position_.stage % kCtas == rank_) {
-      uint64_t* loaded = &shared_.loaded[position_.stage];
-      expect_bytes(loaded, 2 * FusedStage::kTileBytes);
+      if constexpr (kSource == GateSource::kTiles) {
+        uint64_t* loaded = &shared_.loaded[position_.stage];
+        expect_bytes(loaded, 2 * FusedStage::kTileBytes);
 #pragma unroll
-      for (int half = 0; half < 2; ++half)
-        copy(maps_.g, half, head_, stage + half * FusedStage::kHalfBytes + FusedStage::kGate, loaded);
+        for (int half = 0; half < 2; ++half)
+          copy(maps_.g, half, head_, stage + half * FusedStage::kHalfBytes + FusedStage::kGate, loaded);
+      }
       expect_bytes(scaled, kHalves * FusedStage::kTileBytes);
     } else {
       expect_bytes(scaled,
@@ -337,7 +339,7 @@ __device__ __forceinline__ void score_chunk(FusedShared<kForm>& shared, int stag
 }
 
 // Scores the chunks of one item; the items before have `begin` chunks.
-template <Form kForm, bool kQueries, bool kMidFrame>
+template <Form kForm, GateSource kSource, bool kQueries, bool kMidFrame>
 __device__ __forceinline__ void score_item(const FusedMaps& maps, const Activation& activation, const Item& item,
                                            int begin, FusedShared<kForm>& shared, int warp, int rank,
                                            ScoreState<kForm>& at) {
@@ -363,7 +365,7 @@ __device__ __forceinline__ void score_item(const FusedMaps& maps, const Activati
   };
   uint32_t next_beta = fetch_beta(0, 0);
 
-  Loader<kForm, kQueries> loader(maps, item, shared, begin, warp, rank, at.loading);
+  Loader<kForm, kSource, kQueries> loader(maps, item, shared, begin, warp, rank, at.loading);
   loader.load(-1);
   if (begin == 0) {  // once, while the first copies are in flight
     clear_stages(shared, rank);
@@ -403,13 +405,13 @@ __device__ __forceinline__ void score_item(const FusedMaps& maps, const Activati
 }
 
 // `kQueries`: also q and Aqk~; a summary has neither. kMidFrame: the scores of all channels are in the tiles.
-template <Form kForm, bool kQueries, bool kMidFrame>
+template <Form kForm, GateSource kSource, bool kQueries, bool kMidFrame>
 __device__ __forceinline__ void score_chunks(const FusedMaps& maps, const Activation& activation,
                                              FusedShared<kForm>& shared, int rank) {
   const int warp = uniform(static_cast<int>(threadIdx.x) % kWarpgroup / 32);
   ScoreState<kForm> at{.loading = {warp == 0 ? rank : 0}, .summing = {rank}, .making = {rank}};
   make_items<kForm>(shared, [&](const Item& item, int begin) {
-    score_item<kForm, kQueries, kMidFrame>(maps, activation, item, begin, shared, warp, rank, at);
+    score_item<kForm, kSource, kQueries, kMidFrame>(maps, activation, item, begin, shared, warp, rank, at);
   });
 }
 

@@ -86,7 +86,7 @@ __device__ __forceinline__ float weakest_decay(const Activation& activation, con
 
 // `kSuffix`: summaries of pairs walk their suffix first (suffix.cuh). kMidFrame: the caller promises gates of at least
 // kMidFrameGate. Otherwise every channel of a chunk has a frame that holds it (frames.cuh).
-template <Form kForm, GateForm kGate, bool kSuffix, bool kMidFrame = true>
+template <Form kForm, GateForm kGate, GateSource kSource, bool kSuffix, bool kMidFrame>
 __global__ void __launch_bounds__(kFusedThreads, 1)
     fused_kda_kernel(const __grid_constant__ FusedMaps maps, const __grid_constant__ WalkArgs args,
                      const __grid_constant__ Activation activation) {
@@ -139,15 +139,15 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
     lower_registers<KdaRegisters::kOthers>();
     if (emits) {
       if (group == 2)
-        scale_chunks<kForm, kGate, true, kMidFrame>(maps, activation, shared, rank);
+        scale_chunks<kForm, kGate, kSource, true, kMidFrame>(maps, activation, shared, rank);
       else
-        score_chunks<kForm, true, kMidFrame>(maps, activation, shared, rank);
+        score_chunks<kForm, kSource, true, kMidFrame>(maps, activation, shared, rank);
     } else if constexpr (kForm == Form::kPair) {
       auto walk = [&](auto& here, int own_rank, auto&& stands) {
         if (group == 2)
-          scale_chunks<kForm, kGate, false, kMidFrame>(maps, activation, here, own_rank);
+          scale_chunks<kForm, kGate, kSource, false, kMidFrame>(maps, activation, here, own_rank);
         else
-          score_chunks<kForm, false, kMidFrame>(maps, activation, here, own_rank);
+          score_chunks<kForm, kSource, false, kMidFrame>(maps, activation, here, own_rank);
         return stands([] { return false; });
       };
       summarize(walk);
