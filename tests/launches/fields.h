@@ -9,10 +9,9 @@
 #include "kernels/cuda/launch/finish.cuh"
 #include "kernels/cuda/sm80/launch.h"
 #include "kernels/cuda/sm90/rows/walk_maps.h"
+#include "kernels/cuda/sm90/stages/local.h"
 #include "kernels/cuda/sm90/stages/outputs.h"
 #include "kernels/cuda/sm90/stages/pass.h"
-#include "kernels/cuda/sm90/stages/recompute.h"
-#include "kernels/cuda/sm90/stages/scores.h"
 #include "kernels/cuda/stage_args.h"
 #include "launches/fake_runtime.h"
 #include "run/cuda_table.h"
@@ -273,14 +272,14 @@ void visit_fields(Visit& visit, const cuda::sm90::OutputsArgs& x) {
 }
 
 template <class Visit>
-void visit_fields(Visit& visit, const cuda::sm90::RecomputeArgs& x) {
-  visit("call", x.call), visit("strips", x.strips);
+void visit_fields(Visit& visit, const cuda::sm90::LocalArgs& x) {
+  visit("call", x.call), visit("strips_a_head", x.strips_a_head), visit("reads_q", x.reads_q);
+  visit("reads_k", x.reads_k), visit("reads_v", x.reads_v);
 }
 
 template <class Visit>
-void visit_fields(Visit& visit, const cuda::sm90::ScoresArgs& x) {
-  visit("tables", x.tables), visit("prepared", x.prepared), visit("aqk", x.aqk), visit("inverse", x.inverse);
-  visit("heads_v", x.heads_v);
+void visit_fields(Visit& visit, const cuda::sm90::LocalMaps& x) {
+  visit("q", x.q), visit("k", x.k), visit("v", x.v);
 }
 
 // Calls body(name, type) for every structure that is a parameter: its name in the names of kernels, and a value.
@@ -299,10 +298,10 @@ void for_each_structure(const Body& body) {
   body("sm80::WalkInputs", cuda::sm80::WalkInputs{});
   body("sm80::Extent", Extent{});
   body("sm90::FusedMaps", cuda::sm90::FusedMaps{});
+  body("sm90::LocalArgs", cuda::sm90::LocalArgs{});
+  body("sm90::LocalMaps", cuda::sm90::LocalMaps{});
   body("sm90::OutputsArgs", cuda::sm90::OutputsArgs{});
   body("sm90::OutputsMaps", cuda::sm90::OutputsMaps{});
-  body("sm90::RecomputeArgs", cuda::sm90::RecomputeArgs{});
-  body("sm90::ScoresArgs", cuda::sm90::ScoresArgs{});
   body("sm90::StatePassArgs", cuda::sm90::StatePassArgs{});
   body("sm90::StatePassMaps", cuda::sm90::StatePassMaps{});
   body("sm90::WalkMaps", cuda::sm90::WalkMaps{});

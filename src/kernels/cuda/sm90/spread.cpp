@@ -20,8 +20,7 @@ void spread_prepare(const SpreadRequest& r, Step& step) {
     step.each = grid.heads;
     step.ctas = grid.ctas;
   } else {
-    const int32_t records = r.variant.number == kStages ? 2 : 1;  // of a chunk
-    const KdaGrid grid = kda_grid(records * static_cast<int32_t>(step.rows), p.heads_v);
+    const KdaGrid grid = kda_grid(static_cast<int32_t>(step.rows), p.heads_v);
     step.each = grid.chunks;
     step.ctas = int64_t{p.heads_v} * grid.y;
   }
@@ -51,9 +50,15 @@ void spread_summary(const SpreadRequest& r, Step& step) {
 }
 
 // A CTA for every chunk and strip.
-void spread_chunks(const SpreadRequest& r, Step& step) {
+void spread_outputs(const SpreadRequest& r, Step& step) {
   step.each = kWidth;
   step.ctas = step.rows * r.problem.heads_v * r.variant.strips;
+}
+
+// A CTA for every chunk and head, with all its strips.
+void spread_chunk_local(const SpreadRequest& r, Step& step) {
+  step.each = r.variant.strips * kWidth;
+  step.ctas = step.rows * r.problem.heads_v;
 }
 
 void spread_carry(const SpreadRequest& r, Step& step) {
@@ -70,7 +75,8 @@ void spread(const SpreadRequest& request, Step& step) {
   if (step.stage == Stage::kPrepare) spread_prepare(request, step);
   if (step.stage == Stage::kWalk) spread_walk(request, step);
   if (step.stage == Stage::kSummary) spread_summary(request, step);
-  if (step.stage == Stage::kChunkLocal || step.stage == Stage::kOutputs) spread_chunks(request, step);
+  if (step.stage == Stage::kChunkLocal) spread_chunk_local(request, step);
+  if (step.stage == Stage::kOutputs) spread_outputs(request, step);
   if (step.stage == Stage::kCarry) spread_carry(request, step);
   if (step.stage != Stage::kWalk) step.ctas_stored = step.ctas;
   spread_shared(request, step);

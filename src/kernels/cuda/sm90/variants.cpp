@@ -72,9 +72,6 @@ Variant stage_variant(const Problem& p) {
   v.value_tiles = 0;
   if (p.op != Op::kStatePass) {
     v.value_tiles = v.strips;
-    // Scores come from the records of `prepare`: for KDA two of 32 tokens.
-    if (p.op == Op::kChunkLocal && p.chunks.wants(DR_AQK | DR_INVERSE))
-      v.record_bytes = p.rule == Rule::kGdn ? GdnRecord::kBytes : 2 * KdaRecord::kBytes;
     return v;
   }
   v.state_floats = v.transition_floats = int64_t{v.strips} * kWidth * kWidth;

@@ -1,13 +1,11 @@
 #include "kernels/cuda/launch/launch.h"
 #include "kernels/cuda/sm90/launch.h"
-#include "kernels/cuda/sm90/records/prepare_grid.h"
-#include "kernels/cuda/sm90/records/prepare_halves.h"
 #include "kernels/cuda/sm90/records/prepare_kda.cuh"
 
 namespace deltarelay::cuda::sm90 {
 namespace {
 
-using Kernel = void(PrepareArgs, int, int);
+using Kernel = void(PrepareArgs, int);
 
 enum class Variant { kCommon, kMidFrame, kLevels };
 
@@ -32,23 +30,14 @@ Variant variant_of(const PrepareArgs& args, bool mid_frame) {
   return common ? Variant::kCommon : Variant::kMidFrame;
 }
 
-// The head index runs fastest: neighbours in the grid are neighbours in memory.
-cudaError_t launch(const PrepareArgs& args, DType dtype, bool mid_frame, const KdaGrid& grid, int32_t records_a_chunk,
-                   cudaStream_t stream) {
-  return launch_dependent(kernel_of(dtype, variant_of(args, mid_frame)),
-                          dim3(static_cast<unsigned>(args.heads_v), static_cast<unsigned>(grid.y)), kPrepareThreads,
-                          sizeof(KdaPrepareShared), stream, args, grid.chunks, records_a_chunk);
-}
-
 }  // namespace
 
 cudaError_t launch_prepare_kda(const PrepareArgs& args, DType dtype, bool mid_frame, int32_t chunks,
                                cudaStream_t stream) {
-  return launch(args, dtype, mid_frame, {chunks, (args.chunks + chunks - 1) / chunks}, 1, stream);
-}
-
-cudaError_t launch_prepare_kda_halves(const PrepareArgs& args, DType dtype, bool mid_frame, cudaStream_t stream) {
-  return launch(args, dtype, mid_frame, kda_grid(2 * args.chunks, args.heads_v), 2, stream);
+  // The head index runs fastest: neighbours in the grid are neighbours in memory.
+  const dim3 grid(static_cast<unsigned>(args.heads_v), static_cast<unsigned>((args.chunks + chunks - 1) / chunks));
+  return launch_dependent(kernel_of(dtype, variant_of(args, mid_frame)), grid, kPrepareThreads,
+                          sizeof(KdaPrepareShared), stream, args, chunks);
 }
 
 cudaError_t load_prepare_kda(DType dtype) {

@@ -526,20 +526,11 @@ __device__ __forceinline__ void prepare_chunk(const PrepareArgs& args, KdaPrepar
   if (warp == 0) write_inverse<Element>(shared.akk, record + KdaRecord::kInverse, lane);
 }
 
-// The chunk of record `record`. `a_chunk`: records in a chunk of the table, each of 32 tokens; a record may have none.
-__device__ __forceinline__ bool find_record(const Tables& tables, int record, int a_chunk, ChunkPlace& place) {
-  if (!find_chunk(tables, record / a_chunk, KdaRecord::kChunk * a_chunk, place)) return false;
-  const int before = record % a_chunk * KdaRecord::kChunk;
-  place.token += before;
-  place.valid = min(place.valid - before, KdaRecord::kChunk);
-  return true;
-}
-
-// Grid: (head, group of `per_cta` records). A CTA that takes several records of one head looks up its gate constants
+// Grid: (head, group of `per_cta` chunks). A CTA that takes several chunks of one head looks up its gate constants
 // once.
 template <class Element, bool kMidFrame, bool kCommonGate>
 __global__ void __launch_bounds__(kPrepareThreads, kCommonGate ? 4 : 3)
-    prepare_kda_kernel(const __grid_constant__ PrepareArgs args, int per_cta, int a_chunk) {
+    prepare_kda_kernel(const __grid_constant__ PrepareArgs args, int per_cta) {
   extern __shared__ __align__(1024) uint8_t dynamic_shared[];
   KdaPrepareShared& shared = *reinterpret_cast<KdaPrepareShared*>(dynamic_shared);
   wait_for_previous_grid();
@@ -552,8 +543,7 @@ __global__ void __launch_bounds__(kPrepareThreads, kCommonGate ? 4 : 3)
 #pragma unroll 1
   for (int chunk = first; chunk < first + per_cta; ++chunk) {
     ChunkPlace place;
-    if (!find_record(args.tables, chunk, a_chunk, place)) return;
-    if (place.valid <= 0) continue;
+    if (!find_chunk(args.tables, chunk, KdaRecord::kChunk, place)) return;
     if (chunk > first) __syncthreads();  // the inverse of the previous chunk reads shared memory
     prepare_chunk<Element, kMidFrame, kCommonGate>(args, shared, place, chunk, head, gate);
   }

@@ -47,7 +47,7 @@ std::string decline_pass(const Problem& p) {
   return decline_tensor("k", p.k, p.alignment.k, p.dtype);
 }
 
-// A CTA for each chunk and strip.
+// A CTA for each chunk and strip, or for each chunk and head.
 std::string decline_ctas(const Problem& p) {
   const int64_t ctas = p.chunk_rows(p.num_tokens, p.num_seqs) * p.heads_v * strips(p);
   if (ctas <= kMapCoordinates) return {};
@@ -74,20 +74,11 @@ std::string decline_outputs(const Problem& p) {
 }
 
 std::string decline_chunk_local(const Problem& p) {
-  const Chunks& c = p.chunks;
-  const bool scores = c.wants(DR_AQK | DR_INVERSE);
-  if (c.wants(DR_W | DR_U) && !c.gives(DR_INVERSE) && !c.wants(DR_INVERSE))
-    return found("chunks.wanted", "INVERSE too, or given, where W or U is wanted", "W or U alone");
-  if (scores && c.gives(DR_GATE_SUMS))
-    return found("chunks.given", "gates, where AQK or INVERSE is wanted", "GATE_SUMS");
-  if (scores && !p.reads().beta)
-    return found("chunks.wanted", "INVERSE too, where AQK alone is wanted", "AQK, which needs no beta");
-  if (scores && p.rule == Rule::kKda && p.l2norm)
-    return found("l2norm", "0, where AQK or INVERSE of KDA is wanted", "1");
+  const Reads reads = p.reads();
   std::string reason = decline_ctas(p);
-  if (reason.empty()) reason = decline_tensor("k", p.k, p.alignment.k, p.dtype);
-  if (reason.empty() && c.wants(DR_AQK | DR_Q_FROM_START)) reason = decline_tensor("q", p.q, p.alignment.q, p.dtype);
-  if (reason.empty() && c.wants(DR_U)) reason = decline_tensor("v", p.v, p.alignment.v, p.dtype);
+  if (reason.empty() && reads.k) reason = decline_tensor("k", p.k, p.alignment.k, p.dtype);
+  if (reason.empty() && reads.q) reason = decline_tensor("q", p.q, p.alignment.q, p.dtype);
+  if (reason.empty() && reads.v) reason = decline_tensor("v", p.v, p.alignment.v, p.dtype);
   return reason;
 }
 

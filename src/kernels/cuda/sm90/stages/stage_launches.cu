@@ -6,12 +6,9 @@
 #include "kernels/cuda/sm90/accepts.h"
 #include "kernels/cuda/sm90/carry/carry.cuh"
 #include "kernels/cuda/sm90/record.h"
-#include "kernels/cuda/sm90/records/prepare_gdn.cuh"
-#include "kernels/cuda/sm90/records/prepare_halves.h"
+#include "kernels/cuda/sm90/stages/local.h"
 #include "kernels/cuda/sm90/stages/outputs.h"
 #include "kernels/cuda/sm90/stages/pass.h"
-#include "kernels/cuda/sm90/stages/recompute.h"
-#include "kernels/cuda/sm90/stages/scores.h"
 #include "kernels/cuda/sm90/stages/stage_launches.h"
 #include "kernels/cuda/sm90/tensor_map.h"
 
@@ -30,9 +27,6 @@ class StageLaunches {
         break;
       case Stage::kSummary:
         pass(step, stage_.summaries);
-        break;
-      case Stage::kPrepare:
-        prepare(step);
         break;
       case Stage::kChunkLocal:
         chunk_local(step);
@@ -128,33 +122,19 @@ class StageLaunches {
     check(launch_state_pass(pass_maps(args), args, how, of_.stream()), "launch of the state pass");
   }
 
-  void prepare(const Step& step) const {
-    PrepareArgs args = of_.prepare_args(step);
-    if (args.q.data == nullptr) args.q = args.k;  // no scores of q are wanted
-    if (gdn()) {
-      const auto tiles = [&](const TensorView& tensor) { return map(tensor, problem_.heads_qk, 2, 2); };
-      check(launch_prepare_gdn({.q = tiles(args.q), .k = tiles(args.k)}, args, problem_.dtype, step.each, of_.stream()),
-            "launch of prepare (GDN)");
-    } else {
-      const bool mid_frame = problem_.least_gate() >= kMidFrameGate;
-      check(launch_prepare_kda_halves(args, problem_.dtype, mid_frame, of_.stream()), "launch of prepare (KDA)");
-    }
-  }
-  // From the records, if there are any, to scores; from the inverse to the rest.
   void chunk_local(const Step& step) const {
-    if (stage_.wants(DR_AQK | DR_INVERSE)) {
-      const ScoresArgs args{.tables = call_.tables,
-                            .prepared = reinterpret_cast<const uint8_t*>(call_.prepared),
-                            .aqk = stage_.wants(DR_AQK) ? stage_.aqk : nullptr,
-                            .inverse = stage_.wants(DR_INVERSE) ? stage_.inverse : nullptr,
-                            .heads_v = problem_.heads_v};
-      const auto ctas = static_cast<uint32_t>(step.rows * problem_.heads_v);
-      check(launch_scores(args, problem_.dtype, gdn(), ctas, of_.stream()), "launch of scores");
-    }
-    if (!stage_.wants(DR_W | DR_U | DR_K_TO_END | DR_Q_FROM_START | DR_GATE_SUMS)) return;
-    const RecomputeArgs args{.call = of_.chunk_args(step), .strips = strips()};
-    check(launch_recompute(args, problem_.dtype, gdn(), static_cast<uint32_t>(step.ctas), of_.stream()),
-          "launch of chunk-local");
+    const Reads reads = problem_.reads();
+    LocalMaps maps{};
+    if (reads.q) maps.q = map(of_.q(), problem_.heads_qk);
+    if (reads.k) maps.k = map(of_.k(), problem_.heads_qk);
+    if (reads.v) maps.v = map(of_.v(), problem_.heads_v, 2 * strips().a_head);
+    const LocalArgs args{.call = of_.chunk_args(step),
+                         .strips_a_head = strips().a_head,
+                         .reads_q = reads.q,
+                         .reads_k = reads.k,
+                         .reads_v = reads.v};
+    const LocalLaunch how{.dtype = problem_.dtype, .scalar_gate = gdn(), .ctas = static_cast<uint32_t>(step.ctas)};
+    check(launch_local(maps, args, how, of_.stream()), "launch of chunk-local");
   }
 
   void outputs(const Step& step) const {
@@ -207,8 +187,7 @@ void enqueue_stages(const DeviceCall& call, std::span<const Step> steps) {
 void load_stages() {
   check(load_state_pass(), "loading the state pass");
   check(load_outputs(), "loading outputs");
-  check(load_recompute(), "loading chunk-local");
-  check(load_scores(), "loading scores");
+  check(load_local(), "loading chunk-local");
 }
 
 }  // namespace deltarelay::cuda::sm90

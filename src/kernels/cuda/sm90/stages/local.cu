@@ -1,0 +1,45 @@
+#include "kernels/cuda/launch/launch.h"
+#include "kernels/cuda/sm90/stages/local.cuh"
+
+namespace deltarelay::cuda::sm90 {
+namespace {
+
+template <class Element, bool kScalar, bool kScores>
+cudaError_t launch(const LocalMaps& maps, const LocalArgs& args, uint32_t ctas, cudaStream_t stream) {
+  return launch_dependent(local::local_kernel<Element, kScalar, kScores>, dim3(ctas), local::kThreads,
+                          sizeof(local::Shared<kScalar, kScores>), stream, maps, args);
+}
+template <class Element, bool kScalar, bool kScores>
+cudaError_t load() {
+  return load_kernel(local::local_kernel<Element, kScalar, kScores>, sizeof(local::Shared<kScalar, kScores>));
+}
+
+template <class Element, bool kScores>
+cudaError_t launch_rule(const LocalMaps& maps, const LocalArgs& args, const LocalLaunch& how, cudaStream_t stream) {
+  return how.scalar_gate ? launch<Element, true, kScores>(maps, args, how.ctas, stream)
+                         : launch<Element, false, kScores>(maps, args, how.ctas, stream);
+}
+template <bool kScores>
+cudaError_t launch_type(const LocalMaps& maps, const LocalArgs& args, const LocalLaunch& how, cudaStream_t stream) {
+  return how.dtype == DType::kBf16 ? launch_rule<__nv_bfloat16, kScores>(maps, args, how, stream)
+                                   : launch_rule<__half, kScores>(maps, args, how, stream);
+}
+
+}  // namespace
+
+cudaError_t launch_local(const LocalMaps& maps, const LocalArgs& args, const LocalLaunch& how, cudaStream_t stream) {
+  return forms_scores(args.call.stage) ? launch_type<true>(maps, args, how, stream)
+                                       : launch_type<false>(maps, args, how, stream);
+}
+
+cudaError_t load_local() {
+  for (const cudaError_t status :
+       {load<__nv_bfloat16, true, true>(), load<__nv_bfloat16, true, false>(), load<__nv_bfloat16, false, true>(),
+        load<__nv_bfloat16, false, false>(), load<__half, true, true>(), load<__half, true, false>(),
+        load<__half, false, true>(), load<__half, false, false>()}) {
+    if (status != cudaSuccess) return status;
+  }
+  return cudaSuccess;
+}
+
+}  // namespace deltarelay::cuda::sm90

@@ -1,0 +1,330 @@
+// The chunk-local stage: a CTA of two warpgroups takes one chunk of 64 tokens of one value head from its tokens to all
+// that is wanted of it. Nothing passes through memory in between.
+//
+//     tokens -> decays, norms -> scores -> inverse -> w, u
+//                     \-> k_to_end, q_from_start
+//
+// KDA: a thread has two channels of 16 tokens; scores are those of local_levels.cuh. GDN: products of the raw tiles,
+// times the decay between two tokens. With the inverse given there are no scores.
+//     w = (inverse weight) keys,  keys = e^G k, weight = beta rk (KDA); keys = k, weight = beta rk e^G (GDN)
+//     u = (inverse beta) v
+// The inverse is rounded to its type first, as in FLA.
+#pragma once
+#include "kernels/cuda/ptx/barrier.cuh"
+#include "kernels/cuda/ptx/wgmma.cuh"
+#include "kernels/cuda/sm90/stages/local_inverse.cuh"
+#include "kernels/cuda/sm90/stages/local_tokens.cuh"
+
+namespace deltarelay::cuda::sm90::local {
+
+// Starts the copy of 64 tokens of a head, or of one strip of it.
+__device__ __forceinline__ void load_tile(uint8_t* to, const CUtensorMap& map, const Place& at, int head, int strip,
+                                          uint64_t* ready) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int32_t place[5] = {0, static_cast<int32_t>(at.chunk.token), 2 * strip + half, head, at.chunk.sequence_at};
+    ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, to + half * kHalfTile, &map, place, ready);
+  }
+}
+__device__ __forceinline__ void load_values(uint8_t* to, const CUtensorMap& map, const Place& at, int strip,
+                                            uint64_t* ready) {
+  ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, ready, kTile);
+  load_tile(to, map, at, at.head, strip, ready);
+}
+
+// Clears rows of a tile past the end: they belong to another sequence, and NaN times 0 is NaN.
+__device__ __forceinline__ void clear_rows(uint8_t* tile, int valid) {
+#pragma unroll 1
+  for (int i = threadIdx.x; i < (kTokens - valid) * 16; i += kThreads)
+    *reinterpret_cast<uint4*>(tile + i % 2 * kHalfTile + valid * kRowBytes + i / 2 * 16) = make_uint4(0, 0, 0, 0);
+}
+
+// Rows of a 64 x 64 tile to memory.
+__device__ __forceinline__ void store_square(const uint8_t* tile, uint4* rows, int64_t step, int valid) {
+#pragma unroll 2
+  for (int i = threadIdx.x; i < valid * 8; i += kThreads)
+    rows[i / 8 * step + i % 8] = *reinterpret_cast<const uint4*>(tile + swizzled_offset(i / 8, i % 8));
+}
+
+// GDN: Aqk by group 0, Akk by group 1.
+template <class Element>
+__device__ __forceinline__ void make_scalar_scores(const uint8_t* q, const uint8_t* k, const PerToken& tokens,
+                                                   Scores& to, float scale) {
+  const int all = uniform(static_cast<int>(threadIdx.x) / 32), group = all / 4, warp = all % 4;
+  const int lane = threadIdx.x % 32, row = 16 * warp + lane / 4, column = 2 * (lane % 4);
+  float scores[32];
+  const uint64_t left = swizzled_operand(shared_address(group == 0 ? q : k));
+  const uint64_t right = swizzled_operand(shared_address(k));
+  wgmma_fence();
+#pragma unroll
+  for (int step = 0; step < 8; ++step)
+    Wgmma<Element>::times(scores, left + channel_step(step, kHalfTile), right + channel_step(step, kHalfTile),
+                          step > 0);
+  wgmma_commit();
+  float sum[2], by[2];
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int token = row + 8 * r;
+    sum[r] = tokens.sums[token];
+    by[r] = group == 0 ? scale * tokens.norm_q[token] : tokens.beta[token] * tokens.norm_k[token];
+  }
+  wgmma_wait<0>();
+  pin(scores);
+#pragma unroll
+  for (int n = 0; n < kTokens / 8; ++n) {
+    const int c = 8 * n + column;
+    if (8 * n > 16 * warp + 15) {  // above the diagonal
+#pragma unroll
+      for (int i = 0; i < 4; ++i) scores[4 * n + i] = 0.0f;
+      continue;
+    }
+    const float2 of = *reinterpret_cast<const float2*>(&tokens.sums[c]);
+    const float2 norm = *reinterpret_cast<const float2*>(&tokens.norm_k[c]);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int token = row + 8 * r;
+      float& low = scores[4 * n + 2 * r];
+      float& high = scores[4 * n + 2 * r + 1];
+      low = c <= token ? low * by[r] * norm.x * exp2_approx(sum[r] - of.x) : 0.0f;
+      high = c + 1 <= token ? high * by[r] * norm.y * exp2_approx(sum[r] - of.y) : 0.0f;
+      if (group == 1) *reinterpret_cast<float2*>(&to.lower.row[token][c]) = {low, high};
+    }
+  }
+  if (group == 0) {
+    const uint32_t at = shared_address(to.aqk) + swizzled_offset(16 * warp + lane % 16, lane / 16);
+#pragma unroll
+    for (int b = 0; b < kTokens / 16; ++b) store_matrix(at ^ (b * 32), pack_block<Element>(scores, b));
+  }
+}
+
+// (inverse weight) times one half of the columns of a tile, by one group, into the tile's place and from there to
+// memory.
+template <class Element>
+__device__ __forceinline__ void solve(const uint8_t* inverse, const float* weight, float power, uint8_t* tile,
+                                      uint4* rows, int64_t step, int valid) {
+  const int all = uniform(static_cast<int>(threadIdx.x) / 32), half = all / 4, warp = all % 4, lane = threadIdx.x % 32;
+  const uint32_t own = swizzled_offset(16 * warp + lane % 16, lane / 16);
+  uint8_t* const columns = tile + half * kHalfTile;
+  Fragment left[kTokens / 16] = {};
+#pragma unroll
+  for (int b = 0; b < kTokens / 16; ++b) {
+    if (b > warp) break;  // above the diagonal
+    left[b] = load_matrix((shared_address(inverse) + own) ^ (b * 32));
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 by = *reinterpret_cast<const float2*>(weight + 16 * b + 8 * (i / 2) + 2 * (lane % 4));
+      left[b].reg[i] = opaque(scaled<Element>(left[b].reg[i], by));
+    }
+  }
+  float product[32];
+  const uint64_t right = swizzled_operand(shared_address(columns));
+  wgmma_fence();
+#pragma unroll
+  for (int b = 0; b < kTokens / 16; ++b)
+    Wgmma<Element>::times_transposed(product, left[b], right + operand_step(b * 16 * kRowBytes), b > 0);
+  wgmma_commit();
+  wgmma_wait<0>();
+  pin(product);
+#pragma unroll
+  for (float& x : product) x *= power;
+  named_barrier(1 + half, kGroup);  // all warps have read the tile
+#pragma unroll
+  for (int b = 0; b < kTokens / 16; ++b)
+    store_matrix((shared_address(columns) + own) ^ (b * 32), pack_block<Element>(product, b));
+  named_barrier(1 + half, kGroup);
+#pragma unroll 4
+  for (int i = threadIdx.x % kGroup; i < valid * 8; i += kGroup)
+    rows[i / 8 * step + 8 * half + i % 8] = *reinterpret_cast<const uint4*>(columns + swizzled_offset(i / 8, i % 8));
+}
+
+// w, then the strips of u.
+template <class Element, bool kScalar, bool kScores>
+__device__ __forceinline__ void make_results(const LocalMaps& maps, const LocalArgs& all, const Place& at,
+                                             Shared<kScalar, kScores>& shared) {
+  const ChunkArgs& args = all.call;
+  const PerToken& tokens = shared.per_token;
+  const int valid = at.chunk.valid, a_head = all.strips_a_head;
+  if (args.stage.wants(DR_W))
+    solve<Element>(shared.inverse(), tokens.weight_w, tokens.power_w, shared.k(),
+                   pieces_of(args.stage.w, at, args.heads_v, kWidth), int64_t{args.heads_v} * 16, valid);
+  if (!args.stage.wants(DR_U)) return;
+#pragma unroll 1
+  for (int strip = 0; strip < a_head; ++strip) {
+    if (strip > 0) {
+      ptx::fence_proxy_async(ptx::space_shared);
+      __syncthreads();  // the strip before has left
+      if (threadIdx.x == 0) load_values(shared.v, maps.v, at, strip, &shared.v_ready);
+    }
+    wait_parity(&shared.v_ready, strip % 2);
+    if (valid < kTokens) {
+      clear_rows(shared.v, valid);
+      ptx::fence_proxy_async(ptx::space_shared);
+      __syncthreads();
+    }
+    solve<Element>(shared.inverse(), tokens.beta, 1.0f, shared.v,
+                   pieces_of(args.stage.u, at, args.heads_v, a_head * kWidth) + strip * 16,
+                   int64_t{args.heads_v} * a_head * 16, valid);
+  }
+}
+
+// Is the inverse of Akk needed here?
+__device__ __forceinline__ bool makes_inverse(const Intermediates& stage) {
+  return stage.wants(DR_INVERSE) || (stage.wants(DR_W | DR_U) && !stage.gives(DR_INVERSE));
+}
+
+// The first step to the inverse, and the weights of its columns.
+template <bool kScalar, bool kScores>
+__device__ __forceinline__ void begin_inverse(const Intermediates& stage, Shared<kScalar, kScores>& shared) {
+  const int warp = uniform(static_cast<int>(threadIdx.x) / 32), lane = threadIdx.x % 32;
+  if constexpr (kScores) {
+    if (warp < 2 && makes_inverse(stage)) invert_thirty_two(shared.squares.lower, 32 * warp, lane);
+  }
+  if (warp == 7) weigh_columns<kScalar>(shared.per_token, lane);
+}
+
+// From there to w and u.
+template <class Element, bool kScalar, bool kScores>
+__device__ __forceinline__ void finish(const LocalMaps& maps, const LocalArgs& all, const Place& at,
+                                       Shared<kScalar, kScores>& shared) {
+  const Intermediates& stage = all.call.stage;
+  const int heads = all.call.heads_v, valid = at.chunk.valid;
+  const int64_t step = int64_t{heads} * (kTokens / 8);
+  const bool solves = stage.wants(DR_W | DR_U);
+  if constexpr (kScores) {
+    const int warp = uniform(static_cast<int>(threadIdx.x) / 32), lane = threadIdx.x % 32;
+    if (stage.wants(DR_AQK)) store_square(shared.squares.aqk, pieces_of(stage.aqk, at, heads, kTokens), step, valid);
+    __syncthreads();
+    if (makes_inverse(stage)) {
+      if (warp < 4) invert_below(shared.squares.lower, warp, lane);
+      __syncthreads();
+      round_inverse<Element>(shared.squares.lower, shared.inverse(),
+                             stage.wants(DR_INVERSE) ? pieces_of(stage.inverse, at, heads, kTokens) : nullptr, step,
+                             valid);
+    } else if (solves) {
+      load_inverse(shared.inverse(), pieces_of(stage.inverse, at, heads, kTokens), step, valid);
+    }
+  }
+  if (!solves) return;
+  ptx::fence_proxy_async(ptx::space_shared);
+  __syncthreads();
+  make_results<Element>(maps, all, at, shared);
+}
+
+// q and k are there; past the end they are 0.
+template <bool kScalar, bool kScores>
+__device__ __forceinline__ void wait_for_tokens(const Place& at, Shared<kScalar, kScores>& shared) {
+  wait_parity(&shared.tokens_ready, 0);
+  if (at.chunk.valid == kTokens) return;
+  clear_rows(shared.q(), at.chunk.valid);
+  clear_rows(shared.k(), at.chunk.valid);
+  ptx::fence_proxy_async(ptx::space_shared);
+  __syncthreads();
+}
+
+template <class Element, bool kScores>
+__device__ __forceinline__ void run(const LocalMaps& maps, const LocalArgs& all, const Place& at,
+                                    Shared<false, kScores>& shared) {
+  const ChunkArgs& args = all.call;
+  const WarpPlace of;
+  Part part;
+  {
+    RawGates raw;
+    const bool reads = args.stage.gives(DR_GATE_SUMS) || args.activation.g.data != nullptr;
+    if (reads) load_gates(raw, args, at, of);
+    __syncthreads();  // barriers and beta are there
+    if (reads) {
+      activate_gates(part.decay, raw, args, at, of);
+      if (args.stage.wants(DR_GATE_SUMS)) write_channel_sums(part.decay, shared.products, args, at, of);
+    }
+#pragma unroll
+    for (float2& x : part.decay) x = {exp2_approx(x.x), exp2_approx(x.y)};
+    if (!reads || at.chunk.valid < kTokens) {
+#pragma unroll
+      for (int t = 0; t < kBlock; ++t)
+        if (!reads || of.block * kBlock + t >= at.chunk.valid) part.decay[t] = {1.0f, 1.0f};
+    }
+  }
+  float2 product = part.decay[0];
+#pragma unroll
+  for (int t = 1; t < kBlock; ++t) product = times(product, part.decay[t]);
+  *reinterpret_cast<float2*>(&shared.products[of.block][of.channel()]) = product;
+  wait_for_tokens(at, shared);
+  read_part(part.q, shared.q(), all.reads_q, of);
+  read_part(part.k, shared.k(), all.reads_k, of);
+  measure_tokens<Element>(shared.q(), shared.k(), shared.per_token, args.activation, at.chunk.valid);
+  __syncthreads();  // the raw tiles have been read
+  if constexpr (kScores) {
+    make_channel_scores<Element>(*reinterpret_cast<LevelTile(*)[2]>(shared.levels()), shared.products, part,
+                                 {shared.squares, shared.per_token, args.activation.scale}, of);
+  }
+  begin_inverse(args.stage, shared);
+  write_decayed<Element>(part, shared.products, shared.k(), shared.per_token, args, at, of);
+  finish<Element>(maps, all, at, shared);
+}
+
+template <class Element, bool kScores>
+__device__ __forceinline__ void run(const LocalMaps& maps, const LocalArgs& all, const Place& at,
+                                    Shared<true, kScores>& shared) {
+  const ChunkArgs& args = all.call;
+  const int warp = uniform(static_cast<int>(threadIdx.x) / 32), lane = threadIdx.x % 32;
+  const bool sums = args.stage.gives(DR_GATE_SUMS);
+  if (warp == 2 && (sums || args.activation.g.data != nullptr)) {
+    const float unit = sums && !args.stage.sums_base_2 ? kLog2e : 1.0f;
+    const StageGates gates = {sums ? args.stage.gate_sums : nullptr, unit, args.heads_v, args.activation};
+    const float2 two =
+        scalar_sums(gates, {at.chunk.sequence_at, at.chunk.token, at.token_of_call, at.head, at.chunk.valid}, 0, lane);
+    reinterpret_cast<float2*>(shared.per_token.sums)[lane] = {two.x * unit, two.y * unit};
+  }
+  if (warp == 3 && args.stage.wants(DR_GATE_SUMS)) write_scalar_sums(args, at, lane);
+  __syncthreads();  // barriers, beta and sums are there
+  wait_for_tokens(at, shared);
+  measure_tokens<Element>(shared.q(), shared.k(), shared.per_token, args.activation, at.chunk.valid);
+  __syncthreads();
+  if constexpr (kScores) {
+    make_scalar_scores<Element>(shared.q(), shared.k(), shared.per_token, shared.squares, args.activation.scale);
+    __syncthreads();
+  }
+  begin_inverse(args.stage, shared);
+  write_decayed<Element>(shared.q(), shared.k(), shared.per_token, args, at);
+  finish<Element>(maps, all, at, shared);
+}
+
+// Grid: (chunk, head), heads fastest, so that neighbours read the same rows of q and k.
+template <class Element, bool kScalar, bool kScores>
+__global__ void __launch_bounds__(kThreads, kResident<kScalar, kScores>)
+    local_kernel(const __grid_constant__ LocalMaps maps, const __grid_constant__ LocalArgs all) {
+  auto& shared = *reinterpret_cast<Shared<kScalar, kScores>*>(dynamic_shared_memory());
+  const ChunkArgs& args = all.call;
+  allow_next_grid();
+  if (threadIdx.x == 0) {
+    ptx::mbarrier_init(&shared.tokens_ready, 1);
+    ptx::mbarrier_init(&shared.v_ready, 1);
+    ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster);
+  }
+  wait_for_previous_grid();
+  const auto heads = static_cast<uint32_t>(args.heads_v);
+  Place at;
+  if (!find_chunk(args.tables, static_cast<int>(blockIdx.x / heads), kTokens, at.chunk)) return;
+  at.head = static_cast<int>(blockIdx.x % heads);
+  at.key_head = at.head / (args.heads_v / args.heads_qk);
+  at.token_of_call = (args.tables.batched ? args.tables.token_begin()[at.chunk.sequence] : 0) + at.chunk.token;
+  if (threadIdx.x == 0) {
+    const uint32_t bytes = (all.reads_q ? kTile : 0) + (all.reads_k ? kTile : 0);
+    ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, &shared.tokens_ready, bytes);
+    if (all.reads_k) load_tile(shared.k(), maps.k, at, at.key_head, 0, &shared.tokens_ready);
+    if (all.reads_q) load_tile(shared.q(), maps.q, at, at.key_head, 0, &shared.tokens_ready);
+    if (all.reads_v) load_values(shared.v, maps.v, at, 0, &shared.v_ready);
+  }
+  load_beta(args, at, shared.per_token);
+  if constexpr (kScores && !kScalar) {
+    for (int i = threadIdx.x; i < kHalfTile / 16; i += kThreads)
+      reinterpret_cast<uint4*>(shared.squares.aqk)[i] = make_uint4(0, 0, 0, 0);
+  }
+  if (!kScores && args.stage.gives(DR_INVERSE)) {
+    load_inverse(shared.inverse(), pieces_of(args.stage.inverse, at, args.heads_v, kTokens),
+                 int64_t{args.heads_v} * (kTokens / 8), at.chunk.valid);
+  }
+  run<Element, kScores>(maps, all, at, shared);
+}
+
+}  // namespace deltarelay::cuda::sm90::local

@@ -1,0 +1,37 @@
+// The chunk-local stage: scores, their inverse, w, u, k_to_end, q_from_start and sums of gates from tokens.
+#pragma once
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/args.h"
+#include "kernels/cuda/stage_args.h"
+
+namespace deltarelay::cuda::sm90 {
+
+// Tensor maps of boxes of 64 tokens and 64 numbers. What is not read has none.
+struct LocalMaps {
+  CUtensorMap q, k, v;
+};
+
+struct LocalArgs {
+  ChunkArgs call;
+  int32_t strips_a_head;
+  bool reads_q, reads_k, reads_v;
+};
+
+// Are scores formed here? They are what aqk, the inverse, w and u come from, unless the inverse is given.
+DR_HD inline bool forms_scores(const Intermediates& stage) {
+  return stage.wants(DR_AQK | DR_INVERSE) || (stage.wants(DR_W | DR_U) && !stage.gives(DR_INVERSE));
+}
+
+struct LocalLaunch {
+  DType dtype;
+  bool scalar_gate;
+  uint32_t ctas;
+};
+cudaError_t launch_local(const LocalMaps& maps, const LocalArgs& args, const LocalLaunch& how, cudaStream_t stream);
+cudaError_t load_local();
+
+}  // namespace deltarelay::cuda::sm90

@@ -1,0 +1,131 @@
+// inverse = (I + Akk)^-1 of a chunk of 64 tokens, in fp32 and TF32.
+//
+// The diagonal blocks of 16 tokens come by substitution (tile/triangle.cuh). Below them, with blocks a and b of 16 and
+// then of 32 tokens,
+//     inverse_ba = -inverse_b (Akk_ba inverse_a)
+#pragma once
+#include "kernels/cuda/ptx/barrier.cuh"
+#include "kernels/cuda/sm90/stages/local_memory.cuh"
+#include "kernels/cuda/tile/triangle.cuh"
+
+namespace deltarelay::cuda::sm90::local {
+
+// Two neighbouring diagonal blocks of 16, from token `first` on, as invert_diagonal_blocks takes them.
+struct TwoBlocks {
+  Square& lower;
+  int first;
+  __device__ __forceinline__ float4 four_of_block(int base, int r, int c) const {
+    return *reinterpret_cast<const float4*>(&lower.row[first + base + r][first + base + c]);
+  }
+  __device__ __forceinline__ void put_row(int r, int base, const float (&x)[16]) {
+#pragma unroll
+    for (int j = 0; j < 16; j += 4)
+      *reinterpret_cast<float4*>(&lower.row[first + r][first + base + j]) = {x[j], x[j + 1], x[j + 2], x[j + 3]};
+  }
+};
+
+struct Corner {
+  int row, column;
+};
+
+// d = a b by one warp: 16 x 16 numbers, over `steps` times 8, of the blocks that begin at a and b.
+__device__ __forceinline__ void multiply(float (&d)[2][4], const Square& square, Corner a, Corner b, int steps,
+                                         int lane) {
+  const int r = lane / 4, k = lane % 4;
+#pragma unroll
+  for (int n = 0; n < 2; ++n) d[n][0] = d[n][1] = d[n][2] = d[n][3] = 0.0f;
+#pragma unroll
+  for (int step = 0; step < 4; ++step) {
+    if (step >= steps) break;
+    uint32_t left[4];
+#pragma unroll
+    for (int e = 0; e < 4; ++e)
+      left[e] = as_tf32(square.row[a.row + r + 8 * (e % 2)][a.column + 8 * step + k + 4 * (e / 2)]);
+#pragma unroll
+    for (int n = 0; n < 2; ++n)
+      mma_tf32(d[n], left, as_tf32(square.row[b.row + 8 * step + k][b.column + 8 * n + r]),
+               as_tf32(square.row[b.row + 8 * step + k + 4][b.column + 8 * n + r]));
+  }
+}
+__device__ __forceinline__ void store(Square& square, Corner to, const float (&d)[2][4], float sign, int lane) {
+#pragma unroll
+  for (int n = 0; n < 2; ++n) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+      *reinterpret_cast<float2*>(&square.row[to.row + lane / 4 + 8 * r][to.column + 8 * n + 2 * (lane % 4)]) = {
+          sign * d[n][2 * r], sign * d[n][2 * r + 1]};
+  }
+}
+
+// The diagonal block of 32 tokens from `first` on, by one warp.
+__device__ __forceinline__ void invert_thirty_two(Square& lower, int first, int lane) {
+  float x[16];
+  TwoBlocks blocks{lower, first};
+  invert_diagonal_blocks(blocks, x, lane);
+  const int second = first + 16;
+  float d[2][4];
+  multiply(d, lower, {second, first}, {first, first}, 2, lane);
+  __syncwarp();
+  store(lower, {second, first}, d, 1.0f, lane);
+  __syncwarp();
+  multiply(d, lower, {second, second}, {second, first}, 2, lane);
+  __syncwarp();
+  store(lower, {second, first}, d, -1.0f, lane);
+}
+
+// The blocks below, by the four warps of group 0: 16 x 16 numbers each. Zeros of the inverses are left out.
+__device__ __forceinline__ void invert_below(Square& lower, int warp, int lane) {
+  const int row = 32 + warp / 2 * 16, column = warp % 2 * 16;
+  float d[2][4];
+  multiply(d, lower, {row, column}, {column, column}, column == 0 ? 4 : 2, lane);
+  named_barrier(1, kGroup);
+  store(lower, {row, column}, d, 1.0f, lane);
+  named_barrier(1, kGroup);
+  multiply(d, lower, {row, 32}, {32, column}, row == 32 ? 2 : 4, lane);
+  named_barrier(1, kGroup);
+  store(lower, {row, column}, d, -1.0f, lane);
+}
+
+// Rows of the inverse to its tile and, where wanted, to memory.
+template <class Element>
+__device__ __forceinline__ void round_inverse(const Square& inverse, uint8_t* tile, uint4* rows, int64_t step,
+                                              int valid) {
+#pragma unroll
+  for (int i = threadIdx.x; i < kTokens * 8; i += kThreads) {
+    const int row = i / 8, piece = i % 8;
+    uint4 eight = make_uint4(0, 0, 0, 0);
+    if (piece / 2 <= row / 16) {  // the diagonal blocks of 16 tokens have their zeros
+      float x[8];
+#pragma unroll
+      for (int j = 0; j < 8; j += 4)
+        *reinterpret_cast<float4*>(x + j) = *reinterpret_cast<const float4*>(&inverse.row[row][8 * piece + j]);
+      eight = {Pair<Element>::pack(x[0], x[1]), Pair<Element>::pack(x[2], x[3]), Pair<Element>::pack(x[4], x[5]),
+               Pair<Element>::pack(x[6], x[7])};
+    }
+    *reinterpret_cast<uint4*>(tile + swizzled_offset(row, piece)) = eight;
+    if (rows != nullptr && row < valid) rows[row * step + piece] = eight;
+  }
+}
+
+// Rows of a given inverse. Numbers above the diagonal may be anything.
+__device__ __forceinline__ void load_inverse(uint8_t* tile, const uint4* rows, int64_t step, int valid) {
+  uint4 loaded[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int row = (threadIdx.x + i * kThreads) / 8, piece = threadIdx.x % 8;
+    loaded[i] = row < valid && 8 * piece <= row ? rows[row * step + piece] : make_uint4(0, 0, 0, 0);
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int row = (threadIdx.x + i * kThreads) / 8, piece = threadIdx.x % 8;
+    uint32_t words[4] = {loaded[i].x, loaded[i].y, loaded[i].z, loaded[i].w};
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int column = 8 * piece + 2 * j;
+      words[j] = column + 1 <= row ? words[j] : column <= row ? words[j] & 0xffffu : 0;
+    }
+    *reinterpret_cast<uint4*>(tile + swizzled_offset(row, piece)) = {words[0], words[1], words[2], words[3]};
+  }
+}
+
+}  // namespace deltarelay::cuda::sm90::local
