@@ -134,11 +134,6 @@ TEST(Steps, SummariesBesideCheckpointsAreWalkedWhole) {
   const Problem problem = test::problem_of(Rule::kGdn, {32768}, 8);
   EXPECT_TRUE(make_plan(problem, options)->steps[2].suffix);
   EXPECT_FALSE(make_plan(test::with_checkpoints(problem, 64, 600), options)->steps[2].suffix);
-  Problem crowded = test::problem_of(Rule::kKda, {65536}, 16);
-  crowded.gate_floor = -5.0f;
-  options.variant = "fused";
-  EXPECT_TRUE(make_plan(crowded, options)->steps[1].suffix);
-  EXPECT_FALSE(make_plan(test::with_checkpoints(crowded, 64, 2000), options)->steps[1].suffix);
 }
 
 TEST(Steps, ACallWithFewerTokensHasItsOwn) {
