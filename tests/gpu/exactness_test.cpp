@@ -157,7 +157,8 @@ TEST_P(InVain, ASuffixThatKeepsTheStateIsNoSummary) {
   expect_close(of_two_runs(check::compare(cut.host, whole.host)), "cut against uncut");
 }
 
-// 34 heads: summaries of KDA try a suffix only if they take more than one wave of the multiprocessors (H200: 132).
+// 34 heads: prepared summaries of KDA try a suffix only if they take more than one wave of the multiprocessors (H200:
+// 132). Fused ones walk from the segment's end, and must go on behind the chunks that forget.
 INSTANTIATE_TEST_SUITE_P(Walks, InVain, testing::ValuesIn(cases_in(R"(
   kda-fused:      kda bf16 hqk=2 hv=34 seqs=24576 init final gate=log:-0.1,0 floor=-5 l2norm segments=len:8192 \
       variant=fused
