@@ -22,7 +22,7 @@ struct Feature {
 
 constexpr const char* kBase = "hqk=2 hv=2 dk=128 dv=128 seqs=256";
 
-constexpr std::array<Feature, 30> kFeatures = {{
+constexpr std::array<Feature, 31> kFeatures = {{
     {"log gate", "gate=log:-5,0"},
     {"linear gate", "gate=linear:-5,0"},
     {"raw softplus gate", "gate=softplus"},
