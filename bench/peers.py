@@ -85,6 +85,8 @@ def parse(line: str) -> dict | None:
     gate = parse_gate(case["rule"], case.get("gate", ""))
     if case["dtype"] != "bf16" or not lengths or not {"init", "final", "l2norm"} <= case["flags"] or gate is None:
         return None
+    if "checkpoints" in case:  # of the others only some have them, each with positions of its own
+        return None
     return {**case, **gate}
 
 

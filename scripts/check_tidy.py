@@ -6,11 +6,13 @@
 Files of one folder with the same options are checked together, as one source that includes them: most of the time goes
 into the headers of the standard library, which are then read once. If that source does not pass, for example because
 two files give one name to different things, its halves are checked, and so on down to single files: a file has findings
-only if it has them alone. --alone checks every file alone and follows paths as far as clang does by default. The build
-folder needs compile_commands.json. Exit 77: clang-tidy 14 is not installed.
+only if it has them alone. Of a source that Highway compiles once per instruction set, only some sets are checked.
+--alone checks every file alone and for every set, and follows paths as far as clang does by default. The build folder
+needs compile_commands.json. Exit 77: clang-tidy 14 is not installed.
 """
 
 import concurrent.futures
+import contextlib
 import hashlib
 import json
 import os
@@ -29,6 +31,10 @@ TOGETHER = "UnifiedSource"
 # containers of the standard library: functions that use several of them end at either number, and took most of the
 # time of this check. Almost every block that the default reaches is reached with this number too.
 STATES = ["-Xclang", "-analyzer-config", "-Xclang", "max-nodes=40000"]
+# Highway's foreach_target.h includes the source that includes it, and Highway's headers, once per instruction set. The
+# headers take most of the time. These sets compile no line that AVX-512 and the portable set do not compile, too.
+FOR_EACH_SET = "foreach_target.h"
+LEFT_OUT_SETS = ("HWY_AVX2", "HWY_SSE4", "HWY_SSSE3")
 
 
 def find_tool() -> str | None:
@@ -55,28 +61,71 @@ def options_of(entry: dict) -> list[str]:
     return [word for word in words[1:output] + words[output + 2 :] if word not in ("-c", entry["file"])]
 
 
-def dependencies(entry: dict) -> list[str]:
-    """Every project file that the compiler reads for this one."""
-    compiler = [word for word in shlex.split(entry["command"])[:2] if "ccache" not in pathlib.Path(word).name][0]
-    command = [compiler, *options_of(entry), "-MM", entry["file"]]
-    listing = subprocess.run(command, cwd=entry["directory"], capture_output=True, text=True, check=True).stdout
-    return sorted(set(re.sub(r"\\\n", " ", listing).split(": ", 1)[1].split()))
+def with_few_sets(entry: dict) -> dict:
+    """The entry, compiled without the sets that are left out."""
+    start = "-DHWY_DISABLED_TARGETS="
+    words = shlex.split(entry["command"])
+    disabled = [word.removeprefix(start) for word in words if word.startswith(start)]
+    kept = [word for word in words if not word.startswith(start)]
+    kept.insert(-1, f"{start}({'|'.join([*LEFT_OUT_SETS, *disabled])})")
+    return {**entry, "command": shlex.join(kept)}
 
 
-def fingerprint(entries: list[dict], further: list[str]) -> str:
-    digest = hashlib.sha256("\n".join(further).encode())
-    digest.update((ROOT / ".clang-tidy").read_bytes())
-    for entry in entries:
-        digest.update(entry["command"].encode())
-        for path in dependencies(entry):
-            digest.update(path.encode())
-            digest.update((pathlib.Path(entry["directory"]) / path).read_bytes())
-    return digest.hexdigest()
+def kept_by_ninja(build: pathlib.Path) -> dict[str, list[str]]:
+    """What the compiler read for each object that ninja has built, by the object's path; nothing without ninja."""
+    if not (build / ".ninja_deps").exists() or not shutil.which("ninja"):
+        return {}
+    listing = subprocess.run(["ninja", "-t", "deps"], cwd=build, capture_output=True, text=True).stdout
+    kept = {}
+    for block in listing.split("\n\n"):
+        head, *paths = block.splitlines() or [""]
+        if head.endswith("(VALID)"):
+            kept[head.split(": #deps")[0]] = [path.strip() for path in paths]
+    return kept
+
+
+class Inputs:
+    """What the compiler reads for each source."""
+
+    def __init__(self, build: pathlib.Path):
+        self.kept = kept_by_ninja(build)
+        self.digests = {}
+
+    def of(self, entry: dict) -> list[str]:
+        """Every file; if the compiler must be asked, those outside the system's folders."""
+        words = shlex.split(entry["command"])
+        folder, made = pathlib.Path(entry["directory"]), words[words.index("-o") + 1]
+        kept = self.kept.get(made, [])
+        with contextlib.suppress(FileNotFoundError):  # the object or a header is gone
+            built = (folder / made).stat().st_mtime
+            if kept and all((folder / path).stat().st_mtime <= built for path in kept):
+                return sorted(set(kept))
+        compiler = [word for word in words[:2] if "ccache" not in pathlib.Path(word).name][0]
+        command = [compiler, *options_of(entry), "-MM", entry["file"]]
+        listing = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
+        return sorted(set(re.sub(r"\\\n", " ", listing).split(": ", 1)[1].split()))
+
+    def digest(self, path: pathlib.Path) -> bytes:
+        if path not in self.digests:
+            self.digests[path] = hashlib.sha256(path.read_bytes()).digest()
+        return self.digests[path]
+
+    def fingerprint(self, entries: list[dict], further: list[str]) -> str:
+        digest = hashlib.sha256("\n".join(further).encode())
+        digest.update((ROOT / ".clang-tidy").read_bytes())
+        for entry in entries:
+            digest.update(entry["command"].encode())
+            for path in self.of(entry):
+                digest.update(path.encode())
+                digest.update(self.digest(pathlib.Path(entry["directory"]) / path))
+        return digest.hexdigest()
 
 
 class Judge:
-    def __init__(self, tool: str, stamps: pathlib.Path, further: list[str]):
-        self.tool, self.stamps, self.further = tool, stamps, further
+    def __init__(self, tool: str, build: pathlib.Path, further: list[str]):
+        self.tool, self.inputs, self.further = tool, Inputs(build), further
+        self.stamps = build / "tidy"
+        self.stamps.mkdir(exist_ok=True)
 
     def findings(self, file: str, entry: dict) -> str:
         """What clang-tidy says of a file with the options of an entry; nothing if it passes."""
@@ -90,7 +139,7 @@ class Judge:
         """Findings by file; nothing if there are none."""
         name = name_of(entry["file"])
         stamp = self.stamps / name.replace("/", "__")
-        digest = fingerprint([entry], self.further)
+        digest = self.inputs.fingerprint([entry], self.further)
         if stamp.exists() and stamp.read_text() == digest:
             return {}
         found = self.findings(entry["file"], entry)
@@ -105,7 +154,7 @@ class Judge:
         key = hashlib.sha256("\n".join(names).encode()).hexdigest()[:8]
         source = self.stamps / f"{TOGETHER}-{folder_of(entries[0]).replace('/', '-')}-{key}.cpp"
         stamp = source.with_suffix(".passed")
-        digest = fingerprint(entries, self.further)
+        digest = self.inputs.fingerprint(entries, self.further)
         if stamp.exists() and stamp.read_text() == digest:
             return {}
         source.write_text("".join(f'#include "{file}"  // NOLINT(bugprone-suspicious-include)\n' for file in names))
@@ -137,8 +186,6 @@ def main() -> int:
         print("clang-tidy 14 is not installed: the code was not judged by it")
         return 77
     build = pathlib.Path(words[0]).resolve()
-    stamps = build / "tidy"
-    stamps.mkdir(exist_ok=True)
     entries = {}
     for entry in json.loads((build / "compile_commands.json").read_text()):
         name = name_of(entry["file"])
@@ -152,15 +199,14 @@ def main() -> int:
     if not entries:
         print(f"no source under {' or '.join(JUDGED)} is in {build / 'compile_commands.json'}")
         return 1
-    judge = Judge(tool, stamps, [] if alone else [f"--extra-arg={word}" for word in STATES])
+    judge = Judge(tool, build, [] if alone else [f"--extra-arg={word}" for word in STATES])
     groups = {}
     # From the last name on: verify.cpp includes most of tools/check, and clang 14 takes no header of that namespace
     # after deltarelay.hpp, which has a function of its name.
     for name, entry in sorted(entries.items(), reverse=True):
-        # Highway's foreach_target.h includes the source that includes it once per instruction set.
-        single = alone or "foreach_target.h" in (ROOT / name).read_text(encoding="utf-8")
-        key = name if single else (folder_of(entry), *options_of(entry))
-        groups.setdefault(key, []).append(entry)
+        for_each_set = FOR_EACH_SET in (ROOT / name).read_text(encoding="utf-8")
+        key = name if alone or for_each_set else (folder_of(entry), *options_of(entry))
+        groups.setdefault(key, []).append(with_few_sets(entry) if for_each_set and not alone else entry)
     failures = 0
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         for found in pool.map(judge.together, sorted(groups.values(), key=len, reverse=True)):

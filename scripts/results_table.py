@@ -293,7 +293,7 @@ def peers_table(results: dict) -> str:
     lines = ["| | gates | DeltaRelay | " + " | ".join(f"{PACKAGES[name]} {packages[name]}" for name in packages) + " |"]
     lines.append("|---|---|" + "--:|" * (len(packages) + 1))
     marked = False
-    for row in slower_rows(results["rows"]):
+    for row in sorted(slower_rows(results["rows"]), key=lambda row: words_of_case(row["line"])):
         times = {"": row["ms"], **row["peers"]}
         cells = []
         for name in ("", *packages):
@@ -302,7 +302,9 @@ def peers_table(results: dict) -> str:
             cells.append(cell + (" (1)" if name in row.get("eager", []) else ""))
             marked = marked or name in row.get("eager", [])
         lines.append(f"| {words_of_case(row['line'])} | {gates_of_case(row['line'])} | " + " | ".join(cells) + " |")
-    where = ", ".join(filter(None, [results["device"], results.get("date", "")[:10], results.get("note", "")]))
+    commit = results.get("commit") and f"commit {results['commit']}"
+    known = [results["device"], results.get("date", "")[:10], commit, results.get("note", "")]
+    where = ", ".join(filter(None, known))
     lines += ["", f"Milliseconds of a whole call. {where}." + (" (1): not captured, timed eagerly." if marked else "")]
     return "\n".join(lines) + "\n"
 

@@ -40,6 +40,10 @@ fetch() {  # <what for> <requirement>...
     echo "python: $what cannot be installed here (${*}); see $logs/python.install"
 }
 export VIRTUAL_ENV=$PWD/$venv
+# Packages come without bytecode. Keep it for all processes that the tests start (importing torch, FLA and transformers
+# takes half the time then), and keep it out of the folders of sources.
+export PYTHONPYCACHEPREFIX=$PWD/$work/bytecode
+unset PYTHONDONTWRITEBYTECODE
 : >"$logs/python.install"
 has numpy || fetch NumPy numpy
 has pytest || fetch pytest pytest
@@ -83,7 +87,7 @@ rm -rf "$work/site"
 cmake --install build/ci --component python --prefix "$work/site" >"$logs/python.site"
 if has pytest; then
   began=$SECONDS
-  PYTHONPATH=$PWD/$work/site PYTHONDONTWRITEBYTECODE=1 "$venv/bin/python" -m pytest -q -ra python/tests 2>&1 |
+  PYTHONPATH=$PWD/$work/site "$venv/bin/python" -m pytest -q -ra python/tests 2>&1 |
     tee "$logs/python.tests" || failed+=(tests)
   say "tests: $(tail -1 "$logs/python.tests" | tr -d =), $((SECONDS - began)) s"
   # Print each reason for skipped tests once, with the number of tests.

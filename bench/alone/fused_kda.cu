@@ -5,7 +5,7 @@
 namespace deltarelay::alone {
 namespace {
 
-template <Form kForm, bool kSuffix = false>
+template <Form kForm, bool kSummaries = false>
 void time(const Shape& shape) {
   const Walk walk(shape);
   constexpr int kWidth = cuda::sm90::kWidth;
@@ -20,14 +20,16 @@ void time(const Shape& shape) {
   activation.beta = walk.view(strengths.data(), 1);
   activation.a_log = a_log.data();
   activation.dt_bias = bias.data();
+  activation.dtype_a_log = activation.dtype_dt_bias = DType::kFp32;
   activation.gate_form = GateForm::kRawBounded;
   activation.beta_form = BetaForm::kLogit;
   activation.lower_bound = shape.weak ? -0.05f : cuda::kMidFrameGate;
   activation.scale = 0.08838835f;
   activation.l2norm = true;
-  walk.time(cuda::sm90::fused_kda_kernel<kForm, GateForm::kRawBounded, kSuffix>, sizeof(cuda::sm90::FusedShared<kForm>),
-            cuda::sm90::kFusedThreads, {ctas(kForm), 1}, walk.maps(gates.data(), nullptr, {ctas(kForm), 1}),
-            walk.args(cuda::sm90::kFusedChunk), activation);
+  walk.time(
+      cuda::sm90::fused_kda_kernel<kForm, GateForm::kRawBounded, cuda::sm90::GateSource::kTiles, kSummaries, true>,
+      sizeof(cuda::sm90::FusedShared<kForm>), cuda::sm90::kFusedThreads, {ctas(kForm), 1},
+      walk.maps(gates.data(), nullptr, {ctas(kForm), 1}), walk.args(cuda::sm90::kFusedChunk), activation);
 }
 
 }  // namespace
@@ -41,8 +43,7 @@ int main(int argc, char** argv) {
   time<Form::kSingle>({"2x2k-h64", 2, 2048, 64, 64});
   time<Form::kSingle>({"32x64-h64", 32, 64, 64, 64});
   time<Form::kPair>({"16x2k-h4", 16, 1984, 4, 4});
-  time<Form::kPair>({"summary", 16, 1984, 4, 4, deltarelay::Work::kSummarize});
-  time<Form::kPair, true>({"suffix", 16, 1984, 4, 4, deltarelay::Work::kSummarize});
+  time<Form::kPair, true>({"summary", 16, 1984, 4, 4, deltarelay::Work::kSummarize});
   time<Form::kPair, true>({"weak", 16, 1984, 4, 4, deltarelay::Work::kSummarize, true});
   std::printf("\n");
 }

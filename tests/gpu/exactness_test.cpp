@@ -157,7 +157,8 @@ TEST_P(InVain, ASuffixThatKeepsTheStateIsNoSummary) {
   expect_close(of_two_runs(check::compare(cut.host, whole.host)), "cut against uncut");
 }
 
-// 34 heads: summaries of KDA try a suffix only if they take more than one wave of the multiprocessors (H200: 132).
+// 34 heads: prepared summaries of KDA try a suffix only if they take more than one wave of the multiprocessors (H200:
+// 132). Fused ones walk from the segment's end, and must go on behind the chunks that forget.
 INSTANTIATE_TEST_SUITE_P(Walks, InVain, testing::ValuesIn(cases_in(R"(
   kda-fused:      kda bf16 hqk=2 hv=34 seqs=24576 init final gate=log:-0.1,0 floor=-5 l2norm segments=len:8192 \
       variant=fused
@@ -240,6 +241,30 @@ INSTANTIATE_TEST_SUITE_P(
                                {"hv=2 seqs=1300,700 beta=logit l2norm init final segments=4"},
                                {"gate=log:-0.01,0", "gate=log:-5,0"}})),
     name_of);
+
+// Gates in fp32 with the numbers of gates in bf16 give their bits: the fused walk has kernels for each.
+using WideGates = EachCase;
+
+TEST_P(WideGates, HaveTheBitsOfNarrowOnes) {
+  const cases::Case c = forced(GetParam());
+  const Ran narrow(c);
+  const Ran wide(cases::with_words(c, "g=fp32"), [&](check::TensorSet& x) {
+    for (int64_t n = 0; n < c.num_seqs(); ++n)
+      for (int64_t t = 0; t < c.lengths[static_cast<size_t>(n)]; ++t)
+        for (int64_t head = 0; head < c.heads_v; ++head)
+          for (int64_t i = 0; i < c.dk; ++i)
+            x.g().set(x.g().at(n, t, head, i), narrow.host.g().get(narrow.host.g().at(n, t, head, i)));
+  });
+  EXPECT_TRUE(wide.host.output_bits() == narrow.host.output_bits());
+}
+
+INSTANTIATE_TEST_SUITE_P(Fused, WideGates,
+                         testing::ValuesIn(combine({{"kda bf16 init final l2norm beta=logit variant=fused"},
+                                                    {"hv=3 seqs=400,65,33,1", "hqk=16 hv=32 seqs=130x8,33 segments=off",
+                                                     "hqk=1 hv=2 seqs=2000,77 segments=5"},
+                                                    {"gate=log:-5,0 floor=-5", "gate=bounded:-5", "gate=init:2",
+                                                     "gate=log:extreme", "gate=log:mean:-2.5"}})),
+                         name_of);
 
 using EachPlan = EachCase;
 

@@ -45,6 +45,7 @@ TEST_P(Repeats, TenThousandRunsGiveTheSameBits) { expect_same_bits(forced(GetPar
 INSTANTIATE_TEST_SUITE_P(Gpu, Repeats, testing::ValuesIn(cases_in(R"(
   kda-cut:   kda bf16 hv=4 seqs=4096,1000 init final gate=bounded:-0.05 beta=logit l2norm segments=8
   gdn-cut:   gdn bf16 g=fp32 b=fp32 hqk=2 hv=8 seqs=4096,1000 init final gate=log:-0.02,0 l2norm segments=8
+  kda-ends:  kda bf16 hv=4 seqs=4096,1000 init final gate=log:-0.4,-0.2 floor=-5 l2norm segments=4
   kda-log:   kda bf16 hv=4 seqs=1024,33 init final gate=log:-0.02,0 l2norm segments=4
   kda-whole: kda bf16 hv=8 seqs=512,100x5 init=slots final=in-place gate=bounded:-5 beta=logit l2norm
   kda-waves: kda bf16 hv=48 seqs=300,200,64 init final gate=bounded:-0.05 beta=logit l2norm segments=3 variant=fused

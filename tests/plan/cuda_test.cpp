@@ -79,7 +79,8 @@ TEST(CudaSm90, AsksNoAlignmentOfNumbersOfAHead) {
   EXPECT_EQ(make_plan(slice, on_h200())->variant.number, cuda::sm90::kPrepared);
 }
 
-// The fused walk takes bf16 gates of every form, bounded or not: softplus by itself, the others by name.
+// The fused walk takes bf16 gates of every form, bounded or not: softplus by itself, the others by name. In fp32 it has
+// kernels for log gates, softplus, and what the frame of the middle holds of the bounded ones.
 TEST(CudaSm90, WalksAnyGatesOfKdaFused) {
   for (const GateForm form : {GateForm::kLog, GateForm::kLinear, GateForm::kRawSoftplus, GateForm::kRawBounded}) {
     Problem problem = test::problem_of(Rule::kKda, {4096}, 4);
@@ -90,9 +91,34 @@ TEST(CudaSm90, WalksAnyGatesOfKdaFused) {
               form == GateForm::kRawSoftplus ? cuda::sm90::kFused : cuda::sm90::kPrepared);
     options.variant = "fused";
     EXPECT_EQ(make_plan(problem, options)->variant.number, cuda::sm90::kFused);
-    options.variant = "";
     problem.dtype_gate = DType::kFp32;
-    EXPECT_EQ(make_plan(problem, options)->variant.number, cuda::sm90::kPrepared);
+    const bool takes = form == GateForm::kLog || form == GateForm::kRawSoftplus;
+    EXPECT_EQ(cuda::sm90::takes_way(problem, cuda::sm90::kFused), takes) << name_of(form);
+    options.variant = "";
+    EXPECT_EQ(make_plan(problem, options)->variant.number,
+              form == GateForm::kRawSoftplus ? cuda::sm90::kFused : cuda::sm90::kPrepared);
+    problem.dtype_gate = DType::kFp16;
+    EXPECT_FALSE(cuda::sm90::takes_way(problem, cuda::sm90::kFused)) << name_of(form);
+  }
+}
+
+// A promise of -5 chooses the fused walk for both types of gates. The kernels of the middle's frame know no linear
+// gates.
+TEST(CudaSm90, WalksFlooredGatesOfKdaFused) {
+  for (const DType type : {DType::kBf16, DType::kFp32}) {
+    for (const GateForm form : {GateForm::kLog, GateForm::kLinear, GateForm::kRawBounded}) {
+      Problem problem = test::problem_of(Rule::kKda, {4096}, 4);
+      problem.dtype_gate = type;
+      problem.gate_form = form;
+      (form == GateForm::kRawBounded ? problem.lower_bound : problem.gate_floor) = -5.0f;
+      const bool linear = form == GateForm::kLinear;
+      EXPECT_EQ(cuda::sm90::in_mid_frame(problem), !linear) << name_of(form);
+      EXPECT_EQ(make_plan(problem, on_h200())->variant.number,
+                linear && type == DType::kFp32 ? cuda::sm90::kPrepared : cuda::sm90::kFused)
+          << name_of(form) << " in " << name_of(type);
+      problem.alignment.g = 8;
+      EXPECT_FALSE(cuda::sm90::takes_way(problem, cuda::sm90::kFused));
+    }
   }
 }
 
@@ -130,18 +156,13 @@ TEST(CudaSm90, DeclinesTheRestByNameExpectedAndFound) {
       {[](Problem& p, Options&) { p.o.token = 516; }, "layout_o.token"},
       {[](Problem& p, Options&) { p.o.token = int64_t{1} << 39; }, "below 549755813888, found 549755813888"},
       {[](Problem& p, Options&) { p.num_tokens = int64_t{1} << 31; }, "num_tokens: expected at most 2147483647"},
-      {[](Problem& p, Options& o) {
-         p.checkpoints = Checkpoints::kChunks;
-         o.variant = "fused";
-       },
-       "variant: expected prepared, with these gates and checkpoints, found fused"},
       {[](Problem& p, Options& o) {  // the fused walk copies gates in pieces of 16 bytes
          p.gate_form = GateForm::kRawBounded;
          p.lower_bound = -5.0f;
          p.alignment.g = 8;
          o.variant = "fused";
        },
-       "variant: expected prepared, with these gates and checkpoints, found fused"},
+       "variant: expected prepared, with these gates, found fused"},
       {[](Problem&, Options& o) {
          o.columns = {0, 3};
        },
@@ -313,8 +334,8 @@ TEST(CudaSm90, HandsOnWhatIsPredicted) {
 
 // Where the walk may have to leave a checkpoint before it is finished, and the pool would round it then.
 TEST(CudaSm90, BooksCheckpointsOnTheirWayToAPoolOf16Bits) {
-  const Options options = on_h200();
   const size_t state = size_t{4} * 128 * 128 * sizeof(float);
+  Options options = on_h200();
   auto places = [&](const Problem& problem) {
     const auto plan = make_plan(problem, options);
     const size_t bytes = booked(*plan, BufferId::kCheckpoints);
@@ -330,10 +351,17 @@ TEST(CudaSm90, BooksCheckpointsOnTheirWayToAPoolOf16Bits) {
                 gdn = test::problem_of(Rule::kGdn, {300, 0, 130}, 4);
   for (const DType pool : {DType::kBf16, DType::kFp16}) {
     EXPECT_EQ(places(test::with_checkpoints(kda, 48, 8, pool)), 6 + 2);
+    options.variant = "prepared";
     EXPECT_EQ(places(test::with_checkpoints(gdn, 96, 4, pool)), 3 + 1);
+    options.variant = "fused";
+    EXPECT_EQ(places(test::with_checkpoints(gdn, 48, 8, pool)), 6 + 2);
+    options.variant = "";
   }
   EXPECT_EQ(places(test::with_checkpoints(kda, 96, 4)), 0) << "whole chunks of 32";
-  EXPECT_EQ(places(test::with_checkpoints(gdn, 128, 3)), 0) << "whole chunks of 64";
+  EXPECT_EQ(places(test::with_checkpoints(gdn, 128, 3)), 0) << "whole chunks of either way";
+  options.variant = "fused";
+  EXPECT_EQ(places(test::with_checkpoints(gdn, 96, 4)), 0) << "whole chunks of 32";
+  options.variant = "";
   EXPECT_EQ(places(test::with_checkpoints(kda, 304, 1)), 0) << "no sequence is that long";
   Problem chunks = test::with_checkpoints(kda, 48, 8);
   chunks.checkpoints = Checkpoints::kChunks;
@@ -353,6 +381,26 @@ TEST(CudaSm90, BooksCheckpointsOnTheirWayToAPoolOf16Bits) {
   EXPECT_THAT(json, HasSubstr("\"name\":\"checkpoints\""));
   const auto on_cpu = make_plan(test::with_checkpoints(kda, 0, 8), test::options_on(test::cpu_with(2)));
   EXPECT_EQ(on_cpu->ledger.find(BufferId::kCheckpoints), nullptr) << "its chunks are 16 tokens";
+}
+
+// Checkpoints are a side product: a call with them is planned as without.
+TEST(CudaSm90, CheckpointsMoveNoCut) {
+  for (const Rule rule : {Rule::kKda, Rule::kGdn}) {
+    for (const std::vector<int64_t>& lengths : {std::vector<int64_t>{8192}, {65536}, {1500, 1500, 1500}, {70, 300}}) {
+      for (const int32_t heads : {2, 8, 64}) {
+        Problem problem = test::problem_of(rule, lengths, heads);
+        if (rule == Rule::kKda) problem.gate_floor = -5.0f;
+        const auto without = make_plan(problem, on_h200());
+        for (const int64_t every : {64, 48, 1024}) {
+          const auto with = make_plan(test::with_checkpoints(problem, every, 5000, DType::kFp32), on_h200());
+          EXPECT_STREQ(with->variant.name, without->variant.name);
+          EXPECT_EQ(with->table.rows1, without->table.rows1);
+          EXPECT_EQ(with->table.rows3, without->table.rows3);
+          EXPECT_EQ(with->relay.places(), without->relay.places());
+        }
+      }
+    }
+  }
 }
 
 // Whatever lengths come, there is room for them, and bounds that grow never take less.

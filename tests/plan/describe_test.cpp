@@ -161,15 +161,19 @@ TEST(Describe, SaysWhetherSummariesTryTheEndOfASegmentFirst) {
     int32_t heads, width;
     bool cut, tries;
     bool backwards = false;
+    float gate_floor = 0.0f;  // what fused KDA asks for
   };
   for (const Tries& t :
        {Tries{Rule::kGdn, 32768, 8, 128, true, false, true}, Tries{Rule::kGdn, 32768, 8, 128, false, false},
         Tries{Rule::kGdn, 32768, 8, 96, true, true}, Tries{Rule::kKda, 131072, 4, 128, true, true},
         // Every summary runs at once there, so short ones would gain nothing.
         Tries{Rule::kKda, 16384, 4, 128, true, false}, Tries{Rule::kKda, 32768, 8, 96, true, false},
-        Tries{Rule::kKda, 32768, 8, 64, true, true}}) {
+        Tries{Rule::kKda, 131072, 4, 128, true, false, true, -5.0f},
+        Tries{Rule::kKda, 16384, 4, 128, true, false, true, -5.0f},
+        Tries{Rule::kKda, 131072, 4, 128, false, false, false, -5.0f}, Tries{Rule::kKda, 32768, 8, 64, true, true}}) {
     Problem problem = test::problem_of(t.rule, {t.tokens}, t.heads, t.width, t.width);
     problem.dtype = DType::kBf16;
+    problem.gate_floor = t.gate_floor;
     const auto plan = make_plan(problem, t.cut ? h200 : whole);
     const std::string text = describe_text(*plan);
     EXPECT_EQ(text.find("summaries try the last chunks") != std::string::npos, t.tries) << text;

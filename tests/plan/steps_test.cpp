@@ -108,6 +108,17 @@ TEST(Steps, SayTheGridOfEveryLaunch) {
   }
 }
 
+// Both fused walks summarize backwards: no row has a second pair of CTAs for its suffix.
+TEST(Steps, FusedKdaSummarizesBackwards) {
+  Problem problem = test::problem_of(Rule::kKda, {131072}, 4);
+  problem.gate_floor = -5.0f;
+  const Step walk = make_plan(problem, test::options_on(test::device_of("h200")))->steps[1];
+  EXPECT_TRUE(walk.backwards);
+  EXPECT_TRUE(walk.ordered);
+  EXPECT_FALSE(walk.suffix);
+  EXPECT_EQ(walk.ctas, walk.rows * 4 * 2);
+}
+
 // Summaries that all run at once need no order.
 TEST(Steps, OneWaveOfSummariesIsNotOrdered) {
   const Options options = test::options_on(test::device_of("h200"));

@@ -245,8 +245,7 @@ void random_way(Dice& dice, Case& c) {
   const bool tf32 = c.backend == "cuda-sm80" && c.dtype == DR_FP32 && shortest_block(c) >= kLeastBlock;
   if (tf32 && dice.one_in(3)) c.math = DR_MATH_TF32;
   if (!is_hopper(c) || !dice.one_in(2)) return;
-  const bool fused = c.rule == DR_GDN && c.checkpoints == DR_CHECKPOINTS_NONE;
-  c.variant = fused && dice.one_in(2) ? "fused" : "prepared";
+  c.variant = c.rule == DR_GDN && dice.one_in(2) ? "fused" : "prepared";
 }
 
 // Replaces the drawn gates by those of fresh or trained layers.

@@ -18,11 +18,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // Independent chains: pipes times latency is 16 on cores with four FMA pipes (32 registers), 8 to 10 on x86 (two
 // pipes), where AVX2 and older have only 16 registers.
-#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_SSE4 || HWY_TARGET == HWY_SSSE3
-constexpr size_t kChains = 12;
-#else
-constexpr size_t kChains = 24;
-#endif
+constexpr size_t kChains = (HWY_TARGET & (HWY_AVX2 | HWY_SSE4 | HWY_SSSE3)) != 0 ? 12 : 24;
 
 // Runs `rounds` rounds of kChains FMAs and adds the floating-point operations to *flops. The sum is overwritten, as in
 // a matrix product (the only form of Arm's FMLA). The product is small, so sums stay finite and normal.

@@ -34,6 +34,7 @@ constexpr std::array<Feature, 30> kFeatures = {{
     {"any width (DK=60, DV=100)", "dk=60 dv=100"},
     {"widest (DK=DV=256)", "dk=256 dv=256"},
     {"widest values (DK=128, DV=512)", "dk=128 dv=512"},
+    {"fp32 gate and beta", "g=fp32 b=fp32"},
     {"fp32 gate, beta and output", "g=fp32 b=fp32 o=fp32"},
     {"packed sequences", "seqs=200,0,1,55"},
     {"batched sequences", "batch=2x128"},

@@ -56,14 +56,22 @@ __device__ __forceinline__ int64_t regular_rows(const CheckpointView& checkpoint
                                                  : (length + kCheckpointChunk - 1) / kCheckpointChunk;
 }
 
+// The checkpoints of a sequence whose first one is known.
+__device__ __forceinline__ SequenceCheckpoints checkpoints_of(const Tables& tables, const CheckpointView& checkpoints,
+                                                              int sequence, int64_t first) {
+  const int64_t* begin = tables.token_begin();
+  const int64_t length = begin[sequence + 1] - begin[sequence];
+  const bool listed = checkpoints.kind == Checkpoints::kList;
+  return {first, listed ? checkpoints.offsets[sequence + 1] : first + regular_rows(checkpoints, length), length};
+}
+
 // Called by all threads of a CTA, which synchronise here; `sum` is shared scratch.
 template <int kThreads>
 __device__ __forceinline__ SequenceCheckpoints find_checkpoints(const Tables& tables, const CheckpointView& checkpoints,
                                                                 int sequence, unsigned long long& sum) {
   const int64_t* begin = tables.token_begin();
-  const int64_t length = begin[sequence + 1] - begin[sequence];
   if (checkpoints.kind == Checkpoints::kList)
-    return {checkpoints.offsets[sequence], checkpoints.offsets[sequence + 1], length};
+    return checkpoints_of(tables, checkpoints, sequence, checkpoints.offsets[sequence]);
   if (threadIdx.x == 0) sum = 0;
   __syncthreads();
   int64_t rows = 0;
@@ -71,8 +79,7 @@ __device__ __forceinline__ SequenceCheckpoints find_checkpoints(const Tables& ta
     rows += regular_rows(checkpoints, begin[n + 1] - begin[n]);
   if (rows > 0) atomicAdd(&sum, static_cast<unsigned long long>(rows));
   __syncthreads();
-  const auto first = static_cast<int64_t>(sum);
-  return {first, first + regular_rows(checkpoints, length), length};
+  return checkpoints_of(tables, checkpoints, sequence, static_cast<int64_t>(sum));
 }
 
 // The checkpoints of one row of the plan, in order: those after its first token, and the start of the sequence.
@@ -81,16 +88,16 @@ class RowCheckpoints {
   RowCheckpoints() = default;  // value-initialised ({}): no checkpoints
   __device__ __forceinline__ RowCheckpoints(const CheckpointView& checkpoints, const SequenceCheckpoints& sequence,
                                             const Row& row, int chunk_tokens)
+      : RowCheckpoints(checkpoints, sequence, row, chunk_tokens, first_row(checkpoints, sequence, row, chunk_tokens)) {}
+  // From checkpoint `from` on: goes on where another object has stopped, before it stored that one.
+  __device__ __forceinline__ RowCheckpoints(const CheckpointView& checkpoints, const SequenceCheckpoints& sequence,
+                                            const Row& row, int chunk_tokens, int64_t from)
       : checkpoints_(&checkpoints),
         sequence_(&sequence),
         begin_(static_cast<int64_t>(row.begin) * chunk_tokens),
         end_(begin_ + static_cast<int64_t>(row.chunks) * chunk_tokens),
         chunk_(chunk_tokens),
-        row_(sequence.first) {
-    if (checkpoints.kind == Checkpoints::kEvery)
-      row_ += begin_ / checkpoints.every;
-    else if (checkpoints.kind == Checkpoints::kChunks && begin_ > 0)
-      row_ += begin_ / kCheckpointChunk + 1;
+        row_(from) {
     settle();
   }
 
@@ -103,6 +110,14 @@ class RowCheckpoints {
   }
 
  private:
+  static __device__ __forceinline__ int64_t first_row(const CheckpointView& checkpoints,
+                                                      const SequenceCheckpoints& sequence, const Row& row,
+                                                      int chunk_tokens) {
+    const int64_t begin = static_cast<int64_t>(row.begin) * chunk_tokens;
+    if (checkpoints.kind == Checkpoints::kEvery) return sequence.first + begin / checkpoints.every;
+    const bool later = checkpoints.kind == Checkpoints::kChunks && begin > 0;
+    return sequence.first + (later ? begin / kCheckpointChunk + 1 : 0);
+  }
   // Advances to the next checkpoint that is due in this row.
   __device__ __forceinline__ void settle() {
     due_ = kNever;

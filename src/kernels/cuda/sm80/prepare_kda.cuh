@@ -12,6 +12,8 @@
 //   levels       the half is halved again (8, then 4 tokens). At each level, later tokens are rows and earlier tokens
 //                are columns, relative to the boundary between them, so no exponent is above 0. The last 4 x 4 blocks
 //                are summed pair by pair in fp32.
+// Where the caller promises no bound (kMidFrame = false), bf16 chunks whose gates turn out to fit the mid frame take it,
+// and the others take levels. Gates of trained and of fresh layers nearly always fit.
 #pragma once
 #include <cstdint>
 #include <type_traits>
@@ -37,6 +39,9 @@ constexpr int kPairsQ = 10, kPairsK = 6;
 
 constexpr int kTeams = kChunk / kRows;
 
+// Log2 of what a half of the chunk may decay by in the mid frame: 16 tokens at the bound that a caller promises.
+constexpr float kMidFrameLog2 = -kMidFrameGate * (kChunk / 2) * kLog2e;
+
 template <class Number, int kWidth, bool kMidFrame>
 struct KdaPrepare {
   using Element = typename ElementOf<Number>::Type;
@@ -45,6 +50,7 @@ struct KdaPrepare {
   static constexpr int kElement = sizeof(Number);
   static constexpr RecordPlaces kRecord = record_places(Rule::kKda, kElement, kWidth, kIsFine<Number>);
   static constexpr bool kNarrow = kElement == 2 && kWidth <= 64;
+  static constexpr bool kTriesMid = !kMidFrame && std::is_same_v<Element, __nv_bfloat16>;
   static constexpr int kChannels = kElement == 2 ? 4 : 2;  // per lane
   static constexpr int kLanes = kNarrow ? 16 : 32;         // per team
   static constexpr int kThreads = kTeams * kLanes, kWarps = kThreads / 32;
@@ -75,6 +81,22 @@ struct KdaPrepare {
     Sum sum[kRows][kChannels];  // G; mid frame: G - G_mid
     Sum middle[kChannels];      // G_mid
     Sum end[kChannels];         // G_last
+
+    // Does the mid frame hold all channels of the chunk? Every team has all of them, so all warps find the same.
+    __device__ __forceinline__ bool fits_mid_frame() const {
+      bool fits = true;
+#pragma unroll
+      for (int c = 0; c < kChannels; ++c)
+        fits = fits && middle[c].rounded() >= -kMidFrameLog2 && end[c] - middle[c] >= -kMidFrameLog2;
+      return __all_sync(~0u, fits);
+    }
+    __device__ __forceinline__ void move_to_mid_frame() {
+#pragma unroll
+      for (int i = 0; i < kRows * kChannels; ++i) {
+        Sum& of = sum[i / kChannels][i % kChannels];
+        of = Sum::of(of - middle[i % kChannels]);
+      }
+    }
 
     // Without this, the compiler keeps q and k as fp32 after their first use, in twice the registers.
     __device__ __forceinline__ void stay_packed() {
@@ -422,10 +444,12 @@ struct KdaPrepare {
       for (int i = 0; i < 8; ++i) {
         const int r = at.row_of(i % 4), c = at.column_of(i / 4, i);
         float score = block[i / 4][i % 4];
+        // Levels leave nothing in these blocks, the mid frame no pairs.
         if (!kMidFrame && (r ^ c) < 4 && c < r)
-          score = of_q
-                      ? shared.pair_q[r / 4][pair_with_diagonal(r % 4, c % 4)] * shared.norm[r][0] * shared.norm[c][1]
-                      : shared.pair_k[r / 4][pair_below_diagonal(r % 4, c % 4)] * shared.norm[r][1] * shared.norm[c][1];
+          score += of_q
+                       ? shared.pair_q[r / 4][pair_with_diagonal(r % 4, c % 4)] * shared.norm[r][0] * shared.norm[c][1]
+                       : shared.pair_k[r / 4][pair_below_diagonal(r % 4, c % 4)] * shared.norm[r][1] *
+                             shared.norm[c][1];
         score *= factor[i % 4 / 2];
         // Mask what is above the diagonal. Only a difference is compared, so a few comparisons serve all numbers.
         const int below = at.row - at.column;
@@ -542,9 +566,12 @@ struct KdaPrepare {
         const float dot = sum_over_lanes<kRows, kLanes>(of_slab, lane);
         if (lane < kRows) token_dot = s == 0 ? dot : token_dot + dot;
       }
-      if constexpr (!kMidFrame) pair_sum += sum_pairs(slab.q, slab.k, gates, lane);
-      if constexpr (!kMidFrame && kSlabs == 1)
-        put_pair_sum(shared, pair_sum, team, lane);  // at once, so that no register keeps the sum
+      auto add_pairs = [&] {
+        pair_sum += sum_pairs(slab.q, slab.k, gates, lane);
+        if constexpr (kSlabs == 1)
+          put_pair_sum(shared, pair_sum, team, lane);  // at once, so that no register keeps the sum
+      };
+      if constexpr (!kMidFrame && !kTriesMid) add_pairs();
       if constexpr (!kMidFrame || kSlabs > 1) slab.stay_packed();
       sum_gates(slab, gates, shared, team, channel0);
       const bool inside = channel < kWidth;
@@ -552,6 +579,17 @@ struct KdaPrepare {
       if (team == 0 && inside) store_decay_chunk(slab, record, channel);
       const int groups = (kWidth - s * kSlab) / 32;
       uint8_t* const tiles_out = record + s * kSlab * kElement;
+      if constexpr (kTriesMid) {
+        if (slab.fits_mid_frame()) {
+          if constexpr (kSlabs == 1) put_pair_sum(shared, 0.0f, team, lane);
+          slab.move_to_mid_frame();
+          write_mid(slab, shared, tiles_out, inside, team, lane);
+          __syncthreads();
+          add_scores(scores, shared, groups, warp, warp_lane);
+          continue;
+        }
+        add_pairs();
+      }
       if constexpr (kMidFrame)
         write_mid(slab, shared, tiles_out, inside, team, lane);
       else if (team >= kTeams / 2)

@@ -77,8 +77,7 @@ std::string decline_way(const Problem& p, const std::string& name) {
   for (int32_t way = 0; way < kNumWays; ++way) {
     if (name == kWayNames[way] && takes_way(p, way)) return {};
   }
-  return found("variant", takes_way(p, kFused) ? "fused or prepared" : "prepared, with these gates and checkpoints",
-               name);
+  return found("variant", takes_way(p, kFused) ? "fused or prepared" : "prepared, with these gates", name);
 }
 
 std::string decline(const Problem& p, const Request& request) {
@@ -99,11 +98,16 @@ std::string decline(const Problem& p, const Request& request) {
 
 bool takes_way(const Problem& p, int32_t way) {
   if (way == kPrepared) return true;
-  if (p.checkpoints != Checkpoints::kNone) return false;  // only the walk through records pauses to store them
   if (p.rule == Rule::kGdn) return true;
+  if (p.dtype != DType::kBf16) return false;
   // The gate is an operand of TMA there.
-  return p.dtype == DType::kBf16 && p.dtype_gate == DType::kBf16 && p.alignment.g >= kMapBytes &&
-         decline_strides("g", p.g, p.dtype_gate).empty();
+  if (p.alignment.g < kMapBytes || !decline_strides("g", p.g, p.dtype_gate).empty()) return false;
+  // Of gates in fp32, only forms that callers use have kernels.
+  const bool wide = p.dtype_gate == DType::kFp32 &&
+                    (in_mid_frame(p) || p.gate_form == GateForm::kLog || p.gate_form == GateForm::kRawSoftplus);
+  return wide || p.dtype_gate == DType::kBf16;
 }
+
+bool in_mid_frame(const Problem& p) { return p.least_gate() >= kMidFrameGate && p.gate_form != GateForm::kLinear; }
 
 }  // namespace deltarelay::cuda::sm90

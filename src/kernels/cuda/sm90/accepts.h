@@ -25,6 +25,9 @@ inline constexpr const char* kWayNames[kNumWays] = {"fused", "prepared"};
 inline constexpr const char* kStagesName = "stages";
 inline constexpr const char* kCostNames[] = {"prepared", "fused", kStagesName};  // in the order of plans
 bool takes_way(const Problem& problem, int32_t way);
+// Does the fused walk of KDA keep all channels of these gates in the frame of a chunk's middle? The kernels that do are
+// compiled for log and raw bounded gates.
+bool in_mid_frame(const Problem& problem);
 // Of a stage (stages/accepts.cpp).
 std::string decline_stage_of(const Problem& problem);
 // What a tensor map of TMA takes of the strides of a tensor.

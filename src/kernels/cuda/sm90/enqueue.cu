@@ -59,13 +59,20 @@ class Launches {
       if (gdn())
         map_gates(fused_);
       else
-        fused_.g = map(tensors_.g, problem_.g, problem_.heads_v, 1);
+        fused_.g = gate_map();
     }
     // A CTA has both halves of a strip's values, or one.
     if (halves_ != halves) fused_.v = strip_map(tensors_.v, problem_.v, halves);
     halves_ = halves;
     fused_.order = order_of(step);
     return fused_;
+  }
+
+  // Gates of KDA: 128 bytes of a row are half of the channels, in fp32 a quarter.
+  CUtensorMap gate_map() const {
+    MapRequest asked = request(view(tensors_.g, problem_.g, problem_.dtype_gate), problem_.heads_v);
+    asked.halves = kWidth * static_cast<int32_t>(size_of(problem_.dtype_gate)) / kRowBytes;
+    return make_map(asked);
   }
 
   // The first run of summaries, if their table comes with the launch.
@@ -167,12 +174,22 @@ class Launches {
     const WalkArgs args = walk_args(step);
     const WalkShape shape = shape_of(step);
     const Activation activation = of_.activation();
-    const auto launch = [&] {
-      if (gdn()) return launch_fused_gdn(maps, args, activation, shape, of_.stream());
-      if (mid_frame()) return launch_fused_kda(maps, args, activation, shape, of_.stream());
-      return launch_fused_kda_by_channel(maps, args, activation, shape, of_.stream());
-    };
-    check(launch(), step.phase == 1 ? "launch of the fused summarize and emit" : "launch of the fused emit");
+    const auto launch = args.checkpoints.pool.data != nullptr ? fused_launcher<true>() : fused_launcher<false>();
+    check(launch(maps, args, activation, shape, of_.stream()),
+          step.phase == 1 ? "launch of the fused summarize and emit" : "launch of the fused emit");
+  }
+
+  template <bool kCheckpoints>
+  auto fused_launcher() const
+      -> cudaError_t (*)(const FusedMaps&, const WalkArgs&, const Activation&, const WalkShape&, cudaStream_t) {
+    using enum GateSource;
+    if (gdn()) return launch_fused_gdn<kCheckpoints>;
+    if (problem_.dtype_gate == DType::kFp32) {
+      return in_mid_frame(problem_) ? launch_fused_kda<true, kWideTiles, kCheckpoints>
+                                    : launch_fused_kda<false, kWideTiles, kCheckpoints>;
+    }
+    return in_mid_frame(problem_) ? launch_fused_kda<true, kTiles, kCheckpoints>
+                                  : launch_fused_kda<false, kTiles, kCheckpoints>;
   }
 
   WalkShape shape_of(const Step& step) const {
@@ -206,16 +223,27 @@ void enqueue(const DeviceCall& call, std::span<const Step> steps) {
   for (const Step& step : steps) launches.launch(step);
 }
 
+template <bool kCheckpoints>
+void load_fused_kda_of() {
+  using enum GateSource;
+  check(load_fused_kda<true, kTiles, kCheckpoints>(), "loading the fused summarize and emit (KDA)");
+  check(load_fused_kda<false, kTiles, kCheckpoints>(), "loading the fused summarize and emit (KDA, any gates)");
+  check(load_fused_kda<true, kWideTiles, kCheckpoints>(), "loading the fused summarize and emit (KDA, fp32 gates)");
+  check(load_fused_kda<false, kWideTiles, kCheckpoints>(),
+        "loading the fused summarize and emit (KDA, any fp32 gates)");
+}
+
 void load(int32_t) {
   for (const DType dtype : {DType::kBf16, DType::kFp16}) {
     check(load_prepare_kda(dtype), "loading prepare (KDA)");
     check(load_prepare_gdn(dtype), "loading prepare (GDN)");
     check(load_walk_kda(dtype), "loading summarize and emit (KDA)");
     check(load_walk_gdn(dtype), "loading summarize and emit (GDN)");
-    check(load_fused_gdn(dtype), "loading the fused summarize and emit (GDN)");
+    check(load_fused_gdn<false>(dtype), "loading the fused summarize and emit (GDN)");
+    check(load_fused_gdn<true>(dtype), "loading the fused summarize and emit (GDN, checkpoints)");
   }
-  check(load_fused_kda(), "loading the fused summarize and emit (KDA)");
-  check(load_fused_kda_by_channel(), "loading the fused summarize and emit (KDA, any gates)");
+  load_fused_kda_of<false>();
+  load_fused_kda_of<true>();
   load_stages();
   check(load_carry(), "loading carry");
   check(load_checkpoint(), "loading checkpoint");

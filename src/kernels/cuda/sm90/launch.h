@@ -27,16 +27,18 @@ cudaError_t launch_walk_gdn(const WalkMaps& maps, const WalkArgs& args, const Wa
 cudaError_t load_walk_kda(DType dtype);
 cudaError_t load_walk_gdn(DType dtype);
 
-// Emits and summarizes the rows of args.phase from the inputs as they come. args.prepared is not used.
+// Emits and summarizes the rows of args.phase from the inputs as they come. args.prepared is not used. kMidFrame: the
+// frame of a chunk's middle holds all gates (in_mid_frame); otherwise each channel has a frame (fused/kda/frames.cuh).
+// kCheckpoints: states inside rows are stored.
+template <bool kMidFrame, GateSource kSource, bool kCheckpoints>
 cudaError_t launch_fused_kda(const FusedMaps& maps, const WalkArgs& args, const Activation& activation,
                              const WalkShape& shape, cudaStream_t stream);
+template <bool kMidFrame, GateSource kSource, bool kCheckpoints>
 cudaError_t load_fused_kda();
-// The same for gates that need a frame for each channel (fused/kda/frames.cuh).
-cudaError_t launch_fused_kda_by_channel(const FusedMaps& maps, const WalkArgs& args, const Activation& activation,
-                                        const WalkShape& shape, cudaStream_t stream);
-cudaError_t load_fused_kda_by_channel();
+template <bool kCheckpoints>
 cudaError_t launch_fused_gdn(const FusedMaps& maps, const WalkArgs& args, const Activation& activation,
                              const WalkShape& shape, cudaStream_t stream);
+template <bool kCheckpoints>
 cudaError_t load_fused_gdn(DType dtype);
 
 }  // namespace deltarelay::cuda::sm90

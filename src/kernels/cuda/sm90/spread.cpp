@@ -37,8 +37,6 @@ void spread_walk(const SpreadRequest& r, Step& step) {
         single_ctas({call.items, call.places, false}, kMostItems, r.units, static_cast<unsigned>(ctas(step.form)));
     return;
   }
-  // A row of KDA whose summary tries its suffix has a second pair of CTAs.
-  if (r.variant.number == kFused && step.suffix && r.problem.rule == Rule::kKda) step.ctas *= 2;
   step.ctas_stored = step.ctas;
   step.ordered = step.backwards && step.ctas > r.units && step.rows > 1;
 }

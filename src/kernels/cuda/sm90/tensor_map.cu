@@ -50,15 +50,18 @@ CUtensorMap encode_map(void* data, CUtensorMapDataType type, const Axes& axes, C
 
 CUtensorMap make_map(const MapRequest& request) {
   const TensorView& tensor = request.tensor;
+  const auto bytes = static_cast<int64_t>(size_of(tensor.dtype));
+  const auto numbers = static_cast<cuuint32_t>(kRowBytes / bytes);
   const Axes axes = {
-      .sizes = {kHalfWidth, static_cast<cuuint64_t>(request.tokens), static_cast<cuuint64_t>(request.halves),
+      .sizes = {numbers, static_cast<cuuint64_t>(request.tokens), static_cast<cuuint64_t>(request.halves),
                 static_cast<cuuint64_t>(request.heads), static_cast<cuuint64_t>(request.sequences)},
-      .strides = {stride_of(tensor.token, 2), kRowBytes, stride_of(tensor.head, 2), stride_of(tensor.sequence, 2)},
-      .box = {kHalfWidth, static_cast<cuuint32_t>(request.box_tokens), static_cast<cuuint32_t>(request.box_halves), 1,
-              1}};
-  return encode_map(tensor.data,
-                    tensor.dtype == DType::kFp16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-                    axes, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
+      .strides = {stride_of(tensor.token, bytes), kRowBytes, stride_of(tensor.head, bytes),
+                  stride_of(tensor.sequence, bytes)},
+      .box = {numbers, static_cast<cuuint32_t>(request.box_tokens), static_cast<cuuint32_t>(request.box_halves), 1, 1}};
+  const CUtensorMapDataType type = tensor.dtype == DType::kFp32   ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
+                                   : tensor.dtype == DType::kFp16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                                                  : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  return encode_map(tensor.data, type, axes, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
 }
 
 bool can_copy_numbers(const TensorView& tensor) {

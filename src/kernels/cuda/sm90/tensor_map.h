@@ -7,13 +7,14 @@
 namespace deltarelay::cuda::sm90 {
 
 // Maps [sequences, tokens, heads, 128] of 16-bit elements as {64 channels, tokens, 2 halves, heads, sequences}, in
-// boxes of {64, box_tokens, box_halves, 1, 1}. A box arrives as swizzled half tiles, one behind the other. Strides and
-// address are multiples of 16 bytes. Throws Error(DR_DEVICE_ERROR).
+// boxes of {64, box_tokens, box_halves, 1, 1}. A box arrives as swizzled half tiles, one behind the other. Elements of
+// fp32: 32 channels, and 4 quarters in place of halves. Strides and address are multiples of 16 bytes. Throws
+// Error(DR_DEVICE_ERROR).
 struct MapRequest {
   TensorView tensor;
   int64_t sequences, tokens, heads;
   int32_t box_tokens, box_halves;
-  int32_t halves = 2;  // of the numbers of a row: 64 each
+  int32_t halves = 2;  // of the numbers of a row: 128 bytes each
 };
 CUtensorMap make_map(const MapRequest& request);
 

@@ -37,10 +37,10 @@ Forms forms_of(const Problem& p, int32_t way) {
 
 // Where rows are long enough for a suffix (suffix.cuh). Some summaries of KDA will be short, not all, and phase 1 ends
 // earlier by that only when they take turns on the multiprocessors. The walk through records that stores checkpoints is
-// compiled without. The fused walk of GDN walks summaries backwards and needs no suffix (fused/adjoint.cuh).
+// compiled without. The fused walks walk summaries backwards and need no suffix (fused/adjoint.cuh).
 SuffixRule suffix_of(const Problem& p, int32_t way) {
+  if (way == kFused) return {};
   const bool gdn = p.rule == Rule::kGdn;
-  if (gdn && way == kFused) return {};
   return {.tries = true, .least_chunks = gdn ? 8 : 32, .crowded = !gdn, .beside_checkpoints = false};
 }
 
@@ -56,7 +56,7 @@ Variant variant_of(const Problem& p, int32_t way) {
   v.short_summaries = p.rule == Rule::kGdn;  // of the 128 gates of a KDA head there is mostly one that forgets nothing
   v.forms = forms_of(p, way);
   v.suffix = suffix_of(p, way);
-  v.backwards = p.rule == Rule::kGdn && way == kFused;
+  v.backwards = way == kFused;
   return v;
 }
 

@@ -100,9 +100,9 @@ __device__ __forceinline__ void for_each_pair(int first_row, int first_key, Body
 // lane four of the second, in order. A second call undoes it.
 template <class Number>
 __device__ __forceinline__ void exchange(Number& first, Number& second, bool odd) {
-  const Number taken = __shfl_xor_sync(~0u, odd ? first : second, 1);
-  first = odd ? taken : first;
-  second = odd ? second : taken;
+  const Number low = first, high = second, taken = __shfl_xor_sync(~0u, odd ? low : high, 1);
+  first = odd ? taken : low;
+  second = odd ? high : taken;
 }
 
 // Calls body(i, j, element) for the 16 groups of four numbers that a lane has after `exchange`, made from pairs i and j

@@ -1,11 +1,12 @@
-// A summary (M, B) of a row from its last chunk backwards. X is the transition of the chunks walked so far: it begins
-// as the identity and ends as M. What a chunk writes reaches the row's end through X and is added to B. So once X is
-// all 0, B is complete and M is 0, whatever the chunks before hold: the walk ends there (docs/numerics.md).
+// A summary (M, B) of a row from its last chunk backwards, of both rules. X is the transition of the chunks walked so
+// far: it begins as the identity and ends as M. What a chunk writes reaches the row's end through X and is added to B.
+// So once X is all 0, B is complete and M is 0, whatever the chunks before hold: the walk ends there
+// (docs/numerics.md).
 //
 // CTA r of a pair has rows 64 r to 64 r + 63 of X, B and M (key channels of the state that leaves the row). State group
-// 0 walks X, group 1 adds to B. The roles that make chunks serve both CTAs, so they end when both have vanished: each
-// role reads the marks of both where it would wait for a stage or begin a chunk, and ends on its own. Copies that are
-// then still under way are waited for before the CTAs end.
+// 0 walks X, group 1 adds to B. The roles that make chunks serve both CTAs, so they end when both have vanished. Copies
+// that are then still under way are waited for before the CTAs end. In GDN each role reads the marks of both where it
+// would wait for a stage or begin a chunk, and ends on its own; in KDA those that load agree on a last chunk.
 #pragma once
 #include <cstdint>
 
@@ -24,7 +25,6 @@ namespace deltarelay::cuda::sm90 {
 struct SummaryEnd {
   alignas(8) uint32_t vanished[2];  // per CTA: X is 0
   int walked;                       // chunks after which X of this CTA was found to be 0; else all
-  uint32_t made[2];                 // per make group of the other CTA: the first chunk that it did not make
 
   __device__ __forceinline__ void begin(int chunks) {
     vanished[0] = vanished[1] = 0;
@@ -40,10 +40,15 @@ struct SummaryEnd {
 // Chunks until the first look at X. Gates that forget within a chunk leave nothing after two.
 constexpr int kFirstLook = 2;
 
+// Has a phase passed within some 400 ns? For waiters that may be left alone: between two calls they look around.
+__device__ __forceinline__ bool wait_a_while(uint64_t* barrier, uint32_t parity) {
+  const uint32_t suspended = 400;
+  return ptx::mbarrier_try_wait_parity(barrier, parity, suspended);
+}
+
 // Waits for a phase. Returns false if the summary has ended before.
 __device__ __forceinline__ bool wait_unless_ended(uint64_t* barrier, uint32_t parity, const SummaryEnd& end) {
-  const uint32_t suspended = 400;  // ns
-  while (!ptx::mbarrier_try_wait_parity(barrier, parity, suspended)) {
+  while (!wait_a_while(barrier, parity)) {
     if (end.reached()) return false;
   }
   return true;
@@ -88,7 +93,7 @@ __device__ __forceinline__ void store_columns(const float (&state)[64], float* b
   }
 }
 
-// X by state group 0 of CTA `rank`, from the identity. walk(x) returns the number of chunks walked.
+// X by state group 0 of CTA `rank`, from the identity. walk(x) returns the number of chunks walked, and so do these.
 template <class Walk>
 __device__ __forceinline__ int summarize_transition(const WalkArgs& args, const Item& item, int rank, Walk&& walk) {
   const StatePlace at(rank);
@@ -97,7 +102,6 @@ __device__ __forceinline__ int summarize_transition(const WalkArgs& args, const 
   for (int i = 0; i < 64; ++i)
     x[i] = at.value_row + at.lane_row + 4 * (i & 2) == 8 * (i / 4) + at.lane_column + (i & 1) ? 1.0f : 0.0f;
   const int walked = walk(x);
-  cluster_arrive();
   const int64_t place = static_cast<int64_t>(item.row.slot_out) * args.strips.all + item.strip;
   const bool lives = transition_lives(x, args.vanish_bound, 0);
   if (threadIdx.x % kWarpgroup == 0) args.slot_lives[2 * place + rank] = lives ? 1 : 0;
@@ -114,7 +118,6 @@ __device__ __forceinline__ int summarize_values(const WalkArgs& args, const Item
 #pragma unroll
   for (float& number : b) number = 0.0f;
   const int walked = walk(b);
-  cluster_arrive();
 #pragma unroll
   for (float& number : b) number += 0.0f;
   store_columns(b, slot_at(args, item, item.row.slot_out), at);

@@ -26,7 +26,7 @@ __device__ __forceinline__ void take_part(Item& item, const RelayPart& part, int
   const bool hands_on = part.to < item.row.chunks;
   item.takes_over = static_cast<int16_t>(part.from > 0 ? before : -1);
   item.hands_on = static_cast<int16_t>(hands_on ? behind : -1);
-  item.ends_sequence = item.ends_sequence && !hands_on;
+  if (hands_on) item.ends_sequence = false, item.row.slot_out = -1;
   item.tokens = min(item.tokens, part.to * kFusedChunk) - part.from * kFusedChunk;
   item.token += part.from * kFusedChunk;
   item.chunk += part.from;
@@ -129,9 +129,11 @@ __device__ __forceinline__ void take_over(float (&state)[64], const WalkArgs& ar
 
 // Walks all items of this CTA by one of its state groups. emit(item, position, state) walks the chunks: the first lies
 // at `position` of the ring. It leaves `position` after the last chunk and does not release the last stage. kLoadFours:
-// loads initial states by fours (load_state).
-template <Form kForm, int kStages, bool kLoadFours, class Shared, class Emit>
-__device__ __forceinline__ void emit_items(const WalkArgs& args, Shared& shared, int group, int rank, Emit&& emit) {
+// loads initial states by fours (load_state). Due: NoCheckpoints, or DueCheckpoints (fused/checkpoints.cuh); emit
+// stores all but those at the end of the item.
+template <Form kForm, int kStages, bool kLoadFours, class Shared, class Due, class Emit>
+__device__ __forceinline__ void emit_items(const WalkArgs& args, Shared& shared, int group, int rank, Due& due,
+                                           Emit&& emit) {
   const auto first_thread = [] { return threadIdx.x % kWarpgroup == 0; };
   constexpr bool kWhole = has_whole_strip(kForm);
   const int items = kWhole ? uniform(shared.items) : 1, half = kWhole ? group : rank;
@@ -144,11 +146,10 @@ __device__ __forceinline__ void emit_items(const WalkArgs& args, Shared& shared,
       take_over(state, args, item, half);
     else
       load_entry<kLoadFours>(state, args, item, half);
+    if constexpr (Due::kStores) due.begin(item, index);
     emit(item, position, state);
-    if (kWhole && item.hands_on >= 0)
-      hand_on(state, args, item, half);
-    else
-      store_exit<kWhole>(state, args, item, half);
+    if (kWhole && item.hands_on >= 0) hand_on(state, args, item, half);
+    store_exit<kWhole>(state, args, item, half, due);
     // The item's last output has been read from shared memory: by its bulk copy, or by this group's threads if the
     // chunk was not whole.
     if (first_thread()) ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>{});

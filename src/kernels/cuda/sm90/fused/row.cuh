@@ -67,11 +67,10 @@ __device__ __forceinline__ uint64_t triangle_operand_at(uint32_t place, int byte
   return plain_operand_at(place, bytes, 512, 128);
 }
 
-// Overwrites K S by R = strength.xy V - strength.zw K S; without values V is 0. Rows past the end become 0: their
-// values may be NaN.
+// Overwrites K S by R = strength.xy V - strength.zw K S. Rows past the end become 0: their values may be NaN.
 template <class Element>
 __device__ __forceinline__ void subtract_prediction(float (&product)[16], const Fragment (&value)[2],
-                                                    const float4 (&strength)[4], bool values, int column, int valid) {
+                                                    const float4 (&strength)[4], int column, int valid) {
   using Two = Pair<Element>;
 #pragma unroll
   for (int n = 0; n < 4; ++n) {
@@ -81,18 +80,21 @@ __device__ __forceinline__ void subtract_prediction(float (&product)[16], const 
       const uint32_t pair = value[n / 2].reg[2 * (n % 2) + r];
       float &low = product[4 * n + 2 * r], &high = product[4 * n + 2 * r + 1];
       low *= -f.z, high *= -f.w;
-      if (values) low = fmaf(f.x, Two::low(pair), low), high = fmaf(f.y, Two::high(pair), high);
+      low = fmaf(f.x, Two::low(pair), low), high = fmaf(f.y, Two::high(pair), high);
     }
   }
   if (valid < kFusedChunk) select_tokens(product, column, valid);
 }
 
-// Overwrites K S by R = weighed - strength.zw K S.
-__device__ __forceinline__ void subtract_prediction(float (&product)[16], const float (&weighed)[16],
-                                                    const float4 (&strength)[4]) {
-#pragma unroll
-  for (int i = 0; i < 16; ++i)
-    product[i] = fmaf(i % 2 == 0 ? -strength[i / 4].z : -strength[i / 4].w, product[i], weighed[i]);
+// Clears rows past the end in two tiles, `first` and `second` bytes behind the start of a stage, by a state group.
+// These rows belong to another sequence and may hold NaN, and NaN times a zero is NaN.
+__device__ __forceinline__ void clear_rows(uint8_t* stage, int first, int second, int valid, int group, int thread) {
+  for (int i = thread; i < (kFusedChunk - max(valid, 0)) * 16; i += kWarpgroup) {
+    *reinterpret_cast<uint4*>(stage + (i % 16 < 8 ? first : second) + (max(valid, 0) + i / 16) * kRowBytes +
+                              i % 8 * 16) = make_uint4(0, 0, 0, 0);
+  }
+  ptx::fence_proxy_async(ptx::space_shared);
+  named_barrier(kStateBarrier + group, kWarpgroup);
 }
 
 // Releases stage `stage`, which has been read: one arrival here, and one at the CTA that makes its chunks.
@@ -100,19 +102,6 @@ template <Form kForm, class Shared>
 __device__ __forceinline__ void release_stage(Shared& shared, int stage, int rank) {
   ptx::mbarrier_arrive(&shared.free[stage]);
   if (ctas(kForm) > 1 && stage % 2 != rank) arrive_in_block(&shared.free[stage], 1 - rank);
-}
-
-// Called by one thread of a group that has finished this row. Releases the stages of the last `chunks` chunks as they
-// are filled.
-template <Form kForm, class Shared, class Position>
-__device__ __forceinline__ void release_rest(Shared& shared, uint64_t* filled, Position position, int chunks,
-                                             int rank) {
-#pragma unroll 1
-  for (int i = 0; i < chunks; ++i) {
-    wait_parity(&filled[position.stage], position.parity);
-    release_stage<kForm>(shared, position.stage, rank);
-    position.advance();
-  }
 }
 
 // Destination of an item's outputs. Kept in registers: the storing thread would wait for shared memory, and its group
@@ -184,25 +173,12 @@ __device__ __forceinline__ void send_outputs(const FusedMaps& maps, const WalkAr
   }
 }
 
-// In a summary, after K S of a chunk: waits until all warps of the group are done with the previous chunk, and releases
-// its stage.
+// In a summary, after the first product of a chunk, by the group of X: waits until all its warps are done with the
+// previous chunk, and releases its stage.
 template <Form kForm, class Shared>
-__device__ __forceinline__ void release_summarized(Shared& shared, int previous, int rank, int thread, bool values) {
-  named_barrier(kStateBarrier + !values, kWarpgroup);
+__device__ __forceinline__ void release_summarized(Shared& shared, int previous, int rank, int thread) {
+  named_barrier(kStateBarrier, kWarpgroup);
   if (thread == 0) release_stage<kForm>(shared, previous, rank);
-}
-// Between chunks of M: returns true if M has vanished. Then releases the stage of the previous chunk and, as they are
-// filled, those of the last `chunks` chunks.
-template <Form kForm, class Shared, class Position>
-__device__ __forceinline__ bool release_vanished(Shared& shared, uint64_t* filled, Position position, int previous,
-                                                 int chunks, int rank, int thread, const float (&state)[64],
-                                                 float vanish_bound) {
-  if (transition_lives(state, vanish_bound)) return false;
-  if (thread == 0) {
-    release_stage<kForm>(shared, previous, rank);
-    release_rest<kForm>(shared, filled, position, chunks, rank);
-  }
-  return true;
 }
 
 // The workspace slot with the state of a row of this strip.
@@ -250,16 +226,25 @@ __device__ __forceinline__ void prefetch_entry(const WalkArgs& args, const Item&
   if (reinterpret_cast<uintptr_t>(data) % 16 == 0) prefetch_bytes(data, bytes);
 }
 
-// Stores the state that leaves a row; kFours as in store_state.
-template <bool kFours>
-__device__ __forceinline__ void store_exit(float (&state)[64], const WalkArgs& args, const Item& item, int half) {
+// What the state groups of a walk without checkpoints have in place of DueCheckpoints (fused/checkpoints.cuh).
+struct NoCheckpoints {
+  static constexpr bool kStores = false;
+  __device__ __forceinline__ NoCheckpoints(const WalkArgs& /*args*/, const auto& /*shared*/) {}
+};
+
+// Stores the state that leaves a row where it is wanted: in a slot, as a checkpoint, as the final state. kFours as in
+// store_state.
+template <bool kFours, class Due>
+__device__ __forceinline__ void store_exit(float (&state)[64], const WalkArgs& args, const Item& item, int half,
+                                           Due& due) {
   const StatePlace at(half);
   const Row& row = item.row;
   if (row.slot_out >= 0)
     store_slot(state, slot_at(args, item, row.slot_out), at.value_row, at.lane_row, at.lane_column);
+  if (row.slot_folded >= 0 && (Due::kStores || item.ends_sequence))
+    load_slot(state, slot_at(args, item, row.slot_folded), at.value_row, at.lane_row, at.lane_column);
+  if constexpr (Due::kStores) due.store_last(state, item, half);
   if (item.ends_sequence) {
-    if (row.slot_folded >= 0)
-      load_slot(state, slot_at(args, item, row.slot_folded), at.value_row, at.lane_row, at.lane_column);
     store_state<kFours>(state, args.final, slot_of(args.final, row.sequence, args.report), item.head,
                         item.first_value + at.value_row, at.lane_row, at.lane_column);
   }

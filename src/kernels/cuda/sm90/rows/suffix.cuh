@@ -23,13 +23,6 @@ constexpr float kSuffixSlack = 2.0f;
 __device__ __forceinline__ int suffix_of(const Item& item, float decay) {
   return suffix_chunks(decay, kSuffixSlack, item.row.chunks / kSuffixShare);
 }
-// A suffix this short, in chunks or as a fraction of the row, is sure to be enough. The longer a suffix, the larger the
-// error of an estimate from one chunk.
-constexpr int kSureChunks = 8, kSureShare = 16;
-__device__ __forceinline__ bool is_sure(int chunks, int of_row) {
-  return chunks > 0 && chunks <= max(kSureChunks, of_row / kSureShare);
-}
-
 // Called by one thread before all others use the item. Reduces the item to its last `chunks` chunks; 0 leaves it whole.
 template <int kChunk>
 __device__ __forceinline__ void begin_suffix(Suffix& suffix, Item& item, int chunks) {

@@ -84,6 +84,11 @@ struct alignas(16) ChunkNorms {
   __device__ __forceinline__ TokenNorms of(int token) { return {of(0, token), of(1, token)}; }
 };
 
+// How a summary ends (fused/adjoint.cuh).
+struct MadeEnd : SummaryEnd {
+  uint32_t made[2];  // per make group of the other CTA: the first chunk that it did not make
+};
+
 // Barriers of a stage. A CTA makes the chunks of its own stages; the other CTA copies those of the others.
 template <Form kForm>
 struct Shared {
@@ -102,7 +107,7 @@ struct Shared {
   Item item;                             // the first; the only one of a pair
   Item later[kItems - 1];                // the others (fused/items.cuh)
   int items;                             // number of items; 0: this CTA has none
-  SummaryEnd end;
+  MadeEnd end;
 };
 static_assert(sizeof(Shared<Form::kSingle>) <= kRoomForL1 && sizeof(Shared<Form::kPair>) <= kMostShared &&
               sizeof(Shared<Form::kTwins>) <= kMostShared);

@@ -11,18 +11,8 @@
 
 namespace deltarelay::cuda::sm90::fused_gdn {
 
-// Clears rows past the end in two tiles, `first` and `second` bytes behind the start of a stage, by a state group.
-// These rows belong to another sequence and may hold NaN, and NaN times a zero is NaN.
-__device__ __forceinline__ void clear_rows(uint8_t* stage, int first, int second, int valid, int group, int thread) {
-  for (int i = thread; i < (kFusedChunk - max(valid, 0)) * 16; i += kWarpgroup) {
-    *reinterpret_cast<uint4*>(stage + (i % 16 < 8 ? first : second) + (max(valid, 0) + i / 16) * kRowBytes +
-                              i % 8 * 16) = make_uint4(0, 0, 0, 0);
-  }
-  ptx::fence_proxy_async(ptx::space_shared);
-  named_barrier(kStateBarrier + group, kWarpgroup);
-}
-// The same of k. Every state group that reads k does it for itself: two write the same zeros. Waits for `made` first:
-// the make groups of this CTA also read these rows, for numbers that a select drops.
+// Clears rows of k past the end. Every state group that reads k does it for itself: two write the same zeros. Waits for
+// `made` first: the make groups of this CTA also read these rows, for numbers that a select drops.
 __device__ __forceinline__ void clear_keys(uint8_t* stage, uint64_t* made, uint32_t parity, int valid, int group,
                                            int thread) {
   wait_parity(made, parity);
@@ -148,10 +138,11 @@ __device__ __forceinline__ void pack_updated(Fragment (&operand)[8], float (&sta
 }
 
 // Emits the chunks of an item for one half of the values (emit_items).
-template <class Element, Form kForm>
+template <class Element, Form kForm, class Due>
 __device__ __forceinline__ void emit_chunks(const FusedMaps& maps, const WalkArgs& args, const Item& item,
                                             Shared<kForm>& shared, int group, int rank,
-                                            RingPosition<Ring<kForm>::kStages>& position, float (&state)[64]) {
+                                            RingPosition<Ring<kForm>::kStages>& position, float (&state)[64],
+                                            Due& due) {
   const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, warp = thread / 32;
   const int column = lane_column_of(lane), chunks = item.row.chunks, tokens = item.tokens;
   constexpr bool kSends = has_whole_strip(kForm);  // stores its outputs itself: no warp of the CTA is idle
@@ -238,13 +229,30 @@ __device__ __forceinline__ void emit_chunks(const FusedMaps& maps, const WalkArg
   // The first chunk, whole chunks and the rest have code of their own. Without the branches for the end of a sequence a
   // chunk takes 5 % fewer cycles; without those for a previous output a pair has 40 instructions less. The rest is the
   // last chunk, and with twins perhaps a chunk without tokens.
-  walk(0, std::true_type{}, std::false_type{});
-  const int whole = uniform(min(tokens / kFusedChunk, chunks));
-  int chunk = 1;
+  int chunk = 0;
+  const auto walk_first = [&] {
+    walk(0, std::true_type{}, std::false_type{});
+    chunk = 1;
+  };
+  const auto walk_until = [&](int end) {
+    const int whole = uniform(min(tokens / kFusedChunk, end));
 #pragma unroll 1
-  for (; chunk < whole; ++chunk) walk(chunk, std::false_type{}, std::true_type{});
+    for (; chunk < whole; ++chunk) walk(chunk, std::false_type{}, std::true_type{});
 #pragma unroll 1
-  for (; chunk < chunks; ++chunk) walk(chunk, std::false_type{}, std::false_type{});
+    for (; chunk < end; ++chunk) walk(chunk, std::false_type{}, std::false_type{});
+  };
+  if constexpr (Due::kStores) {  // pauses at every checkpoint, with the last output still to be written
+#pragma unroll 1
+    while (chunk < item.row.chunks) {  // read again: it would cost a register
+      if (chunk * kFusedChunk == due.next()) due.store(state, item, half);
+      const int next = due.next(), end = next < tokens ? next / kFusedChunk : item.row.chunks;
+      if (chunk == 0) walk_first();
+      walk_until(end);
+    }
+  } else {
+    walk_first();
+    walk_until(chunks);
+  }
   write_output();
   if constexpr (kSends) send_output<Element>(maps, args, place, output_tile(), chunks - 1, tokens, half, group, thread);
 }

@@ -32,7 +32,7 @@ __device__ __forceinline__ int walk_transition(const WalkArgs& args, const Item&
     float z[16];
     wgmma_fence();
     step.read_state(z, operand);
-    if (chunk > 0) release_summarized<Form::kPair>(shared, previous, rank, thread, true);
+    if (chunk > 0) release_summarized<Form::kPair>(shared, previous, rank, thread);
     wait_parity(&shared.made[stage_index], position.parity);
     const float decay = step.decay();
     const TokenFactors weights(step.stage + Stage::kUpdate, column);
@@ -119,13 +119,17 @@ __device__ __forceinline__ int add_values(const Item& item, Shared<Form::kPair>&
 template <class Element>
 __device__ __forceinline__ void summarize(const WalkArgs& args, const Item& item, Shared<Form::kPair>& shared,
                                           int group, int rank) {
+  const auto arrive = [](int walked) {
+    cluster_arrive();  // the make groups of both CTAs meet (make_chunks)
+    return walked;
+  };
   int walked;
   if (group == 0)
-    walked = summarize_transition(args, item, rank,
-                                  [&](float(&x)[64]) { return walk_transition<Element>(args, item, shared, rank, x); });
+    walked = summarize_transition(
+        args, item, rank, [&](float(&x)[64]) { return arrive(walk_transition<Element>(args, item, shared, rank, x)); });
   else
-    walked =
-        summarize_values(args, item, rank, [&](float(&b)[64]) { return add_values<Element>(item, shared, rank, b); });
+    walked = summarize_values(args, item, rank,
+                              [&](float(&b)[64]) { return arrive(add_values<Element>(item, shared, rank, b)); });
   if (threadIdx.x % kWarpgroup == 0)
     release_until_ended<Form::kPair, Ring<Form::kPair>::kStages>(shared, walked, item.row.chunks, rank, shared.loaded,
                                                                  shared.made);

@@ -18,10 +18,11 @@
 // makes chunk c and copies it to the other CTA; with twins it makes what the other strip needs as well. The code of all
 // groups together must stay within the 32 KB of the instruction cache (docs/kernels/sm90-fused.md).
 #pragma once
+#include "kernels/cuda/sm90/fused/checkpoints.cuh"
 #include "kernels/cuda/sm90/fused/gdn/make.cuh"
-#include "kernels/cuda/sm90/fused/gdn/order.cuh"
 #include "kernels/cuda/sm90/fused/gdn/state.cuh"
 #include "kernels/cuda/sm90/fused/gdn/summary.cuh"
+#include "kernels/cuda/sm90/fused/order.cuh"
 
 namespace deltarelay::cuda::sm90 {
 namespace fused_gdn {
@@ -40,24 +41,43 @@ __device__ __forceinline__ void init_barriers(Shared<kForm>& shared, int rank) {
   ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster);
 }
 
+// log2 of the decay of head `head` over the sampled chunk, by one warp, one token per lane. NaN counts as none.
+__device__ __forceinline__ float sampled_decay(const Activation& activation, const RowOrder& order, int head) {
+  const TensorView& g = activation.g;
+  const int64_t token = order.token + static_cast<int>(threadIdx.x % 32);
+  const float raw = load_number(g.data, g.dtype, order.sequence_at * g.sequence + token * g.token + head * g.head);
+  float sum = log2_decay(raw, gate_params(activation, head, 0, 1));
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
+  return sum <= 0.0f ? sum : 0.0f;
+}
+
+static_assert(sizeof(CheckpointShared<Shared<Form::kSingle>>) <= kRoomForL1 &&
+              sizeof(CheckpointShared<Shared<Form::kPair>>) <= kMostShared &&
+              sizeof(CheckpointShared<Shared<Form::kTwins>>) <= kMostShared);
+
 }  // namespace fused_gdn
 
-// `kSummaries`: some rows of pairs are summarized. Without that code a pair emits 1.5 % faster.
-template <class Element, Form kForm, bool kSummaries>
+// `kSummaries`: some rows of pairs are summarized. Without that code a pair emits 1.5 % faster. `kCheckpoints`: states
+// inside rows are stored.
+template <class Element, Form kForm, bool kSummaries, bool kCheckpoints = false>
 __global__ void __launch_bounds__(kFusedThreads, 1)
     fused_gdn_kernel(const __grid_constant__ FusedMaps maps, const __grid_constant__ WalkArgs args,
                      const __grid_constant__ Activation activation) {
   using namespace fused_gdn;
-  auto& shared = *reinterpret_cast<Shared<kForm>*>(dynamic_shared_memory());
+  auto& shared = *reinterpret_cast<SharedOf<Shared<kForm>, kCheckpoints>*>(dynamic_shared_memory());
   const int rank = kForm == Form::kSingle ? 0 : cluster_rank();
   if (threadIdx.x == 0) {
     for (const CUtensorMap* map : {&maps.q, &maps.k, &maps.v, &maps.o}) prefetch_tensor_map(map);
   }
   uint32_t number = blockIdx.x;
   if constexpr (kSummaries) {
-    if (maps.order.count > 0) number = ordered_number(maps.order, args, activation, shared);
+    if (maps.order.count > 0)
+      number = ordered_number(maps.order, args, shared.negated[0][0], shared.items,
+                              [&](int head) { return sampled_decay(activation, maps.order, head); });
   }
   if (!begin_items<kForm>(args, shared, number, rank)) return;
+  if constexpr (kCheckpoints) find_first_checkpoints(args, shared);
   const Item& item = shared.item;
   if constexpr (ctas(kForm) > 1) cluster_begin();
   const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
@@ -67,12 +87,13 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
     raise_registers<Registers::kStates>();
     wait_for_state(args);
     if (emits) {
-      if (kWhole || group == 0)
+      if (kWhole || group == 0) {
+        DueOf<Shared<kForm>, kCheckpoints> due(args, shared);
         emit_items<kForm, Ring<kForm>::kStages, kWhole>(
-            args, shared, group, rank, [&](const Item& own, auto& position, float(&state)[64]) {
-              emit_chunks<Element>(maps, args, own, shared, group, rank, position, state);
+            args, shared, group, rank, due, [&](const Item& own, auto& position, float(&state)[64]) {
+              emit_chunks<Element, kForm>(maps, args, own, shared, group, rank, position, state, due);
             });
-      else if (threadIdx.x % kWarpgroup < 32)
+      } else if (threadIdx.x % kWarpgroup < 32)
         send_outputs<Element, Ring<kForm>::kStages>(maps, args, item, shared, Stage::kV, rank);
     } else if constexpr (kSummaries) {
       summarize<Element>(args, item, shared, group, rank);

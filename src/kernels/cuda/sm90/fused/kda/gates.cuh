@@ -3,25 +3,29 @@
 #include <type_traits>
 
 #include "kernels/cuda/sm90/fused/kda/memory.cuh"
+#include "kernels/cuda/sm90/rows/walk_maps.h"
 #include "kernels/cuda/tile/activation.cuh"
 
 namespace deltarelay::cuda::sm90 {
 
 // Rows past the end of a sequence hold anything. They become q = k = 0 with a gate that does not decay, so that no
-// later code needs a mask.
-template <GateForm kGate>
-__device__ __forceinline__ void clear_tail(uint8_t* stage, int valid, int thread) {
-  constexpr uint32_t kNoDecay = kGate == GateForm::kLog      ? 0u
-                                : kGate == GateForm::kLinear ? 0x3f803f80u   // 1 twice
-                                                             : 0xff80ff80u;  // raw: -inf twice
+// later code needs a mask. `second`: the second quarters of gates in fp32.
+template <GateForm kGate, GateSource kSource, bool kQueries>
+__device__ __forceinline__ void clear_tail(uint8_t* stage, uint8_t* second, int valid, int thread) {
+  constexpr bool kWide = kSource == GateSource::kWideTiles;
+  constexpr uint32_t kOne = kGate == GateForm::kLog      ? 0u
+                            : kGate == GateForm::kLinear ? 0x3f800000u   // 1
+                                                         : 0xff800000u;  // raw: -inf
+  constexpr uint32_t kNoDecay = kWide ? kOne : kOne | kOne >> 16;        // in bf16 twice
   constexpr int kWords = kRowBytes / 4;
   for (int i = valid * kWords + thread; i < kFusedChunk * kWords; i += kWarpgroup) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       uint8_t* at = stage + half * FusedStage::kHalfBytes + i * 4;
-      word_at(at + FusedStage::kQ) = 0;
+      if constexpr (kQueries) word_at(at + FusedStage::kQ) = 0;
       word_at(at + FusedStage::kK) = 0;
       word_at(at + FusedStage::kGate) = kNoDecay;
+      if constexpr (kWide) word_at(second + half * FusedStage::kTileBytes + i * 4) = kNoDecay;
     }
   }
 }
@@ -94,5 +98,81 @@ __device__ __forceinline__ void add_decay(float& sum, float x, const PairGate& g
 
 // Rows per loop iteration. Unrolled further, the code of all roles no longer fits the instruction cache.
 constexpr int kFusedRun = 4;
+
+// Which side of the middle a thread has, and where its channels 2 lane and 2 lane + 1 of a half lie, for code that both
+// sides share.
+struct SidePlace {
+  bool later;
+  int half, lane;
+  uint32_t column;  // byte of channel pair and stage
+  // Of a run of four rows, outwards from the middle: row i lies at run ^ i kStep (the swizzle, and the row itself).
+  static constexpr uint32_t kStep = 16 + kRowBytes;
+  __device__ __forceinline__ uint32_t first_run() const {
+    const uint32_t first = later ? kFusedSide : kFusedSide - kFusedRun;
+    return ((column ^ ((first & 7) << 4)) + first * kRowBytes) ^ (later ? 0 : (kFusedRun - 1) * kStep);
+  }
+  __device__ __forceinline__ uint32_t next_run(uint32_t run) const {
+    return (run ^ ((kFusedRun & 7) << 4)) + static_cast<uint32_t>((later ? kFusedRun : -kFusedRun) * kRowBytes);
+  }
+  // Any row.
+  __device__ __forceinline__ uint32_t row(int token) const { return (column ^ ((token & 7) << 4)) + token * kRowBytes; }
+};
+
+// Reads the gates of a thread's two channels in its side of a chunk, run by run outwards from the middle: begin for
+// each chunk, take for each run. They come as a Run, which has the two gates of each row.
+template <GateSource kSource>
+class SideGates;
+
+template <>
+class SideGates<GateSource::kTiles> {
+ public:
+  struct Run {
+    uint32_t words[kFusedRun];
+    __device__ __forceinline__ float2 row(int i) const {
+      using Two = Pair<__nv_bfloat16>;
+      return {Two::low(words[i]), Two::high(words[i])};
+    }
+  };
+
+  __device__ __forceinline__ void begin(bool, int, int, uint32_t, uint32_t) const {}
+  // Of the next run, whose rows lie at `at` of the stage.
+  __device__ __forceinline__ Run take(uint8_t*, uint8_t* const (&at)[kFusedRun]) const {
+    Run gates;
+#pragma unroll
+    for (int i = 0; i < kFusedRun; ++i) gates.words[i] = word_at(at[i] + FusedStage::kGate);
+    return gates;
+  }
+};
+
+// In fp32 the gates that lie where a lane will write k_to_mid are those of other lanes of its warp. So a warp reads a
+// row before it overwrites it.
+template <>
+class SideGates<GateSource::kWideTiles> {
+ public:
+  struct Run {
+    float2 rows[kFusedRun];
+    __device__ __forceinline__ float2 row(int i) const { return rows[i]; }
+  };
+
+  // `stage`, `second`: bytes of the stage and of the second quarters behind the begin of the ring.
+  __device__ __forceinline__ void begin(bool later, int half, int lane, uint32_t stage, uint32_t second) {
+    const uint32_t first = stage + half * FusedStage::kHalfBytes + FusedStage::kGate;
+    place_ = {later, half, lane, (lane < 16 ? first : second + half * FusedStage::kTileBytes) + lane % 16 * 8};
+    run_at_ = place_.first_run();
+  }
+  __device__ __forceinline__ Run take(uint8_t* ring, uint8_t* const (&)[kFusedRun]) {
+    Run gates;
+#pragma unroll
+    for (int i = 0; i < kFusedRun; ++i)
+      gates.rows[i] = *reinterpret_cast<const float2*>(ring + (run_at_ ^ (i * SidePlace::kStep)));
+    run_at_ = place_.next_run(run_at_);
+    __syncwarp();
+    return gates;
+  }
+
+ private:
+  SidePlace place_;
+  uint32_t run_at_;
+};
 
 }  // namespace deltarelay::cuda::sm90

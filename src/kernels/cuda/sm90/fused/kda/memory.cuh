@@ -4,11 +4,13 @@
 
 #include "kernels/cuda/ptx/barrier.cuh"
 #include "kernels/cuda/ptx/bulk.cuh"
+#include "kernels/cuda/sm90/fused/adjoint.cuh"
 #include "kernels/cuda/sm90/fused/inverse.cuh"
 #include "kernels/cuda/sm90/fused/items.cuh"
 #include "kernels/cuda/sm90/fused/row.cuh"
 #include "kernels/cuda/sm90/record.h"
 #include "kernels/cuda/sm90/rows/stage.cuh"
+#include "kernels/cuda/sm90/rows/walk_maps.h"
 #include "kernels/cuda/tile/descriptor.cuh"
 #include "kernels/form.h"
 
@@ -43,6 +45,9 @@ struct FusedStage {
   static constexpr int kInverse = kAqk + kTriangleBytes;  // inverse - I, of I + Akk~
   // The halves of the values that this CTA has.
   static constexpr int kV = (kInverse + kTriangleBytes + 1023) / 1024 * 1024;
+  // A summary has no q. In its place lie Z, as fragments of a warp, and the second half of the values; at kV the first.
+  static constexpr int kZ = kQ;
+  static constexpr int kOtherValues = kQ + kHalfBytes;
 };
 static_assert(sizeof(TokenFactors) == 512 && FusedStage::kV % 1024 == 0);
 
@@ -56,27 +61,68 @@ struct FusedRing {
   static_assert(kForm != Form::kTwins && kStages % ctas(kForm) == 0);
 };
 
+// How a summary ends (summary.cuh).
+struct LimitedEnd : SummaryEnd {
+  int limit;            // chunks that are made: all, or fewer if both CTAs have vanished before
+  uint32_t stopped[2];  // written by the other CTA: 1 + the first chunk that it had not loaded by then
+
+  __device__ __forceinline__ void begin(int chunks) {
+    SummaryEnd::begin(chunks);
+    limit = chunks;
+    stopped[0] = stopped[1] = 0;
+  }
+  __device__ __forceinline__ bool limit_reached(int chunk) const {
+    return chunk >= *static_cast<const volatile int*>(&limit);
+  }
+};
+// In a summary chunks are counted from the row's end.
+__device__ __forceinline__ int chunk_from_end(int chunk, int chunks) { return chunks - 1 - chunk; }
+
 // Barriers of a stage. A CTA makes the chunks of its own stages; the other CTA copies those of the others.
 template <Form kForm>
 struct FusedShared {
   static constexpr int kStages = FusedRing<kForm>::kStages;
   static constexpr int kItems = kMostItems;
   uint8_t ring[kStages][FusedRing<kForm>::kBytes];
-  NegatedAkk negated;        // -Akk~ of the chunk in the score group
-  uint64_t loaded[kStages];  // own: q, k, g have arrived
-  uint64_t summed[kStages];  // own: the norms are summed, so the scale group may overwrite q and k
-  uint64_t scaled[kStages];  // tiles, factors and v are complete
-  uint64_t solved[kStages];  // Aqk~ and inverse - I are complete
-  uint64_t done[kStages];    // emit of a pair: the state has read the stage, and its output lies over v
-  uint64_t free[kStages];    // all states have read it (own: of both CTAs), and the output has been stored
-  Item item;                 // the first; the only one of a pair
-  Item later[kItems - 1];    // the others (fused/items.cuh)
-  int items;                 // number of items; 0: this CTA has none
-  Suffix suffix;
-  float weakest[kFusedThreads / 32];  // per warp, log2 of the weakest decay of its channels over the last chunk
-  uint64_t again;                     // q, k, g of a chunk have arrived a second time (scale.cuh)
+  NegatedAkk negated;         // -Akk~ of the chunk in the score group
+  uint64_t loaded[kStages];   // own: q, k, g have arrived
+  uint64_t summed[kStages];   // own: the norms are summed, so the scale group may overwrite q and k
+  uint64_t scaled[kStages];   // tiles and factors are complete; of a single CTA v too
+  uint64_t solved[kStages];   // Aqk~ and inverse - I are complete
+  uint64_t brought[kStages];  // pair: v is complete
+  uint64_t done[kStages];     // emit of a pair: the output lies over v; of a summary: Z lies there
+  // All states have read the stage (own: of both CTAs), and the output has been stored. Emit of a pair: read it but for
+  // values and output.
+  uint64_t free[kStages];
+  Item item;               // the first; the only one of a pair
+  Item later[kItems - 1];  // the others (fused/items.cuh)
+  int items;               // number of items; 0: this CTA has none
+  LimitedEnd end;
+  uint64_t again;  // q, k, g of a chunk have arrived a second time (scale.cuh)
 };
 static_assert(sizeof(FusedShared<Form::kSingle>) <= kRoomForL1 && sizeof(FusedShared<Form::kPair>) <= kMostShared);
+
+// Gates in fp32: a tile has the 32 channels of a quarter. The first quarter of each half of the channels lies at kGate
+// of its stage, where k_to_mid overwrites it. The second has a place behind FusedShared until the chunk has been
+// scaled. There is one place fewer than a CTA has stages of its own. So the chunk that had a place before lies in the
+// next stage of its own, and has mostly been scaled when that of the new chunk is free.
+template <Form kForm>
+struct SecondQuarters {
+  static constexpr int kPlaces = FusedRing<kForm>::kStages / ctas(kForm) - 1;
+  static constexpr int kBytes = 2 * FusedStage::kTileBytes;
+  static constexpr int kBegin = (sizeof(FusedShared<kForm>) + 1023) / 1024 * 1024;
+  static constexpr int kEnd = kBegin + kPlaces * kBytes;
+
+  // Of a chunk that this CTA makes, numbered through its items: bytes behind the begin of FusedShared.
+  static __device__ __forceinline__ int at(int chunk) { return kBegin + chunk / ctas(kForm) % kPlaces * kBytes; }
+};
+static_assert(SecondQuarters<Form::kSingle>::kEnd <= kMostShared && SecondQuarters<Form::kPair>::kEnd <= kMostShared);
+
+// Shared memory of a CTA.
+template <Form kForm, GateSource kSource>
+constexpr size_t fused_shared_bytes() {
+  return kSource == GateSource::kTiles ? sizeof(FusedShared<kForm>) : SecondQuarters<kForm>::kEnd;
+}
 
 // Position in the ring of the chunks that one CTA makes.
 template <Form kForm>
@@ -99,6 +145,40 @@ __device__ __forceinline__ void copy_tile(const CUtensorMap& map, int token, int
 __device__ __forceinline__ void expect_bytes(uint64_t* barrier, uint32_t bytes) {
   ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, barrier, bytes);
 }
+
+// Gates of a chunk that a CTA of a pair makes: their bytes, and their copies. `ring`: of this CTA.
+template <GateSource kSource>
+constexpr uint32_t gate_bytes() {
+  return (kSource == GateSource::kTiles ? 2 : 4) * FusedStage::kTileBytes;
+}
+template <GateSource kSource>
+__device__ __forceinline__ void copy_gates(const FusedMaps& maps, int token, int head, int sequence, uint8_t* ring,
+                                           uint8_t* stage, int chunk, uint64_t* loaded) {
+  constexpr bool kWide = kSource == GateSource::kWideTiles;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    copy_tile(maps.g, token, kWide ? 2 * half : half, head, sequence,
+              stage + half * FusedStage::kHalfBytes + FusedStage::kGate, loaded);
+    if constexpr (kWide)
+      copy_tile(maps.g, token, 2 * half + 1, head, sequence,
+                ring + SecondQuarters<Form::kPair>::at(chunk) + half * FusedStage::kTileBytes, loaded);
+  }
+}
+// Where a pair's chunk lies that had the place of another one's second quarters before: in the next stage of this CTA.
+// That chunk must have been scaled.
+struct SecondPlace {
+  bool used;  // is there one?
+  int stage;
+  uint32_t parity;
+  __device__ __forceinline__ SecondPlace(const RingPosition<FusedRing<Form::kPair>::kStages>& of, int chunk)
+      : used(chunk >= SecondQuarters<Form::kPair>::kPlaces * ctas(Form::kPair)) {
+    constexpr int kStages = FusedRing<Form::kPair>::kStages;
+    const int next = of.stage + ctas(Form::kPair);
+    const bool around = next >= kStages;
+    stage = around ? next - kStages : next;
+    parity = of.parity ^ !around;
+  }
+};
 
 // Named barriers beside those of the state groups.
 constexpr int kScaleBarrier = 3;

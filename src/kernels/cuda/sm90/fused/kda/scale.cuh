@@ -13,8 +13,9 @@ namespace deltarelay::cuda::sm90 {
 
 // Applies the gates of this thread's channels on its side of the middle, outwards: overwrites q, k and g by q_from_mid,
 // k_from_mid and k_to_mid. `column` is the byte of channel pair and stage. Returns log2 of the decay over this side.
-template <GateForm kGate, bool kQueries, bool kLater>
-__device__ __forceinline__ float2 scale_rows(uint8_t* ring, uint32_t column, const PairGate& gate) {
+template <GateForm kGate, GateSource kSource, bool kQueries, bool kLater>
+__device__ __forceinline__ float2 scale_rows(uint8_t* ring, uint32_t column, SideGates<kSource>& gates,
+                                             const PairGate& gate) {
   using Two = Pair<__nv_bfloat16>;
   float sum[2] = {0.0f, 0.0f};
   // Rows of a run differ only in the low bits of their number, which the swizzle uses. The next run is the same in the
@@ -24,13 +25,13 @@ __device__ __forceinline__ float2 scale_rows(uint8_t* ring, uint32_t column, con
 #pragma unroll 1
   for (int run = 0; run < kFusedSide / kFusedRun; ++run) {
     uint8_t* at[kFusedRun];
-    uint32_t q[kFusedRun], k[kFusedRun], raw[kFusedRun];
+    uint32_t q[kFusedRun], k[kFusedRun];
 #pragma unroll
     for (int i = 0; i < kFusedRun; ++i) {
       const int row = kLater ? i : kFusedRun - 1 - i;
       at[i] = ring + ((run_at ^ (row << 4)) + row * kRowBytes);
-      raw[i] = word_at(at[i] + FusedStage::kGate);
     }
+    const auto raw = gates.take(ring, at);
 #pragma unroll
     for (int i = 0; i < kFusedRun; ++i) {
       if constexpr (kQueries) q[i] = word_at(at[i] + FusedStage::kQ);
@@ -39,7 +40,7 @@ __device__ __forceinline__ float2 scale_rows(uint8_t* ring, uint32_t column, con
     float factor[kFusedRun][2];
 #pragma unroll
     for (int i = 0; i < kFusedRun; ++i) {
-      const float x[2] = {Two::low(raw[i]), Two::high(raw[i])};
+      const float x[2] = {raw.row(i).x, raw.row(i).y};
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
         if constexpr (!kLater) factor[i][c] = sum[c];
@@ -64,29 +65,32 @@ __device__ __forceinline__ float2 scale_rows(uint8_t* ring, uint32_t column, con
 }
 
 // Scales all chunks of this CTA, by the two warps of one side.
-template <Form kForm, GateForm kGate, bool kQueries, bool kLater>
+template <Form kForm, GateForm kGate, GateSource kSource, bool kQueries, bool kLater>
 __device__ __forceinline__ void scale_side(const Activation& activation, FusedShared<kForm>& shared, int rank) {
   const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, half = thread / 32 % 2;
   const int pair = half * 32 + lane;
   const int vector_at = (kLater ? FusedStage::kLate : FusedStage::kEarly) + pairs_at(pair) * 4;
   uint8_t* ring = shared.ring[0];
+  SideGates<kSource> gates;
 
   OwnPosition<kForm> position{rank};
-  make_items<kForm>(shared, [&](const Item& item, int) {
+  make_items<kForm>(shared, [&](const Item& item, int begin) {
     const PairGate gate = pair_gate<kGate>(activation, item.head, 2 * pair);
     const int tokens = uniform(item.tokens), chunks = uniform(item.row.chunks);
 #pragma unroll 1
     for (int chunk = rank; chunk < chunks; chunk += ctas(kForm)) {
-      const int stage = position.stage;
+      const int stage = position.stage, second = SecondQuarters<kForm>::at(begin + chunk);
       wait_parity(&shared.loaded[stage], position.parity);
+      if (!kQueries && shared.end.limit_reached(chunk)) break;
       wait_parity(&shared.summed[stage], position.parity);
-      const int valid = tokens - chunk * kFusedChunk;
+      const int valid = tokens - (kQueries ? chunk : chunk_from_end(chunk, chunks)) * kFusedChunk;
       if (valid < kFusedChunk) {
-        clear_tail<kGate>(shared.ring[stage], valid, thread);
+        clear_tail<kGate, kSource, kQueries>(shared.ring[stage], ring + second, valid, thread);
         split_barrier(kScaleBarrier, kWarpgroup);
       }
       const uint32_t column = opaque(stage * FusedRing<kForm>::kBytes + half * FusedStage::kHalfBytes + lane * 4);
-      const float2 side = scale_rows<kGate, kQueries, kLater>(ring, column, gate);
+      gates.begin(kLater, half, lane, stage * FusedRing<kForm>::kBytes, second);
+      const float2 side = scale_rows<kGate, kSource, kQueries, kLater>(ring, column, gates, gate);
       *reinterpret_cast<float2*>(shared.ring[stage] + vector_at) = {exp2_approx(side.x), exp2_approx(side.y)};
       ptx::fence_proxy_async(ptx::space_shared);
       warp_arrive(&shared.scaled[stage]);
@@ -95,7 +99,8 @@ __device__ __forceinline__ void scale_side(const Activation& activation, FusedSh
   });
 }
 
-// Loads q, k and g of a chunk once more, where they have been overwritten.
+// Loads q, k and g of a chunk once more, where they have been overwritten: of gates in fp32 the first quarters.
+template <GateSource kSource>
 class Reload {
  public:
   __device__ __forceinline__ explicit Reload(uint64_t* barrier) : barrier_(barrier) {
@@ -119,7 +124,8 @@ class Reload {
         if constexpr (kQueries)
           copy_tile(maps.q, token, half, item.key_head, sequence, stage + FusedStage::kQ, barrier_);
         copy_tile(maps.k, token, half, item.key_head, sequence, stage + FusedStage::kK, barrier_);
-        copy_tile(maps.g, token, half, item.head, sequence, stage + FusedStage::kGate, barrier_);
+        copy_tile(maps.g, token, kSource == GateSource::kTiles ? half : 2 * half, item.head, sequence,
+                  stage + FusedStage::kGate, barrier_);
       }
     }
     __syncwarp();
@@ -137,7 +143,7 @@ constexpr int kCarefulChunks = 8;
 
 // Scales all chunks of this CTA; their gates are not bounded. At once, as if no channel left the frame of the middle;
 // if one has, the chunk is loaded again and scaled sums first. What a chunk becomes follows from the chunk alone.
-template <Form kForm, GateForm kGate, bool kQueries>
+template <Form kForm, GateForm kGate, GateSource kSource, bool kQueries>
 __device__ __forceinline__ void scale_by_channel(const FusedMaps& maps, const Activation& activation,
                                                  FusedShared<kForm>& shared, int rank) {
   const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, half = thread / 32 % 2;
@@ -145,40 +151,45 @@ __device__ __forceinline__ void scale_by_channel(const FusedMaps& maps, const Ac
   const int pair = half * 32 + lane;
   const int vector_at = (later ? FusedStage::kLate : FusedStage::kEarly) + pairs_at(pair) * 4;
   uint8_t* ring = shared.ring[0];
-  Reload reload(&shared.again);
+  SideGates<kSource> gates;
+  Reload<kSource> reload(&shared.again);
 
   OwnPosition<kForm> position{rank};
-  make_items<kForm>(shared, [&](const Item& item, int) {
+  make_items<kForm>(shared, [&](const Item& item, int begin) {
     const PairGate gate = pair_gate<kGate>(activation, item.head, 2 * pair);
     const int tokens = uniform(item.tokens), chunks = uniform(item.row.chunks);
     int careful = 0;  // chunks to scale sums first
 #pragma unroll 1
     for (int chunk = rank; chunk < chunks; chunk += ctas(kForm)) {
       uint8_t* stage = shared.ring[position.stage];
+      const int second = SecondQuarters<kForm>::at(begin + chunk);
       wait_parity(&shared.loaded[position.stage], position.parity);
+      if (!kQueries && shared.end.limit_reached(chunk)) break;
       wait_parity(&shared.summed[position.stage], position.parity);
-      const int valid = tokens - chunk * kFusedChunk;
+      const int in_row = kQueries ? chunk : chunk_from_end(chunk, chunks), valid = tokens - in_row * kFusedChunk;
       auto clear = [&] {
         if (valid >= kFusedChunk) return;
-        clear_tail<kGate>(stage, valid, thread);
+        clear_tail<kGate, kSource, kQueries>(stage, ring + second, valid, thread);
         split_barrier(kScaleBarrier, kWarpgroup);
       };
       clear();
       const uint32_t column =
           opaque(position.stage * FusedRing<kForm>::kBytes + half * FusedStage::kHalfBytes + lane * 4);
       if (careful == 0) {
-        const float2 side = later ? scale_rows<kGate, kQueries, true>(ring, column, gate)
-                                  : scale_rows<kGate, kQueries, false>(ring, column, gate);
+        gates.begin(later, half, lane, position.stage * FusedRing<kForm>::kBytes, second);
+        const float2 side = later ? scale_rows<kGate, kSource, kQueries, true>(ring, column, gates, gate)
+                                  : scale_rows<kGate, kSource, kQueries, false>(ring, column, gates, gate);
         *reinterpret_cast<float2*>(stage + vector_at) = {exp2_approx(side.x), exp2_approx(side.y)};
         ptx::fence_proxy_async(ptx::space_shared);
         if (named_barrier_any(kScaleBarrier, kWarpgroup, leaves_middle(side.x, side.y))) {
-          reload.load<kQueries>(maps, item, chunk, stage);
+          reload.template load<kQueries>(maps, item, in_row, stage);
           clear();
           careful = 1;
         }
       }
       if (careful > 0) {
-        const bool leaves = scale_carefully<kGate, kQueries>(ring, stage, {later, half, lane, column}, gate);
+        const bool leaves =
+            scale_carefully<kGate, kSource, kQueries>(ring, stage, {later, half, lane, column}, gates, gate, second);
         careful = leaves ? kCarefulChunks : careful - 1;
         ptx::fence_proxy_async(ptx::space_shared);
       }
@@ -189,16 +200,17 @@ __device__ __forceinline__ void scale_by_channel(const FusedMaps& maps, const Ac
   reload.end();
 }
 
-// `kQueries`: also q; a summary has none. kMidFrame: gates are so that no channel leaves the frame of the middle.
-template <Form kForm, GateForm kGate, bool kQueries, bool kMidFrame>
+// `kQueries`: also q; a summary has none, and its chunks are counted from the row's end. kMidFrame: gates are so that
+// no channel leaves the frame of the middle.
+template <Form kForm, GateForm kGate, GateSource kSource, bool kQueries, bool kMidFrame>
 __device__ __forceinline__ void scale_chunks(const FusedMaps& maps, const Activation& activation,
                                              FusedShared<kForm>& shared, int rank) {
   if constexpr (!kMidFrame)
-    scale_by_channel<kForm, kGate, kQueries>(maps, activation, shared, rank);
+    scale_by_channel<kForm, kGate, kSource, kQueries>(maps, activation, shared, rank);
   else if (uniform(static_cast<int>(threadIdx.x) % kWarpgroup / 64) == 0)
-    scale_side<kForm, kGate, kQueries, false>(activation, shared, rank);
+    scale_side<kForm, kGate, kSource, kQueries, false>(activation, shared, rank);
   else
-    scale_side<kForm, kGate, kQueries, true>(activation, shared, rank);
+    scale_side<kForm, kGate, kSource, kQueries, true>(activation, shared, rank);
 }
 
 }  // namespace deltarelay::cuda::sm90

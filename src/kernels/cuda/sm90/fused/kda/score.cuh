@@ -10,7 +10,7 @@
 #include "kernels/cuda/ptx/matrix.cuh"
 #include "kernels/cuda/ptx/wgmma.cuh"
 #include "kernels/cuda/sm90/fused/kda/memory.cuh"
-#include "kernels/cuda/sm90/fused/kda/pairs.cuh"
+#include "kernels/cuda/sm90/fused/kda/windows.cuh"
 #include "kernels/cuda/sm90/rows/walk_maps.h"
 #include "kernels/cuda/tile/activation.cuh"
 #include "kernels/cuda/tile/descriptor.cuh"
@@ -156,7 +156,7 @@ struct LoadPosition {
 // Loads chunks as stages become free, by warps 0 and 1 of the score group; the other two compute the inverse. Warp 0
 // loads q and k of the chunks that this CTA makes. Warp 1 loads their gates and this CTA's halves of v of all chunks,
 // and announces the bytes that come from the other CTA.
-template <Form kForm, bool kQueries>
+template <Form kForm, GateSource kSource, bool kQueries>
 class Loader {
  public:
   // Starts at `position`; the items before this one have `begin` chunks.
@@ -193,12 +193,14 @@ class Loader {
 
   __device__ __forceinline__ bool load_next(bool wait) {
     if (warp_ > 1 || chunk_ >= chunks_) return false;
-    if (begin_ + chunk_ >= kStages) {
-      uint64_t* free = &shared_.free[position_.stage];
-      if (wait)
-        wait_parity(free, position_.parity ^ 1);
-      else if (!ptx::mbarrier_test_wait_parity(free, position_.parity ^ 1))
-        return false;
+    if (begin_ + chunk_ >= kStages && !passes(&shared_.free[position_.stage], position_.parity ^ 1, wait)) return false;
+    if constexpr (kSource == GateSource::kWideTiles) {
+      if (warp_ == 1 && loads_gates() && begin_ + chunk_ >= SecondQuarters<kForm>::kPlaces * kCtas) {
+        // The chunk that had the place of these second quarters lies in the next own stage.
+        const int next = position_.stage + kCtas;
+        const bool around = next >= kStages;
+        if (!passes(&shared_.scaled[around ? next - kStages : next], position_.parity ^ !around, wait)) return false;
+      }
     }
     if (elect_lane()) {
       if (warp_ == 0)
@@ -216,6 +218,15 @@ class Loader {
     }
     return true;
   }
+
+  // Has a barrier completed the phase of this parity? `wait`: waits until it has.
+  __device__ __forceinline__ static bool passes(uint64_t* barrier, uint32_t parity, bool wait) {
+    if (!wait) return ptx::mbarrier_test_wait_parity(barrier, parity);
+    wait_parity(barrier, parity);
+    return true;
+  }
+  // Is the chunk one of those that this CTA makes?
+  __device__ __forceinline__ bool loads_gates() const { return position_.stage % kCtas == rank_; }
 
   __device__ __forceinline__ void copy(const CUtensorMap& map, int half, int head, uint8_t* to, uint64_t* barrier) {
     copy_tile(map, token_ + chunk_ * kFusedChunk, half, head, sequence_, to, barrier);
@@ -235,12 +246,19 @@ class Loader {
   __device__ __forceinline__ void load_values() {
     uint8_t* stage = shared_.ring[position_.stage];
     uint64_t* scaled = &shared_.scaled[position_.stage];
-    if (position_.stage % kCtas == rank_) {
+    if (loads_gates()) {
+      constexpr int kTiles = kSource == GateSource::kTiles ? 1 : 2;  // in a half
       uint64_t* loaded = &shared_.loaded[position_.stage];
-      expect_bytes(loaded, 2 * FusedStage::kTileBytes);
+      expect_bytes(loaded, 2 * kTiles * FusedStage::kTileBytes);
 #pragma unroll
       for (int half = 0; half < 2; ++half)
-        copy(maps_.g, half, head_, stage + half * FusedStage::kHalfBytes + FusedStage::kGate, loaded);
+        copy(maps_.g, kTiles * half, head_, stage + half * FusedStage::kHalfBytes + FusedStage::kGate, loaded);
+      if constexpr (kSource == GateSource::kWideTiles) {
+        uint8_t* second = shared_.ring[0] + SecondQuarters<kForm>::at(begin_ + chunk_);
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          copy(maps_.g, 2 * half + 1, head_, second + half * FusedStage::kTileBytes, loaded);
+      }
       expect_bytes(scaled, kHalves * FusedStage::kTileBytes);
     } else {
       expect_bytes(scaled,
@@ -266,18 +284,20 @@ struct ScoreState {
   OwnPosition<kForm> summing, making;
 };
 
-// Clears the blocks above the diagonals in the stages whose chunks this CTA makes; copies from the other CTA bring
-// their own zeros.
-template <Form kForm>
-__device__ __forceinline__ void clear_stages(FusedShared<kForm>& shared, int rank) {
+// Clears the blocks above the diagonals in the stages whose chunks this CTA makes, by kThreads threads; copies from the
+// other CTA bring their own zeros.
+template <int kThreads, Form kForm>
+__device__ __forceinline__ void clear_stages(FusedShared<kForm>& shared, int rank, int thread) {
   // Unrolled: the compiler would assume that a loop count differs between lanes, and give up uniform registers after
   // it.
 #pragma unroll
   for (int i = 0; i < FusedRing<kForm>::kStages; ++i) {
-    const int thread = threadIdx.x % kWarpgroup;
     uint8_t* stage = shared.ring[i];
-    if (thread < kClearThreads && i % ctas(kForm) == rank)
-      clear_above(stage + FusedStage::kAqk, stage + FusedStage::kInverse, thread);
+#pragma unroll
+    for (int first = 0; first < kClearThreads; first += kThreads) {
+      if (first + thread < kClearThreads && i % ctas(kForm) == rank)
+        clear_above(stage + FusedStage::kAqk, stage + FusedStage::kInverse, first + thread);
+    }
   }
 }
 
@@ -308,10 +328,10 @@ __device__ __forceinline__ void score_chunk(FusedShared<kForm>& shared, int stag
                                  swizzled_operand(shared_address(stage + FusedStage::kGate)), FusedStage::kHalfBytes);
   wgmma_wait<0>();
   pin(scores);
-  if constexpr (!kMidFrame) add_pairs<kQueries>(stage, scores, warp, lane, thread);
+  const bool made = !kMidFrame && take_scores(stage, scores, warp, lane, thread);
   if (warp < 2) {
     if constexpr (kQueries) {
-      write_aqk(stage + FusedStage::kAqk, scores, warp, lane);
+      if (!made) write_aqk(stage + FusedStage::kAqk, scores, warp, lane);
       ptx::fence_proxy_async(ptx::space_shared);
       if constexpr (kCtas > 1) {
         named_barrier(kScoreBarrier, 64);
@@ -336,8 +356,19 @@ __device__ __forceinline__ void score_chunk(FusedShared<kForm>& shared, int stag
   warp_arrive(&shared.solved[stage_index]);
 }
 
-// Scores the chunks of one item; the items before have `begin` chunks.
+// Waits until a chunk at `position` has been scaled, copies it to the other CTA, and scores it.
 template <Form kForm, bool kQueries, bool kMidFrame>
+__device__ __forceinline__ void score_scaled(FusedShared<kForm>& shared, OwnPosition<kForm>& position, int chunk,
+                                             int warp, uint32_t thread, int lane, int other) {
+  const int stage_index = position.stage;
+  wait_parity(&shared.scaled[stage_index], position.parity);
+  if (ctas(kForm) > 1 && thread == 0) copy_tiles<kQueries>(shared, stage_index, other);
+  score_chunk<kForm, kQueries, kMidFrame>(shared, stage_index, chunk, warp, thread, lane, other);
+  position.advance();
+}
+
+// Scores the chunks of one item; the items before have `begin` chunks.
+template <Form kForm, GateSource kSource, bool kQueries, bool kMidFrame>
 __device__ __forceinline__ void score_item(const FusedMaps& maps, const Activation& activation, const Item& item,
                                            int begin, FusedShared<kForm>& shared, int warp, int rank,
                                            ScoreState<kForm>& at) {
@@ -363,10 +394,10 @@ __device__ __forceinline__ void score_item(const FusedMaps& maps, const Activati
   };
   uint32_t next_beta = fetch_beta(0, 0);
 
-  Loader<kForm, kQueries> loader(maps, item, shared, begin, warp, rank, at.loading);
+  Loader<kForm, kSource, kQueries> loader(maps, item, shared, begin, warp, rank, at.loading);
   loader.load(-1);
   if (begin == 0) {  // once, while the first copies are in flight
-    clear_stages(shared, rank);
+    clear_stages<kWarpgroup>(shared, rank, static_cast<int>(threadIdx.x % kWarpgroup));
     named_barrier(kScoreBarrier, kWarpgroup);
   }
   OwnPosition<kForm>& position = at.making;
@@ -392,25 +423,80 @@ __device__ __forceinline__ void score_item(const FusedMaps& maps, const Activati
       ahead.advance();
     }
     if (chunk >= 0) {
-      const int stage_index = position.stage;
-      wait_parity(&shared.scaled[stage_index], position.parity);
-      if (kCtas > 1 && thread == 0) copy_tiles<kQueries>(shared, stage_index, other);
-      score_chunk<kForm, kQueries, kMidFrame>(shared, stage_index, chunk, warp, thread, lane, other);
-      position.advance();
+      score_scaled<kForm, kQueries, kMidFrame>(shared, position, chunk, warp, thread, lane, other);
     }
   }
   loader.load(chunks - 1);
 }
 
+// Scores the chunks of a summary, from the row's end (summary.cuh).
+template <bool kMidFrame>
+__device__ __forceinline__ void score_backwards(const Activation& activation, FusedShared<Form::kPair>& shared,
+                                                int warp, int rank) {
+  constexpr Form kForm = Form::kPair;
+  constexpr int kCtas = ctas(kForm);
+  const Item& item = shared.item;
+  const int all = uniform(item.row.chunks);
+  const TokenShare share = token_share(threadIdx.x % kWarpgroup);
+  const TensorView& beta = activation.beta;
+  const uint8_t* beta_at =
+      static_cast<const uint8_t*>(beta.data) +
+      (item.sequence_at * beta.sequence + item.token * beta.token + item.head * beta.head) * float_bytes(beta.dtype);
+  auto fetch_beta = [&](int chunk, int token) {  // for a token past either end: that of an existing one
+    const int at = min(max(chunk_from_end(chunk, all), 0) * kFusedChunk + token, item.tokens - 1);
+    return load_bits(beta_at + at * (beta.token * float_bytes(beta.dtype)), beta.dtype, 0);
+  };
+  uint32_t next_beta = fetch_beta(rank, static_cast<int>(threadIdx.x % kWarpgroup / 4));
+
+  clear_stages<kWarpgroup>(shared, rank, static_cast<int>(threadIdx.x % kWarpgroup));
+  named_barrier(kScoreBarrier, kWarpgroup);
+  OwnPosition<kForm> position{rank}, ahead{rank};
+  int chunks = all;
+#pragma unroll 1
+  for (int chunk = rank - kCtas; chunk < chunks; chunk += kCtas) {
+    const uint32_t thread = opaque(threadIdx.x) % kWarpgroup;  // as in score_item
+    const int lane = static_cast<int>(thread % 32), next = chunk + kCtas;
+    if (next < chunks) {
+      const int token = static_cast<int>(thread / 4);
+      const float strength = write_strength(number_of(next_beta, beta.dtype), activation.beta_form);
+      wait_parity(&shared.loaded[ahead.stage], ahead.parity);
+      if (uniform(shared.end.limit_reached(next)) != 0) {
+        chunks = next;
+      } else {
+        write_factors<false>(activation, share, shared.ring[ahead.stage], tokens_of(shared.ring[ahead.stage]), strength,
+                             chunk_from_end(next, all) * kFusedChunk + token < item.tokens, thread);
+        ptx::fence_proxy_async(ptx::space_shared);
+        warp_arrive(&shared.summed[ahead.stage]);
+        next_beta = fetch_beta(next + kCtas, token);
+        ahead.advance();
+      }
+    }
+    if (chunk >= 0) score_scaled<kForm, false, kMidFrame>(shared, position, chunk, warp, thread, lane, 1 - rank);
+  }
+}
+
 // `kQueries`: also q and Aqk~; a summary has neither. kMidFrame: the scores of all channels are in the tiles.
-template <Form kForm, bool kQueries, bool kMidFrame>
+template <Form kForm, GateSource kSource, bool kQueries, bool kMidFrame>
 __device__ __forceinline__ void score_chunks(const FusedMaps& maps, const Activation& activation,
                                              FusedShared<kForm>& shared, int rank) {
   const int warp = uniform(static_cast<int>(threadIdx.x) % kWarpgroup / 32);
-  ScoreState<kForm> at{.loading = {warp == 0 ? rank : 0}, .summing = {rank}, .making = {rank}};
-  make_items<kForm>(shared, [&](const Item& item, int begin) {
-    score_item<kForm, kQueries, kMidFrame>(maps, activation, item, begin, shared, warp, rank, at);
-  });
+  if constexpr (!kQueries) {
+    score_backwards<kMidFrame>(activation, shared, warp, rank);
+  } else if constexpr (kForm == Form::kPair) {  // others load and sum (pair_emit.cuh)
+    const int chunks = uniform(shared.item.row.chunks);
+    OwnPosition<kForm> position{rank};
+#pragma unroll 1
+    for (int chunk = rank; chunk < chunks; chunk += ctas(kForm)) {
+      const uint32_t thread = opaque(threadIdx.x) % kWarpgroup;  // as above
+      score_scaled<kForm, true, kMidFrame>(shared, position, chunk, warp, thread, static_cast<int>(thread % 32),
+                                           1 - rank);
+    }
+  } else {
+    ScoreState<kForm> at{.loading = {warp == 0 ? rank : 0}, .summing = {rank}, .making = {rank}};
+    make_items<kForm>(shared, [&](const Item& item, int begin) {
+      score_item<kForm, kSource, kQueries, kMidFrame>(maps, activation, item, begin, shared, warp, rank, at);
+    });
+  }
 }
 
 }  // namespace deltarelay::cuda::sm90

@@ -1,5 +1,5 @@
-// The state groups of the fused walk of KDA: 64 rows of S^T (or of B^T, or of M^T) each, in fp32 accumulators. Every
-// product has its A operand in registers.
+// The state groups of the fused walk of KDA: 64 rows of S^T each, in fp32 accumulators. Every product has its A operand
+// in registers.
 //
 // Between chunks the accumulators hold S; inside a chunk they hold S_mid = e^{G_mid} S, the state in the frame of the
 // chunk's middle.
@@ -53,17 +53,17 @@ __device__ __forceinline__ void read_keys(float (&product)[16], const float (&st
     Wgmma<__nv_bfloat16>::times(product, operand[k], k_from_mid + channel_step(k, FusedStage::kHalfBytes), k > 0);
 }
 
-// S_mid <- S_mid + k_to_mid^T V_new~. Does not wait. One commit group for each half of the channels: the first half is
-// scaled while the second is in flight.
-__device__ __forceinline__ void update_state(float (&state)[64], const Fragment (&v_new)[2], uint32_t stage) {
+// S_mid <- S_mid + k_to_mid^T V_new~, with the tiles of k_to_mid at `keys`. Does not wait. One commit group for each
+// half of the channels: the first half is scaled while the second is in flight.
+__device__ __forceinline__ void update_state(float (&state)[64], const Fragment (&v_new)[2], uint32_t keys) {
   using Product = Wgmma<__nv_bfloat16>;
-  const uint64_t k_to_mid = swizzled_operand(stage + FusedStage::kGate, FusedStage::kHalfBytes);
+  const uint64_t tiles = swizzled_operand(keys, FusedStage::kHalfBytes);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
 #pragma unroll
     for (int k = 0; k < 2; ++k)
       Product::times_transposed(half_of(state, half), v_new[k],
-                                k_to_mid + operand_step(half * FusedStage::kHalfBytes + k * 16 * kRowBytes), true);
+                                tiles + operand_step(half * FusedStage::kHalfBytes + k * 16 * kRowBytes), true);
     wgmma_commit();
   }
 }
@@ -108,20 +108,19 @@ __device__ __forceinline__ void add_diagonal(float (&out)[16], const float (&v_n
   }
 }
 
-// Emits the chunks of an item for one half of the values (emit_items).
-template <Form kForm>
+// Emits the chunks of an item of a single CTA for one half of the values (emit_items).
+template <class Due>
 __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs& args, const Item& item,
-                                           FusedShared<kForm>& shared, int group, int rank,
-                                           RingPosition<FusedRing<kForm>::kStages>& position, float (&state)[64]) {
+                                           FusedShared<Form::kSingle>& shared, int group,
+                                           RingPosition<FusedRing<Form::kSingle>::kStages>& position,
+                                           float (&state)[64], Due& due) {
   using Product = Wgmma<__nv_bfloat16>;
   const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, warp = thread / 32;
   const int column = lane_column_of(lane);
-  const int tokens = item.tokens;
+  int tokens = Due::kStores ? 0 : item.tokens;  // up to the next checkpoint, or all: one register for both
   // This lane's row of its warp's 16 value columns, 16 tokens at a time, for transposing ldmatrix and stmatrix.
-  const int half = rank + group;
   const uint32_t v_offset = opaque(FusedStage::kV + group * FusedStage::kTileBytes +  // as the column is
                                    swizzled_offset(8 * (lane / 16) + lane % 8, 2 * warp + lane / 8 % 2));
-  constexpr bool kSends = kForm == Form::kSingle;  // stores its outputs itself: no warp of the CTA is idle
   const OutputPlace place(item);
   float product[16];  // K S, then R~, then V_new~
   float out[16];
@@ -134,15 +133,14 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
     const uint32_t at = shared_address(shared.ring[stage_index]) + v_offset;
 #pragma unroll
     for (int b = 0; b < 2; ++b) store_matrix_transposed(at + b * 16 * kRowBytes, packed[b]);
-    if constexpr (!kSends) warp_arrive(&shared.done[stage_index]);
   };
   auto output_tile = [&](int stage_index) {
     return shared.ring[stage_index] + FusedStage::kV + group * FusedStage::kTileBytes;
   };
 
   // Counts in tokens: a chunk number and a number of chunks would need two more registers, and spill.
-#pragma unroll 1
-  for (int first = 0; first < tokens; first += kFusedChunk) {
+  int first = 0;  // of the chunk
+  const auto walk = [&] {
     const int stage_index = position.stage;
     const uint32_t stage = shared_address(shared.ring[stage_index]);
     wait_parity(&shared.scaled[stage_index], position.parity);
@@ -167,7 +165,7 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
     load_strength(strength, factors, column);
     wgmma_wait<1>();
     pin(product);
-    subtract_prediction<__nv_bfloat16>(product, value, strength, true, column, tokens - first);
+    subtract_prediction<__nv_bfloat16>(product, value, strength, column, tokens - first);
     const Fragment residual[2] = {pack_block<__nv_bfloat16>(product, 0), pack_block<__nv_bfloat16>(product, 1)};
 
     // V_new~ = R~ + (inverse - I) R~
@@ -176,9 +174,9 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
     add_triangle<__nv_bfloat16>(product, residual, triangle_operand(stage + FusedStage::kInverse));
     wgmma_commit();
     // Meanwhile the previous output is stored.
-    if (kSends && first > 0)
-      send_output<__nv_bfloat16>(maps, args, place, output_tile(previous), first / kFusedChunk - 1, tokens, half, group,
-                                 thread);
+    if (first > 0)
+      send_output<__nv_bfloat16>(maps, args, place, output_tile(previous), first / kFusedChunk - 1, tokens, group,
+                                 group, thread);
     wgmma_wait<0>();
     pin(product);
     pin(out);
@@ -186,7 +184,7 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
 
     // S_mid <- S_mid + k_to_mid^T V_new~; behind it the diagonal of Aqk~ in fp32, then Aqk~ V_new~.
     wgmma_fence();
-    update_state(state, v_new, stage);
+    update_state(state, v_new, stage + FusedStage::kGate);
     add_diagonal(out, product, factors, column);
     wgmma_fence();
     add_triangle<__nv_bfloat16>(out, v_new, triangle_operand(stage + FusedStage::kAqk));
@@ -194,80 +192,33 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
     finish_update<1>(state, {shared.ring[stage_index] + FusedStage::kLate, column});
     // By now the previous output has been read: its stage is free. The compiler moves no arithmetic over this branch,
     // so the scaling stays before the wait for Aqk~ V_new~.
-    if (kSends && first > 0 && thread == 0) {
+    if (first > 0 && thread == 0) {
       ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>{});
-      release_stage<kForm>(shared, previous, rank);
+      release_stage<Form::kSingle>(shared, previous, 0);
     }
     previous = stage_index;
     position.advance();
     wgmma_wait<0>();
     pin(out);
+  };
+  const auto walk_tokens = [&] {
+#pragma unroll 1
+    for (; first < tokens; first += kFusedChunk) walk();
+  };
+  if constexpr (Due::kStores) {  // pauses at every checkpoint, with the last output still to be written
+#pragma unroll 1
+    while (first < item.tokens) {
+      if (first == due.next()) due.store(state, item, group);
+      tokens = min(due.next(), item.tokens);
+      walk_tokens();
+    }
+  } else {
+    walk_tokens();
   }
   if (tokens == 0) return;
   write_output(previous);
-  if constexpr (kSends)
-    send_output<__nv_bfloat16>(maps, args, place, output_tile(previous), (tokens - 1) / kFusedChunk, tokens, half,
-                               group, thread);
-}
-
-// Walks B^T (with values, from zero) or M^T (without values, from the identity) of a segment.
-__device__ __forceinline__ void summarize_fused(const WalkArgs& args, const Item& item,
-                                                FusedShared<Form::kPair>& shared, int rank, bool values,
-                                                float (&state)[64]) {
-  constexpr Form kForm = Form::kPair;
-  const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, warp = thread / 32;
-  const int column = lane_column_of(lane), chunks = item.row.chunks, tokens = item.tokens;
-  const uint32_t v_offset =  // opaque, as the column is
-      opaque(FusedStage::kV + swizzled_offset(8 * (lane / 16) + lane % 8, 2 * warp + lane / 8 % 2));
-  RingPosition<FusedRing<kForm>::kStages> position;
-  int previous = 0;  // stage of the previous chunk
-  auto walk = [&](int chunk) {
-    const int stage_index = position.stage;
-    const uint32_t stage = shared_address(shared.ring[stage_index]);
-    wait_parity(&shared.scaled[stage_index], position.parity);
-    Fragment value[2];
-    load_values(value, stage + v_offset);
-    Fragment operand[8];
-    float product[16];
-    const uint64_t k_from_mid = swizzled_operand(stage + FusedStage::kK);
-    // K S by halves of the channels: the first product starts before the second half is scaled and packed.
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int from = 4 * half, to = from + 4;
-      ChannelFactors(stage + FusedStage::kEarly, column, from, to).scale(state, from, to);
-      read_keys(product, state, operand, k_from_mid, from, to);
-      // Between the halves: its branches keep the compiler from moving arithmetic of the second half up between the
-      // products of the first.
-      if (half == 0 && chunk > 0) release_summarized<kForm>(shared, previous, rank, thread, values);
-    }
-    wgmma_commit();
-    __syncwarp();  // keeps the compiler from moving what follows between the products
-    float4 strength[4];
-    load_strength(strength, tokens_of(shared.ring[stage_index]), column);
-    float weighed[16];
-    weigh_values<__nv_bfloat16>(weighed, value, strength, values, column, tokens - chunk * kFusedChunk);
-    wgmma_wait<0>();
-    pin(product);
-    subtract_prediction(product, weighed, strength);
-    const Fragment residual[2] = {pack_block<__nv_bfloat16>(product, 0), pack_block<__nv_bfloat16>(product, 1)};
-    wait_parity(&shared.solved[stage_index], position.parity);
-    wgmma_fence();
-    add_triangle<__nv_bfloat16>(product, residual, triangle_operand(stage + FusedStage::kInverse));
-    wgmma_commit();
-    wgmma_wait<0>();
-    pin(product);
-    const Fragment v_new[2] = {pack_block<__nv_bfloat16>(product, 0), pack_block<__nv_bfloat16>(product, 1)};
-    wgmma_fence();
-    update_state(state, v_new, stage);
-    const ChannelFactors late(shared.ring[stage_index] + FusedStage::kLate, column);
-    position.advance();
-    finish_update<0>(state, late);
-    previous = stage_index;
-  };
-  for_each_chunk(chunks, kLookEvery, values, walk, [&](int chunk) {
-    return release_vanished<kForm>(shared, shared.scaled, position, previous, chunks - chunk, rank, thread, state,
-                                   args.vanish_bound);
-  });
+  send_output<__nv_bfloat16>(maps, args, place, output_tile(previous), (tokens - 1) / kFusedChunk, tokens, group, group,
+                             thread);
 }
 
 }  // namespace deltarelay::cuda::sm90

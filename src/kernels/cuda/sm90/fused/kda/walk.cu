@@ -3,11 +3,9 @@
 
 namespace deltarelay::cuda::sm90 {
 
-cudaError_t launch_fused_kda(const FusedMaps& maps, const WalkArgs& args, const Activation& activation,
-                             const WalkShape& shape, cudaStream_t stream) {
-  return fused_kda::launch<true>(maps, args, activation, shape, stream);
-}
-
-cudaError_t load_fused_kda() { return fused_kda::load<true>({GateForm::kRawBounded, GateForm::kLog}); }
+template cudaError_t launch_fused_kda<true, GateSource::kTiles, false>(const FusedMaps&, const WalkArgs&,
+                                                                       const Activation&, const WalkShape&,
+                                                                       cudaStream_t);
+template cudaError_t load_fused_kda<true, GateSource::kTiles, false>();
 
 }  // namespace deltarelay::cuda::sm90

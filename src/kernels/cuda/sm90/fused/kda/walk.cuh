@@ -24,133 +24,141 @@
 // after the start no barrier spans the CTA. The code of all groups together must stay within the 32 KB of the
 // instruction cache (docs/kernels/sm90-fused.md). Hence there are loops where unrolling would save a few instructions.
 #pragma once
+#include <algorithm>
+#include <type_traits>
+
+#include "kernels/cuda/sm90/fused/checkpoints.cuh"
+#include "kernels/cuda/sm90/fused/kda/pair_emit.cuh"
 #include "kernels/cuda/sm90/fused/kda/scale.cuh"
 #include "kernels/cuda/sm90/fused/kda/score.cuh"
 #include "kernels/cuda/sm90/fused/kda/state.cuh"
-#include "kernels/cuda/sm90/rows/suffix.cuh"
-#include "kernels/cuda/tile/warp_sum.cuh"
+#include "kernels/cuda/sm90/fused/kda/summary.cuh"
+#include "kernels/cuda/sm90/fused/order.cuh"
 
 namespace deltarelay::cuda::sm90 {
 
-// `again`: replaces barriers that were in use.
 template <Form kForm>
-__device__ __forceinline__ void init_barriers(FusedShared<kForm>& shared, int rank, bool again = false) {
-  if (!again) shared.suffix.skipped = 0;
-  const uint32_t readers =
-      shared.item.row.work == Work::kEmit ? FusedRing<kForm>::kHalves : 2;  // state groups of a CTA
+__device__ __forceinline__ void init_barriers(FusedShared<kForm>& shared, int rank) {
+  shared.end.begin(shared.item.row.chunks);
+  constexpr bool kPair = kForm == Form::kPair;
+  // In a pair's emit the state group without rows loads, and takes the sums of raw rows (pair_emit.cuh).
+  const bool relieved = kPair && shared.item.row.work == Work::kEmit;
+  const uint32_t readers = relieved ? 4 : 2;  // warps of the state in a CTA; otherwise its state groups
   for (int i = 0; i < FusedRing<kForm>::kStages; ++i) {
     const bool own = i % ctas(kForm) == rank;
-    if (again) {
-      for (uint64_t* barriers : {shared.loaded, shared.summed, shared.scaled, shared.solved, shared.done, shared.free})
-        invalidate_barrier(&barriers[i]);
-    }
-    ptx::mbarrier_init(&shared.loaded[i], 2);            // the two lanes that load
-    ptx::mbarrier_init(&shared.summed[i], 4);            // warps of the score group
-    ptx::mbarrier_init(&shared.scaled[i], own ? 5 : 1);  // warps of the scale group; the lane that loads v
-    ptx::mbarrier_init(&shared.solved[i], own ? 4 : 1);  // warps of the score group; the lane that loads v
+    ptx::mbarrier_init(&shared.loaded[i], kPair ? 1 : 2);     // the lanes that load
+    ptx::mbarrier_init(&shared.summed[i], relieved ? 2 : 4);  // the warps that sum
+    // Warps of the scale group, of a single CTA also the lane that loads v; or the lane that announces the bytes.
+    ptx::mbarrier_init(&shared.scaled[i], own ? (kPair ? 4 : 5) : 1);
+    ptx::mbarrier_init(&shared.solved[i], own ? 4 : 1);  // warps of the score group; or that lane
+    ptx::mbarrier_init(&shared.brought[i], 1);           // the lane that loads v
     ptx::mbarrier_init(&shared.done[i], 4);              // warps of the state
     ptx::mbarrier_init(&shared.free[i], own ? ctas(kForm) * readers : readers);
   }
   ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster);
 }
 
-// log2 of the weakest decay over the last chunk of a row: that of the channel which keeps most. Called by all threads;
-// a warp has 8 channels, a lane one token.
-template <GateForm kGate>
-__device__ __forceinline__ float weakest_decay(const Activation& activation, const Item& item,
-                                               float (&of_warps)[kFusedThreads / 32]) {
+// log2 of the decay of head `head` over some tokens of the sampled chunk, of the channel that keeps most: by one warp,
+// four channels a lane. NaN counts as none.
+template <GateForm kGate, GateSource kSource>
+__device__ __forceinline__ float sampled_decay(const Activation& activation, const RowOrder& order, int head) {
   using Two = Pair<__nv_bfloat16>;
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  constexpr int kTokens = 8, kApart = kFusedChunk / kTokens, kChannels = kWidth / 32;
   const TensorView& g = activation.g;
-  const int64_t at = item.sequence_at * g.sequence + (item.token + item.tokens - kFusedChunk + lane) * g.token +
-                     item.head * g.head + 8 * warp;
-  const uint4 raw = *reinterpret_cast<const uint4*>(static_cast<const __nv_bfloat16*>(g.data) + at);
-  const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
-  float decay[8];
+  constexpr bool kWide = kSource == GateSource::kWideTiles;
+  const int channel = static_cast<int>(threadIdx.x % 32) * kChannels;
+  const int64_t at = order.sequence_at * g.sequence + order.token * g.token + head * g.head + channel;
+  using Element = std::conditional_t<kWide, float, __nv_bfloat16>;
+  using Four = std::conditional_t<kWide, float4, uint2>;
+  Four raw[kTokens];
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const GateParams gate = gate_params(activation, item.head, 8 * warp + i, kWidth);
-    const float number = i % 2 == 0 ? Two::low(words[i / 2]) : Two::high(words[i / 2]);
-    decay[i] = clamp_decay(log2_decay<kGate>(number, gate), gate);
+  for (int i = 0; i < kTokens; ++i)
+    raw[i] = *reinterpret_cast<const Four*>(static_cast<const Element*>(g.data) + at + i * kApart * g.token);
+  const auto number = [&](int i, int c) {
+    if constexpr (kWide) {
+      return c == 0 ? raw[i].x : c == 1 ? raw[i].y : c == 2 ? raw[i].z : raw[i].w;
+    } else {
+      const uint32_t two = c < 2 ? raw[i].x : raw[i].y;
+      return c % 2 == 0 ? Two::low(two) : Two::high(two);
+    }
+  };
+  float most = -INFINITY;
+#pragma unroll
+  for (int c = 0; c < kChannels; ++c) {
+    const GateParams gate = gate_params(activation, head, channel + c, kWidth);
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kTokens; ++i) sum += clamp_decay(log2_decay<kGate>(number(i, c), gate), gate);
+    most = sum > most || !(sum <= 0.0f) ? sum : most;
   }
-  float sum = sum_over_lanes<8>(decay, lane);
 #pragma unroll
-  for (int step = 1; step < 8; step *= 2) sum = fmaxf(sum, __shfl_xor_sync(~0u, sum, step));
-  if (lane == 0) of_warps[warp] = sum;
-  __syncthreads();
-  float weakest = of_warps[0];
-#pragma unroll
-  for (int i = 1; i < kFusedThreads / 32; ++i) weakest = fmaxf(weakest, of_warps[i]);
-  return weakest;
+  for (int step = 1; step < 32; step *= 2) {
+    const float other = __shfl_xor_sync(~0u, most, step);
+    most = other > most || !(other <= 0.0f) ? other : most;
+  }
+  return most <= 0.0f ? most : 0.0f;
 }
 
-// `kSuffix`: summaries of pairs walk their suffix first (suffix.cuh). kMidFrame: the caller promises gates of at least
-// kMidFrameGate. Otherwise every channel of a chunk has a frame that holds it (frames.cuh).
-template <Form kForm, GateForm kGate, bool kSuffix, bool kMidFrame = true>
+// Gates in fp32 have their second quarters behind both.
+static_assert(sizeof(CheckpointShared<FusedShared<Form::kSingle>>) <=
+                  std::min(kRoomForL1, SecondQuarters<Form::kSingle>::kBegin) &&
+              sizeof(CheckpointShared<FusedShared<Form::kPair>>) <= SecondQuarters<Form::kPair>::kBegin);
+
+// `kSummaries`: some rows of pairs are summarized. kMidFrame: the caller promises gates of at least kMidFrameGate.
+// Otherwise every channel of a chunk has a frame that holds it (frames.cuh). kCheckpoints: states inside rows are
+// stored.
+template <Form kForm, GateForm kGate, GateSource kSource, bool kSummaries, bool kMidFrame, bool kCheckpoints = false>
 __global__ void __launch_bounds__(kFusedThreads, 1)
     fused_kda_kernel(const __grid_constant__ FusedMaps maps, const __grid_constant__ WalkArgs args,
                      const __grid_constant__ Activation activation) {
-  auto& shared = *reinterpret_cast<FusedShared<kForm>*>(dynamic_shared_memory());
+  auto& shared = *reinterpret_cast<SharedOf<FusedShared<kForm>, kCheckpoints>*>(dynamic_shared_memory());
   const int rank = kForm == Form::kSingle ? 0 : cluster_rank();
   if (threadIdx.x == 0) {
     for (const CUtensorMap* map : {&maps.q, &maps.k, &maps.g, &maps.v, &maps.o}) prefetch_tensor_map(map);
   }
-  // Two pairs for every row. The later pair walks rows that are sure to end early, the earlier pair all others: no row
-  // that is walked whole starts behind a short one. Only the kernel can tell which rows these are.
-  const bool later = kSuffix && blockIdx.x >= gridDim.x / 2;
-  if (!begin_items<kForm>(args, shared, blockIdx.x - (later ? gridDim.x / 2 : 0), rank)) return;
-  const Item& item = shared.item;
-  if constexpr (kSuffix) {
-    int chunks = 0;  // of the suffix to try first; 0: none
-    if (item.row.work == Work::kSummarize)
-      chunks = suffix_of(item, weakest_decay<kGate>(activation, item, shared.weakest));
-    if (is_sure(chunks, item.row.chunks) != later) return;  // the other pair walks this row
-    __syncthreads();                                        // all threads have read how many chunks the row has
-    if (threadIdx.x == 0) begin_suffix<kFusedChunk>(shared.suffix, shared.item, chunks);
-    __syncthreads();  // cluster_begin passes no data
+  uint32_t number = blockIdx.x;
+  if constexpr (kSummaries) {
+    if (maps.order.count > 0)
+      number = ordered_number(maps.order, args, shared.negated, shared.items,
+                              [&](int head) { return sampled_decay<kGate, kSource>(activation, maps.order, head); });
   }
+  if (!begin_items<kForm>(args, shared, number, rank)) return;
+  if constexpr (kCheckpoints) find_first_checkpoints(args, shared);
+  const Item& item = shared.item;
   if constexpr (ctas(kForm) > 1) cluster_begin();
   const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
-  const bool emits = kForm == Form::kSingle || item.row.work == Work::kEmit;
-  auto summarize = [&](auto&& walk) {
-    walk_by_suffix<kSuffix, kFusedChunk>(
-        shared, [](auto& here, int own_rank) { init_barriers(here, own_rank, true); }, walk);
-  };
+  const bool emits = !kSummaries || item.row.work == Work::kEmit;
   if (group < 2) {
     raise_registers<KdaRegisters::kStates>();
-    wait_for_state(args);
-    if (emits) {
-      if (kForm == Form::kSingle || group == 0)
-        emit_items<kForm, FusedRing<kForm>::kStages, kForm == Form::kSingle>(
-            args, shared, group, rank, [&](const Item& own, auto& position, float(&state)[64]) {
-              emit_fused(maps, args, own, shared, group, rank, position, state);
-            });
-      else if (threadIdx.x % kWarpgroup < 32)
-        send_outputs<__nv_bfloat16, FusedRing<kForm>::kStages>(maps, args, item, shared, FusedStage::kV, rank);
+    const bool relieves = kForm == Form::kPair && emits && group == 1;  // has no rows
+    if (!relieves) wait_for_state(args);
+    if (emits && !relieves) {
+      DueOf<FusedShared<kForm>, kCheckpoints> due(args, shared);
+      emit_items<kForm, FusedRing<kForm>::kStages, kForm == Form::kSingle>(
+          args, shared, group, rank, due, [&](const Item& own, auto& position, float(&state)[64]) {
+            if constexpr (kForm == Form::kSingle)
+              emit_fused(maps, args, own, shared, group, position, state, due);
+            else
+              emit_by_pair(own, shared, position, state, due);
+          });
     } else if constexpr (kForm == Form::kPair) {
-      auto walk = [&](auto& here, int own_rank, auto&& stands) {
-        return summarize_row(
-            args, here.item, own_rank, group == 0,
-            [&](float(&state)[64]) { summarize_fused(args, here.item, here, own_rank, group == 0, state); }, stands);
-      };
-      summarize(walk);
+      if (relieves)
+        relieve<kSource>(maps, args, activation, item, shared, rank);
+      else if constexpr (kSummaries)
+        summarize_fused<kSource>(maps, args, item, shared, group, rank);
     }
   } else {
     lower_registers<KdaRegisters::kOthers>();
     if (emits) {
       if (group == 2)
-        scale_chunks<kForm, kGate, true, kMidFrame>(maps, activation, shared, rank);
+        scale_chunks<kForm, kGate, kSource, true, kMidFrame>(maps, activation, shared, rank);
       else
-        score_chunks<kForm, true, kMidFrame>(maps, activation, shared, rank);
-    } else if constexpr (kForm == Form::kPair) {
-      auto walk = [&](auto& here, int own_rank, auto&& stands) {
-        if (group == 2)
-          scale_chunks<kForm, kGate, false, kMidFrame>(maps, activation, here, own_rank);
-        else
-          score_chunks<kForm, false, kMidFrame>(maps, activation, here, own_rank);
-        return stands([] { return false; });
-      };
-      summarize(walk);
+        score_chunks<kForm, kSource, true, kMidFrame>(maps, activation, shared, rank);
+    } else if constexpr (kSummaries) {
+      if (group == 2)
+        scale_chunks<kForm, kGate, kSource, false, kMidFrame>(maps, activation, shared, rank);
+      else
+        score_chunks<kForm, kSource, false, kMidFrame>(maps, activation, shared, rank);
     }
   }
   if constexpr (ctas(kForm) > 1)

@@ -3,13 +3,9 @@
 
 namespace deltarelay::cuda::sm90 {
 
-cudaError_t launch_fused_kda_by_channel(const FusedMaps& maps, const WalkArgs& args, const Activation& activation,
-                                        const WalkShape& shape, cudaStream_t stream) {
-  return fused_kda::launch<false>(maps, args, activation, shape, stream);
-}
-
-cudaError_t load_fused_kda_by_channel() {
-  return fused_kda::load<false>({GateForm::kLog, GateForm::kLinear, GateForm::kRawSoftplus, GateForm::kRawBounded});
-}
+template cudaError_t launch_fused_kda<false, GateSource::kTiles, false>(const FusedMaps&, const WalkArgs&,
+                                                                        const Activation&, const WalkShape&,
+                                                                        cudaStream_t);
+template cudaError_t load_fused_kda<false, GateSource::kTiles, false>();
 
 }  // namespace deltarelay::cuda::sm90

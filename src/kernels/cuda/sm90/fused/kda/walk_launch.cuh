@@ -1,57 +1,96 @@
-// Choosing and launching a kernel of the fused walk of KDA, for gates that the frame of a chunk's middle holds
-// (kMidFrame) and for all others. Each kind is compiled in a file of its own: walk.cu, walk_by_channel.cu.
+// Choosing and launching a kernel of the fused walk of KDA. Kernels for gates that the frame of a chunk's middle holds
+// (kMidFrame) and for all others, for gates in bf16 and in fp32, and with and without checkpoints are compiled in files
+// of their own: walk.cu, walk_by_channel.cu, walk_wide.cu, walk_wide_by_channel.cu, and checkpoints*.cu.
 #pragma once
-#include <initializer_list>
+#include <algorithm>
+#include <cstddef>
 
 #include "kernels/cuda/launch/launch.h"
 #include "kernels/cuda/sm90/fused/kda/walk.cuh"
 #include "kernels/cuda/sm90/launch.h"
 
-namespace deltarelay::cuda::sm90::fused_kda {
+namespace deltarelay::cuda::sm90 {
+namespace fused_kda {
 
 using Kernel = void(FusedMaps, WalkArgs, Activation);
 
-template <bool kMidFrame, Form kForm, bool kSuffix>
-Kernel* kernel_of(GateForm form) {
-  if (form == GateForm::kLog) return fused_kda_kernel<kForm, GateForm::kLog, kSuffix, kMidFrame>;
-  if constexpr (!kMidFrame) {
-    if (form == GateForm::kLinear) return fused_kda_kernel<kForm, GateForm::kLinear, kSuffix, false>;
-    if (form == GateForm::kRawSoftplus) return fused_kda_kernel<kForm, GateForm::kRawSoftplus, kSuffix, false>;
-  }
-  return fused_kda_kernel<kForm, GateForm::kRawBounded, kSuffix, kMidFrame>;
+// The forms of gates that have kernels; takes_way knows them too (accepts.cpp).
+template <bool kMidFrame, GateSource kSource>
+constexpr bool has_kernels(GateForm form) {
+  if (form == GateForm::kLog) return true;
+  if (kMidFrame) return form == GateForm::kRawBounded;
+  return kSource == GateSource::kTiles || form == GateForm::kRawSoftplus;
 }
 
-template <bool kMidFrame, Form kForm, bool kSuffix>
+template <bool kMidFrame, GateSource kSource, Form kForm, bool kSummaries, bool kCheckpoints, GateForm kGate>
+Kernel* kernel_of() {
+  if constexpr (has_kernels<kMidFrame, kSource>(kGate))
+    return fused_kda_kernel<kForm, kGate, kSource, kSummaries, kMidFrame, kCheckpoints>;
+  else
+    return nullptr;
+}
+
+template <bool kMidFrame, GateSource kSource, Form kForm, bool kSummaries, bool kCheckpoints>
+Kernel* kernel_of(GateForm form) {
+  switch (form) {
+    case GateForm::kLog:
+      return kernel_of<kMidFrame, kSource, kForm, kSummaries, kCheckpoints, GateForm::kLog>();
+    case GateForm::kLinear:
+      return kernel_of<kMidFrame, kSource, kForm, kSummaries, kCheckpoints, GateForm::kLinear>();
+    case GateForm::kRawSoftplus:
+      return kernel_of<kMidFrame, kSource, kForm, kSummaries, kCheckpoints, GateForm::kRawSoftplus>();
+    case GateForm::kRawBounded:
+      return kernel_of<kMidFrame, kSource, kForm, kSummaries, kCheckpoints, GateForm::kRawBounded>();
+  }
+  return nullptr;
+}
+
+template <Form kForm, GateSource kSource, bool kCheckpoints>
+constexpr size_t shared_bytes() {
+  return std::max(fused_shared_bytes<kForm, kSource>(), sizeof(SharedOf<FusedShared<kForm>, kCheckpoints>));
+}
+
+template <bool kMidFrame, GateSource kSource, Form kForm, bool kSummaries, bool kCheckpoints>
 cudaError_t launch(const FusedMaps& maps, const WalkArgs& args, const Activation& activation, unsigned grid,
                    cudaStream_t stream) {
-  const LaunchShape shape{
-      .grid = dim3(grid), .block = kFusedThreads, .shared_bytes = sizeof(FusedShared<kForm>), .cluster = ctas(kForm)};
-  return launch_dependent(kernel_of<kMidFrame, kForm, kSuffix>(activation.gate_form), shape, stream, maps, args,
-                          activation);
+  Kernel* const kernel = kernel_of<kMidFrame, kSource, kForm, kSummaries, kCheckpoints>(activation.gate_form);
+  if (kernel == nullptr) return cudaErrorInvalidDeviceFunction;
+  const LaunchShape shape{.grid = dim3(grid),
+                          .block = kFusedThreads,
+                          .shared_bytes = shared_bytes<kForm, kSource, kCheckpoints>(),
+                          .cluster = ctas(kForm)};
+  return launch_dependent(kernel, shape, stream, maps, args, activation);
 }
 
-template <bool kMidFrame>
-cudaError_t launch(const FusedMaps& maps, const WalkArgs& args, const Activation& activation, const WalkShape& shape,
-                   cudaStream_t stream) {
-  if (shape.form == Form::kSingle)
-    return launch<kMidFrame, Form::kSingle, false>(maps, args, activation, shape.ctas, stream);
-  return shape.suffix ? launch<kMidFrame, Form::kPair, true>(maps, args, activation, shape.ctas, stream)
-                      : launch<kMidFrame, Form::kPair, false>(maps, args, activation, shape.ctas, stream);
+template <bool kMidFrame, GateSource kSource, Form kForm, bool kSummaries, bool kCheckpoints>
+cudaError_t load(GateForm form) {
+  return load_kernel(kernel_of<kMidFrame, kSource, kForm, kSummaries, kCheckpoints>(form),
+                     shared_bytes<kForm, kSource, kCheckpoints>());
 }
 
-// All kernels of these gate forms.
-template <bool kMidFrame>
-cudaError_t load(std::initializer_list<GateForm> forms) {
-  for (const GateForm form : forms) {
-    cudaError_t status =
-        load_kernel(kernel_of<kMidFrame, Form::kSingle, false>(form), sizeof(FusedShared<Form::kSingle>));
-    if (status == cudaSuccess)
-      status = load_kernel(kernel_of<kMidFrame, Form::kPair, false>(form), sizeof(FusedShared<Form::kPair>));
-    if (status == cudaSuccess)
-      status = load_kernel(kernel_of<kMidFrame, Form::kPair, true>(form), sizeof(FusedShared<Form::kPair>));
+}  // namespace fused_kda
+
+template <bool kMidFrame, GateSource kSource, bool kCheckpoints>
+cudaError_t launch_fused_kda(const FusedMaps& maps, const WalkArgs& args, const Activation& activation,
+                             const WalkShape& shape, cudaStream_t stream) {
+  const auto with = [&](auto launch_form) { return launch_form(maps, args, activation, shape.ctas, stream); };
+  using fused_kda::launch;
+  if (shape.form == Form::kSingle) return with(launch<kMidFrame, kSource, Form::kSingle, false, kCheckpoints>);
+  return shape.summarizes ? with(launch<kMidFrame, kSource, Form::kPair, true, kCheckpoints>)
+                          : with(launch<kMidFrame, kSource, Form::kPair, false, kCheckpoints>);
+}
+
+template <bool kMidFrame, GateSource kSource, bool kCheckpoints>
+cudaError_t load_fused_kda() {
+  using fused_kda::load;
+  for (const GateForm form : {GateForm::kLog, GateForm::kLinear, GateForm::kRawSoftplus, GateForm::kRawBounded}) {
+    if (!fused_kda::has_kernels<kMidFrame, kSource>(form)) continue;
+    cudaError_t status = load<kMidFrame, kSource, Form::kSingle, false, kCheckpoints>(form);
+    if (status == cudaSuccess) status = load<kMidFrame, kSource, Form::kPair, false, kCheckpoints>(form);
+    if (status == cudaSuccess) status = load<kMidFrame, kSource, Form::kPair, true, kCheckpoints>(form);
     if (status != cudaSuccess) return status;
   }
   return cudaSuccess;
 }
 
-}  // namespace deltarelay::cuda::sm90::fused_kda
+}  // namespace deltarelay::cuda::sm90
