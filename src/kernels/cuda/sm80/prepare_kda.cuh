@@ -446,10 +446,9 @@ struct KdaPrepare {
         float score = block[i / 4][i % 4];
         // Levels leave nothing in these blocks, the mid frame no pairs.
         if (!kMidFrame && (r ^ c) < 4 && c < r)
-          score += of_q
-                       ? shared.pair_q[r / 4][pair_with_diagonal(r % 4, c % 4)] * shared.norm[r][0] * shared.norm[c][1]
-                       : shared.pair_k[r / 4][pair_below_diagonal(r % 4, c % 4)] * shared.norm[r][1] *
-                             shared.norm[c][1];
+          score +=
+              of_q ? shared.pair_q[r / 4][pair_with_diagonal(r % 4, c % 4)] * shared.norm[r][0] * shared.norm[c][1]
+                   : shared.pair_k[r / 4][pair_below_diagonal(r % 4, c % 4)] * shared.norm[r][1] * shared.norm[c][1];
         score *= factor[i % 4 / 2];
         // Mask what is above the diagonal. Only a difference is compared, so a few comparisons serve all numbers.
         const int below = at.row - at.column;
