@@ -44,6 +44,7 @@ void time(const Shape& shape, float spread) {
   activation.beta = walk.view(strengths.data(), 1);
   activation.a_log = a_log.data();
   activation.dt_bias = bias.data();
+  activation.dtype_a_log = activation.dtype_dt_bias = DType::kFp32;
   activation.gate_form = kGate;
   activation.beta_form = BetaForm::kLogit;
   activation.scale = 0.08838835f;

@@ -239,6 +239,7 @@ __device__ __forceinline__ void run(const LocalMaps& maps, const LocalArgs& all,
 #pragma unroll
     for (float2& x : part.decay) x = {exp2_approx(x.x), exp2_approx(x.y)};
     if (!reads || at.chunk.valid < kTokens) {
+      asm volatile("");  // a branch: whole chunks need no selects
 #pragma unroll
       for (int t = 0; t < kBlock; ++t)
         if (!reads || of.block * kBlock + t >= at.chunk.valid) part.decay[t] = {1.0f, 1.0f};

@@ -10,7 +10,7 @@
 #include "kernels/cuda/ptx/matrix.cuh"
 #include "kernels/cuda/ptx/wgmma.cuh"
 #include "kernels/cuda/sm90/fused/kda/memory.cuh"
-#include "kernels/cuda/sm90/fused/kda/windows.cuh"
+#include "kernels/cuda/sm90/fused/kda/pairs.cuh"
 #include "kernels/cuda/sm90/rows/walk_maps.h"
 #include "kernels/cuda/tile/activation.cuh"
 #include "kernels/cuda/tile/descriptor.cuh"
@@ -328,10 +328,10 @@ __device__ __forceinline__ void score_chunk(FusedShared<kForm>& shared, int stag
                                  swizzled_operand(shared_address(stage + FusedStage::kGate)), FusedStage::kHalfBytes);
   wgmma_wait<0>();
   pin(scores);
-  const bool made = !kMidFrame && take_scores(stage, scores, warp, lane, thread);
+  if constexpr (!kMidFrame) add_pairs<kQueries>(stage, scores, warp, lane, thread);
   if (warp < 2) {
     if constexpr (kQueries) {
-      if (!made) write_aqk(stage + FusedStage::kAqk, scores, warp, lane);
+      write_aqk(stage + FusedStage::kAqk, scores, warp, lane);
       ptx::fence_proxy_async(ptx::space_shared);
       if constexpr (kCtas > 1) {
         named_barrier(kScoreBarrier, 64);
