@@ -21,17 +21,19 @@ __device__ __forceinline__ bool transition_lives(const float (&state)[64], float
 }
 
 // Calls walk(chunk) for the chunks of a summary. In the group of M, vanished(chunk) tests between chunks, from
-// `first_look` on, and may end the walk. The test is outside the loop over chunks: with an exit from its middle the
+// `first_look` on, up to `each_until` behind every chunk, and may end the walk. The test is outside the loop over chunks: with an exit from its middle the
 // compiler would copy the state between registers in every chunk.
 template <class Walk, class Vanished>
-__device__ __forceinline__ void for_each_chunk(int chunks, int first_look, bool values, Walk walk, Vanished vanished) {
+__device__ __forceinline__ void for_each_chunk(int chunks, int first_look, bool values, Walk walk, Vanished vanished,
+                                               int each_until = 0) {
   int chunk = 0, until = values || first_look > chunks ? chunks : first_look;
 #pragma unroll 1
   while (true) {
 #pragma unroll 1
     for (; chunk < until; ++chunk) walk(chunk);
     if (chunk == chunks || vanished(chunk)) return;
-    until = until + kLookEvery < chunks ? until + kLookEvery : chunks;
+    const int next = until + (until < each_until ? 1 : kLookEvery);
+    until = next < chunks ? next : chunks;
   }
 }
 

@@ -65,6 +65,7 @@ struct FusedRing {
 struct LimitedEnd : SummaryEnd {
   int limit;            // chunks that are made: all, or fewer if both CTAs have vanished before
   uint32_t stopped[2];  // written by the other CTA: 1 + the first chunk that it had not loaded by then
+  bool empty[8];        // of a stage: nobody reads its chunk any more, so it is handed on as it is
 
   __device__ __forceinline__ void begin(int chunks) {
     SummaryEnd::begin(chunks);

@@ -83,6 +83,11 @@ __device__ __forceinline__ void scale_side(const Activation& activation, FusedSh
       wait_parity(&shared.loaded[stage], position.parity);
       if (!kQueries && shared.end.limit_reached(chunk)) break;
       wait_parity(&shared.summed[stage], position.parity);
+      if (!kQueries && shared.end.empty[stage]) {
+        warp_arrive(&shared.scaled[stage]);
+        position.advance();
+        continue;
+      }
       const int valid = tokens - (kQueries ? chunk : chunk_from_end(chunk, chunks)) * kFusedChunk;
       if (valid < kFusedChunk) {
         clear_tail<kGate, kSource, kQueries>(shared.ring[stage], ring + second, valid, thread);
@@ -166,6 +171,11 @@ __device__ __forceinline__ void scale_by_channel(const FusedMaps& maps, const Ac
       wait_parity(&shared.loaded[position.stage], position.parity);
       if (!kQueries && shared.end.limit_reached(chunk)) break;
       wait_parity(&shared.summed[position.stage], position.parity);
+      if (!kQueries && shared.end.empty[position.stage]) {
+        warp_arrive(&shared.scaled[position.stage]);
+        position.advance();
+        continue;
+      }
       const int in_row = kQueries ? chunk : chunk_from_end(chunk, chunks), valid = tokens - in_row * kFusedChunk;
       auto clear = [&] {
         if (valid >= kFusedChunk) return;

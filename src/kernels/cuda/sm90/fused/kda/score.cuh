@@ -315,6 +315,13 @@ __device__ __forceinline__ void copy_tiles(Shared& shared, int stage_index, int 
   }
 }
 
+// Copies Aqk~ or inverse - I of a stage to CTA `other`, by one thread.
+template <class Shared>
+__device__ __forceinline__ void copy_triangle(Shared& shared, int stage_index, int triangle, int other) {
+  uint8_t* at = shared.ring[stage_index] + triangle;
+  copy_to_block(at, at, FusedStage::kTriangleBytes, &shared.solved[stage_index], other);
+}
+
 // Aqk~ and the inverse of a scaled chunk, and their copies to CTA `other`. Warps 0 and 1 write Aqk~; warps 2 and 3
 // write Akk~ and alternate in computing the inverse.
 template <Form kForm, bool kQueries, bool kMidFrame>
@@ -335,9 +342,7 @@ __device__ __forceinline__ void score_chunk(FusedShared<kForm>& shared, int stag
       ptx::fence_proxy_async(ptx::space_shared);
       if constexpr (kCtas > 1) {
         named_barrier(kScoreBarrier, 64);
-        if (thread == 0)
-          copy_to_block(stage + FusedStage::kAqk, stage + FusedStage::kAqk, FusedStage::kTriangleBytes,
-                        &shared.solved[stage_index], other);
+        if (thread == 0) copy_triangle(shared, stage_index, FusedStage::kAqk, other);
       }
     }
   } else {
@@ -348,9 +353,7 @@ __device__ __forceinline__ void score_chunk(FusedShared<kForm>& shared, int stag
       write_inverse<__nv_bfloat16>(shared.negated, stage + FusedStage::kInverse, lane);
       ptx::fence_proxy_async(ptx::space_shared);
       __syncwarp();
-      if (kCtas > 1 && lane == 0)
-        copy_to_block(stage + FusedStage::kInverse, stage + FusedStage::kInverse, FusedStage::kTriangleBytes,
-                      &shared.solved[stage_index], other);
+      if (kCtas > 1 && lane == 0) copy_triangle(shared, stage_index, FusedStage::kInverse, other);
     }
   }
   warp_arrive(&shared.solved[stage_index]);
@@ -363,7 +366,12 @@ __device__ __forceinline__ void score_scaled(FusedShared<kForm>& shared, OwnPosi
   const int stage_index = position.stage;
   wait_parity(&shared.scaled[stage_index], position.parity);
   if (ctas(kForm) > 1 && thread == 0) copy_tiles<kQueries>(shared, stage_index, other);
-  score_chunk<kForm, kQueries, kMidFrame>(shared, stage_index, chunk, warp, thread, lane, other);
+  if (!kQueries && shared.end.empty[stage_index]) {
+    if (thread == 0) copy_triangle(shared, stage_index, FusedStage::kInverse, other);
+    warp_arrive(&shared.solved[stage_index]);
+  } else {
+    score_chunk<kForm, kQueries, kMidFrame>(shared, stage_index, chunk, warp, thread, lane, other);
+  }
   position.advance();
 }
 
@@ -463,8 +471,12 @@ __device__ __forceinline__ void score_backwards(const Activation& activation, Fu
       if (uniform(shared.end.limit_reached(next)) != 0) {
         chunks = next;
       } else {
-        write_factors<false>(activation, share, shared.ring[ahead.stage], tokens_of(shared.ring[ahead.stage]), strength,
-                             chunk_from_end(next, all) * kFusedChunk + token < item.tokens, thread);
+        // The first thread decides for all roles; others may see the end earlier or later.
+        const bool ends = uniform(shared.end.reached()) != 0;
+        if (thread == 0) shared.end.empty[ahead.stage] = ends;
+        if (!ends)
+          write_factors<false>(activation, share, shared.ring[ahead.stage], tokens_of(shared.ring[ahead.stage]),
+                               strength, chunk_from_end(next, all) * kFusedChunk + token < item.tokens, thread);
         ptx::fence_proxy_async(ptx::space_shared);
         warp_arrive(&shared.summed[ahead.stage]);
         next_beta = fetch_beta(next + kCtas, token);

@@ -15,6 +15,10 @@
 
 namespace deltarelay::cuda::sm90 {
 
+// X is looked at behind every chunk up to this one. Channels that forget most vanish after one chunk or two, but it is
+// the one that keeps most that decides.
+constexpr int kOftenUntil = 8;
+
 // Where a thread's fragments of Z beta rk lie in a stage: 16 tokens each. The thread of group 1 with its number reads
 // them.
 __device__ __forceinline__ uint4& fragment_of_z(uint8_t* stage, int block, int thread) {
@@ -88,17 +92,20 @@ __device__ __forceinline__ int walk_transition(const WalkArgs& args, const Item&
     position.advance();
   };
   int walked = chunks;
-  for_each_chunk(chunks, kFirstLook, false, walk, [&](int chunk) {
-    if (transition_lives(x, args.vanish_bound, 0)) return false;
-    if (thread == 0) {
-      release_stage<kForm>(shared, previous, rank);
-      *static_cast<volatile int*>(&shared.end.walked) = chunk;
-      store_in_block(&shared.end.vanished[rank], 1, rank);
-      store_in_block(&shared.end.vanished[rank], 1, 1 - rank);
-    }
-    walked = chunk;
-    return true;
-  });
+  for_each_chunk(
+      chunks, kFirstLook, false, walk,
+      [&](int chunk) {
+        if (transition_lives(x, args.vanish_bound, 0)) return false;
+        if (thread == 0) {
+          release_stage<kForm>(shared, previous, rank);
+          *static_cast<volatile int*>(&shared.end.walked) = chunk;
+          store_in_block(&shared.end.vanished[rank], 1, rank);
+          store_in_block(&shared.end.vanished[rank], 1, 1 - rank);
+        }
+        walked = chunk;
+        return true;
+      },
+      kOftenUntil);
   return walked;
 }
 

@@ -24,7 +24,6 @@
 // after the start no barrier spans the CTA. The code of all groups together must stay within the 32 KB of the
 // instruction cache (docs/kernels/sm90-fused.md). Hence there are loops where unrolling would save a few instructions.
 #pragma once
-#include <algorithm>
 #include <type_traits>
 
 #include "kernels/cuda/sm90/fused/checkpoints.cuh"
@@ -100,8 +99,8 @@ __device__ __forceinline__ float sampled_decay(const Activation& activation, con
 }
 
 // Gates in fp32 have their second quarters behind both.
-static_assert(sizeof(CheckpointShared<FusedShared<Form::kSingle>>) <=
-                  std::min(kRoomForL1, SecondQuarters<Form::kSingle>::kBegin) &&
+static_assert(sizeof(CheckpointShared<FusedShared<Form::kSingle>>) <= kRoomForL1 &&
+              sizeof(CheckpointShared<FusedShared<Form::kSingle>>) <= SecondQuarters<Form::kSingle>::kBegin &&
               sizeof(CheckpointShared<FusedShared<Form::kPair>>) <= SecondQuarters<Form::kPair>::kBegin);
 
 // `kSummaries`: some rows of pairs are summarized. kMidFrame: the caller promises gates of at least kMidFrameGate.
