@@ -2,7 +2,7 @@
 # Times variants of a fused walk against the one in src, kernels only, in seconds: to try an idea before building the
 # library. Needs a Hopper GPU and nvcc. Without the GPU it stops after compiling and shows registers and spills.
 #
-#   scripts/try_kernels.sh fused_gdn|fused_kda [<folder>...]
+#   scripts/try_kernels.sh fused_gdn|fused_kda|fused_kda_gates [<folder>...]
 #
 # A folder holds the files that differ, with their paths under src (<folder>/kernels/cuda/sm90/fused/row.cuh), and may
 # hold `flags`, further options of nvcc. All variants are compiled at once and run in turn, twice. A line has, for each
@@ -15,7 +15,7 @@
 # Energy of instructions, products and copies (bench/alone/energy.cu). Mutual slowdown of products and instructions of
 # different warps (bench/alone/beside.cu).
 set -euo pipefail
-case ${1:-} in fused_gdn | fused_kda | energy | beside) program=$1 ;; *) sed -n '/^#   /p' "$0" >&2; exit 2 ;; esac
+case ${1:-} in fused_gdn | fused_kda | fused_kda_gates | energy | beside) program=$1 ;; *) sed -n '/^#   /p' "$0" >&2; exit 2 ;; esac
 shift
 root=$(cd "$(dirname "$0")/.." && pwd)
 command -v nvcc >/dev/null || PATH="$PATH:/usr/local/cuda/bin"

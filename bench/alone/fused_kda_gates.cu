@@ -26,7 +26,7 @@ __global__ void fill_constant_kernel(Element* gates, size_t count, float value) 
 }
 
 // spread > 0: raw softplus gates with this standard deviation. Otherwise log gates of this value; 0: extreme.
-template <Form kForm, GateForm kGate>
+template <Form kForm, GateForm kGate, bool kSummaries>
 void time(const Shape& shape, float spread) {
   const Walk walk(shape);
   Array<Element> gates(walk.per_token_head() * kChannels), strengths(walk.per_token_head());
@@ -44,24 +44,25 @@ void time(const Shape& shape, float spread) {
   activation.beta = walk.view(strengths.data(), 1);
   activation.a_log = a_log.data();
   activation.dt_bias = bias.data();
+  activation.dtype_a_log = activation.dtype_dt_bias = DType::kFp32;
   activation.gate_form = kGate;
   activation.beta_form = BetaForm::kLogit;
   activation.scale = 0.08838835f;
   activation.l2norm = true;
-  walk.time(cuda::sm90::fused_kda_kernel<kForm, kGate, cuda::sm90::GateSource::kTiles, false, false>,
+  walk.time(cuda::sm90::fused_kda_kernel<kForm, kGate, cuda::sm90::GateSource::kTiles, kSummaries, false>,
             sizeof(cuda::sm90::FusedShared<kForm>), cuda::sm90::kFusedThreads, {ctas(kForm), 1},
             walk.maps(gates.data(), nullptr, {ctas(kForm), 1}), walk.args(cuda::sm90::kFusedChunk), activation);
 }
 
-template <Form kForm>
+template <Form kForm, bool kSummaries = false>
 void time_all(const Shape& shape) {
   for (const float spread : {1.0f, 2.0f, 4.0f}) {
     std::printf("\n  s=%-6g", spread);
-    time<kForm, GateForm::kRawSoftplus>(shape, spread);
+    time<kForm, GateForm::kRawSoftplus, kSummaries>(shape, spread);
   }
   for (const float value : {-1.0f, -6.0f, 0.0f}) {
     std::printf("\n  %-8s", value == 0.0f ? "extreme" : value == -1.0f ? "-1" : "-6");
-    time<kForm, GateForm::kLog>(shape, value);
+    time<kForm, GateForm::kLog, kSummaries>(shape, value);
   }
 }
 
@@ -74,6 +75,6 @@ int main(int argc, char** argv) {
   std::printf("%s", argc > 1 ? argv[1] : "fused_kda_gates");
   time_all<Form::kPair>({"8k-h64", 1, 8192, 64, 64});
   time_all<Form::kSingle>({"8x1k-h64", 8, 1024, 64, 64});
-  time_all<Form::kPair>({"summary", 16, 1984, 4, 4, deltarelay::Work::kSummarize});
+  time_all<Form::kPair, true>({"summary", 16, 1984, 4, 4, deltarelay::Work::kSummarize});
   std::printf("\n");
 }

@@ -280,6 +280,7 @@ void visit_fields(Visit& visit, const cuda::sm90::LocalArgs& x) {
 template <class Visit>
 void visit_fields(Visit& visit, const cuda::sm90::LocalMaps& x) {
   visit("q", x.q), visit("k", x.k), visit("v", x.v);
+  visit("aqk", x.aqk), visit("inverse", x.inverse), visit("w", x.w), visit("u", x.u);
 }
 
 // Calls body(name, type) for every structure that is a parameter: its name in the names of kernels, and a value.

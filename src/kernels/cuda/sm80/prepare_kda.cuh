@@ -12,8 +12,8 @@
 //   levels       the half is halved again (8, then 4 tokens). At each level, later tokens are rows and earlier tokens
 //                are columns, relative to the boundary between them, so no exponent is above 0. The last 4 x 4 blocks
 //                are summed pair by pair in fp32.
-// Where the caller promises no bound (kMidFrame = false), bf16 chunks whose gates turn out to fit the mid frame take it,
-// and the others take levels. Gates of trained and of fresh layers nearly always fit.
+// Where the caller promises no bound (kMidFrame = false), bf16 chunks whose gates turn out to fit the mid frame take
+// it, and the others take levels. Gates of trained and of fresh layers nearly always fit.
 #pragma once
 #include <cstdint>
 #include <type_traits>
@@ -25,6 +25,7 @@
 #include "kernels/cuda/sm80/chunk_grid.cuh"
 #include "kernels/cuda/sm80/gate_sum.cuh"
 #include "kernels/cuda/sm80/invert.cuh"
+#include "kernels/cuda/sm80/kda_slab.cuh"
 #include "kernels/cuda/sm80/record.h"
 #include "kernels/cuda/sm80/rows.cuh"
 #include "kernels/cuda/sm80/tile.cuh"
@@ -38,9 +39,6 @@ __device__ __forceinline__ constexpr int pair_below_diagonal(int i, int j) { ret
 constexpr int kPairsQ = 10, kPairsK = 6;
 
 constexpr int kTeams = kChunk / kRows;
-
-// Log2 of what a half of the chunk may decay by in the mid frame: 16 tokens at the bound that a caller promises.
-constexpr float kMidFrameLog2 = -kMidFrameGate * (kChunk / 2) * kLog2e;
 
 template <class Number, int kWidth, bool kMidFrame>
 struct KdaPrepare {
@@ -75,41 +73,7 @@ struct KdaPrepare {
     float pair_q[8][kPairsQ], pair_k[8][kPairsK];  // levels: [block of 4 tokens][pair]
   };
 
-  // What a team holds of one slab of channels.
-  struct Slab {
-    Cell q[kRows], k[kRows];
-    Sum sum[kRows][kChannels];  // G; mid frame: G - G_mid
-    Sum middle[kChannels];      // G_mid
-    Sum end[kChannels];         // G_last
-
-    // Does the mid frame hold all channels of the chunk? Every team has all of them, so all warps find the same.
-    __device__ __forceinline__ bool fits_mid_frame() const {
-      bool fits = true;
-#pragma unroll
-      for (int c = 0; c < kChannels; ++c)
-        fits = fits && middle[c].rounded() >= -kMidFrameLog2 && end[c] - middle[c] >= -kMidFrameLog2;
-      return __all_sync(~0u, fits);
-    }
-    __device__ __forceinline__ void move_to_mid_frame() {
-#pragma unroll
-      for (int i = 0; i < kRows * kChannels; ++i) {
-        Sum& of = sum[i / kChannels][i % kChannels];
-        of = Sum::of(of - middle[i % kChannels]);
-      }
-    }
-
-    // Without this, the compiler keeps q and k as fp32 after their first use, in twice the registers.
-    __device__ __forceinline__ void stay_packed() {
-#pragma unroll
-      for (int t = 0; t < kRows; ++t) {
-#pragma unroll
-        for (int w = 0; w < Cell::kWords; ++w) {
-          q[t].word[w] = opaque(q[t].word[w]);
-          k[t].word[w] = opaque(k[t].word[w]);
-        }
-      }
-    }
-  };
+  using Slab = KdaSlab<Cell, Sum, kChannels>;
 
   static __device__ __forceinline__ void put(uint8_t* to, const float (&numbers)[kChannels]) {
     if constexpr (kChannels == 4)
@@ -446,10 +410,9 @@ struct KdaPrepare {
         float score = block[i / 4][i % 4];
         // Levels leave nothing in these blocks, the mid frame no pairs.
         if (!kMidFrame && (r ^ c) < 4 && c < r)
-          score += of_q
-                       ? shared.pair_q[r / 4][pair_with_diagonal(r % 4, c % 4)] * shared.norm[r][0] * shared.norm[c][1]
-                       : shared.pair_k[r / 4][pair_below_diagonal(r % 4, c % 4)] * shared.norm[r][1] *
-                             shared.norm[c][1];
+          score +=
+              of_q ? shared.pair_q[r / 4][pair_with_diagonal(r % 4, c % 4)] * shared.norm[r][0] * shared.norm[c][1]
+                   : shared.pair_k[r / 4][pair_below_diagonal(r % 4, c % 4)] * shared.norm[r][1] * shared.norm[c][1];
         score *= factor[i % 4 / 2];
         // Mask what is above the diagonal. Only a difference is compared, so a few comparisons serve all numbers.
         const int below = at.row - at.column;

@@ -6,8 +6,7 @@
 //
 // KDA: a thread has two channels of 16 tokens; scores are those of local_levels.cuh. GDN: products of the raw tiles,
 // times the decay between two tokens. With the inverse given there are no scores.
-//     w = (inverse weight) keys,  keys = e^G k, weight = beta rk (KDA); keys = k, weight = beta rk e^G (GDN)
-//     u = (inverse beta) v
+//     w = inverse (beta e^G k)        u = inverse (beta v)
 // The inverse is rounded to its type first, as in FLA.
 #pragma once
 #include "kernels/cuda/ptx/barrier.cuh"
@@ -39,11 +38,26 @@ __device__ __forceinline__ void clear_rows(uint8_t* tile, int valid) {
     *reinterpret_cast<uint4*>(tile + i % 2 * kHalfTile + valid * kRowBytes + i / 2 * 16) = make_uint4(0, 0, 0, 0);
 }
 
-// Rows of a 64 x 64 tile to memory.
-__device__ __forceinline__ void store_square(const uint8_t* tile, uint4* rows, int64_t step, int valid) {
-#pragma unroll 2
-  for (int i = threadIdx.x; i < valid * 8; i += kThreads)
+// Stores 64 tokens of 64 numbers, half `half` of a head, by one thread.
+__device__ __forceinline__ void store_half(const uint8_t* tile, const CUtensorMap& map, const Place& at, int half,
+                                           int head) {
+  const int32_t place[5] = {0, static_cast<int32_t>(at.chunk.token), half, head, at.chunk.sequence_at};
+  ptx::cp_async_bulk_tensor(ptx::space_global, ptx::space_shared, &map, place, tile);
+  ptx::cp_async_bulk_commit_group();
+}
+// The same for a chunk that is not whole, by `threads` threads. `rows`: of the first token.
+__device__ __forceinline__ void store_rows(const uint8_t* tile, uint4* rows, int64_t step, int valid, int threads) {
+#pragma unroll 1
+  for (int i = threadIdx.x % threads; i < valid * 8; i += threads)
     rows[i / 8 * step + i % 8] = *reinterpret_cast<const uint4*>(tile + swizzled_offset(i / 8, i % 8));
+}
+// A 64 x 64 tile of the head to memory.
+__device__ __forceinline__ void store_square(const uint8_t* tile, const CUtensorMap& map, void* data, const Place& at,
+                                             int heads) {
+  if (at.chunk.valid < kTokens)
+    store_rows(tile, pieces_of(data, at, heads, kTokens), int64_t{heads} * (kTokens / 8), at.chunk.valid, kThreads);
+  else if (threadIdx.x == kThreads - 1)
+    store_half(tile, map, at, 0, at.head);
 }
 
 // GDN: Aqk by group 0, Akk by group 1.
@@ -97,25 +111,17 @@ __device__ __forceinline__ void make_scalar_scores(const uint8_t* q, const uint8
   }
 }
 
-// (inverse weight) times one half of the columns of a tile, by one group, into the tile's place and from there to
+// inverse times one half of the columns of a tile, by one group, into the tile's place and from there to head `head` of
 // memory.
 template <class Element>
-__device__ __forceinline__ void solve(const uint8_t* inverse, const float* weight, float power, uint8_t* tile,
-                                      uint4* rows, int64_t step, int valid) {
+__device__ __forceinline__ void solve(const uint8_t* inverse, uint8_t* tile, const CUtensorMap& map, void* data,
+                                      int heads, int head, const Place& at) {
   const int all = uniform(static_cast<int>(threadIdx.x) / 32), half = all / 4, warp = all % 4, lane = threadIdx.x % 32;
   const uint32_t own = swizzled_offset(16 * warp + lane % 16, lane / 16);
   uint8_t* const columns = tile + half * kHalfTile;
-  Fragment left[kTokens / 16] = {};
+  Fragment left[kTokens / 16];
 #pragma unroll
-  for (int b = 0; b < kTokens / 16; ++b) {
-    if (b > warp) break;  // above the diagonal
-    left[b] = load_matrix((shared_address(inverse) + own) ^ (b * 32));
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float2 by = *reinterpret_cast<const float2*>(weight + 16 * b + 8 * (i / 2) + 2 * (lane % 4));
-      left[b].reg[i] = opaque(scaled<Element>(left[b].reg[i], by));
-    }
-  }
+  for (int b = 0; b < kTokens / 16; ++b) left[b] = load_matrix((shared_address(inverse) + own) ^ (b * 32));
   float product[32];
   const uint64_t right = swizzled_operand(shared_address(columns));
   wgmma_fence();
@@ -125,16 +131,26 @@ __device__ __forceinline__ void solve(const uint8_t* inverse, const float* weigh
   wgmma_commit();
   wgmma_wait<0>();
   pin(product);
-#pragma unroll
-  for (float& x : product) x *= power;
   named_barrier(1 + half, kGroup);  // all warps have read the tile
 #pragma unroll
   for (int b = 0; b < kTokens / 16; ++b)
     store_matrix((shared_address(columns) + own) ^ (b * 32), pack_block<Element>(product, b));
+  ptx::fence_proxy_async(ptx::space_shared);
   named_barrier(1 + half, kGroup);
-#pragma unroll 4
-  for (int i = threadIdx.x % kGroup; i < valid * 8; i += kGroup)
-    rows[i / 8 * step + 8 * half + i % 8] = *reinterpret_cast<const uint4*>(columns + swizzled_offset(i / 8, i % 8));
+  if (at.chunk.valid == kTokens) {
+    if (threadIdx.x % kGroup == 0) store_half(columns, map, at, half, head);
+    return;
+  }
+  uint4* rows = static_cast<uint4*>(data) + (at.token_of_call * heads + head) * 16 + 8 * half;
+  store_rows(columns, rows, int64_t{heads} * 16, at.chunk.valid, kGroup);
+}
+
+// beta v of the strip that has been loaded.
+template <class Element, bool kScalar, bool kScores>
+__device__ __forceinline__ void weigh_values(int strip, int valid, Shared<kScalar, kScores>& shared) {
+  wait_parity(&shared.v_ready, strip % 2);
+  weigh_rows<Element>(shared.v, valid, [&](int t) { return shared.per_token.beta[t]; });
+  ptx::fence_proxy_async(ptx::space_shared);
 }
 
 // w, then the strips of u.
@@ -142,28 +158,22 @@ template <class Element, bool kScalar, bool kScores>
 __device__ __forceinline__ void make_results(const LocalMaps& maps, const LocalArgs& all, const Place& at,
                                              Shared<kScalar, kScores>& shared) {
   const ChunkArgs& args = all.call;
-  const PerToken& tokens = shared.per_token;
-  const int valid = at.chunk.valid, a_head = all.strips_a_head;
+  const int a_head = all.strips_a_head;
   if (args.stage.wants(DR_W))
-    solve<Element>(shared.inverse(), tokens.weight_w, tokens.power_w, shared.k(),
-                   pieces_of(args.stage.w, at, args.heads_v, kWidth), int64_t{args.heads_v} * 16, valid);
+    solve<Element>(shared.inverse(), shared.k(), maps.w, args.stage.w, args.heads_v, at.head, at);
   if (!args.stage.wants(DR_U)) return;
 #pragma unroll 1
   for (int strip = 0; strip < a_head; ++strip) {
     if (strip > 0) {
       ptx::fence_proxy_async(ptx::space_shared);
+      ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>{});
       __syncthreads();  // the strip before has left
       if (threadIdx.x == 0) load_values(shared.v, maps.v, at, strip, &shared.v_ready);
-    }
-    wait_parity(&shared.v_ready, strip % 2);
-    if (valid < kTokens) {
-      clear_rows(shared.v, valid);
-      ptx::fence_proxy_async(ptx::space_shared);
+      weigh_values<Element>(strip, at.chunk.valid, shared);
       __syncthreads();
     }
-    solve<Element>(shared.inverse(), tokens.beta, 1.0f, shared.v,
-                   pieces_of(args.stage.u, at, args.heads_v, a_head * kWidth) + strip * 16,
-                   int64_t{args.heads_v} * a_head * 16, valid);
+    solve<Element>(shared.inverse(), shared.v, maps.u, args.stage.u, args.heads_v * a_head, at.head * a_head + strip,
+                   at);
   }
 }
 
@@ -172,14 +182,15 @@ __device__ __forceinline__ bool makes_inverse(const Intermediates& stage) {
   return stage.wants(DR_INVERSE) || (stage.wants(DR_W | DR_U) && !stage.gives(DR_INVERSE));
 }
 
-// The first step to the inverse, and the weights of its columns.
+// The diagonal blocks of 32 tokens of the inverse, by warps 0 and 1. Those of 16 are there for KDA.
 template <bool kScalar, bool kScores>
 __device__ __forceinline__ void begin_inverse(const Intermediates& stage, Shared<kScalar, kScores>& shared) {
-  const int warp = uniform(static_cast<int>(threadIdx.x) / 32), lane = threadIdx.x % 32;
   if constexpr (kScores) {
-    if (warp < 2 && makes_inverse(stage)) invert_thirty_two(shared.squares.lower, 32 * warp, lane);
+    const int warp = uniform(static_cast<int>(threadIdx.x) / 32), lane = threadIdx.x % 32;
+    if (warp >= 2 || !makes_inverse(stage)) return;
+    if constexpr (kScalar) invert_sixteens(shared.squares.lower, 32 * warp, lane);
+    invert_between(shared.squares.lower, 32 * warp, lane);
   }
-  if (warp == 7) weigh_columns<kScalar>(shared.per_token, lane);
 }
 
 // From there to w and u.
@@ -190,23 +201,23 @@ __device__ __forceinline__ void finish(const LocalMaps& maps, const LocalArgs& a
   const int heads = all.call.heads_v, valid = at.chunk.valid;
   const int64_t step = int64_t{heads} * (kTokens / 8);
   const bool solves = stage.wants(DR_W | DR_U);
+  if (stage.wants(DR_U)) weigh_values<Element>(0, valid, shared);
   if constexpr (kScores) {
     const int warp = uniform(static_cast<int>(threadIdx.x) / 32), lane = threadIdx.x % 32;
-    if (stage.wants(DR_AQK)) store_square(shared.squares.aqk, pieces_of(stage.aqk, at, heads, kTokens), step, valid);
+    if (stage.wants(DR_AQK)) store_square(shared.squares.aqk, maps.aqk, stage.aqk, at, heads);
     __syncthreads();
     if (makes_inverse(stage)) {
       if (warp < 4) invert_below(shared.squares.lower, warp, lane);
       __syncthreads();
-      round_inverse<Element>(shared.squares.lower, shared.inverse(),
-                             stage.wants(DR_INVERSE) ? pieces_of(stage.inverse, at, heads, kTokens) : nullptr, step,
-                             valid);
+      round_inverse<Element>(shared.squares.lower, shared.inverse());
     } else if (solves) {
       load_inverse(shared.inverse(), pieces_of(stage.inverse, at, heads, kTokens), step, valid);
     }
   }
-  if (!solves) return;
+  if (!solves && !stage.wants(DR_INVERSE)) return;
   ptx::fence_proxy_async(ptx::space_shared);
   __syncthreads();
+  if (stage.wants(DR_INVERSE)) store_square(shared.inverse(), maps.inverse, stage.inverse, at, heads);
   make_results<Element>(maps, all, at, shared);
 }
 
@@ -239,6 +250,7 @@ __device__ __forceinline__ void run(const LocalMaps& maps, const LocalArgs& all,
 #pragma unroll
     for (float2& x : part.decay) x = {exp2_approx(x.x), exp2_approx(x.y)};
     if (!reads || at.chunk.valid < kTokens) {
+      asm volatile("");  // a branch: whole chunks need no selects
 #pragma unroll
       for (int t = 0; t < kBlock; ++t)
         if (!reads || of.block * kBlock + t >= at.chunk.valid) part.decay[t] = {1.0f, 1.0f};
@@ -282,6 +294,7 @@ __device__ __forceinline__ void run(const LocalMaps& maps, const LocalArgs& all,
   __syncthreads();
   if constexpr (kScores) {
     make_scalar_scores<Element>(shared.q(), shared.k(), shared.per_token, shared.squares, args.activation.scale);
+    ptx::fence_proxy_async(ptx::space_shared);
     __syncthreads();
   }
   begin_inverse(args.stage, shared);
@@ -325,6 +338,7 @@ __global__ void __launch_bounds__(kThreads, kResident<kScalar, kScores>)
                  int64_t{args.heads_v} * (kTokens / 8), at.chunk.valid);
   }
   run<Element, kScores>(maps, all, at, shared);
+  ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>{});
 }
 
 }  // namespace deltarelay::cuda::sm90::local

@@ -10,9 +10,10 @@
 
 namespace deltarelay::cuda::sm90 {
 
-// Tensor maps of boxes of 64 tokens and 64 numbers. What is not read has none.
+// Tensor maps of boxes of 64 tokens and 64 numbers. What is neither read nor written has none.
 struct LocalMaps {
   CUtensorMap q, k, v;
+  CUtensorMap aqk, inverse, w, u;  // u: strips as heads. Whole chunks are stored by them
 };
 
 struct LocalArgs {

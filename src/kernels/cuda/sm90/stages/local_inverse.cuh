@@ -57,11 +57,15 @@ __device__ __forceinline__ void store(Square& square, Corner to, const float (&d
   }
 }
 
-// The diagonal block of 32 tokens from `first` on, by one warp.
-__device__ __forceinline__ void invert_thirty_two(Square& lower, int first, int lane) {
+// Two diagonal blocks of 16 tokens from `first` on, by one warp.
+__device__ __forceinline__ void invert_sixteens(Square& lower, int first, int lane) {
   float x[16];
   TwoBlocks blocks{lower, first};
   invert_diagonal_blocks(blocks, x, lane);
+}
+
+// Then the block between them, by one warp.
+__device__ __forceinline__ void invert_between(Square& lower, int first, int lane) {
   const int second = first + 16;
   float d[2][4];
   multiply(d, lower, {second, first}, {first, first}, 2, lane);
@@ -73,7 +77,7 @@ __device__ __forceinline__ void invert_thirty_two(Square& lower, int first, int 
   store(lower, {second, first}, d, -1.0f, lane);
 }
 
-// The blocks below, by the four warps of group 0: 16 x 16 numbers each. Zeros of the inverses are left out.
+// The blocks between tokens 0-31 and 32-63, by the four warps of group 0: 16 x 16 numbers each. Zeros of the inverses are left out.
 __device__ __forceinline__ void invert_below(Square& lower, int warp, int lane) {
   const int row = 32 + warp / 2 * 16, column = warp % 2 * 16;
   float d[2][4];
@@ -86,10 +90,9 @@ __device__ __forceinline__ void invert_below(Square& lower, int warp, int lane) 
   store(lower, {row, column}, d, -1.0f, lane);
 }
 
-// Rows of the inverse to its tile and, where wanted, to memory.
+// The inverse to its tile, rounded.
 template <class Element>
-__device__ __forceinline__ void round_inverse(const Square& inverse, uint8_t* tile, uint4* rows, int64_t step,
-                                              int valid) {
+__device__ __forceinline__ void round_inverse(const Square& inverse, uint8_t* tile) {
 #pragma unroll
   for (int i = threadIdx.x; i < kTokens * 8; i += kThreads) {
     const int row = i / 8, piece = i % 8;
@@ -103,7 +106,6 @@ __device__ __forceinline__ void round_inverse(const Square& inverse, uint8_t* ti
                Pair<Element>::pack(x[6], x[7])};
     }
     *reinterpret_cast<uint4*>(tile + swizzled_offset(row, piece)) = eight;
-    if (rows != nullptr && row < valid) rows[row * step + piece] = eight;
   }
 }
 

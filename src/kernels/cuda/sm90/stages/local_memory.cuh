@@ -42,8 +42,6 @@ struct alignas(16) PerToken {
   float norm_q[kTokens], norm_k[kTokens];
   float diagonal[kTokens];  // of Aqk, GDN
   float sums[kTokens];      // GDN: G in base 2
-  float weight_w[kTokens];  // of a column of the inverse, for w, over `power_w`
-  float power_w;
 };
 
 struct Scores {

@@ -128,6 +128,11 @@ class StageLaunches {
     if (reads.q) maps.q = map(of_.q(), problem_.heads_qk);
     if (reads.k) maps.k = map(of_.k(), problem_.heads_qk);
     if (reads.v) maps.v = map(of_.v(), problem_.heads_v, 2 * strips().a_head);
+    const int32_t heads = problem_.heads_v;
+    if (stage_.wants(DR_AQK)) maps.aqk = map(tokens(stage_.aqk, heads, call_.chunk), heads, 1);
+    if (stage_.wants(DR_INVERSE)) maps.inverse = map(tokens(stage_.inverse, heads, call_.chunk), heads, 1);
+    if (stage_.wants(DR_W)) maps.w = map(tokens(stage_.w, heads), heads);
+    if (stage_.wants(DR_U)) maps.u = map(tokens(stage_.u, strips().all), strips().all);
     const LocalArgs args{.call = of_.chunk_args(step),
                          .strips_a_head = strips().a_head,
                          .reads_q = reads.q,

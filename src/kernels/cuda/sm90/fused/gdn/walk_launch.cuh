@@ -1,5 +1,5 @@
-// Choosing and launching a kernel of the fused walk of GDN. Kernels with and without checkpoints are compiled in files of
-// their own: walk.cu, checkpoints.cu.
+// Choosing and launching a kernel of the fused walk of GDN. Kernels with and without checkpoints are compiled in files
+// of their own: walk.cu, checkpoints.cu.
 #pragma once
 #include "kernels/cuda/launch/launch.h"
 #include "kernels/cuda/sm90/fused/gdn/walk.cuh"

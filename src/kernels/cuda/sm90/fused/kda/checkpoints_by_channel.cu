@@ -1,4 +1,5 @@
-// The fused walk of KDA where states inside rows are stored, and every channel of a chunk has a frame that holds it (frames.cuh).
+// The fused walk of KDA where states inside rows are stored, and every channel of a chunk has a frame that holds it
+// (frames.cuh).
 #include "kernels/cuda/sm90/fused/kda/walk_launch.cuh"
 
 namespace deltarelay::cuda::sm90 {

@@ -114,8 +114,6 @@ struct SidePlace {
   __device__ __forceinline__ uint32_t next_run(uint32_t run) const {
     return (run ^ ((kFusedRun & 7) << 4)) + static_cast<uint32_t>((later ? kFusedRun : -kFusedRun) * kRowBytes);
   }
-  // Any row.
-  __device__ __forceinline__ uint32_t row(int token) const { return (column ^ ((token & 7) << 4)) + token * kRowBytes; }
 };
 
 // Reads the gates of a thread's two channels in its side of a chunk, run by run outwards from the middle: begin for
@@ -141,6 +139,11 @@ class SideGates<GateSource::kTiles> {
 #pragma unroll
     for (int i = 0; i < kFusedRun; ++i) gates.words[i] = word_at(at[i] + FusedStage::kGate);
     return gates;
+  }
+  // Of one token and channel of a half, whose tiles are raw.
+  __device__ __forceinline__ float number(const uint8_t* tiles, const uint8_t*, int token, int channel) const {
+    const uint8_t* at = tiles + token * kRowBytes + ((channel * 2) ^ ((token & 7) << 4)) + FusedStage::kGate;
+    return __uint_as_float(uint32_t{*reinterpret_cast<const uint16_t*>(at)} << 16);
   }
 };
 
@@ -168,6 +171,10 @@ class SideGates<GateSource::kWideTiles> {
     run_at_ = place_.next_run(run_at_);
     __syncwarp();
     return gates;
+  }
+  __device__ __forceinline__ float number(const uint8_t* tiles, const uint8_t* second, int token, int channel) const {
+    const uint8_t* tile = channel < 32 ? tiles + FusedStage::kGate : second;
+    return *reinterpret_cast<const float*>(tile + token * kRowBytes + ((channel % 32 * 4) ^ ((token & 7) << 4)));
   }
 
  private:

@@ -30,10 +30,12 @@ __device__ __forceinline__ void emit_by_pair(const Item& item, FusedShared<Form:
 
   // O^T of a chunk overwrites the v tile of its stage. A warp overwrites only what it has read.
   auto write_output = [&] {
-    const uint32_t at = shared_address(shared.ring[previous]) + v_offset;
+    constexpr int kStages = FusedRing<Form::kPair>::kStages;
+    const int from = Due::kStores ? (position.stage + kStages - 1) % kStages : previous;
+    const uint32_t at = shared_address(shared.ring[from]) + v_offset;
 #pragma unroll
     for (int b = 0; b < 2; ++b) store_matrix_transposed(at + b * 16 * kRowBytes, output[b]);
-    warp_arrive(&shared.done[previous]);
+    warp_arrive(&shared.done[from]);
   };
   auto walk = [&](int first, auto is_first, auto is_whole) {
     constexpr bool kFirst = decltype(is_first)::value, kWholeChunk = decltype(is_whole)::value;
@@ -102,7 +104,7 @@ __device__ __forceinline__ void emit_by_pair(const Item& item, FusedShared<Form:
     // Where a pause ends is read again after it: the loop has a register for the number of chunks alone.
     for (int first = 0; first < item.tokens; first = next_pause()) {
       if (first == due.next()) due.store(state, item, rank);
-      int whole = (next_pause() - first) / kFusedChunk;
+      int whole = __reduce_min_sync(~0u, (next_pause() - first) / kFusedChunk);
       if (first == 0) walk(0, std::true_type{}, std::false_type{}), --whole;
 #pragma unroll 1
       for (; whole > 0; --whole) walk(0, std::false_type{}, std::true_type{});

@@ -10,7 +10,7 @@
 #include "kernels/cuda/ptx/matrix.cuh"
 #include "kernels/cuda/ptx/wgmma.cuh"
 #include "kernels/cuda/sm90/fused/kda/memory.cuh"
-#include "kernels/cuda/sm90/fused/kda/windows.cuh"
+#include "kernels/cuda/sm90/fused/kda/pairs.cuh"
 #include "kernels/cuda/sm90/rows/walk_maps.h"
 #include "kernels/cuda/tile/activation.cuh"
 #include "kernels/cuda/tile/descriptor.cuh"
@@ -335,10 +335,10 @@ __device__ __forceinline__ void score_chunk(FusedShared<kForm>& shared, int stag
                                  swizzled_operand(shared_address(stage + FusedStage::kGate)), FusedStage::kHalfBytes);
   wgmma_wait<0>();
   pin(scores);
-  const bool made = !kMidFrame && take_scores(stage, scores, warp, lane, thread);
+  if constexpr (!kMidFrame) add_pairs<kQueries>(stage, scores, warp, lane, thread);
   if (warp < 2) {
     if constexpr (kQueries) {
-      if (!made) write_aqk(stage + FusedStage::kAqk, scores, warp, lane);
+      write_aqk(stage + FusedStage::kAqk, scores, warp, lane);
       ptx::fence_proxy_async(ptx::space_shared);
       if constexpr (kCtas > 1) {
         named_barrier(kScoreBarrier, 64);
@@ -366,7 +366,9 @@ __device__ __forceinline__ void score_scaled(FusedShared<kForm>& shared, OwnPosi
   const int stage_index = position.stage;
   wait_parity(&shared.scaled[stage_index], position.parity);
   if (ctas(kForm) > 1 && thread == 0) copy_tiles<kQueries>(shared, stage_index, other);
-  if (!kQueries && shared.end.empty[stage_index]) {
+  bool unread = false;  // a summary has ended: nobody reads the chunk
+  if constexpr (!kQueries) unread = named_barrier_any(kScoreBarrier, kWarpgroup, shared.end.reached());
+  if (unread) {
     if (thread == 0) copy_triangle(shared, stage_index, FusedStage::kInverse, other);
     warp_arrive(&shared.solved[stage_index]);
   } else {
