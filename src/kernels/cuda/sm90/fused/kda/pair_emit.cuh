@@ -1,9 +1,10 @@
 // What the two state groups of a CTA do where a pair emits. The first has 64 rows of S^T. The second has none, so its
-// warps relieve the others: 4 brings values and takes outputs away, 5 loads, 6 and 7 take the sums of raw rows.
+// warps relieve the others: 4 and 5 take the sums of raw rows, 6 brings values and takes outputs away, 7 loads. Warps of
+// one scheduler are those with the same number modulo four, and those of 6 and 7 have the inverses.
 //
 // A pair has two bounds of one length: the chain of the state, and the way of a chunk from its load to its output
 // through six stages. So the state reads queries and keys in one product, and a stage goes back to the CTA that makes
-// its chunks at the end of its chunk: all but the place of values and output, which is warp 4's.
+// its chunks at the end of its chunk: all but the place of values and output, which is warp 6's.
 #pragma once
 #include <type_traits>
 
@@ -251,9 +252,9 @@ template <GateSource kSource>
 __device__ __forceinline__ void relieve(const FusedMaps& maps, const WalkArgs& args, const Activation& activation,
                                         const Item& item, FusedShared<Form::kPair>& shared, int rank) {
   const int warp = uniform(static_cast<int>(threadIdx.x) % kWarpgroup / 32);
-  if (warp == 0)
+  if (warp == 2)
     move_values(maps, args, item, shared, rank);
-  else if (warp == 1)
+  else if (warp == 3)
     load_chunks<kSource>(maps, item, shared, rank);
   else
     sum_tokens(activation, item, shared, rank);

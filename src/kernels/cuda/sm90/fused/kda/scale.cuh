@@ -83,7 +83,7 @@ __device__ __forceinline__ void scale_side(const Activation& activation, FusedSh
       wait_parity(&shared.loaded[stage], position.parity);
       if (!kQueries && shared.end.limit_reached(chunk)) break;
       wait_parity(&shared.summed[stage], position.parity);
-      if (!kQueries && shared.end.empty[stage]) {
+      if (!kQueries && uniform(shared.end.reached()) != 0) {  // of a summary nobody reads the chunk any more
         warp_arrive(&shared.scaled[stage]);
         position.advance();
         continue;

@@ -366,7 +366,9 @@ __device__ __forceinline__ void score_scaled(FusedShared<kForm>& shared, OwnPosi
   const int stage_index = position.stage;
   wait_parity(&shared.scaled[stage_index], position.parity);
   if (ctas(kForm) > 1 && thread == 0) copy_tiles<kQueries>(shared, stage_index, other);
-  if (!kQueries && shared.end.empty[stage_index]) {
+  bool unread = false;  // a summary has ended: nobody reads the chunk
+  if constexpr (!kQueries) unread = named_barrier_any(kScoreBarrier, kWarpgroup, shared.end.reached());
+  if (unread) {
     if (thread == 0) copy_triangle(shared, stage_index, FusedStage::kInverse, other);
     warp_arrive(&shared.solved[stage_index]);
   } else {

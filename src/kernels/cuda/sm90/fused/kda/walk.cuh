@@ -32,7 +32,6 @@
 #include "kernels/cuda/sm90/fused/kda/score.cuh"
 #include "kernels/cuda/sm90/fused/kda/state.cuh"
 #include "kernels/cuda/sm90/fused/kda/summary.cuh"
-#include "kernels/cuda/sm90/fused/order.cuh"
 
 namespace deltarelay::cuda::sm90 {
 
@@ -57,52 +56,6 @@ __device__ __forceinline__ void init_barriers(FusedShared<kForm>& shared, int ra
   ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster);
 }
 
-// log2 of the decay of head `head` over some tokens of the sampled chunk, of the channel that keeps most: by one warp,
-// four channels a lane. NaN counts as none.
-template <GateForm kGate, GateSource kSource>
-__device__ __forceinline__ float sampled_decay(const Activation& activation, const RowOrder& order, int head) {
-  using Two = Pair<__nv_bfloat16>;
-  constexpr int kTokens = 8, kApart = kFusedChunk / kTokens, kChannels = kWidth / 32;
-  const TensorView& g = activation.g;
-  constexpr bool kWide = kSource == GateSource::kWideTiles;
-  const int channel = static_cast<int>(threadIdx.x % 32) * kChannels;
-  const int64_t at = order.sequence_at * g.sequence + order.token * g.token + head * g.head + channel;
-  using Element = std::conditional_t<kWide, float, __nv_bfloat16>;
-  using Four = std::conditional_t<kWide, float4, uint2>;
-  Four raw[kTokens];
-#pragma unroll
-  for (int i = 0; i < kTokens; ++i)
-    raw[i] = *reinterpret_cast<const Four*>(static_cast<const Element*>(g.data) + at + i * kApart * g.token);
-  const auto number = [&](int i, int c) {
-    if constexpr (kWide) {
-      return c == 0 ? raw[i].x : c == 1 ? raw[i].y : c == 2 ? raw[i].z : raw[i].w;
-    } else {
-      const uint32_t two = c < 2 ? raw[i].x : raw[i].y;
-      return c % 2 == 0 ? Two::low(two) : Two::high(two);
-    }
-  };
-  float most = -INFINITY;
-#pragma unroll
-  for (int c = 0; c < kChannels; ++c) {
-    const GateParams gate = gate_params(activation, head, channel + c, kWidth);
-    float sum = 0.0f;
-#pragma unroll
-    for (int i = 0; i < kTokens; ++i) sum += clamp_decay(log2_decay<kGate>(number(i, c), gate), gate);
-    most = sum > most || !(sum <= 0.0f) ? sum : most;
-  }
-#pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
-    const float other = __shfl_xor_sync(~0u, most, step);
-    most = other > most || !(other <= 0.0f) ? other : most;
-  }
-  return most <= 0.0f ? most : 0.0f;
-}
-
-// Gates in fp32 have their second quarters behind both.
-static_assert(sizeof(CheckpointShared<FusedShared<Form::kSingle>>) <= kRoomForL1 &&
-              sizeof(CheckpointShared<FusedShared<Form::kSingle>>) <= SecondQuarters<Form::kSingle>::kBegin &&
-              sizeof(CheckpointShared<FusedShared<Form::kPair>>) <= SecondQuarters<Form::kPair>::kBegin);
-
 // `kSummaries`: some rows of pairs are summarized. kMidFrame: the caller promises gates of at least kMidFrameGate.
 // Otherwise every channel of a chunk has a frame that holds it (frames.cuh). kCheckpoints: states inside rows are
 // stored.
@@ -115,13 +68,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   if (threadIdx.x == 0) {
     for (const CUtensorMap* map : {&maps.q, &maps.k, &maps.g, &maps.v, &maps.o}) prefetch_tensor_map(map);
   }
-  uint32_t number = blockIdx.x;
-  if constexpr (kSummaries) {
-    if (maps.order.count > 0)
-      number = ordered_number(maps.order, args, shared.negated, shared.items,
-                              [&](int head) { return sampled_decay<kGate, kSource>(activation, maps.order, head); });
-  }
-  if (!begin_items<kForm>(args, shared, number, rank)) return;
+  if (!begin_items<kForm>(args, shared, blockIdx.x, rank)) return;
   if constexpr (kCheckpoints) find_first_checkpoints(args, shared);
   const Item& item = shared.item;
   if constexpr (ctas(kForm) > 1) cluster_begin();
