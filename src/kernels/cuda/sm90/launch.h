@@ -8,7 +8,7 @@
 
 namespace deltarelay::cuda::sm90 {
 
-// How `prepare` of KDA forms its scores (prepare_kda.cuh). The problem alone says which; bits of the last two are equal.
+// How `prepare` of KDA forms its scores (prepare_kda.cuh). The problem alone says which.
 enum class KdaScores {
   kLevels,      // any gates
   kMidFrame,    // gates are bounded so that the frame of the chunk's middle holds them

@@ -1,7 +1,7 @@
 // KDA scores of a chunk of 64 tokens, exact whatever the gates are.
 //
-// Two tokens i > j differ first in one bit of their numbers: at that level L = 32, 16, ..., 1 token i has the bit and is
-// a row, token j has not and is a column, and a border lies between them, at the last multiple of L up to i. In the
+// Two tokens i > j differ first in one bit of their numbers: at that level L = 32, 16, ..., 1 token i has the bit and
+// is a row, token j has not and is a column, and a border lies between them, at the last multiple of L up to i. In the
 // frame of that border
 //     Aqk_ij ~ (q_i e^{G_i - G_border}) (k_j e^{G_border - G_j})
 // no exponent exceeds 0, so nothing overflows, and what vanishes is 0. Six products of 32 rows (of q, and of k) by 32
