@@ -19,13 +19,11 @@
 // alone (gates, norms, tiles, scores, the inverse) is the same for both and most of the work. So CTA c % 2 makes chunk
 // c and copies it to the other CTA through the shared memory of the cluster.
 //
-// Groups of 128 threads: 0 and 1 hold the state (state.cuh): one for each half that the CTA emits, or B and M of a
+// Groups of 128 threads: 0 and 1 hold the state (state.cuh): one for each half that the CTA emits, or X and B of a
 // summary. 2 scales (scale.cuh), 3 scores (score.cuh). They hand chunks on through a ring of stages with mbarriers;
 // after the start no barrier spans the CTA. The code of all groups together must stay within the 32 KB of the
 // instruction cache (docs/kernels/sm90-fused.md). Hence there are loops where unrolling would save a few instructions.
 #pragma once
-#include <type_traits>
-
 #include "kernels/cuda/sm90/fused/checkpoints.cuh"
 #include "kernels/cuda/sm90/fused/kda/pair_emit.cuh"
 #include "kernels/cuda/sm90/fused/kda/scale.cuh"
