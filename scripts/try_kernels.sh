@@ -15,7 +15,10 @@
 # Energy of instructions, products and copies (bench/alone/energy.cu). Mutual slowdown of products and instructions of
 # different warps (bench/alone/beside.cu).
 set -euo pipefail
-case ${1:-} in fused_gdn | fused_kda | fused_kda_gates | energy | beside) program=$1 ;; *) sed -n '/^#   /p' "$0" >&2; exit 2 ;; esac
+case ${1:-} in
+  fused_gdn | fused_kda | fused_kda_gates | energy | beside) program=$1 ;;
+  *) sed -n '/^#   /p' "$0" >&2; exit 2 ;;
+esac
 shift
 root=$(cd "$(dirname "$0")/.." && pwd)
 command -v nvcc >/dev/null || PATH="$PATH:/usr/local/cuda/bin"

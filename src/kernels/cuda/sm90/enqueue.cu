@@ -157,7 +157,7 @@ class Launches {
                            .k = map(tensors_.k, problem_.k, problem_.heads_qk, 2)};
       check(launch_prepare_gdn(tiles, args, problem_.dtype, step.each, of_.stream()), "launch of prepare (GDN)");
     } else {
-      check(launch_prepare_kda(args, problem_.dtype, mid_frame(), step.each, of_.stream()), "launch of prepare (KDA)");
+      check(launch_prepare_kda(args, problem_.dtype, kda_scores(), step.each, of_.stream()), "launch of prepare (KDA)");
     }
   }
 
@@ -198,6 +198,15 @@ class Launches {
             .summarizes = step.summarizes,
             .suffix = step.suffix,
             .ctas = of_.ctas(step)};
+  }
+  KdaScores kda_scores() const {
+    if (!mid_frame()) return KdaScores::kLevels;
+    constexpr int64_t kPiece = 4;  // numbers in 8 bytes
+    const Strides& g = problem_.g;
+    const bool pieces =
+        problem_.alignment.g >= 8 && g.token % kPiece == 0 && g.head % kPiece == 0 && g.sequence % kPiece == 0;
+    const bool raw = problem_.gate_form == GateForm::kRawBounded && problem_.dtype_gate == DType::kBf16;
+    return raw && pieces ? KdaScores::kRawBounded : KdaScores::kMidFrame;
   }
   bool mid_frame() const { return problem_.least_gate() >= kMidFrameGate; }
 

@@ -8,9 +8,14 @@
 
 namespace deltarelay::cuda::sm90 {
 
-// `mid_frame`: gates are bounded so that scores may be formed in the frame of the chunk's middle (prepare_kda.cuh).
+// How `prepare` of KDA forms its scores (prepare_kda.cuh). The problem alone says which.
+enum class KdaScores {
+  kLevels,      // any gates
+  kMidFrame,    // gates are bounded so that the frame of the chunk's middle holds them
+  kRawBounded,  // the same for raw bounded bf16 gates in pieces of 8 bytes
+};
 // `chunks`: of a CTA.
-cudaError_t launch_prepare_kda(const PrepareArgs& args, DType dtype, bool mid_frame, int32_t chunks,
+cudaError_t launch_prepare_kda(const PrepareArgs& args, DType dtype, KdaScores scores, int32_t chunks,
                                cudaStream_t stream);
 cudaError_t load_prepare_kda(DType dtype);
 

@@ -38,7 +38,8 @@ void spread_walk(const SpreadRequest& r, Step& step) {
     return;
   }
   step.ctas_stored = step.ctas;
-  // Heads of KDA are not ordered: of 128 channels mostly one keeps the state, and the sample takes longer than it saves.
+  // Heads of KDA are not ordered: of 128 channels mostly one keeps the state, and the sample takes longer than it
+  // saves.
   step.ordered = step.backwards && r.problem.rule == Rule::kGdn && step.ctas > r.units && step.rows > 1;
 }
 

@@ -21,8 +21,8 @@ __device__ __forceinline__ bool transition_lives(const float (&state)[64], float
 }
 
 // Calls walk(chunk) for the chunks of a summary. In the group of M, vanished(chunk) tests between chunks, from
-// `first_look` on, up to `each_until` behind every chunk, and may end the walk. The test is outside the loop over chunks: with an exit from its middle the
-// compiler would copy the state between registers in every chunk.
+// `first_look` on, up to `each_until` behind every chunk, and may end the walk. The test is outside the loop over
+// chunks: with an exit from its middle the compiler would copy the state between registers in every chunk.
 template <class Walk, class Vanished>
 __device__ __forceinline__ void for_each_chunk(int chunks, int first_look, bool values, Walk walk, Vanished vanished,
                                                int each_until = 0) {

@@ -6,7 +6,8 @@
 //
 // KDA: a thread has two channels of 16 tokens; scores are those of local_levels.cuh. GDN: products of the raw tiles,
 // times the decay between two tokens. With the inverse given there are no scores.
-//     w = inverse (beta e^G k)        u = inverse (beta v)
+//     w = (inverse weight) keys,  keys = e^G k, weight = beta rk (KDA); keys = k, weight = beta rk e^G (GDN)
+//     u = (inverse beta) v
 // The inverse is rounded to its type first, as in FLA.
 #pragma once
 #include "kernels/cuda/ptx/barrier.cuh"
@@ -111,17 +112,25 @@ __device__ __forceinline__ void make_scalar_scores(const uint8_t* q, const uint8
   }
 }
 
-// inverse times one half of the columns of a tile, by one group, into the tile's place and from there to head `head` of
-// memory.
+// (inverse weight) times one half of the columns of a tile, by one group, into the tile's place and from there to head
+// `head` of memory.
 template <class Element>
-__device__ __forceinline__ void solve(const uint8_t* inverse, uint8_t* tile, const CUtensorMap& map, void* data,
-                                      int heads, int head, const Place& at) {
+__device__ __forceinline__ void solve(const uint8_t* inverse, const float* weight, float power, uint8_t* tile,
+                                      const CUtensorMap& map, void* data, int heads, int head, const Place& at) {
   const int all = uniform(static_cast<int>(threadIdx.x) / 32), half = all / 4, warp = all % 4, lane = threadIdx.x % 32;
   const uint32_t own = swizzled_offset(16 * warp + lane % 16, lane / 16);
   uint8_t* const columns = tile + half * kHalfTile;
-  Fragment left[kTokens / 16];
+  Fragment left[kTokens / 16] = {};
 #pragma unroll
-  for (int b = 0; b < kTokens / 16; ++b) left[b] = load_matrix((shared_address(inverse) + own) ^ (b * 32));
+  for (int b = 0; b < kTokens / 16; ++b) {
+    if (b > warp) break;  // above the diagonal
+    left[b] = load_matrix((shared_address(inverse) + own) ^ (b * 32));
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 by = *reinterpret_cast<const float2*>(weight + 16 * b + 8 * (i / 2) + 2 * (lane % 4));
+      left[b].reg[i] = opaque(scaled<Element>(left[b].reg[i], by));
+    }
+  }
   float product[32];
   const uint64_t right = swizzled_operand(shared_address(columns));
   wgmma_fence();
@@ -131,6 +140,8 @@ __device__ __forceinline__ void solve(const uint8_t* inverse, uint8_t* tile, con
   wgmma_commit();
   wgmma_wait<0>();
   pin(product);
+#pragma unroll
+  for (float& x : product) x *= power;
   named_barrier(1 + half, kGroup);  // all warps have read the tile
 #pragma unroll
   for (int b = 0; b < kTokens / 16; ++b)
@@ -145,22 +156,16 @@ __device__ __forceinline__ void solve(const uint8_t* inverse, uint8_t* tile, con
   store_rows(columns, rows, int64_t{heads} * 16, at.chunk.valid, kGroup);
 }
 
-// beta v of the strip that has been loaded.
-template <class Element, bool kScalar, bool kScores>
-__device__ __forceinline__ void weigh_values(int strip, int valid, Shared<kScalar, kScores>& shared) {
-  wait_parity(&shared.v_ready, strip % 2);
-  weigh_rows<Element>(shared.v, valid, [&](int t) { return shared.per_token.beta[t]; });
-  ptx::fence_proxy_async(ptx::space_shared);
-}
-
 // w, then the strips of u.
 template <class Element, bool kScalar, bool kScores>
 __device__ __forceinline__ void make_results(const LocalMaps& maps, const LocalArgs& all, const Place& at,
                                              Shared<kScalar, kScores>& shared) {
   const ChunkArgs& args = all.call;
-  const int a_head = all.strips_a_head;
+  const PerToken& tokens = shared.per_token;
+  const int valid = at.chunk.valid, a_head = all.strips_a_head;
   if (args.stage.wants(DR_W))
-    solve<Element>(shared.inverse(), shared.k(), maps.w, args.stage.w, args.heads_v, at.head, at);
+    solve<Element>(shared.inverse(), tokens.weight_w, tokens.power_w, shared.k(), maps.w, args.stage.w, args.heads_v,
+                   at.head, at);
   if (!args.stage.wants(DR_U)) return;
 #pragma unroll 1
   for (int strip = 0; strip < a_head; ++strip) {
@@ -169,11 +174,15 @@ __device__ __forceinline__ void make_results(const LocalMaps& maps, const LocalA
       ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>{});
       __syncthreads();  // the strip before has left
       if (threadIdx.x == 0) load_values(shared.v, maps.v, at, strip, &shared.v_ready);
-      weigh_values<Element>(strip, at.chunk.valid, shared);
+    }
+    wait_parity(&shared.v_ready, strip % 2);
+    if (valid < kTokens) {
+      clear_rows(shared.v, valid);
+      ptx::fence_proxy_async(ptx::space_shared);
       __syncthreads();
     }
-    solve<Element>(shared.inverse(), shared.v, maps.u, args.stage.u, args.heads_v * a_head, at.head * a_head + strip,
-                   at);
+    solve<Element>(shared.inverse(), tokens.beta, 1.0f, shared.v, maps.u, args.stage.u, args.heads_v * a_head,
+                   at.head * a_head + strip, at);
   }
 }
 
@@ -182,15 +191,14 @@ __device__ __forceinline__ bool makes_inverse(const Intermediates& stage) {
   return stage.wants(DR_INVERSE) || (stage.wants(DR_W | DR_U) && !stage.gives(DR_INVERSE));
 }
 
-// The diagonal blocks of 32 tokens of the inverse, by warps 0 and 1. Those of 16 are there for KDA.
+// The first step to the inverse, and the weights of its columns.
 template <bool kScalar, bool kScores>
 __device__ __forceinline__ void begin_inverse(const Intermediates& stage, Shared<kScalar, kScores>& shared) {
+  const int warp = uniform(static_cast<int>(threadIdx.x) / 32), lane = threadIdx.x % 32;
   if constexpr (kScores) {
-    const int warp = uniform(static_cast<int>(threadIdx.x) / 32), lane = threadIdx.x % 32;
-    if (warp >= 2 || !makes_inverse(stage)) return;
-    if constexpr (kScalar) invert_sixteens(shared.squares.lower, 32 * warp, lane);
-    invert_between(shared.squares.lower, 32 * warp, lane);
+    if (warp < 2 && makes_inverse(stage)) invert_thirty_two(shared.squares.lower, 32 * warp, lane);
   }
+  if (warp == 7) weigh_columns<kScalar>(shared.per_token, lane);
 }
 
 // From there to w and u.
@@ -201,7 +209,6 @@ __device__ __forceinline__ void finish(const LocalMaps& maps, const LocalArgs& a
   const int heads = all.call.heads_v, valid = at.chunk.valid;
   const int64_t step = int64_t{heads} * (kTokens / 8);
   const bool solves = stage.wants(DR_W | DR_U);
-  if (stage.wants(DR_U)) weigh_values<Element>(0, valid, shared);
   if constexpr (kScores) {
     const int warp = uniform(static_cast<int>(threadIdx.x) / 32), lane = threadIdx.x % 32;
     if (stage.wants(DR_AQK)) store_square(shared.squares.aqk, maps.aqk, stage.aqk, at, heads);

@@ -57,15 +57,11 @@ __device__ __forceinline__ void store(Square& square, Corner to, const float (&d
   }
 }
 
-// Two diagonal blocks of 16 tokens from `first` on, by one warp.
-__device__ __forceinline__ void invert_sixteens(Square& lower, int first, int lane) {
+// The diagonal block of 32 tokens from `first` on, by one warp.
+__device__ __forceinline__ void invert_thirty_two(Square& lower, int first, int lane) {
   float x[16];
   TwoBlocks blocks{lower, first};
   invert_diagonal_blocks(blocks, x, lane);
-}
-
-// Then the block between them, by one warp.
-__device__ __forceinline__ void invert_between(Square& lower, int first, int lane) {
   const int second = first + 16;
   float d[2][4];
   multiply(d, lower, {second, first}, {first, first}, 2, lane);
@@ -77,7 +73,7 @@ __device__ __forceinline__ void invert_between(Square& lower, int first, int lan
   store(lower, {second, first}, d, -1.0f, lane);
 }
 
-// The blocks between tokens 0-31 and 32-63, by the four warps of group 0: 16 x 16 numbers each. Zeros of the inverses are left out.
+// The blocks below, by the four warps of group 0: 16 x 16 numbers each. Zeros of the inverses are left out.
 __device__ __forceinline__ void invert_below(Square& lower, int warp, int lane) {
   const int row = 32 + warp / 2 * 16, column = warp % 2 * 16;
   float d[2][4];

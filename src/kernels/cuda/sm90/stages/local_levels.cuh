@@ -9,7 +9,6 @@
 // single tokens: one exponential for each gate is all there is.
 #pragma once
 #include "kernels/cuda/ptx/barrier.cuh"
-#include "kernels/cuda/sm90/stages/local_inverse.cuh"
 #include "kernels/cuda/sm90/stages/local_memory.cuh"
 
 namespace deltarelay::cuda::sm90::local {
@@ -210,7 +209,7 @@ __device__ __forceinline__ void multiply_coarse_level(const LevelTile& from, con
   }
 }
 
-// Aqk and Akk of the chunk, whose diagonal blocks of 16 tokens are inverted. Ends with a barrier of the CTA: the tiles are free again.
+// Aqk and Akk of the chunk. Ends with a barrier of the CTA: the tiles are free again.
 template <class Element>
 __device__ __forceinline__ void make_channel_scores(LevelTile (&tiles)[2], const float (&products)[4][kWidth],
                                                     Part& part, const ScoreWriter<Element>& to, const WarpPlace& at) {
@@ -241,8 +240,6 @@ __device__ __forceinline__ void make_channel_scores(LevelTile (&tiles)[2], const
     multiply_coarse_level<Element, 32>(tiles[1], to, at.block, at.lane);
   else
     multiply_coarse_level<Element, 16>(tiles[0], to, at.block, at.lane);
-  // Level 16 is the shorter one; levels below it have been ready before.
-  if (at.half == 1 && at.block < 2) invert_sixteens(to.scores.lower, 32 * at.block, at.lane);
   ptx::fence_proxy_async(ptx::space_shared);  // Aqk is stored by TMA
   __syncthreads();
 }

@@ -42,6 +42,8 @@ struct alignas(16) PerToken {
   float norm_q[kTokens], norm_k[kTokens];
   float diagonal[kTokens];  // of Aqk, GDN
   float sums[kTokens];      // GDN: G in base 2
+  float weight_w[kTokens];  // of a column of the inverse, for w, over `power_w`
+  float power_w;
 };
 
 struct Scores {
@@ -74,7 +76,7 @@ struct Shared {
   }
 };
 template <bool kScalar, bool kScores>
-constexpr int kResident = kScalar ? 3 : 2;
+constexpr int kResident = kScalar || !kScores ? 3 : 2;
 template <bool kScalar, bool kScores>
 constexpr bool kFits = kResident<kScalar, kScores>*(sizeof(Shared<kScalar, kScores>) + 1024) <= 228 * 1024;
 static_assert(kFits<false, false> && kFits<false, true> && kFits<true, false> && kFits<true, true>);

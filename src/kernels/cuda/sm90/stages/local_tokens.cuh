@@ -45,19 +45,22 @@ __device__ __forceinline__ void load_beta(const ChunkArgs& args, const Place& at
   to.beta[token] = strength;
 }
 
-// Rows of a tile times a factor of their token, in place. Rows past the end belong to another sequence and become 0.
-template <class Element, class Factor>
-__device__ __forceinline__ void weigh_rows(uint8_t* tile, int valid, Factor factor) {
+// Factors of the columns of the inverse, for w, by one warp. In units of the largest norm, so that large keys leave the
+// factors inside the range of fp16.
+template <bool kScalar>
+__device__ __forceinline__ void weigh_columns(PerToken& tokens, int lane) {
+  const float2 norm = *reinterpret_cast<const float2*>(&tokens.norm_k[2 * lane]);
+  float most = fmaxf(norm.x, norm.y);
 #pragma unroll
-  for (int i = threadIdx.x; i < kTokens * 16; i += kThreads) {
-    const int token = i / 16, piece = i % 16;
-    auto& eight = *reinterpret_cast<uint4*>(tile + piece / 8 * kHalfTile + swizzled_offset(token, piece % 8));
-    const float by = factor(token);
-    const uint4 from = eight;
-    eight = token < valid ? uint4{scaled<Element>(from.x, {by, by}), scaled<Element>(from.y, {by, by}),
-                                  scaled<Element>(from.z, {by, by}), scaled<Element>(from.w, {by, by})}
-                          : make_uint4(0, 0, 0, 0);
+  for (int step = 1; step < 32; step *= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, step));
+  const float power = power_and_rest(most).power, unit = 1.0f / power;
+#pragma unroll
+  for (int e = 0; e < 2; ++e) {
+    const int token = 2 * lane + e;
+    const float decay = kScalar ? exp2_approx(tokens.sums[token]) : 1.0f;
+    tokens.weight_w[token] = tokens.beta[token] * (e == 0 ? norm.x : norm.y) * unit * decay;
   }
+  if (lane == 0) tokens.power_w = power;
 }
 
 // --- A gate for each channel -----------------------------------------------------------------------------------------
@@ -186,7 +189,7 @@ __device__ __forceinline__ void read_part(uint32_t (&words)[kBlock], const uint8
   for (int t = 0; t < kBlock; ++t) words[t] = loaded ? *reinterpret_cast<const uint32_t*>(half + of.at(t)) : 0;
 }
 
-// q_from_start and k_to_end to memory, beta e^G k to its tile.
+// q_from_start and k_to_end to memory, e^G k to its tile.
 template <class Element>
 __device__ __forceinline__ void write_decayed(Part& part, const float (&products)[4][kWidth], uint8_t* tile,
                                               const PerToken& tokens, const ChunkArgs& args, const Place& at,
@@ -213,8 +216,7 @@ __device__ __forceinline__ void write_decayed(Part& part, const float (&products
 #pragma unroll
     for (int t = 0; t < kBlock; ++t) {
       run = times(run, part.decay[t]);
-      const float weight = tokens.beta[first + t] * tokens.norm_k[first + t];
-      put(keys, of.at(t), scaled<Element>(part.k[t], {run.x * weight, run.y * weight}));
+      put(keys, of.at(t), scaled<Element>(part.k[t], run));
     }
   }
   part.renew();
@@ -287,9 +289,9 @@ __device__ __forceinline__ void write_rows_times(const uint8_t* tile, uint4* row
   }
 }
 
-// q_from_start and k_to_end to memory, beta e^G k in the place of k: a thread has the same pieces of both.
+// q_from_start and k_to_end to memory.
 template <class Element>
-__device__ __forceinline__ void write_decayed(const uint8_t* q, uint8_t* k, const PerToken& tokens,
+__device__ __forceinline__ void write_decayed(const uint8_t* q, const uint8_t* k, const PerToken& tokens,
                                               const ChunkArgs& args, const Place& at) {
   const Intermediates& stage = args.stage;
   const int valid = at.chunk.valid;
@@ -300,9 +302,6 @@ __device__ __forceinline__ void write_decayed(const uint8_t* q, uint8_t* k, cons
   if (stage.wants(DR_K_TO_END))
     write_rows_times<Element>(k, pieces_of(stage.k_to_end, at, args.heads_v, kWidth), args.heads_v, valid,
                               [&](int t) { return tokens.norm_k[t] * exp2_approx(last - tokens.sums[t]); });
-  if (stage.wants(DR_W))
-    weigh_rows<Element>(k, valid,
-                        [&](int t) { return tokens.beta[t] * tokens.norm_k[t] * exp2_approx(tokens.sums[t]); });
 }
 
 }  // namespace deltarelay::cuda::sm90::local

@@ -140,11 +140,6 @@ class SideGates<GateSource::kTiles> {
     for (int i = 0; i < kFusedRun; ++i) gates.words[i] = word_at(at[i] + FusedStage::kGate);
     return gates;
   }
-  // Of one token and channel of a half, whose tiles are raw.
-  __device__ __forceinline__ float number(const uint8_t* tiles, const uint8_t*, int token, int channel) const {
-    const uint8_t* at = tiles + token * kRowBytes + ((channel * 2) ^ ((token & 7) << 4)) + FusedStage::kGate;
-    return __uint_as_float(uint32_t{*reinterpret_cast<const uint16_t*>(at)} << 16);
-  }
 };
 
 // In fp32 the gates that lie where a lane will write k_to_mid are those of other lanes of its warp. So a warp reads a
@@ -172,6 +167,7 @@ class SideGates<GateSource::kWideTiles> {
     __syncwarp();
     return gates;
   }
+  // Of one token and channel of a half, whose tiles are raw.
   __device__ __forceinline__ float number(const uint8_t* tiles, const uint8_t* second, int token, int channel) const {
     const uint8_t* tile = channel < 32 ? tiles + FusedStage::kGate : second;
     return *reinterpret_cast<const float*>(tile + token * kRowBytes + ((channel % 32 * 4) ^ ((token & 7) << 4)));

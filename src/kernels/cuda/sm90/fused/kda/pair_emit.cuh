@@ -1,6 +1,6 @@
 // What the two state groups of a CTA do where a pair emits. The first has 64 rows of S^T. The second has none, so its
-// warps relieve the others: 4 and 5 take the sums of raw rows, 6 brings values and takes outputs away, 7 loads. Warps of
-// one scheduler are those with the same number modulo four, and those of 6 and 7 have the inverses.
+// warps relieve the others: 4 and 5 take the sums of raw rows, 6 brings values and takes outputs away, 7 loads. Warps
+// of one scheduler are those with the same number modulo four, and those of 6 and 7 have the inverses.
 //
 // A pair has two bounds of one length: the chain of the state, and the way of a chunk from its load to its output
 // through six stages. So the state reads queries and keys in one product, and a stage goes back to the CTA that makes

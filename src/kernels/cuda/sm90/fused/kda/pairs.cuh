@@ -50,7 +50,6 @@ __device__ __forceinline__ void sum_pairs(uint8_t* tiles, const uint8_t* second,
                                           ChannelList list, int even, int lane, float (&of_keys)[kPairSteps],
                                           float (&of_queries)[kPairSteps]) {
   using Two = Pair<__nv_bfloat16>;
-  const SideGates<kSource> gates{};
 #pragma unroll
   for (int step = 0; step < kPairSteps; ++step) of_keys[step] = of_queries[step] = 0.0f;
   uint2* const own = reinterpret_cast<uint2*>(passage) + lane;
@@ -71,7 +70,12 @@ __device__ __forceinline__ void sum_pairs(uint8_t* tiles, const uint8_t* second,
       if constexpr (kGate == GateForm::kRawSoftplus || kGate == GateForm::kRawBounded)
         of_pair.offset[0] = __shfl_sync(~0u, odd ? gate.offset[1] : gate.offset[0], pair);
       float log = 0.0f;
-      add_decay<kGate, true>(log, gates.number(tiles, second, lane, 2 * pair + odd), of_pair, 0, Plus{});
+      float raw;
+      if constexpr (kSource == GateSource::kTiles)  // at the place of k and q: it saves branches
+        raw = __uint_as_float(bits(FusedStage::kGate) << 16);
+      else
+        raw = SideGates<kSource>{}.number(tiles, second, lane, 2 * pair + odd);
+      add_decay<kGate, true>(log, raw, of_pair, 0, Plus{});
       const float once = counts ? exp2_approx(log) : 0.0f, before = __shfl_up_sync(~0u, once, 1),
                   behind = __shfl_down_sync(~0u, once, 1);
       own[i * 32] = make_uint2(__float_as_uint(once * before), k | q);
