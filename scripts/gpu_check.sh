@@ -199,7 +199,7 @@ time_file() {  # <cases> <results> <names> <words to force> <option of deltarela
 
 stage_bench() {
   local result=0 more words=(--min-time "${DELTARELAY_MIN_TIME:-0.4}")
-  local only=${DELTARELAY_ONLY:-'^(kda|gdn|softplus2?|init|mixed|weak|batch|fixed)-'}
+  local only=${DELTARELAY_ONLY:-'^(kda|gdn|softplus2?|init|mixed|weak|batch|fixed|checkpoints|fp32gates|log)-'}
   if [ "$mode" = full ]; then
     words=(--min-time "${DELTARELAY_MIN_TIME:-0.6}" --sweep --full-columns) only=${DELTARELAY_ONLY:-.}
   fi

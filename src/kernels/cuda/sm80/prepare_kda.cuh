@@ -12,8 +12,9 @@
 //   levels       the half is halved again (8, then 4 tokens). At each level, later tokens are rows and earlier tokens
 //                are columns, relative to the boundary between them, so no exponent is above 0. The last 4 x 4 blocks
 //                are summed pair by pair in fp32.
-// Where the caller promises no bound (kMidFrame = false), bf16 chunks whose gates turn out to fit the mid frame take
-// it, and the others take levels. Gates of trained and of fresh layers nearly always fit.
+// Where the caller promises no bound (kMidFrame = false), whole bf16 chunks whose gates turn out to fit the mid frame
+// take it, and the others take levels. Gates of trained and of fresh layers nearly always fit. Short chunks keep levels,
+// whose last 4 x 4 blocks are more exact: outputs of a few tokens may nearly cancel.
 #pragma once
 #include <cstdint>
 #include <type_traits>
@@ -543,7 +544,7 @@ struct KdaPrepare {
       const int groups = (kWidth - s * kSlab) / 32;
       uint8_t* const tiles_out = record + s * kSlab * kElement;
       if constexpr (kTriesMid) {
-        if (slab.fits_mid_frame()) {
+        if (place.valid == kChunk && slab.fits_mid_frame()) {
           if constexpr (kSlabs == 1) put_pair_sum(shared, 0.0f, team, lane);
           slab.move_to_mid_frame();
           write_mid(slab, shared, tiles_out, inside, team, lane);
