@@ -12,9 +12,8 @@
 //   levels       the half is halved again (8, then 4 tokens). At each level, later tokens are rows and earlier tokens
 //                are columns, relative to the boundary between them, so no exponent is above 0. The last 4 x 4 blocks
 //                are summed pair by pair in fp32.
-// Where the caller promises no bound (kMidFrame = false), whole bf16 chunks whose gates turn out to fit the mid frame
-// take it, and the others take levels. Gates of trained and of fresh layers nearly always fit. Short chunks keep levels,
-// whose last 4 x 4 blocks are more exact: outputs of a few tokens may nearly cancel.
+// Where the caller promises no bound (kMidFrame = false), whole bf16 chunks whose gates fit the mid frame take it, and
+// the others take levels. Short chunks keep levels, which are more exact: outputs of a few tokens may nearly cancel.
 #pragma once
 #include <cstdint>
 #include <type_traits>
