@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 import xml.etree.ElementTree
 
@@ -535,6 +536,20 @@ class Bench(Base):
         self.assertEqual(run("bench")[0], 2)
         for value in ("-1", "0", "nan", "inf"):
             self.assertEqual(run("bench", TINY, "--min-time", value)[0], 2)
+
+    def test_a_run_that_is_cut_off_keeps_its_rows(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "rows.json")
+            arguments = ["bench", "tiny: " + TINY, TINY, "--min-time", "2", "--json", path]
+            bench = subprocess.Popen([COMMAND, *arguments], stdout=subprocess.PIPE, text=True)
+            for _ in range(2):
+                bench.stdout.readline()  # titles and the first row, which is saved while the second is timed
+            time.sleep(1)
+            self.assertIsNone(bench.poll(), "the second case takes 2 s")
+            bench.kill()
+            bench.communicate()
+            with open(path, encoding="utf-8") as file:
+                self.assertEqual([row["case"] for row in json.load(file)["rows"]], ["tiny"])
 
     def test_a_path_that_cannot_be_written_is_found_before_the_run(self):
         out, _ = self.fail_with(2, "/nowhere/x.json", "bench", TINY, "--min-time", "0.01", "--json", "/nowhere/x.json")

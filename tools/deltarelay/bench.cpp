@@ -122,10 +122,14 @@ BenchRow measure(const cases::Case& c, const BenchSettings& settings,
 
 int run_bench(const BenchSettings& settings) {
   const std::vector<cases::Case> all = settings.arguments.read();
-  if (!settings.json.empty() && settings.json != "-") require_writable(settings.json);  // before minutes of timing
+  const bool to_file = !settings.json.empty() && settings.json != "-";
+  if (to_file) require_writable(settings.json);  // before minutes of timing
   const bool gpu = !all.empty() && std::all_of(all.begin(), all.end(), [](const cases::Case& c) { return c.on_gpu(); });
   const Columns kind = gpu ? Columns::kGpu : Columns::kCpu;
   std::vector<BenchRow> rows;
+  const auto save = [&] {
+    if (to_file) write_file(settings.json, results_json(rows, settings.commit));
+  };
   int64_t failed = 0;
   constexpr int64_t kSteps = 100;  // of the progress bar, per case
   Progress progress(kSteps * static_cast<int64_t>(all.size()));
@@ -155,6 +159,7 @@ int run_bench(const BenchSettings& settings) {
     } catch (const std::bad_alloc&) {
       fail("memory: the tensors of this case do not fit");
     }
+    save();  // a run that is cut off keeps its rows
   }
   if (settings.markdown && settings.json != "-") {
     std::vector<std::string> titles;
@@ -167,14 +172,8 @@ int run_bench(const BenchSettings& settings) {
     }
     std::fputs(table.markdown().c_str(), stdout);
   }
-  if (!settings.json.empty()) {
-    const std::string text = results_json(rows, settings.commit);
-    if (settings.json == "-") {
-      std::fputs(text.c_str(), stdout);
-    } else {
-      write_file(settings.json, text);
-    }
-  }
+  save();
+  if (settings.json == "-") std::fputs(results_json(rows, settings.commit).c_str(), stdout);
   return failed == 0 ? kExitSuccess : kExitFailure;
 }
 
