@@ -451,10 +451,19 @@ def commit_here() -> str:
     return os.environ.get("DELTARELAY_COMMIT", "")
 
 
+def driver_here() -> str:
+    """The version of the GPU's driver; nothing without one."""
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    with contextlib.suppress(OSError, subprocess.CalledProcessError):
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.partition("\n")[0].strip()
+    return ""
+
+
 def describe_run(torch, packages: dict) -> dict:
     """What a new file of results says of its run."""
     now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-    run = {"device": torch.cuda.get_device_name(0), "date": now, "commit": commit_here(), "torch": torch.__version__}
+    run = {"device": torch.cuda.get_device_name(0), "driver": driver_here(), "date": now, "commit": commit_here()}
+    run["torch"] = torch.__version__
     return {**run, "packages": {name: version for name, (_, version) in packages.items()}}
 
 

@@ -303,7 +303,8 @@ def peers_table(results: dict) -> str:
             marked = marked or name in row.get("eager", [])
         lines.append(f"| {words_of_case(row['line'])} | {gates_of_case(row['line'])} | " + " | ".join(cells) + " |")
     commit = results.get("commit") and f"commit {results['commit']}"
-    known = [results["device"], results.get("date", "")[:10], commit, results.get("note", "")]
+    driver = results.get("driver") and f"driver {results['driver']}"
+    known = [results["device"], driver, results.get("date", "")[:10], commit, results.get("note", "")]
     where = ", ".join(filter(None, known))
     lines += ["", f"Milliseconds of a whole call. {where}." + (" (1): not captured, timed eagerly." if marked else "")]
     return "\n".join(lines) + "\n"

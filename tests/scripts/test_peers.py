@@ -3,11 +3,14 @@
 Usage: test_peers.py <libdeltarelay.so>
 """
 
+import os
 import pathlib
 import re
 import sys
+import tempfile
 import types
 import unittest
+from unittest import mock
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "bench"))
@@ -76,6 +79,17 @@ class Lines(unittest.TestCase):
             "gdn bf16 hv=8 seqs=100 gate=log:-5,0 l2norm",
         ):
             self.assertIsNone(peers.parse(line), line)
+
+
+class Run(unittest.TestCase):
+    def test_the_driver_is_named(self):
+        with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, PATH=folder):
+            self.assertEqual(peers.driver_here(), "")
+            tool = pathlib.Path(folder) / "nvidia-smi"
+            for status, driver in ((0, "580.159.04"), (9, "")):
+                tool.write_text(f"#!/bin/sh\necho 580.159.04\necho 580.159.04\nexit {status}\n")
+                tool.chmod(0o755)
+                self.assertEqual(peers.driver_here(), driver)
 
 
 class Binding(unittest.TestCase):
