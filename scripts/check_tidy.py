@@ -3,12 +3,12 @@
 
     scripts/check_tidy.py <build folder> [--alone] [part of a file name]...
 
-Files of one folder with the same options are checked together, as one source that includes them: most of the time goes
-into the headers of the standard library, which are then read once. If that source does not pass, for example because
-two files give one name to different things, its halves are checked, and so on down to single files: a file has findings
-only if it has them alone. Of a source that Highway compiles once per instruction set, only some sets are checked.
---alone checks every file alone and for every set, and follows paths as far as clang does by default. The build folder
-needs compile_commands.json. Exit 77: clang-tidy 14 is not installed.
+Files of one folder with the same options are checked together, as one source that includes them, small folders with
+others: most of the time goes into the headers of the standard library, which are then read once. If that source does
+not pass, for example because two files give one name to different things, its halves are checked, and so on down to
+single files: a file has findings only if it has them alone. Of a source that Highway compiles once per instruction set,
+only some sets are checked. --alone checks every file alone and for every set, and follows paths as far as clang does by
+default. The build folder needs compile_commands.json. Exit 77: clang-tidy 14 is not installed.
 """
 
 import concurrent.futures
@@ -27,6 +27,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 JUDGED = ("src/", "tools/")
 # clang's analyzer treats files that a source of this name includes as that source's own text.
 TOGETHER = "UnifiedSource"
+# Folders are joined up to this number of files. After a change all files of a source are checked again.
+MOST_TOGETHER = 40
 # The analyzer stops in a function after this number of states. clang's default, 225,000, goes into strings and
 # containers of the standard library: functions that use several of them end at either number, and took most of the
 # time of this check. Almost every block that the default reaches is reached with this number too.
@@ -175,6 +177,17 @@ def folder_of(entry: dict) -> str:
     return "/".join(name_of(entry["file"]).split("/")[:2])
 
 
+def joined(folders: dict) -> list[list[dict]]:
+    """The entries of folders of src/, or of tools/, with the same options, by (folder, options)."""
+    sources = {}
+    for (folder, *options), entries in sorted(folders.items(), key=lambda item: len(item[1])):
+        some = sources.setdefault((folder.split("/")[0], *options), [[]])
+        if len(some[-1]) + len(entries) > MOST_TOGETHER:
+            some.append([])
+        some[-1] += entries
+    return [entries for some in sources.values() for entries in some if entries]
+
+
 def main() -> int:
     words = [word for word in sys.argv[1:] if word != "--alone"]
     alone = len(words) < len(sys.argv) - 1
@@ -200,16 +213,19 @@ def main() -> int:
         print(f"no source under {' or '.join(JUDGED)} is in {build / 'compile_commands.json'}")
         return 1
     judge = Judge(tool, build, [] if alone else [f"--extra-arg={word}" for word in STATES])
-    groups = {}
+    single, folders = [], {}
     # From the last name on: verify.cpp includes most of tools/check, and clang 14 takes no header of that namespace
     # after deltarelay.hpp, which has a function of its name.
     for name, entry in sorted(entries.items(), reverse=True):
         for_each_set = FOR_EACH_SET in (ROOT / name).read_text(encoding="utf-8")
-        key = name if alone or for_each_set else (folder_of(entry), *options_of(entry))
-        groups.setdefault(key, []).append(with_few_sets(entry) if for_each_set and not alone else entry)
+        if alone or for_each_set:
+            single.append([entry if alone else with_few_sets(entry)])
+        else:
+            folders.setdefault((folder_of(entry), *options_of(entry)), []).append(entry)
+    groups = [*single, *joined(folders)]
     failures = 0
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        for found in pool.map(judge.together, sorted(groups.values(), key=len, reverse=True)):
+        for found in pool.map(judge.together, sorted(groups, key=len, reverse=True)):
             failures += len(found)
             for name, findings in found.items():
                 print(f"{name}:\n{findings}")

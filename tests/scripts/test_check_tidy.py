@@ -90,6 +90,13 @@ class Tidy(unittest.TestCase):
             self.check(sources, "--alone")
             self.assertEqual(findings.call_count, 5)
 
+    def test_small_folders_are_joined(self):
+        sizes = {("src/a", "-O3"): 30, ("src/b", "-O3"): 9, ("src/c", "-O3"): 2}
+        sizes |= {("src/d", "-O1"): 1, ("tools/e", "-O3"): 1}
+        made = check_tidy.joined({key: [key[0]] * size for key, size in sizes.items()})
+        expected = [["src/a"] * 30, ["src/c"] * 2 + ["src/b"] * 9, ["src/d"], ["tools/e"]]
+        self.assertEqual(sorted(made), expected)
+
     def test_equal_names_of_different_things_are_no_finding(self):
         code, said = self.check({f"{x}.cpp": CLASH % (x, x, x) for x in ("one", "two")})
         self.assertEqual(code, 0, said)

@@ -303,7 +303,8 @@ class ResultFiles(Tree):
             {"line": "kda bf16 hqk=8 hv=8 seqs=100 gate=softplus:init", "ms": 2.5, "peers": {"b": 1.74}},
             {"line": "kda bf16 hqk=8 hv=8 seqs=7 gate=softplus:init", "ms": 2.5},
         ]
-        run = {"device": "H200", "date": "2026-11-18T01:02:03Z", "packages": {"a": "1.0", "b": "2.0"}, "rows": rows}
+        run = {"device": "H200", "driver": "580.1", "date": "2026-11-18T01:02:03Z", "rows": rows}
+        run["packages"] = {"a": "1.0", "b": "2.0"}
         with mock.patch.object(results_table, "PACKAGES", {"a": "A", "b": "B"}):
             made = results_table.peers_table(run)
         self.assertIn("| | gates | DeltaRelay | A 1.0 | B 2.0 |\n", made)
@@ -312,7 +313,7 @@ class ResultFiles(Tree):
         shape = "1 x 100 tokens, 8 heads, unbounded gates"
         self.assertIn(f"| KDA, {shape} | as initialised | 2.50 | - | **1.74** |\n", made)
         self.assertNotIn("1 x 7 tokens", made)
-        self.assertIn("H200, 2026-11-18. (1): not captured, timed eagerly.", made)
+        self.assertIn("H200, driver 580.1, 2026-11-18. (1): not captured, timed eagerly.", made)
 
     def check(self) -> list[str]:
         return check_results.check_file(self.write("bench/results/h200.json", json.dumps(self.results)))
