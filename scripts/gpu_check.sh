@@ -27,6 +27,7 @@
 #   DELTARELAY_COMMIT           commit of a copy without git history
 #   DELTARELAY_ONLY             regular expression over the names of cases for bench and peers
 #   DELTARELAY_MIN_TIME         seconds per timing
+#   DELTARELAY_PEER_SECONDS     stage `stages`: no case of FLA's kernels is begun later (90)
 #   DELTARELAY_BENCH_WORDS      further options of `deltarelay bench`, such as --sweep
 #   DELTARELAY_RANDOM_CASES     number of random cases to run (20000)
 #   DELTARELAY_RANDOM_BACKENDS  their backends (cuda-sm80,cuda-sm90)
@@ -246,23 +247,30 @@ PYTHON
   return $result
 }
 
-# Three runs make one file: cut by the planner and not cut, cut as cuLA cuts a state pass, and FLA's kernels. The last
-# two add to the rows of the first.
+# State passes are timed as the planner cuts them, not cut, and as cuLA cuts them. FLA's kernels are compiled meanwhile
+# and timed last; they add to the rows.
 stage_stages() {
-  local result=0 name cases=tests/cases/stage_tables.txt only=${DELTARELAY_ONLY:-.}
-  local ours=$out/stages-1.tmp theirs=$out/stages-2.tmp passes=$out/stages-3.tmp
-  local words=(--min-time "${DELTARELAY_MIN_TIME:-0.2}" "${commit[@]}")
+  local result=0 name compiling cases=tests/cases/stage_tables.txt only=${DELTARELAY_ONLY:-.}
+  local words=(--min-time "${DELTARELAY_MIN_TIME:-0.1}" "${commit[@]}")
+  local peers=(python3 bench/stage_peers.py --only "$only")
+  local -x PYTHONPATH="$PWD/python:$PWD/.deps/python${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
+  local -x DELTARELAY_LIBRARY="$PWD/$build/libdeltarelay.so" TRITON_CACHE_DIR="$out/triton-cache"
+  "${peers[@]}" --compile >"$out/stages-compile.log" 2>&1 &
+  compiling=$!
   echo "== stages" >>"$out/bench.log"
-  : >"$ours" >"$theirs"
-  time_file $cases "$ours" "$only" device=cuda "${words[@]}" || result=1
-  grep '^state-pass-' $cases >"$passes"
-  time_file "$passes" "$theirs" "$only" "device=cuda policy=cula-sm100" "${words[@]}" || result=1
+  : >"$out/stages-1.tmp" >"$out/stages-2.tmp"
+  grep '^state-pass-' $cases >"$out/passes.tmp"
+  grep -v '^state-pass-' $cases >"$out/others.tmp"
+  time_file "$out/passes.tmp" "$out/stages-1.tmp" "$only" device=cuda "${words[@]}" --beside policy=cula-sm100 ||
+    result=1
+  time_file "$out/others.tmp" "$out/stages-2.tmp" "$only" device=cuda "${words[@]}" || result=1
   sed -n '/^== stages/,$p' "$out/bench.log"
-  name=$(python3 scripts/stage_tables.py "$ours" "$theirs" "$out") || return 1
-  rm -f "$ours" "$theirs" "$passes"
-  PYTHONPATH="$PWD/python:$PWD/.deps/python${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 \
-    DELTARELAY_LIBRARY="$build/libdeltarelay.so" python3 bench/stage_peers.py "$out/$name.json" \
-    ${DELTARELAY_ONLY:+--only "$DELTARELAY_ONLY"} || result=1
+  wait $compiling || true
+  tail -3 "$out/stages-compile.log"
+  name=$(python3 scripts/stage_tables.py "$out/stages-1.tmp" "$out/stages-2.tmp" "$out") || return 1
+  rm -f "$out"/stages-[12].tmp "$out/passes.tmp" "$out/others.tmp"
+  "${peers[@]}" "$out/$name.json" --stop-after "${DELTARELAY_PEER_SECONDS:-90}" || result=1
+  rm -rf "$TRITON_CACHE_DIR"
   write_table "$out/$name.json"
   python3 scripts/results_table.py --short "$out/$name.json"
   return $result

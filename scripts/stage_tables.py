@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tables of the stages alone, from results of the cases in tests/cases/stage_tables.txt (results_table.py prints them).
 
-    scripts/stage_tables.py <results> [<results under policy=cula-sm100>] <folder>
+    scripts/stage_tables.py <results>... <folder>
 
 joins what `deltarelay bench` wrote into <folder>/<gpu>-stages.json and prints the name of that file without its end.
 
@@ -167,20 +167,20 @@ def misses(results: dict, known: dict) -> list[str]:
 
 
 def join(files: list[dict]) -> dict:
-    """The rows of the first file, with the times of the second, which has other cuts of the same cases."""
-    results, *others = files
-    others = {row["case"]: row for other in others for row in other["rows"]}
-    for row in results["rows"]:
-        if row["case"] in others:
-            other = others[row["case"]]
+    """The first file with the rows of all. `beside` of a row is its case as cuLA cuts it."""
+    rows = [row for file in files for row in file["rows"]]
+    for row in rows:
+        if "beside" in row:
+            other = row.pop("beside")
             row["policy_ms"], row["policy_segments"] = other["ms"], other["segments"]
-    return results
+    return {**files[0], "rows": rows}
 
 
 def main() -> int:
     *paths, folder = map(pathlib.Path, sys.argv[1:])
     files = [json.loads(path.read_text(encoding="utf-8")) for path in paths if path.stat().st_size]
-    if not files or not files[0]["rows"]:
+    files = [file for file in files if file["rows"]]  # a file without rows does not name the GPU
+    if not files:
         print("stages: expected a case that passes, found none", file=sys.stderr)
         return 1
     device = files[0]["device"].lower().removeprefix("nvidia ")

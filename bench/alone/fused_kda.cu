@@ -14,7 +14,12 @@ void time(const Shape& shape) {
   gates.fill(Fill::kNormal, 5);
   strengths.fill(Fill::kNormal, 6);
   a_log.fill(Fill::kNormal, 7, 0.1f);
-  bias.fill(Fill::kNormal, 8, 0.1f);
+  bias.fill(Fill::kNormal, 8, shape.mixed ? 1.0f : 0.1f);
+  if (shape.mixed) {
+    std::vector<float> slopes(static_cast<size_t>(shape.heads_v));
+    for (size_t head = 0; head < slopes.size(); ++head) slopes[head] = head % 4 == 1 ? 1.4f : -2.4f;
+    require(cudaMemcpy(a_log.data(), slopes.data(), slopes.size() * sizeof(float), cudaMemcpyDefault), "cudaMemcpy");
+  }
   cuda::Activation activation{};
   activation.g = walk.view(gates.data(), kWidth);
   activation.beta = walk.view(strengths.data(), 1);
@@ -26,10 +31,14 @@ void time(const Shape& shape) {
   activation.lower_bound = shape.weak ? -0.05f : cuda::kMidFrameGate;
   activation.scale = 0.08838835f;
   activation.l2norm = true;
+  cuda::sm90::FusedMaps maps = walk.maps(gates.data(), nullptr, {ctas(kForm), 1});
+  // As enqueue.cu does it where pairs come in waves.
+  if (kSummaries && shape.sequences * shape.heads_v * ctas(kForm) > multiprocessors())
+    maps.order = {0, shape.sequences, shape.tokens / 32 * 32 - 32, 0};
   walk.time(
       cuda::sm90::fused_kda_kernel<kForm, GateForm::kRawBounded, cuda::sm90::GateSource::kTiles, kSummaries, true>,
-      sizeof(cuda::sm90::FusedShared<kForm>), cuda::sm90::kFusedThreads, {ctas(kForm), 1},
-      walk.maps(gates.data(), nullptr, {ctas(kForm), 1}), walk.args(cuda::sm90::kFusedChunk), activation);
+      sizeof(cuda::sm90::FusedShared<kForm>), cuda::sm90::kFusedThreads, {ctas(kForm), 1}, maps,
+      walk.args(cuda::sm90::kFusedChunk), activation);
 }
 
 }  // namespace
@@ -45,5 +54,6 @@ int main(int argc, char** argv) {
   time<Form::kPair>({"16x2k-h4", 16, 1984, 4, 4});
   time<Form::kPair, true>({"summary", 16, 1984, 4, 4, deltarelay::Work::kSummarize});
   time<Form::kPair, true>({"weak", 16, 1984, 4, 4, deltarelay::Work::kSummarize, true});
+  time<Form::kPair, true>({"waves", 33, 1984, 4, 4, deltarelay::Work::kSummarize, false, 1.0f, true});
   std::printf("\n");
 }

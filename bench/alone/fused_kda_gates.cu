@@ -1,6 +1,9 @@
 // The fused walk of KDA alone, with gates that have no bound: the argument is a name to print. Shapes are those of
 // kda-8k-h64 (pairs), kda-8x1k-h64 (single CTAs) and of summaries; gates those of a fresh layer with raw values of a
-// standard deviation, -6 everywhere, and nine of ten at -1000.
+// standard deviation, -6 everywhere, and nine of ten at -1000. Behind the sum of outputs: the error of o against
+// recurrences in double, of the worst head, as rms over rms.
+#include <cmath>
+
 #include "kernels/cuda/sm90/fused/kda/walk.cuh"
 #include "walk.cuh"
 
@@ -23,6 +26,81 @@ __global__ void fill_extreme_kernel(Element* gates, size_t count) {
 __global__ void fill_constant_kernel(Element* gates, size_t count, float value) {
   for (size_t i = blockIdx.x * size_t{256} + threadIdx.x; i < count; i += gridDim.x * size_t{256})
     gates[i] = static_cast<Element>(value);
+}
+
+// The recurrence of one head and value column by a warp, in double; a lane has four channels. Adds squares of errors of
+// o and of o to those of its head.
+struct Recurrence {
+  const Element *q, *k, *v, *o, *gates, *strengths;
+  const float *initial, *a_log, *bias;
+  double* squares;  // double[2][heads]
+  float scale;
+  int tokens, heads;
+  GateForm form;
+};
+__device__ inline double sum_of_warp(double x) {
+  for (int distance = 16; distance > 0; distance /= 2) x += __shfl_xor_sync(~0u, x, distance);
+  return x;
+}
+__global__ void __launch_bounds__(256) check_kernel(Recurrence of) {
+  constexpr int kOwn = kChannels / 32;
+  const int warp = static_cast<int>(blockIdx.x * 8 + threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
+  const int column = warp % static_cast<int>(kChannels), head = warp / static_cast<int>(kChannels) % of.heads;
+  const int sequence = warp / static_cast<int>(kChannels) / of.heads, first = lane * kOwn;
+  double state[kOwn];
+  for (int c = 0; c < kOwn; ++c)
+    state[c] = of.initial[((int64_t{sequence} * of.heads + head) * kChannels + column) * kChannels + first + c];
+  double error = 0.0, all = 0.0;
+  for (int token = 0; token < of.tokens; ++token) {
+    const int64_t row = (int64_t{sequence} * of.tokens + token) * of.heads + head, at = row * kChannels + first;
+    double k[kOwn], q[kOwn], kk = 0.0, qq = 0.0, kept = 0.0, read = 0.0;
+    for (int c = 0; c < kOwn; ++c) {
+      k[c] = static_cast<double>(static_cast<float>(of.k[at + c]));
+      q[c] = static_cast<double>(static_cast<float>(of.q[at + c]));
+      float log = static_cast<float>(of.gates[at + c]);
+      if (of.form == GateForm::kRawSoftplus) {
+        const float x = log + of.bias[head * kChannels + first + c];
+        log = -expf(of.a_log[head]) * (fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x))));
+      }
+      state[c] *= static_cast<double>(expf(log));
+      kk += k[c] * k[c], qq += q[c] * q[c], kept += k[c] * state[c];
+    }
+    kk = sum_of_warp(kk), qq = sum_of_warp(qq), kept = sum_of_warp(kept);
+    const double norm_k = rsqrt(kk + 1e-6), norm_q = rsqrt(qq + 1e-6);
+    const double strength = 1.0 / (1.0 + exp(-static_cast<double>(static_cast<float>(of.strengths[row]))));
+    const int64_t value_at = row * kChannels + column;
+    const double write = strength * (static_cast<double>(static_cast<float>(of.v[value_at])) - norm_k * kept) * norm_k;
+    for (int c = 0; c < kOwn; ++c) state[c] += k[c] * write, read += q[c] * state[c];
+    const double o = sum_of_warp(read) * norm_q * static_cast<double>(of.scale);
+    const double off = static_cast<double>(static_cast<float>(of.o[value_at])) - o;
+    error += off * off, all += o * o;
+  }
+  if (lane == 0) {
+    atomicAdd(of.squares + head, error);
+    atomicAdd(of.squares + of.heads + head, all);
+  }
+}
+
+// Prints the error of o.
+void check(const Walk& walk, const cuda::Activation& activation, const Element* gates, const Element* strengths,
+           const float* a_log, const float* bias) {
+  const Shape& shape = walk.shape();
+  if (shape.work != Work::kEmit || shape.heads_qk != shape.heads_v) return;
+  const auto heads = static_cast<size_t>(shape.heads_v);
+  Array<double> squares(2 * heads);
+  require(cudaMemset(squares.data(), 0, 2 * heads * sizeof(double)), "cudaMemset");
+  const unsigned warps = static_cast<unsigned>(shape.sequences * shape.heads_v * kChannels);
+  check_kernel<<<warps / 8, 256>>>({walk.q(), walk.k(), walk.v(), walk.o(), gates, strengths, walk.initial(), a_log,
+                                    bias, squares.data(), activation.scale, shape.tokens, shape.heads_v,
+                                    activation.gate_form});
+  std::vector<double> of(2 * heads);
+  require(cudaMemcpy(of.data(), squares.data(), of.size() * sizeof(double), cudaMemcpyDeviceToHost), "cudaMemcpy");
+  double worst = 0.0;
+  for (size_t head = 0; head < heads; ++head) {
+    const double error = std::sqrt(of[head] / of[heads + head]);
+    if (!std::isnan(worst) && !(error <= worst)) worst = error;
+  }
+  std::printf(" error %.2e", worst);
 }
 
 // spread > 0: raw softplus gates with this standard deviation. Otherwise log gates of this value; 0: extreme.
@@ -50,8 +128,10 @@ void time(const Shape& shape, float spread) {
   activation.scale = 0.08838835f;
   activation.l2norm = true;
   walk.time(cuda::sm90::fused_kda_kernel<kForm, kGate, cuda::sm90::GateSource::kTiles, kSummaries, false>,
-            sizeof(cuda::sm90::FusedShared<kForm>), cuda::sm90::kFusedThreads, {ctas(kForm), 1},
-            walk.maps(gates.data(), nullptr, {ctas(kForm), 1}), walk.args(cuda::sm90::kFusedChunk), activation);
+            cuda::sm90::fused_shared_bytes<kForm, cuda::sm90::GateSource::kTiles, false>(), cuda::sm90::kFusedThreads,
+            {ctas(kForm), 1}, walk.maps(gates.data(), nullptr, {ctas(kForm), 1}), walk.args(cuda::sm90::kFusedChunk),
+            activation);
+  check(walk, activation, gates.data(), strengths.data(), a_log.data(), bias.data());
 }
 
 template <Form kForm, bool kSummaries = false>

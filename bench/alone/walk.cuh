@@ -88,6 +88,7 @@ struct Shape {
   Work work = Work::kEmit;
   bool weak = false;   // KDA: weak gates, no transition vanishes
   float gates = 1.0f;  // GDN: scale of the log-decays, which are about -0.8 a token at 1
+  bool mixed = false;  // KDA: one head of four keeps its state, the others forget it in two chunks
   int all_tokens() const { return sequences * tokens; }
 };
 
@@ -193,6 +194,12 @@ class Walk {
   cuda::TensorView view(T* data, int64_t width) const {
     return {data, shape_.heads_v * width, width, 0, sizeof(T) == 4 ? DType::kFp32 : DType::kBf16};
   }
+  const Shape& shape() const { return shape_; }
+  const Element* q() const { return q_.data(); }
+  const Element* k() const { return k_.data(); }
+  const Element* v() const { return v_.data(); }
+  const Element* o() const { return o_.data(); }
+  const float* initial() const { return initial_.data(); }
   size_t per_token_head() const { return static_cast<size_t>(shape_.all_tokens()) * shape_.heads_v; }
 
   // Prints the median and the smallest time of many series of launches; clock and cycles if a multiprocessor is free to
@@ -249,7 +256,7 @@ class Walk {
     if (shape_.work == Work::kEmit)
       print_sum(o_);
     else
-      print_sum(slot_state_);
+      print_sum(slot_state_), print_sum(slot_transition_);
   }
 
  private:

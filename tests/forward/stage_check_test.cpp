@@ -147,6 +147,30 @@ TEST(StageCompare, FindsOneWrongBlockOfMany) {
   EXPECT_EQ(errors()[2].not_finite, 1);
 }
 
+TEST(StageCheck, RepeatsHeadsOfLargeStagesOnAGpu) {
+  const auto heads = [](const std::string& line) {
+    const cases::Case few = check::fewer_heads(cases::parse(line));
+    return std::pair(few.heads_qk, few.heads_v);
+  };
+  using Heads = std::pair<int32_t, int32_t>;
+  const std::string pass = "kda state-pass bf16 hqk=8 hv=8 given=w,u,k_to_end,gate_sums final gate=log:-5,0 ";
+  const std::string local = "kda chunk-local bf16 hqk=16 hv=32 given=gate_sums want=w,u gate=log:-5,0 ";
+  EXPECT_EQ(heads(pass + "seqs=16384 device=cuda"), Heads(2, 2));
+  EXPECT_EQ(heads(local + "batch=2x2048 device=cuda"), Heads(2, 4));
+  EXPECT_EQ(heads(local + "batch=2x1024 device=cuda"), Heads(16, 32)) << "a small one is measured as a whole";
+  EXPECT_EQ(heads(pass + "seqs=16384"), Heads(8, 8)) << "not on a GPU";
+  EXPECT_EQ(heads(pass + "init seqs=16384 device=cuda"), Heads(8, 8)) << "initial states are not repeated";
+  EXPECT_EQ(heads(pass + "tail=3 seqs=16384 device=cuda"), Heads(8, 8));
+  EXPECT_EQ(heads("kda state-pass bf16 hqk=8 hv=8 given=w,u,k_to_end,gate_sums gate=init seqs=16384 device=cuda"),
+            Heads(8, 8))
+      << "each head has gates of its own";
+  EXPECT_EQ(heads("kda bf16 hqk=8 hv=8 seqs=16384 device=cuda"), Heads(8, 8)) << "no stage";
+  const cases::Case c = cases::parse(pass + "seqs=16384 device=cuda");
+  cases::Case few = check::fewer_heads(c);
+  few.heads_qk = few.heads_v = 8;
+  EXPECT_EQ(few, c) << "nothing else changes";
+}
+
 TEST(StageCheck, TellsTheKindsOfNoApart) {
   const auto verdict = [](const char* line) { return check::check_case(cases::parse(line)).verdict; };
   EXPECT_EQ(verdict("kda chunk-local hv=1 dk=8 seqs=20 chunk=48 backend=reference"), check::Verdict::kInvalid);

@@ -78,6 +78,33 @@ TEST_F(Instruments, PoisonAndCopiesReachTheGpu) {
   EXPECT_EQ(other.damage(), "");
 }
 
+TEST_F(Instruments, HeadsOfLargeStagesRepeatAndADifferentOneShows) {
+  const cases::Case c =
+      forced("kda chunk-local bf16 hqk=16 hv=32 given=gate_sums want=w,u gate=log:-5,0 l2norm batch=2x1088");
+  const cases::Case few_heads = check::fewer_heads(c);
+  ASSERT_EQ(few_heads.heads_v, 4);
+  check::TensorSet host(few_heads);
+  gpu::DeviceTensors few(host);
+  const gpu::DeviceTensors many(few, c);
+  EXPECT_EQ(many.damage(), "");
+  // Inputs of one row of heads are those of the few, again and again.
+  const int64_t bytes = int64_t{few_heads.heads_qk} * c.dk * 2;
+  std::vector<std::byte> expected(static_cast<size_t>(bytes)), found(expected.size());
+  gpu::download(expected.data(), static_cast<const std::byte*>(few.tensors().k) + bytes, bytes);
+  for (const int64_t copy : {0, 5, 7}) {
+    gpu::download(found.data(), static_cast<const std::byte*>(many.tensors().k) + (8 + copy) * bytes, bytes);
+    EXPECT_TRUE(found == expected) << "second token, copy " << copy;
+  }
+  // One byte of the results of copy 3.
+  gpu::fill(static_cast<std::byte*>(many.tensors().intermediates->u) + (8 + 3) * 4 * c.dv * 2, 0, 1);
+  few.take_outputs(many, 2);
+  const uint64_t untouched = few.output_hash();
+  few.take_outputs(many, 3);
+  EXPECT_NE(few.output_hash(), untouched);
+  few.take_outputs(many, 7);
+  EXPECT_EQ(few.output_hash(), untouched);
+}
+
 // The GPU generates the same case as the CPU, bit for bit, and touches nothing else.
 using Generator = EachCase;
 

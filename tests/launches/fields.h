@@ -273,7 +273,7 @@ void visit_fields(Visit& visit, const cuda::sm90::OutputsArgs& x) {
 
 template <class Visit>
 void visit_fields(Visit& visit, const cuda::sm90::LocalArgs& x) {
-  visit("call", x.call), visit("strips_a_head", x.strips_a_head), visit("reads_q", x.reads_q);
+  visit("call", x.call), visit("strips_a_head", x.strips_a_head), visit("group", x.group), visit("reads_q", x.reads_q);
   visit("reads_k", x.reads_k), visit("reads_v", x.reads_v);
 }
 

@@ -31,8 +31,8 @@ if not names:
     sys.exit(2)
 row = {"segments": 1, "ms": 1.0, "ms_low": 1.0, "ms_high": 1.0, "gflops": 1.0, "gbytes_per_s": 1.0, "unsplit_ms": 1.0}
 row.update(host_us=1.0, plan_us=1.0, workspace_bytes_per_token_head=1.0, error=1e-3, backend=backend, words=words[2:])
-if "policy=cula-sm100" in value("--with"):
-    row.update(segments=19, ms=2.0)
+if "--beside" in words:
+    row["beside"] = {"words": value("--beside"), "segments": 19, "ms": 2.0}
 lines = {line.split(":")[0]: line.split(": ", 1)[1].strip() for line in open(words[1]) if line[0] not in "#\\n"}
 row["peers"] = {}
 rows = [] if backend + "-all" in faults else [{**row, "case": name, "line": lines[name]} for name in names]

@@ -105,9 +105,12 @@ class Tables(unittest.TestCase):
     def test_files_are_joined(self):
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
-            ours = results(row("state-pass-64k-h4", 0.2, 0.4), row("intra-2x512-hv64", 0.1))
-            theirs = results(row("state-pass-64k-h4", 0.3, 0.4, segments=19))
-            for file, content in (("1.tmp", json.dumps(ours)), ("2.tmp", json.dumps(theirs)), ("3.tmp", "")):
+            other_way = {"words": "policy=cula-sm100", "segments": 19, "ms": 0.3}
+            passes = results(row("state-pass-64k-h4", 0.2, 0.4, beside=other_way))
+            others = results(row("intra-2x512-hv64", 0.1))
+            files = (passes, others, "", results())
+            for file, content in zip(("1.tmp", "2.tmp", "3.tmp", "4.tmp"), files, strict=True):
+                content = json.dumps(content) if content else ""
                 (folder / file).write_text(content, encoding="utf-8")
 
             def join(*files):
@@ -117,9 +120,12 @@ class Tables(unittest.TestCase):
             self.assertEqual(join("1.tmp", "2.tmp").stdout, "h200-stages\n")
             rows = json.loads((folder / "h200-stages.json").read_text(encoding="utf-8"))["rows"]
             self.assertEqual((rows[0]["policy_ms"], rows[0]["policy_segments"]), (0.3, 19))
+            self.assertNotIn("beside", rows[0])
+            self.assertEqual([found["case"] for found in rows], ["state-pass-64k-h4", "intra-2x512-hv64"])
             self.assertNotIn("policy_ms", rows[1])
             self.assertEqual(join("1.tmp", "3.tmp").returncode, 0)
-            self.assertEqual(join("3.tmp").returncode, 1)
+            self.assertEqual(join("3.tmp", "4.tmp", "2.tmp").returncode, 0)
+            self.assertEqual(join("3.tmp", "4.tmp").returncode, 1)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ struct Outcome {
   std::vector<TensorError> errors;
   uint64_t hash = 0;      // of the outputs: equal for equal bits; 0: the case did not finish
   int32_t sampled = 0;    // value columns that were measured; 0: all
+  int32_t repeated = 0;   // heads that were measured, and whose bits the others repeated; 0: all were measured
   std::string plan;       // signature of the plan, one line
   std::string plan_text;  // description of the plan
   double run_seconds = 0.0;
@@ -45,14 +46,16 @@ class Trial {
   // `way` is the same case with other options: backend, segments, threads.
   Outcome judge(const cases::Case& way);
 
-  TensorSet& tensors() { return tensors_; }
+  TensorSet& tensors() { return tensors_; }                          // of fewer_heads(c), if the case repeats them
   bool drawn() const { return !options_.fill; }                      // were the inputs drawn from the case's line?
   gpu::DeviceTensors& device_tensors() { return *device_tensors_; }  // for a case on a GPU
 
  private:
   void run(const cases::Case& way, Outcome& outcome);
+  std::string fetch();  // brings the outputs from the GPU; returns what a run must not have done
   CheckOptions options_;
   TensorSet tensors_;
+  std::unique_ptr<gpu::DeviceTensors> few_;  // of tensors_, whose heads device_tensors_ repeats
   std::unique_ptr<gpu::DeviceTensors> device_tensors_;
   std::unique_ptr<const Reference> reference_;  // computed at first use
 };

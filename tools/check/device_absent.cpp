@@ -26,6 +26,7 @@ void upload(void*, const void*, int64_t) { fail(); }
 void download(void*, const void*, int64_t) { fail(); }
 void copy(void*, const void*, int64_t) { fail(); }
 void fill(void*, uint8_t, int64_t) { fail(); }
+void copy_rows(void*, int64_t, const void*, int64_t, int64_t, int64_t) { fail(); }
 void synchronize() { fail(); }
 
 Stream::Stream() { fail(); }

@@ -163,6 +163,15 @@ void copy(void* device, const void* from_device, int64_t bytes) {
   synchronize();
 }
 
+void copy_rows(void* device, int64_t pitch, const void* from_device, int64_t from_pitch, int64_t width, int64_t rows) {
+  if (width == 0 || rows == 0) return;
+  synchronize();
+  expect(cudaMemcpy2D(device, size(pitch), from_device, size(from_pitch), size(width), size(rows),
+                      cudaMemcpyDeviceToDevice),
+         "cudaMemcpy2D on the GPU");
+  synchronize();
+}
+
 void fill(void* device, uint8_t value, int64_t bytes) {
   synchronize();
   expect(cudaMemset(device, value, size(bytes)), "cudaMemset");

@@ -50,6 +50,8 @@ void upload(void* device, const void* host, int64_t bytes);
 void download(void* host, const void* device, int64_t bytes);
 void copy(void* device, const void* from_device, int64_t bytes);
 void fill(void* device, uint8_t value, int64_t bytes);
+// `rows` rows of `width` bytes between matrices on the GPU whose rows begin `pitch` and `from_pitch` bytes apart.
+void copy_rows(void* device, int64_t pitch, const void* from_device, int64_t from_pitch, int64_t width, int64_t rows);
 void synchronize();
 
 class Stream {

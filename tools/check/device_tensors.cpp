@@ -1,5 +1,6 @@
 #include "check/device_tensors.h"
 
+#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 
@@ -89,6 +90,46 @@ DeviceTensors::DeviceTensors(const DeviceTensors& other) : case_(other.case_) {
   for (size_t i = 0; i < pieces_.size(); ++i) {
     gpu::copy(pieces_[i].memory.data(), other.pieces_[i].memory.data(), pieces_[i].memory.bytes());
     pieces_[i].hash = other.pieces_[i].hash;
+  }
+}
+
+int64_t DeviceTensors::rows_of(const Piece& piece) const {
+  for (const TensorEntry& entry : kTensors) {
+    if (std::strcmp(entry.name, piece.name) != 0) continue;
+    if (is_intermediate(entry.tensor)) return cases::intermediate_rows(case_, entry).back();
+    if (entry.kind == TensorKind::kRows) return case_.tokens();
+    if (entry.kind == TensorKind::kPool) return case_.num_seqs();
+  }
+  throw std::logic_error(std::string("DeviceTensors: no heads in ") + piece.name);
+}
+
+DeviceTensors::DeviceTensors(const DeviceTensors& few, const cases::Case& many) : case_(many) {
+  const int64_t copies = many.heads_v / few.case_.heads_v;
+  for (const Piece& piece : few.pieces_)
+    add(piece.name, piece.output, copies * piece.memory.bytes(), piece.memory.alignment());
+  place(few.tensors_, [&](const void* pointer) -> void* {
+    for (size_t i = 0; pointer != nullptr && i < pieces_.size(); ++i)
+      if (few.pieces_[i].memory.data() == pointer) return pieces_[i].memory.data();
+    return nullptr;
+  });
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    if (pieces_[i].output) continue;
+    const GuardedMemory& from = few.pieces_[i].memory;
+    const int64_t rows = rows_of(pieces_[i]), width = from.bytes() / std::max<int64_t>(rows, 1);
+    for (int64_t copy = 0; copy < copies; ++copy)
+      gpu::copy_rows(pieces_[i].memory.data() + copy * width, copies * width, from.data(), width, width, rows);
+  }
+  remember_inputs();
+  poison();
+}
+
+void DeviceTensors::take_outputs(const DeviceTensors& many, int64_t copy) {
+  const int64_t copies = many.case_.heads_v / case_.heads_v;
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    if (!pieces_[i].output) continue;
+    const GuardedMemory& to = pieces_[i].memory;
+    const int64_t rows = rows_of(pieces_[i]), width = to.bytes() / std::max<int64_t>(rows, 1);
+    gpu::copy_rows(to.data(), width, many.pieces_[i].memory.data() + copy * width, copies * width, width, rows);
   }
 }
 

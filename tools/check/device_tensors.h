@@ -41,6 +41,9 @@ class DeviceTensors {
   explicit DeviceTensors(TensorSet& host, Tokens tokens = Tokens::kCopied);
   // Copies the inputs to new addresses.
   explicit DeviceTensors(const DeviceTensors& other);
+  // Tensors of a case with `copies` times as many heads, which repeat the inputs of the heads of `few`
+  // (fewer_heads). Outputs are poison.
+  DeviceTensors(const DeviceTensors& few, const cases::Case& many);
   DeviceTensors& operator=(const DeviceTensors&) = delete;
 
   const dr_tensors& tensors() const { return tensors_; }
@@ -57,6 +60,8 @@ class DeviceTensors {
   void poison(const Stream& stream) const;
   // Copies outputs to `host`, where they can be measured.
   void download(TensorSet& host) const;
+  // Takes the outputs of copy number `copy` of these heads from the tensors of more heads.
+  void take_outputs(const DeviceTensors& many, int64_t copy);
   // Reports damage by a run, empty if there is none: damaged canaries; or those and changed inputs.
   std::string damaged_canaries() const;
   std::string damage() const;
@@ -73,6 +78,7 @@ class DeviceTensors {
   };
   std::vector<uint64_t> input_hashes() const;  // one per piece; 0 for outputs
   const Piece* find(const char* name) const;
+  int64_t rows_of(const Piece& piece) const;  // of heads
   void remember_inputs();
   // Sets every pointer of `tensors_` and `intermediates_` to what `placed` returns for the pointer of `from`.
   template <class Placed>

@@ -246,6 +246,23 @@ int32_t measured_columns(const cases::Case& c) {
   return static_cast<int32_t>(std::min<int64_t>(columns, c.dv));
 }
 
+cases::Case fewer_heads(const cases::Case& c) {
+  constexpr int32_t kKeyHeads = 2;  // so that reading the neighbour's keys shows
+  const bool stage = c.op == DR_CHUNK_LOCAL || c.op == DR_STATE_PASS;
+  const bool plain = c.strides == cases::Strides::kContiguous && c.tail == 0 &&
+                     c.lengths_at == cases::LengthsAt::kPlan && c.initial.use == DR_STATE_NONE &&
+                     (c.final.use == DR_STATE_NONE || (c.final.use == DR_STATE_ROWS && c.final.pad == 0));
+  // As initialised, and mixed, each head has gates of its own.
+  const bool alike =
+      !c.raw_gate() && c.gate_profile != cases::GateProfile::kInit && c.gate_profile != cases::GateProfile::kMixed;
+  if (!stage || !plain || !alike || !c.on_gpu() || c.token_heads() <= kFullColumns) return c;
+  if (c.heads_qk % kKeyHeads != 0) return c;
+  cases::Case few = c;
+  few.heads_qk = kKeyHeads;
+  few.heads_v = kKeyHeads * (c.heads_v / c.heads_qk);
+  return few;
+}
+
 std::vector<int32_t> sampled_columns(const cases::Case& c) {
   const int32_t columns = measured_columns(c);
   if (columns == c.dv) return {};

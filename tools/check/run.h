@@ -75,6 +75,11 @@ constexpr int64_t kBlockNumbers = 1024;
 // at DK = 128, so 16 cores need 3.5 s.
 constexpr int64_t kReferenceWork = 64 * kFullColumns * 128;
 int32_t measured_columns(const cases::Case& c);
+// Large stages on a GPU repeat few heads: these are drawn and held to the reference, and the others, which read the
+// same numbers, must give the same bits. Drawing, computing and moving gigabytes on the host would take longer than
+// anything that is measured there. Returns those heads' case; `c` itself where it has few token-heads, or something
+// that is not repeated.
+cases::Case fewer_heads(const cases::Case& c);
 // The sampled columns: seeded, increasing; empty: all.
 std::vector<int32_t> sampled_columns(const cases::Case& c);
 

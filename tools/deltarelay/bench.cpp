@@ -21,6 +21,7 @@ struct BenchSettings {
   bool sweep = false;
   bool full_columns = false;
   double min_seconds = 0.5;
+  std::string beside;
   std::string commit = kCommit;
 };
 
@@ -115,7 +116,13 @@ BenchRow measure(const cases::Case& c, const BenchSettings& settings,
   const auto timed = [&](double share) { show(share, "timing "); };
   timed(0);
   const TimedInputs inputs(trial);
-  BenchRow row{c, time_case(c, inputs, {settings.min_seconds, true}, timed), outcome.worst_error(), {}};
+  BenchRow row{c, time_case(c, inputs, {settings.min_seconds, true}, timed), outcome.worst_error(), {}, {}};
+  if (!settings.beside.empty()) {
+    const cases::Case way = cases::with_words(c, settings.beside);
+    require_passed(trial.judge(way));
+    const Timing timing = time_case(way, inputs, {settings.min_seconds, false}, timed);
+    row.beside = {settings.beside, timing.segments, timing.call.median};
+  }
   if (settings.sweep) row.sweep = sweep(c, trial, inputs, settings.min_seconds, timed);
   return row;
 }
@@ -201,6 +208,9 @@ void add_bench(Command app, int& exit_code) {
       .not_empty();
   command.add_flag("--markdown", settings->markdown, "Print a Markdown table");
   command.add_flag("--sweep", settings->sweep, "Time 1, 2, 4, ... 64 forced segments beside what the planner chose");
+  command.add_option("--beside", settings->beside, "Check and time each case with these words too, e.g. \"policy=fla\"")
+      .value("WORDS")
+      .not_empty();
   command.add_flag("--full-columns", settings->full_columns,
                    "Check every value column of large cases too, not only a sample");
   command.add_option("--min-time", settings->min_seconds, "Seconds to spend on each timed plan")

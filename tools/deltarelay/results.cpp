@@ -78,6 +78,8 @@ json row_json(const BenchRow& row) {
     out["fma_peak_gflops"] = t.fma_peak_gflops;
     out["fma_ratio"] = ratio(gflops_of(row), t.fma_peak_gflops);
   }
+  if (!row.beside.words.empty())
+    out["beside"] = {{"words", row.beside.words}, {"segments", row.beside.segments}, {"ms", row.beside.ms}};
   for (const SweepPoint& point : row.sweep) out["sweep"][std::to_string(point.segments)] = point.ms;
   return out;
 }

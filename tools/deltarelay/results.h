@@ -13,11 +13,19 @@ struct SweepPoint {
   double ms = 0;
 };
 
+// The same case planned with other words.
+struct Beside {
+  std::string words;
+  int64_t segments = 0;  // largest number of one sequence
+  double ms = 0;
+};
+
 struct BenchRow {
   cases::Case what;
   Timing timing;
   double error = 0;               // largest error of the checked run
   std::vector<SweepPoint> sweep;  // the same case with other numbers of segments, if requested
+  Beside beside;                  // with other words, if requested
 };
 
 // A multiply-add of the recurrence counts two: 7 DK DV per token-head, for every algorithm.

@@ -37,10 +37,24 @@ struct Pair<__half> {
   }
 };
 
+// Two numbers of bf16 by two others.
+__device__ __forceinline__ uint32_t times_pair(uint32_t a, uint32_t b) {
+  uint32_t product;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
+  return product;
+}
+
 // 2^x with a relative error of 2^-22. Results below 2^-126 are 0.
 __device__ __forceinline__ float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// log2 x with an absolute error of 2^-22 near 1.
+__device__ __forceinline__ float log2_approx(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 

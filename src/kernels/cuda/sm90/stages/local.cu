@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "kernels/cuda/launch/launch.h"
 #include "kernels/cuda/sm90/stages/local.cuh"
 
@@ -5,8 +7,10 @@ namespace deltarelay::cuda::sm90 {
 namespace {
 
 template <class Element, bool kScalar, bool kScores>
-cudaError_t launch(const LocalMaps& maps, const LocalArgs& args, uint32_t ctas, cudaStream_t stream) {
-  return launch_dependent(local::local_kernel<Element, kScalar, kScores>, dim3(ctas), local::kThreads,
+cudaError_t launch(const LocalMaps& maps, const LocalArgs& args, uint32_t chunks, cudaStream_t stream) {
+  const dim3 grid(static_cast<uint32_t>(args.call.heads_v), std::min(chunks, kMostRows),
+                  (chunks + kMostRows - 1) / kMostRows);
+  return launch_dependent(local::local_kernel<Element, kScalar, kScores>, grid, local::kThreads,
                           sizeof(local::Shared<kScalar, kScores>), stream, maps, args);
 }
 template <class Element, bool kScalar, bool kScores>
@@ -16,8 +20,8 @@ cudaError_t load() {
 
 template <class Element, bool kScores>
 cudaError_t launch_rule(const LocalMaps& maps, const LocalArgs& args, const LocalLaunch& how, cudaStream_t stream) {
-  return how.scalar_gate ? launch<Element, true, kScores>(maps, args, how.ctas, stream)
-                         : launch<Element, false, kScores>(maps, args, how.ctas, stream);
+  return how.scalar_gate ? launch<Element, true, kScores>(maps, args, how.chunks, stream)
+                         : launch<Element, false, kScores>(maps, args, how.chunks, stream);
 }
 template <bool kScores>
 cudaError_t launch_type(const LocalMaps& maps, const LocalArgs& args, const LocalLaunch& how, cudaStream_t stream) {

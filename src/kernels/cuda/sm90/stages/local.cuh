@@ -12,6 +12,7 @@
 #pragma once
 #include "kernels/cuda/ptx/barrier.cuh"
 #include "kernels/cuda/ptx/wgmma.cuh"
+#include "kernels/cuda/sm90/stages/local_frames.cuh"
 #include "kernels/cuda/sm90/stages/local_inverse.cuh"
 #include "kernels/cuda/sm90/stages/local_tokens.cuh"
 
@@ -64,7 +65,7 @@ __device__ __forceinline__ void store_square(const uint8_t* tile, const CUtensor
 // GDN: Aqk by group 0, Akk by group 1.
 template <class Element>
 __device__ __forceinline__ void make_scalar_scores(const uint8_t* q, const uint8_t* k, const PerToken& tokens,
-                                                   Scores& to, float scale) {
+                                                   const Scores& to, float scale) {
   const int all = uniform(static_cast<int>(threadIdx.x) / 32), group = all / 4, warp = all % 4;
   const int lane = threadIdx.x % 32, row = 16 * warp + lane / 4, column = 2 * (lane % 4);
   float scores[32];
@@ -164,7 +165,7 @@ __device__ __forceinline__ void make_results(const LocalMaps& maps, const LocalA
   const PerToken& tokens = shared.per_token;
   const int valid = at.chunk.valid, a_head = all.strips_a_head;
   if (args.stage.wants(DR_W))
-    solve<Element>(shared.inverse(), tokens.weight_w, tokens.power_w, shared.k(), maps.w, args.stage.w, args.heads_v,
+    solve<Element>(shared.inverse(), tokens.weight_w, tokens.power_w, shared.keys(), maps.w, args.stage.w, args.heads_v,
                    at.head, at);
   if (!args.stage.wants(DR_U)) return;
 #pragma unroll 1
@@ -211,7 +212,7 @@ __device__ __forceinline__ void finish(const LocalMaps& maps, const LocalArgs& a
   const bool solves = stage.wants(DR_W | DR_U);
   if constexpr (kScores) {
     const int warp = uniform(static_cast<int>(threadIdx.x) / 32), lane = threadIdx.x % 32;
-    if (stage.wants(DR_AQK)) store_square(shared.squares.aqk, maps.aqk, stage.aqk, at, heads);
+    if (stage.wants(DR_AQK)) store_square(shared.scores().aqk, maps.aqk, stage.aqk, at, heads);
     __syncthreads();
     if (makes_inverse(stage)) {
       if (warp < 4) invert_below(shared.squares.lower, warp, lane);
@@ -250,9 +251,13 @@ __device__ __forceinline__ void run(const LocalMaps& maps, const LocalArgs& all,
     const bool reads = args.stage.gives(DR_GATE_SUMS) || args.activation.g.data != nullptr;
     if (reads) load_gates(raw, args, at, of);
     __syncthreads();  // barriers and beta are there
-    if (reads) {
-      activate_gates(part.decay, raw, args, at, of);
-      if (args.stage.wants(DR_GATE_SUMS)) write_channel_sums(part.decay, shared.products, args, at, of);
+    // Twice where sums are wanted of softplus gates, so that decays have the same bits as without them.
+    bool for_sums = args.stage.wants(DR_GATE_SUMS);
+#pragma unroll 1
+    for (bool again = reads; again; for_sums = false) {
+      activate_gates(part.decay, raw, args, at, of, for_sums);
+      again = for_sums && args.activation.gate_form == GateForm::kRawSoftplus;
+      if (for_sums) write_channel_sums(part.decay, shared.products, args, at, of);
     }
 #pragma unroll
     for (float2& x : part.decay) x = {exp2_approx(x.x), exp2_approx(x.y)};
@@ -268,16 +273,36 @@ __device__ __forceinline__ void run(const LocalMaps& maps, const LocalArgs& all,
   for (int t = 1; t < kBlock; ++t) product = times(product, part.decay[t]);
   *reinterpret_cast<float2*>(&shared.products[of.block][of.channel()]) = product;
   wait_for_tokens(at, shared);
-  read_part(part.q, shared.q(), all.reads_q, of);
-  read_part(part.k, shared.k(), all.reads_k, of);
-  measure_tokens<Element>(shared.q(), shared.k(), shared.per_token, args.activation, at.chunk.valid);
-  __syncthreads();  // the raw tiles have been read
+  // Scores need k. If they alone read q, and nobody wants them, q may be anything.
+  read_part(part.q, shared.q(), kScores || all.reads_q, of);
+  read_part(part.k, shared.k(), kScores || all.reads_k, of);
+  const bool fits =
+      measure_tokens<Element>(shared.q(), shared.k(), shared.per_token, args.activation, at.chunk.valid, all.reads_q);
+  if constexpr (kScores && kHasFrames<Element>) {
+    if (__syncthreads_and(fits && product.x >= kLeastProduct && product.y >= kLeastProduct)) {
+      if (at.chunk.valid == kTokens)
+        write_frames<Element, true>(shared.tokens, part, shared.products, shared.per_token, args, at, of);
+      else
+        write_frames<Element, false>(shared.tokens, part, shared.products, shared.per_token, args, at, of);
+      ptx::fence_proxy_async(ptx::space_shared);
+      __syncthreads();
+      multiply_frames<Element>(shared.tokens, shared.per_token, shared.scores(), args.activation.scale);
+      begin_inverse(args.stage, shared);
+      // Not shared with the levels: values that live across both would be spilled there.
+      return finish<Element>(maps, all, at, shared);
+    }
+  } else {
+    __syncthreads();  // the raw tiles have been read
+  }
   if constexpr (kScores) {
-    make_channel_scores<Element>(*reinterpret_cast<LevelTile(*)[2]>(shared.levels()), shared.products, part,
-                                 {shared.squares, shared.per_token, args.activation.scale}, of);
+    const Scores scores = shared.scores();
+    for (int i = threadIdx.x; i < kHalfTile / 16; i += kThreads)
+      reinterpret_cast<uint4*>(scores.aqk)[i] = make_uint4(0, 0, 0, 0);
+    make_channel_scores<Element>(shared.levels(), shared.products, part,
+                                 {scores, shared.per_token, args.activation.scale}, of);
   }
   begin_inverse(args.stage, shared);
-  write_decayed<Element>(part, shared.products, shared.k(), shared.per_token, args, at, of);
+  write_decayed<Element>(part, shared.products, shared.keys(), shared.per_token, args, at, of);
   finish<Element>(maps, all, at, shared);
 }
 
@@ -297,10 +322,10 @@ __device__ __forceinline__ void run(const LocalMaps& maps, const LocalArgs& all,
   if (warp == 3 && args.stage.wants(DR_GATE_SUMS)) write_scalar_sums(args, at, lane);
   __syncthreads();  // barriers, beta and sums are there
   wait_for_tokens(at, shared);
-  measure_tokens<Element>(shared.q(), shared.k(), shared.per_token, args.activation, at.chunk.valid);
+  measure_tokens<Element>(shared.q(), shared.k(), shared.per_token, args.activation, at.chunk.valid, all.reads_q);
   __syncthreads();
   if constexpr (kScores) {
-    make_scalar_scores<Element>(shared.q(), shared.k(), shared.per_token, shared.squares, args.activation.scale);
+    make_scalar_scores<Element>(shared.q(), shared.k(), shared.per_token, shared.scores(), args.activation.scale);
     ptx::fence_proxy_async(ptx::space_shared);
     __syncthreads();
   }
@@ -309,7 +334,8 @@ __device__ __forceinline__ void run(const LocalMaps& maps, const LocalArgs& all,
   finish<Element>(maps, all, at, shared);
 }
 
-// Grid: (chunk, head), heads fastest, so that neighbours read the same rows of q and k.
+// Grid: heads, chunks (the second axis, kMostRows of them for each place of the third). Neighbours read the same rows
+// of q and k.
 template <class Element, bool kScalar, bool kScores>
 __global__ void __launch_bounds__(kThreads, kResident<kScalar, kScores>)
     local_kernel(const __grid_constant__ LocalMaps maps, const __grid_constant__ LocalArgs all) {
@@ -322,11 +348,11 @@ __global__ void __launch_bounds__(kThreads, kResident<kScalar, kScores>)
     ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster);
   }
   wait_for_previous_grid();
-  const auto heads = static_cast<uint32_t>(args.heads_v);
   Place at;
-  if (!find_chunk(args.tables, static_cast<int>(blockIdx.x / heads), kTokens, at.chunk)) return;
-  at.head = static_cast<int>(blockIdx.x % heads);
-  at.key_head = at.head / (args.heads_v / args.heads_qk);
+  const auto chunk = static_cast<int>(blockIdx.z * kMostRows + blockIdx.y);
+  if (!find_chunk_in_parameters(all.call.tables, chunk, kTokens, at.chunk)) return;
+  at.head = static_cast<int>(blockIdx.x);
+  at.key_head = at.head / all.group;
   at.token_of_call = (args.tables.batched ? args.tables.token_begin()[at.chunk.sequence] : 0) + at.chunk.token;
   if (threadIdx.x == 0) {
     const uint32_t bytes = (all.reads_q ? kTile : 0) + (all.reads_k ? kTile : 0);
@@ -336,10 +362,6 @@ __global__ void __launch_bounds__(kThreads, kResident<kScalar, kScores>)
     if (all.reads_v) load_values(shared.v, maps.v, at, 0, &shared.v_ready);
   }
   load_beta(args, at, shared.per_token);
-  if constexpr (kScores && !kScalar) {
-    for (int i = threadIdx.x; i < kHalfTile / 16; i += kThreads)
-      reinterpret_cast<uint4*>(shared.squares.aqk)[i] = make_uint4(0, 0, 0, 0);
-  }
   if (!kScores && args.stage.gives(DR_INVERSE)) {
     load_inverse(shared.inverse(), pieces_of(args.stage.inverse, at, args.heads_v, kTokens),
                  int64_t{args.heads_v} * (kTokens / 8), at.chunk.valid);

@@ -19,6 +19,7 @@ struct LocalMaps {
 struct LocalArgs {
   ChunkArgs call;
   int32_t strips_a_head;
+  int32_t group;  // value heads of a key head
   bool reads_q, reads_k, reads_v;
 };
 
@@ -30,8 +31,9 @@ DR_HD inline bool forms_scores(const Intermediates& stage) {
 struct LocalLaunch {
   DType dtype;
   bool scalar_gate;
-  uint32_t ctas;
+  uint32_t chunks;
 };
+constexpr uint32_t kMostRows = 65535;  // of a grid's second axis
 cudaError_t launch_local(const LocalMaps& maps, const LocalArgs& args, const LocalLaunch& how, cudaStream_t stream);
 cudaError_t load_local();
 

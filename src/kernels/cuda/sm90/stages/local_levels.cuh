@@ -119,7 +119,7 @@ __device__ __forceinline__ void write_coarse_levels(LevelTile (&to)[2], const fl
 // Scores on their way to Aqk and Akk.
 template <class Element>
 struct ScoreWriter {
-  Scores& scores;
+  Scores scores;
   const PerToken& tokens;
   float scale;
 

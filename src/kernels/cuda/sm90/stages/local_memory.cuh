@@ -1,5 +1,6 @@
 // Shared memory of the chunk-local kernel, and where its CTA works.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
@@ -46,31 +47,63 @@ struct alignas(16) PerToken {
   float power_w;
 };
 
+// Where scores go: Aqk in the type of the data, and Akk, which becomes its inverse.
 struct Scores {
+  uint8_t* aqk;
+  Square& lower;
+};
+
+// Operands of scores in frames (local_frames.cuh), and what lies over them: Aqk over `far`, levels over all before it.
+struct FrameTiles {
+  uint8_t q[kTile], k[kTile];  // as loaded, then rows
+  uint8_t columns[kTile];
+  uint8_t far[kTile / 2];
+  uint8_t keys[kTile];  // e^G k, then w
+};
+struct TokenTiles {
+  uint8_t q[kTile], k[kTile];
+};
+struct SquareTiles {
   uint8_t aqk[kHalfTile];
-  Square lower;  // Akk, then its inverse
+  Square lower;
+};
+struct LowerTile {
+  Square lower;
 };
 struct GivenInverse {
   uint8_t inverse[kHalfTile];
 };
 
-// KDA with scores: two levels lie over q, k and 16 KB more.
 template <bool kScalar, bool kScores>
 struct Shared {
-  alignas(1024) uint8_t tokens[kScores && !kScalar ? 2 * sizeof(LevelTile) : 2 * kTile];
+  alignas(1024) std::conditional_t<kScores && !kScalar, FrameTiles, TokenTiles> tokens;
   uint8_t v[kTile];  // then u
-  std::conditional_t<kScores, Scores, GivenInverse> squares;
+  std::conditional_t<!kScores, GivenInverse, std::conditional_t<kScalar, SquareTiles, LowerTile>> squares;
   PerToken per_token;
   std::conditional_t<kScalar, float[4], float[4][kWidth]> products;  // KDA: decay over 16 tokens
   uint64_t tokens_ready, v_ready;
 
-  __device__ __forceinline__ uint8_t* q() { return tokens; }
-  __device__ __forceinline__ uint8_t* k() { return tokens + kTile; }  // then e^G k (KDA), then w
-  __device__ __forceinline__ LevelTile* levels() { return reinterpret_cast<LevelTile*>(tokens); }
+  __device__ __forceinline__ uint8_t* q() { return tokens.q; }
+  __device__ __forceinline__ uint8_t* k() { return tokens.k; }
+  // What the weighed inverse is multiplied by, then w: k (GDN), e^G k (KDA).
+  __device__ __forceinline__ uint8_t* keys() {
+    if constexpr (kScores && !kScalar)
+      return tokens.keys;
+    else
+      return tokens.k;
+  }
+  using Levels = LevelTile[2];
+  __device__ __forceinline__ Levels& levels() { return *reinterpret_cast<Levels*>(tokens.q); }
+  __device__ __forceinline__ Scores scores() {
+    if constexpr (kScalar)
+      return {squares.aqk, squares.lower};
+    else
+      return {tokens.far, squares.lower};
+  }
   // The inverse in its type. An inverse that is made here lies over q, which has been read by then.
   __device__ __forceinline__ uint8_t* inverse() {
     if constexpr (kScores)
-      return tokens;
+      return tokens.q;
     else
       return squares.inverse;
   }
@@ -80,7 +113,7 @@ constexpr int kResident = kScalar || !kScores ? 3 : 2;
 template <bool kScalar, bool kScores>
 constexpr bool kFits = kResident<kScalar, kScores>*(sizeof(Shared<kScalar, kScores>) + 1024) <= 228 * 1024;
 static_assert(kFits<false, false> && kFits<false, true> && kFits<true, false> && kFits<true, true>);
-static_assert(2 * sizeof(LevelTile) == 3 * kTile);
+static_assert(2 * sizeof(LevelTile) == offsetof(FrameTiles, far) && kTile / 2 == kHalfTile);
 
 // The rows of a contiguous tensor [T, heads, width] of 16-bit numbers, as pieces of 8.
 __device__ __forceinline__ uint4* pieces_of(void* data, const Place& at, int64_t heads, int width, int64_t token = 0) {

@@ -7,11 +7,16 @@ namespace deltarelay::cuda::sm90::local {
 
 constexpr float kLn2 = 0.6931471805599453f;
 
+// Are products of this vector with factors of local_frames.cuh numbers of full precision? `square`: its squared length.
+__device__ __forceinline__ bool fits_frames(float square) {
+  return square == 0.0f || (square >= 0x1p-12f && square <= 0x1p20f);
+}
+
 // Norms of q and k, and q k of the diagonal of Aqk, from the raw tiles: warp w has tokens 8 w .. 8 w + 7. Where a tile
-// was not loaded, its numbers are not used.
+// was not loaded, its numbers are not used. Returns whether the vectors that this thread has seen fit frames.
 template <class Element>
-__device__ __forceinline__ void measure_tokens(const uint8_t* q, const uint8_t* k, PerToken& to,
-                                               const Activation& activation, int valid) {
+__device__ __forceinline__ bool measure_tokens(const uint8_t* q, const uint8_t* k, PerToken& to,
+                                               const Activation& activation, int valid, bool has_q) {
   const int warp = uniform(static_cast<int>(threadIdx.x) / 32), lane = static_cast<int>(threadIdx.x) % 32;
   const uint32_t from = shared_address(lane / 8 % 2 == 0 ? q : k) + swizzled_offset(8 * warp + lane % 8, lane / 16);
   float by_k[4] = {}, by_q[4] = {};  // q k^T over k k^T; q q^T
@@ -22,13 +27,15 @@ __device__ __forceinline__ void measure_tokens(const uint8_t* q, const uint8_t* 
     mma<Element>(by_q, both, both.reg[0], both.reg[2]);
   }
   const int row = lane / 4, token = 8 * warp + row;
-  if (row / 2 != lane % 4) return;
+  if (row / 2 != lane % 4) return true;
   const bool odd = row % 2 == 1, normalise = activation.l2norm && token < valid;
-  const float norm_q = normalise ? rsqrtf((odd ? by_q[1] : by_q[0]) + kL2NormEpsilon) : 1.0f;
-  const float norm_k = normalise ? rsqrtf((odd ? by_k[3] : by_k[2]) + kL2NormEpsilon) : 1.0f;
+  const float square_q = odd ? by_q[1] : by_q[0], square_k = odd ? by_k[3] : by_k[2];
+  const float norm_q = normalise ? rsqrtf(square_q + kL2NormEpsilon) : 1.0f;
+  const float norm_k = normalise ? rsqrtf(square_k + kL2NormEpsilon) : 1.0f;
   to.norm_q[token] = norm_q;
   to.norm_k[token] = norm_k;
   to.diagonal[token] = token < valid ? (odd ? by_k[1] : by_k[0]) * norm_q * norm_k * activation.scale : 0.0f;
+  return fits_frames(square_k) && (!has_q || fits_frames(square_q));
 }
 
 // beta, by the first 64 threads. 0 past the end, and where the call has none.
@@ -76,8 +83,11 @@ __device__ __forceinline__ void load_gates(RawGates& raw, const ChunkArgs& args,
   const int first = of.block * kBlock, last = at.chunk.valid - 1;
   if (stage.gives(DR_GATE_SUMS)) {
     const float* sums = stage.gate_sums + (at.token_of_call * args.heads_v + at.head) * kWidth + of.channel();
-    const int64_t step = int64_t{args.heads_v} * kWidth;
-    auto row = [&](int token) { return *reinterpret_cast<const uint2*>(sums + min(token, last) * step); };
+    const auto step = static_cast<uint32_t>(args.heads_v * kWidth * 4);
+    auto row = [&](int token) {
+      const uint64_t offset = uint64_t{static_cast<uint32_t>(min(token, last))} * step;
+      return *reinterpret_cast<const uint2*>(reinterpret_cast<const uint8_t*>(sums) + offset);
+    };
     raw.before = first == 0 ? make_uint2(0, 0) : row(first - 1);
 #pragma unroll
     for (int t = 0; t < kBlock; ++t) raw.row[t] = row(first + t);
@@ -106,6 +116,21 @@ __device__ __forceinline__ void load_gates(RawGates& raw, const ChunkArgs& args,
   }
 }
 
+// Log-decays in base 2 of softplus gates, of which only e^g is needed: -A log2(1 + e^x) has an absolute error of
+// 2^-21 A. `softplus`, whose relative error is that small, takes twice the instructions.
+__device__ __forceinline__ void activate_softplus(float2 (&gate)[kBlock], const GateParams& first,
+                                                  const GateParams& second) {
+  constexpr float kIsLinear = 24.0f;  // from here on log2(1 + 2^x) is x
+  const float slope = first.slope * kLn2;
+  const float2 bias = {first.bias * kLog2e, second.bias * kLog2e};
+  auto decay = [&](float x) {
+    const float sum = log2_approx(1.0f + exp2_approx(x));
+    return slope * (x > kIsLinear ? x : sum);
+  };
+#pragma unroll
+  for (float2& x : gate) x = {decay(fmaf(x.x, kLog2e, bias.x)), decay(fmaf(x.y, kLog2e, bias.y))};
+}
+
 template <GateForm kForm>
 __device__ __forceinline__ void activate_as(float2 (&gate)[kBlock], const GateParams& first, const GateParams& second) {
 #pragma unroll
@@ -116,9 +141,9 @@ __device__ __forceinline__ void activate_as(float2 (&gate)[kBlock], const GatePa
   }
 }
 
-// Log-decays in base 2; not clamped, so that a gate of -inf is one.
+// Log-decays in base 2; not clamped, so that a gate of -inf is one. `for_sums`: their relative error is small too.
 __device__ __forceinline__ void activate_gates(float2 (&gate)[kBlock], const RawGates& raw, const ChunkArgs& args,
-                                               const Place& at, const WarpPlace& of) {
+                                               const Place& at, const WarpPlace& of, bool for_sums) {
   const Activation& activation = args.activation;
   if (args.stage.gives(DR_GATE_SUMS)) {
     const float unit = args.stage.sums_base_2 ? 1.0f : kLog2e;
@@ -152,7 +177,8 @@ __device__ __forceinline__ void activate_gates(float2 (&gate)[kBlock], const Raw
     case GateForm::kLinear:
       return activate_as<GateForm::kLinear>(gate, first, second);
     case GateForm::kRawSoftplus:
-      return activate_as<GateForm::kRawSoftplus>(gate, first, second);
+      if (for_sums) return activate_as<GateForm::kRawSoftplus>(gate, first, second);
+      return activate_softplus(gate, first, second);
     case GateForm::kRawBounded:
       return activate_as<GateForm::kRawBounded>(gate, first, second);
   }

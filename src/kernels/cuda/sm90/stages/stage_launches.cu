@@ -135,10 +135,12 @@ class StageLaunches {
     if (stage_.wants(DR_U)) maps.u = map(tokens(stage_.u, strips().all), strips().all);
     const LocalArgs args{.call = of_.chunk_args(step),
                          .strips_a_head = strips().a_head,
+                         .group = heads / problem_.heads_qk,
                          .reads_q = reads.q,
                          .reads_k = reads.k,
                          .reads_v = reads.v};
-    const LocalLaunch how{.dtype = problem_.dtype, .scalar_gate = gdn(), .ctas = static_cast<uint32_t>(step.ctas)};
+    const LocalLaunch how{
+        .dtype = problem_.dtype, .scalar_gate = gdn(), .chunks = static_cast<uint32_t>(step.ctas / heads)};
     check(launch_local(maps, args, how, of_.stream()), "launch of chunk-local");
   }
 

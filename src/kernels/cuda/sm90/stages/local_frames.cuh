@@ -1,0 +1,150 @@
+// KDA scores of a chunk of 64 tokens whose decays fit: in two frames instead of six levels (local_levels.cuh).
+//
+// Tokens 0 .. 31 have their frame at token 16, tokens 32 .. 63 at token 48. In the frame of a border b
+//     Aqk_ij ~ (q_i e^{G_i - G_b}) (k_j e^{G_b - G_j})
+// holds on both sides of the border. One of the factors exceeds 1, so it is taken only where the decay over any 16
+// tokens is at least kLeastProduct: e^{+-80}, which gates of -5 a token do not exceed, then is a number of bf16 and of
+// fp32 in full precision. What a product has above the diagonal may be anything, and is not used.
+//
+// Rows of tokens 32 .. 63 also meet columns of tokens 0 .. 31, k_j e^{G_48 - G_j}, which are at most 1 ("far").
+//
+// The same numbers, times one factor for each channel, are q_from_start, k_to_end and the keys of w. Such a factor may
+// vanish where the number is large; what is lost is below 2^-33 of the vector.
+#pragma once
+#include "kernels/cuda/ptx/wgmma.cuh"
+#include "kernels/cuda/sm90/stages/local_tokens.cuh"
+
+namespace deltarelay::cuda::sm90::local {
+
+constexpr float kLeastProduct = 0x1p-116f;  // 16 gates of -5 make 2^-115.4
+// fp16 has five bits of exponent.
+template <class Element>
+constexpr bool kHasFrames = std::is_same_v<Element, __nv_bfloat16>;
+
+template <class Element>
+__device__ __forceinline__ uint32_t packed(float2 x) {
+  return Pair<Element>::pack(x.x, x.y);
+}
+
+// Operands of the scores; k_to_end and q_from_start to memory; e^G k to its tile. Rows lie over q and k. kWhole: all
+// tokens of the thread exist. `part` is spent.
+template <class Element, bool kWhole>
+__device__ __forceinline__ void write_frames(FrameTiles& to, Part& part, const float (&products)[4][kWidth],
+                                             const PerToken& tokens, const ChunkArgs& args, const Place& at,
+                                             const WarpPlace& of) {
+  const Intermediates& stage = args.stage;
+  const int first = of.block * kBlock, exist = at.chunk.valid - first;
+  const bool second = of.block >= 2;
+  auto product = [&](int block) { return *reinterpret_cast<const float2*>(&products[block][of.channel()]); };
+  const float2 own = product(of.block), second_block = product(1), third_block = product(2);
+  const float2 middle = times(second_block, third_block);
+  // From the start of the chunk to the frame, from there to its end
+  const float2 before = second ? times(product(0), middle) : product(0);
+  const float2 after = second ? product(3) : times(middle, product(3));
+  float2 run = {1.0f, 1.0f};  // e^{G - G_frame}
+  if (of.block % 2 == 0) run = {reciprocal_approx(own.x), reciprocal_approx(own.y)};
+  const uint32_t part_at = of.half * kHalfTile + first * kRowBytes;
+  uint8_t* const far = to.far + of.half * (kHalfTile / 2) + first * kRowBytes;
+  const int64_t step = int64_t{args.heads_v} * kWidth * 2;  // bytes
+  const int64_t offset = (at.token_of_call + first) * step + (at.head * kWidth + of.channel()) * 2;
+  const bool wants_q = stage.wants(DR_Q_FROM_START), wants_k = stage.wants(DR_K_TO_END), wants_w = stage.wants(DR_W);
+  uint8_t* to_q = static_cast<uint8_t*>(stage.q_from_start) + offset;
+  uint8_t* to_k = static_cast<uint8_t*>(stage.k_to_end) + offset;
+  // Twice one half: unrolled as a whole, the loop is so long that warps wait for instructions.
+  constexpr int kPart = 8;
+#pragma unroll 1
+  for (int base = 0; base < kBlock; base += kPart) {
+#pragma unroll
+    for (int t = 0; t < kPart; ++t, to_q += step, to_k += step) {
+      const uint32_t row = of.at(t);
+      const uint32_t place = part_at + base * kRowBytes + row;
+      run = times(run, part.decay[t]);
+      const float2 back = {reciprocal_approx(run.x), reciprocal_approx(run.y)};
+      const float2 q = {Pair<Element>::low(part.q[t]), Pair<Element>::high(part.q[t])};
+      const float2 k = {Pair<Element>::low(part.k[t]), Pair<Element>::high(part.k[t])};
+      const float2 query = times(q, run), key = times(k, run), column = times(k, back);
+      put(to.q, place, packed<Element>(query));
+      put(to.k, place, packed<Element>(key));
+      put(to.columns, place, packed<Element>(column));
+      if (!second) put(far + base * kRowBytes, row, packed<Element>(times(times(column, second_block), third_block)));
+      if (wants_w) put(to.keys, place, packed<Element>(times(key, before)));
+      if (wants_q && (kWhole || base + t < exist)) {
+        const float norm = tokens.norm_q[first + base + t];
+        put(to_q, 0, packed<Element>(times(query, {before.x * norm, before.y * norm})));
+      }
+      if (wants_k && (kWhole || base + t < exist)) {
+        const float norm = tokens.norm_k[first + base + t];
+        put(to_k, 0, packed<Element>(times(column, {after.x * norm, after.y * norm})));
+      }
+    }
+#pragma unroll
+    for (int t = 0; t < kPart; ++t) {
+      part.decay[t] = part.decay[t + kPart];
+      part.q[t] = part.q[t + kPart];
+      part.k[t] = part.k[t + kPart];
+    }
+  }
+}
+
+// Aqk by group 0, Akk by group 1. Ends with a barrier of the CTA.
+template <class Element>
+__device__ __forceinline__ void multiply_frames(const FrameTiles& from, const PerToken& tokens, const Scores& to,
+                                                float scale) {
+  const int all = uniform(static_cast<int>(threadIdx.x) / 32), group = all / 4, warp = all % 4;
+  const int lane = threadIdx.x % 32, row = 16 * warp + lane / 4, column = 2 * (lane % 4);
+  float scores[32], far[16];
+  const uint64_t left = swizzled_operand(shared_address(group == 0 ? from.q : from.k));
+  const uint64_t near_columns = swizzled_operand(shared_address(from.columns));
+  const uint64_t far_columns = swizzled_operand(shared_address(from.far));
+  wgmma_fence();
+#pragma unroll
+  for (int step = 0; step < 8; ++step)
+    Wgmma<Element>::times(scores, left + channel_step(step, kHalfTile), near_columns + channel_step(step, kHalfTile),
+                          step > 0);
+#pragma unroll
+  for (int step = 0; step < 8; ++step)
+    Wgmma<Element>::times(far, left + channel_step(step, kHalfTile), far_columns + channel_step(step, kHalfTile / 2),
+                          step > 0);
+  wgmma_commit();
+  float by[2], diagonal[2];
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int token = row + 8 * r;
+    by[r] = group == 0 ? scale * tokens.norm_q[token] : tokens.beta[token] * tokens.norm_k[token];
+    diagonal[r] = tokens.diagonal[token];
+  }
+  wgmma_wait<0>();
+  pin(scores);
+  pin(far);
+  __syncthreads();  // Aqk lies over the columns of tokens 0 .. 31
+#pragma unroll
+  for (int i = 0; i < 16; ++i) scores[i] = warp >= 2 ? far[i] : scores[i];
+#pragma unroll
+  for (int n = 0; n < kTokens / 8; ++n) {
+    const int c = 8 * n + column;
+    if (8 * n > 16 * warp + 15) {  // above the diagonal
+#pragma unroll
+      for (int i = 0; i < 4; ++i) scores[4 * n + i] = 0.0f;
+      continue;
+    }
+    const float2 norm = *reinterpret_cast<const float2*>(&tokens.norm_k[c]);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int token = row + 8 * r;
+      float& low = scores[4 * n + 2 * r];
+      float& high = scores[4 * n + 2 * r + 1];
+      low = c < token ? low * by[r] * norm.x : c == token ? diagonal[r] : 0.0f;
+      high = c + 1 < token ? high * by[r] * norm.y : c + 1 == token ? diagonal[r] : 0.0f;
+      if (group == 1) *reinterpret_cast<float2*>(&to.lower.row[token][c]) = {low, high};
+    }
+  }
+  if (group == 0) {
+    const uint32_t place = shared_address(to.aqk) + swizzled_offset(16 * warp + lane % 16, lane / 16);
+#pragma unroll
+    for (int b = 0; b < kTokens / 16; ++b) store_matrix(place ^ (b * 32), pack_block<Element>(scores, b));
+    ptx::fence_proxy_async(ptx::space_shared);  // Aqk is stored by TMA
+  }
+  __syncthreads();
+}
+
+}  // namespace deltarelay::cuda::sm90::local
