@@ -122,6 +122,30 @@ TEST(CudaSm90, WalksFlooredGatesOfKdaFused) {
   }
 }
 
+// fp16 data runs fused where its gates are in fp16 too and the frame of the middle holds them.
+TEST(CudaSm90, WalksHalfDataOfKdaFused) {
+  const auto fused = [](DType data, DType gate, GateForm form, float bound) {
+    Problem problem = test::problem_of(Rule::kKda, {4096}, 4);
+    problem.dtype = problem.dtype_o = data;
+    problem.dtype_gate = gate;
+    problem.gate_form = form;
+    (form == GateForm::kRawBounded ? problem.lower_bound : problem.gate_floor) = bound;
+    const bool takes = cuda::sm90::takes_way(problem, cuda::sm90::kFused);
+    EXPECT_EQ(make_plan(problem, on_h200())->variant.number, takes ? cuda::sm90::kFused : cuda::sm90::kPrepared);
+    return takes;
+  };
+  using enum DType;
+  EXPECT_TRUE(fused(kFp16, kFp16, GateForm::kRawBounded, -5.0f));
+  EXPECT_TRUE(fused(kFp16, kFp16, GateForm::kLog, -5.0f));
+  EXPECT_FALSE(fused(kFp16, kFp16, GateForm::kRawBounded, -6.0f));
+  EXPECT_FALSE(fused(kFp16, kFp16, GateForm::kLog, 0.0f));
+  EXPECT_FALSE(fused(kFp16, kFp16, GateForm::kLinear, -5.0f));
+  EXPECT_FALSE(fused(kFp16, kFp16, GateForm::kRawSoftplus, 0.0f));
+  EXPECT_FALSE(fused(kFp16, kBf16, GateForm::kRawBounded, -5.0f));
+  EXPECT_FALSE(fused(kFp16, kFp32, GateForm::kRawBounded, -5.0f));
+  EXPECT_FALSE(fused(kBf16, kFp16, GateForm::kRawBounded, -5.0f));
+}
+
 TEST(CudaSm90, DeclinesTheRestByNameExpectedAndFound) {
   const std::vector<std::pair<std::function<void(Problem&, Options&)>, std::string>> refusals{
       {[](Problem&, Options& o) { o.device = test::cpu_with(2); }, "device: expected a CUDA device, found a CPU"},

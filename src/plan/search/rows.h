@@ -27,10 +27,13 @@ struct Table {  // memory to write to, of the size that table_size gives
 // Equal segments from .. from + count - 1 of the sequence at this place. A cut has at most three of them per phase, so
 // runs are sorted, not rows.
 struct Run {
-  ns cost;  // of one segment
+  ns cost;  // of one segment, for the order of rows
   int32_t place, from, count, base;
 };
 constexpr int32_t kRunsPerSequence = 3;
+// A first segment counts as this many eighths of its time where rows are ordered. So it comes before the summaries that
+// it is balanced with: these may turn out short, it does not.
+constexpr ns kFirstsAhead = 9;
 
 // Longest first, then in the order of places and segments.
 struct RunOrder {
@@ -83,7 +86,7 @@ DR_HD_CALL inline int32_t runs_of(bool third, const Cut& cut, bool rides, int32_
     add(ns{cut.near_chunks} * c.emit, 1, cut.near_count);
     add(ns{cut.far_chunks} * c.emit, 1 + cut.near_count, cut.far_count);
   } else {  // the last segment is never summarized
-    add(first_time(c, cut.first), 0, 1);
+    add(first_time(c, cut.first) * kFirstsAhead / 8, 0, 1);
     add(ns{cut.near_chunks} * c.summarize, 1, cut.far_count ? cut.near_count : cut.near_count - 1);
     add(ns{cut.far_chunks} * c.summarize, 1 + cut.near_count, cut.far_count - 1);
   }

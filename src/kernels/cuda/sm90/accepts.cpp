@@ -99,9 +99,10 @@ std::string decline(const Problem& p, const Request& request) {
 bool takes_way(const Problem& p, int32_t way) {
   if (way == kPrepared) return true;
   if (p.rule == Rule::kGdn) return true;
-  if (p.dtype != DType::kBf16) return false;
   // The gate is an operand of TMA there.
   if (p.alignment.g < kMapBytes || !decline_strides("g", p.g, p.dtype_gate).empty()) return false;
+  // fp16 holds only what is in the frames of the chunk's ends, so scores need that of the middle (fused/kda/ends.cuh).
+  if (p.dtype == DType::kFp16) return p.dtype_gate == DType::kFp16 && in_mid_frame(p);
   // Of gates in fp32, only forms that callers use have kernels.
   const bool wide = p.dtype_gate == DType::kFp32 &&
                     (in_mid_frame(p) || p.gate_form == GateForm::kLog || p.gate_form == GateForm::kRawSoftplus);

@@ -184,6 +184,7 @@ class Launches {
       -> cudaError_t (*)(const FusedMaps&, const WalkArgs&, const Activation&, const WalkShape&, cudaStream_t) {
     using enum GateSource;
     if (gdn()) return launch_fused_gdn<kCheckpoints>;
+    if (problem_.dtype == DType::kFp16) return launch_fused_kda<true, kHalfTiles, kCheckpoints>;
     if (problem_.dtype_gate == DType::kFp32) {
       return in_mid_frame(problem_) ? launch_fused_kda<true, kWideTiles, kCheckpoints>
                                     : launch_fused_kda<false, kWideTiles, kCheckpoints>;
@@ -240,6 +241,7 @@ void load_fused_kda_of() {
   check(load_fused_kda<true, kWideTiles, kCheckpoints>(), "loading the fused summarize and emit (KDA, fp32 gates)");
   check(load_fused_kda<false, kWideTiles, kCheckpoints>(),
         "loading the fused summarize and emit (KDA, any fp32 gates)");
+  check(load_fused_kda<true, kHalfTiles, kCheckpoints>(), "loading the fused summarize and emit (KDA, fp16)");
 }
 
 void load(int32_t) {

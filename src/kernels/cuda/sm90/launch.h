@@ -34,7 +34,7 @@ cudaError_t load_walk_gdn(DType dtype);
 
 // Emits and summarizes the rows of args.phase from the inputs as they come. args.prepared is not used. kMidFrame: the
 // frame of a chunk's middle holds all gates (in_mid_frame); otherwise each channel has a frame (fused/kda/frames.cuh).
-// kCheckpoints: states inside rows are stored.
+// kCheckpoints: states inside rows are stored. Gates in fp16 come with data in fp16 (element_of).
 template <bool kMidFrame, GateSource kSource, bool kCheckpoints>
 cudaError_t launch_fused_kda(const FusedMaps& maps, const WalkArgs& args, const Activation& activation,
                              const WalkShape& shape, cudaStream_t stream);

@@ -38,9 +38,7 @@ void spread_walk(const SpreadRequest& r, Step& step) {
     return;
   }
   step.ctas_stored = step.ctas;
-  // Heads of KDA are not ordered: of 128 channels mostly one keeps the state, and the sample takes longer than it
-  // saves.
-  step.ordered = step.backwards && r.problem.rule == Rule::kGdn && step.ctas > r.units && step.rows > 1;
+  step.ordered = step.backwards && step.ctas > r.units && step.rows > 1;
 }
 
 // Every sequence and strip by a pair.

@@ -81,9 +81,9 @@ Variant stage_variant(const Problem& p) {
   return v;
 }
 
-// The fused walk of KDA takes chunks whose channels decay by more than 2^230 pair by pair, and is then up to 2.8 times
-// slower than the walk through records (H200, 2026-11-19). Softplus gates of layers seldom do so. Of the other forms
-// nobody knows, so the fused walk is theirs by name only.
+// The fused walk of KDA makes scores of channels that decay by more than 2^230 within a chunk by windows, and where all
+// do is up to 1.7 times slower than the walk through records (H200, kernel alone, 2026-11-19). Softplus gates of layers
+// seldom do so. Of the other forms nobody knows, so the fused walk is theirs by name only.
 bool by_name_only(const Problem& p, int32_t way) {
   return way == kFused && p.rule == Rule::kKda && p.gate_form != GateForm::kRawSoftplus &&
          p.least_gate() < kMidFrameGate;

@@ -23,32 +23,35 @@ namespace deltarelay::cuda::sm90 {
 
 // How a summary ends, in the shared memory of either CTA.
 struct SummaryEnd {
-  alignas(8) uint32_t vanished[2];  // per CTA: X is 0
-  int walked;                       // chunks after which X of this CTA was found to be 0; else all
+  // Of a CTA: X is 0. And in KDA, X was not 0 at the first look: other bits in either CTA.
+  static constexpr uint32_t kVanished = 1;
+  static __device__ __forceinline__ uint32_t keeps(int rank) { return 2u << rank; }
+  alignas(8) uint32_t marks[2];  // per CTA
+  int walked;                    // chunks after which X of this CTA was found to be 0; else all
 
   __device__ __forceinline__ void begin(int chunks) {
-    vanished[0] = vanished[1] = 0;
+    marks[0] = marks[1] = 0;
     walked = chunks;
   }
   // Have both CTAs vanished? Nothing is left to do for anybody.
   __device__ __forceinline__ bool reached() const {
-    const uint2 marks = load_two(shared_address(vanished));
-    return (marks.x & marks.y) != 0;
+    const uint2 of = load_two(shared_address(marks));
+    return (of.x & of.y) != 0;
+  }
+  // Sets the marks of this CTA in both, by one thread.
+  __device__ __forceinline__ void mark(uint32_t what, int rank) {
+    store_in_block(&marks[rank], what, rank);
+    store_in_block(&marks[rank], what, 1 - rank);
   }
 };
 
 // Chunks until the first look at X. Gates that forget within a chunk leave nothing after two.
 constexpr int kFirstLook = 2;
 
-// Has a phase passed within some 400 ns? For waiters that may be left alone: between two calls they look around.
-__device__ __forceinline__ bool wait_a_while(uint64_t* barrier, uint32_t parity) {
-  const uint32_t suspended = 400;
-  return ptx::mbarrier_try_wait_parity(barrier, parity, suspended);
-}
-
-// Waits for a phase. Returns false if the summary has ended before.
+// Waits for a phase. Returns false if the summary has ended before. Polls: a wait that is suspended comes back after
+// 4 us if nothing happens, and a short summary takes hardly longer.
 __device__ __forceinline__ bool wait_unless_ended(uint64_t* barrier, uint32_t parity, const SummaryEnd& end) {
-  while (!wait_a_while(barrier, parity)) {
+  while (!ptx::mbarrier_test_wait_parity(barrier, parity)) {
     if (end.reached()) return false;
   }
   return true;
@@ -61,8 +64,7 @@ __device__ __forceinline__ void mark_vanished(Shared& shared, const Position& po
                                               int thread) {
   if (thread == 0) {
     shared.end.walked = chunk;
-    store_in_block(&shared.end.vanished[rank], 1, rank);
-    store_in_block(&shared.end.vanished[rank], 1, 1 - rank);
+    shared.end.mark(SummaryEnd::kVanished, rank);
   }
   // The stage is loaded: the group of B has seen its previous use.
   wait_parity(&shared.loaded[position.stage], position.parity);
@@ -82,6 +84,42 @@ __device__ __forceinline__ void release_until_ended(Shared& shared, int chunk, i
     if (!wait_unless_ended(&made[stage], parity, shared.end)) return;
     release_stage<kForm>(shared, stage, rank);
   }
+}
+
+// Where a thread's fragments of Z lie in a stage: 16 tokens each. The thread of group 1 with its number reads them.
+template <class Stage>
+__device__ __forceinline__ uint4& fragment_of_z(uint8_t* stage, int block, int thread) {
+  return *reinterpret_cast<uint4*>(stage + Stage::kZ + (block * kWarpgroup + thread) * 16);
+}
+template <class Stage>
+__device__ __forceinline__ void leave_z(uint8_t* stage, const Fragment (&z)[2], int thread) {
+#pragma unroll
+  for (int b = 0; b < 2; ++b)
+    fragment_of_z<Stage>(stage, b, thread) = make_uint4(z[b].reg[0], z[b].reg[1], z[b].reg[2], z[b].reg[3]);
+}
+
+// B <- B + Z v of a chunk in its stage, by group 1. Of the values the first `valid` rows count.
+template <class Element, class Stage>
+__device__ __forceinline__ void add_chunk(float (&b)[64], uint8_t* stage, int valid, int thread) {
+  if (valid < kFusedChunk) clear_rows(stage, Stage::kV, Stage::kOtherValues, valid, 1, thread);
+  Fragment z[2];
+#pragma unroll
+  for (int k = 0; k < 2; ++k) {
+    const uint4 four = fragment_of_z<Stage>(stage, k, thread);
+    z[k] = Fragment{{four.x, four.y, four.z, four.w}};
+  }
+  const uint32_t place = operand_place(shared_address(stage));
+  wgmma_fence();
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const uint64_t values = swizzled_operand_at(place, half == 0 ? Stage::kV : Stage::kOtherValues);
+#pragma unroll
+    for (int k = 0; k < 2; ++k)
+      Wgmma<Element>::times_transposed(half_of(b, half), z[k], values + operand_step(k * 16 * kRowBytes), true);
+  }
+  wgmma_commit();
+  wgmma_wait<0>();
+  pin(b);
 }
 
 // Stores 64 rows of M or B in a slot that holds the transposed matrix, [column][row].

@@ -62,18 +62,17 @@ class DueCheckpoints {
   __device__ __forceinline__ void begin(const Item& item, int index) {
     const SequenceCheckpoints sequence =
         checkpoints_of(args_.tables, args_.checkpoints, item.row.sequence, shared_.first[index]);
-    keep(RowCheckpoints(args_.checkpoints, sequence, row_of(item), kFusedChunk), sequence);
+    const RowCheckpoints due(args_.checkpoints, sequence, row_of(item), kFusedChunk);
+    keep({static_cast<int>(sequence.first), static_cast<int>(sequence.end - sequence.first),
+          static_cast<int>(due.row() - sequence.first), tokens_before(due)});
   }
   // Tokens of the item before the next state to be stored.
   __device__ __forceinline__ int next() const { return place().tokens; }
   // Stores the state that is due now.
   __device__ __forceinline__ void store(const float (&state)[64], const Item& item, int half) {
-    const CheckpointPlace here = place();
-    const int64_t* begin = args_.tables.token_begin() + item.row.sequence;
-    const SequenceCheckpoints sequence{here.first, here.first + here.count, begin[1] - begin[0]};
-    RowCheckpoints due(args_.checkpoints, sequence, row_of(item), kFusedChunk, here.first + here.next);
+    CheckpointPlace here = place();
     const StateView& pool = args_.checkpoints.pool;
-    const int chunk = due.chunk();
+    const int tokens = here.tokens;
     // A copy whose origin is hidden. The compiler would otherwise move the state as integers, as stores may, and then
     // hold it as integers in the loop over chunks, where products need it as it is.
     float stored[64];
@@ -86,11 +85,11 @@ class DueCheckpoints {
 #pragma unroll 1
     do {
       const StatePlace at = opaque_place(half);
-      store_state<true>(stored, pool, slot_of(pool, due.row(), args_.report), item.head,
+      store_state<true>(stored, pool, slot_of(pool, here.first + here.next, args_.report), item.head,
                         item.first_value + at.value_row, at.lane_row, at.lane_column);
-      due.advance();
-    } while (due.chunk() == chunk);
-    keep(due, sequence);
+      advance(here, item);
+    } while (here.tokens == tokens);
+    keep(here);
   }
   // The same at the end of the item.
   __device__ __forceinline__ void store_last(const float (&state)[64], const Item& item, int half) {
@@ -115,12 +114,30 @@ class DueCheckpoints {
     row.chunks = chunks_of(item);
     return row;
   }
-  __device__ __forceinline__ void keep(const RowCheckpoints& due, const SequenceCheckpoints& sequence) {
-    const bool left = due.chunk() < kNoCheckpoint / kFusedChunk;
+  static __device__ __forceinline__ int tokens_before(const RowCheckpoints& due) {
+    return due.chunk() < kNoCheckpoint / kFusedChunk ? due.chunk() * kFusedChunk : kNoCheckpoint;
+  }
+  // Goes on to the next checkpoint. The walk waits for this, so checkpoints between whole chunks, a fixed number of
+  // tokens apart, have a short way.
+  __device__ __forceinline__ void advance(CheckpointPlace& here, const Item& item) const {
+    const CheckpointView& checkpoints = args_.checkpoints;
+    if (checkpoints.kind == Checkpoints::kEvery && checkpoints.every % kFusedChunk == 0) {
+      ++here.next;
+      const int64_t tokens = here.tokens + checkpoints.every;
+      here.tokens =
+          here.next < here.count && tokens <= chunks_of(item) * kFusedChunk ? static_cast<int>(tokens) : kNoCheckpoint;
+      return;
+    }
+    const int64_t* begin = args_.tables.token_begin() + item.row.sequence;
+    const SequenceCheckpoints sequence{here.first, here.first + here.count, begin[1] - begin[0]};
+    RowCheckpoints due(checkpoints, sequence, row_of(item), kFusedChunk, here.first + here.next);
+    due.advance();
+    here.next = static_cast<int>(due.row() - sequence.first);
+    here.tokens = tokens_before(due);
+  }
+  __device__ __forceinline__ void keep(const CheckpointPlace& here) {
     __syncwarp();  // all lanes have read the place
-    if (threadIdx.x % 32 == 0)
-      place() = {static_cast<int>(sequence.first), static_cast<int>(sequence.end - sequence.first),
-                 static_cast<int>(due.row() - sequence.first), left ? due.chunk() * kFusedChunk : kNoCheckpoint};
+    if (threadIdx.x % 32 == 0) place() = here;
     __syncwarp();
   }
 

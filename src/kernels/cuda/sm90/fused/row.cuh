@@ -173,8 +173,8 @@ __device__ __forceinline__ void send_outputs(const FusedMaps& maps, const WalkAr
   }
 }
 
-// In a summary, after the first product of a chunk, by the group of X: waits until all its warps are done with the
-// previous chunk, and releases its stage.
+// In a summary of GDN, after the first product of a chunk, by the group of X: waits until all its warps are done with
+// the previous chunk, and releases its stage.
 template <Form kForm, class Shared>
 __device__ __forceinline__ void release_summarized(Shared& shared, int previous, int rank, int thread) {
   named_barrier(kStateBarrier, kWarpgroup);

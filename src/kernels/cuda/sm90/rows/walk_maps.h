@@ -18,8 +18,10 @@ struct RowOrder {
 // How gates reach the fused walk of KDA.
 enum class GateSource {
   kTiles,      // in bf16: tiles like those of q and k
+  kHalfTiles,  // the same in fp16
   kWideTiles,  // in fp32: twice as many (kda/memory.cuh)
 };
+constexpr bool is_wide(GateSource source) { return source == GateSource::kWideTiles; }
 
 // Maps of the fused walk. Box: one half of a chunk's channels; for v both halves if a CTA has both.
 struct FusedMaps {

@@ -8,11 +8,6 @@
 
 namespace deltarelay::cuda::sm90::fused_gdn {
 
-// Where a thread's fragments of Z lie in a stage: 16 tokens each. The thread of group 1 with its number reads them.
-__device__ __forceinline__ uint4& fragment_of_z(uint8_t* stage, int block, int thread) {
-  return *reinterpret_cast<uint4*>(stage + Stage::kZ + (block * kWarpgroup + thread) * 16);
-}
-
 // Chunks are counted from the row's end. Returns how many have been walked.
 template <class Element>
 __device__ __forceinline__ int walk_transition(const WalkArgs& args, const Item& item, Shared<Form::kPair>& shared,
@@ -52,11 +47,8 @@ __device__ __forceinline__ int walk_transition(const WalkArgs& args, const Item&
     wgmma_fence();
 #pragma unroll
     for (int half = 0; half < 2; ++half) step.update_half(x, update, half, true);
-#pragma unroll
-    for (int b = 0; b < 2; ++b) {
-      const Fragment of_z = pack_block<Element>(z, b);
-      fragment_of_z(step.stage, b, thread) = make_uint4(of_z.reg[0], of_z.reg[1], of_z.reg[2], of_z.reg[3]);
-    }
+    const Fragment of_z[2] = {pack_block<Element>(z, 0), pack_block<Element>(z, 1)};
+    leave_z<Stage>(step.stage, of_z, thread);
     warp_arrive(&shared.done[stage_index]);
     pack_updated<Element, 0>(operand, x);
     previous = stage_index;
@@ -76,7 +68,6 @@ __device__ __forceinline__ int walk_transition(const WalkArgs& args, const Item&
 // B <- B + Z v of the chunks that the group of X walks. Returns how many these were.
 template <class Element>
 __device__ __forceinline__ int add_values(const Item& item, Shared<Form::kPair>& shared, int rank, float (&b)[64]) {
-  using Product = Wgmma<Element>;
   const int thread = threadIdx.x % kWarpgroup, chunks = item.row.chunks, tokens = item.tokens;
   RingPosition<Ring<Form::kPair>::kStages> position;
   auto walked = [&](int chunk) {
@@ -89,25 +80,7 @@ __device__ __forceinline__ int add_values(const Item& item, Shared<Form::kPair>&
   for (; chunk < chunks && walked(chunk); ++chunk) {
     uint8_t* stage = shared.ring[position.stage];
     const int valid = tokens - (chunks - 1 - chunk) * kFusedChunk;
-    if (valid < kFusedChunk) clear_rows(stage, Stage::kV, Stage::kOtherValues, valid, 1, thread);
-    Fragment z[2];
-#pragma unroll
-    for (int k = 0; k < 2; ++k) {
-      const uint4 four = fragment_of_z(stage, k, thread);
-      z[k] = Fragment{{four.x, four.y, four.z, four.w}};
-    }
-    const uint32_t place = operand_place(shared_address(stage));
-    wgmma_fence();
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const uint64_t values = swizzled_operand_at(place, half == 0 ? Stage::kV : Stage::kOtherValues);
-#pragma unroll
-      for (int k = 0; k < 2; ++k)
-        Product::times_transposed(half_of(b, half), z[k], values + operand_step(k * 16 * kRowBytes), true);
-    }
-    wgmma_commit();
-    wgmma_wait<0>();
-    pin(b);
+    add_chunk<Element, Stage>(b, stage, valid, thread);
     named_barrier(kStateBarrier + 1, kWarpgroup);
     if (thread == 0) release_stage<Form::kPair>(shared, position.stage, rank);
     position.advance();

@@ -12,11 +12,14 @@ namespace deltarelay::cuda::sm90 {
 // later code needs a mask. `second`: the second quarters of gates in fp32.
 template <GateForm kGate, GateSource kSource, bool kQueries>
 __device__ __forceinline__ void clear_tail(uint8_t* stage, uint8_t* second, int valid, int thread) {
-  constexpr bool kWide = kSource == GateSource::kWideTiles;
+  constexpr bool kWide = is_wide(kSource);
   constexpr uint32_t kOne = kGate == GateForm::kLog      ? 0u
                             : kGate == GateForm::kLinear ? 0x3f800000u   // 1
                                                          : 0xff800000u;  // raw: -inf
-  constexpr uint32_t kNoDecay = kWide ? kOne : kOne | kOne >> 16;        // in bf16 twice
+  constexpr bool kHalf = kSource == GateSource::kHalfTiles;
+  static_assert(!kHalf || kGate != GateForm::kLinear);
+  constexpr uint32_t kTwo = kHalf && kOne != 0 ? 0xfc00fc00u : kOne | kOne >> 16;  // in fp16 or bf16 twice
+  constexpr uint32_t kNoDecay = kWide ? kOne : kTwo;
   constexpr int kWords = kRowBytes / 4;
   for (int i = valid * kWords + thread; i < kFusedChunk * kWords; i += kWarpgroup) {
 #pragma unroll
@@ -121,13 +124,13 @@ struct SidePlace {
 template <GateSource kSource>
 class SideGates;
 
-template <>
-class SideGates<GateSource::kTiles> {
+template <class Number>
+class SideGates16 {
  public:
   struct Run {
     uint32_t words[kFusedRun];
     __device__ __forceinline__ float2 row(int i) const {
-      using Two = Pair<__nv_bfloat16>;
+      using Two = Pair<Number>;
       return {Two::low(words[i]), Two::high(words[i])};
     }
   };
@@ -141,6 +144,10 @@ class SideGates<GateSource::kTiles> {
     return gates;
   }
 };
+template <>
+class SideGates<GateSource::kTiles> : public SideGates16<__nv_bfloat16> {};
+template <>
+class SideGates<GateSource::kHalfTiles> : public SideGates16<__half> {};
 
 // In fp32 the gates that lie where a lane will write k_to_mid are those of other lanes of its warp. So a warp reads a
 // row before it overwrites it.

@@ -1,6 +1,10 @@
 // Shared memory of the fused walk of KDA, and the barriers by which its roles and CTAs hand chunks to each other.
 #pragma once
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cuda/ptx/barrier.cuh"
 #include "kernels/cuda/ptx/bulk.cuh"
@@ -37,6 +41,7 @@ struct FusedStage {
   static constexpr int kHalfBytes = 3 * kTileBytes;
   static constexpr int kEarly = 2 * kHalfBytes;    // float[128]: e^{G_mid}, in the order of pairs_at
   static constexpr int kLate = kEarly + 512;       // float[128]: e^{G_last-G_mid}, likewise
+  static constexpr int kNorms = kLate;             // fp16 data: float[32][2], scale rq and rk (ends.cuh)
   static constexpr int kTokens = kLate + 512;      // TokenFactors
   static constexpr int kTilesEnd = kTokens + 512;  // up to here: copied to the other CTA once it has been scaled
   // 32 x 32 in 8 x 8 core matrices, as in KdaRecord. The block above the diagonal is cleared once and never written.
@@ -51,11 +56,16 @@ struct FusedStage {
 };
 static_assert(sizeof(TokenFactors) == 512 && FusedStage::kV % 1024 == 0);
 
+// Data of this type has tiles in the frames of the chunk's ends, and score operands of their own (ends.cuh).
+template <class Element>
+constexpr bool kEndFrames = std::is_same_v<Element, __half>;
+
 // A pair shares the work of making chunks: CTA c % 2 makes chunk c. Then the number of stages is even, so that a stage
 // always belongs to the same CTA.
-template <Form kForm>
+template <Form kForm, class Element = __nv_bfloat16>
 struct FusedRing {
-  static constexpr int kStages = kForm == Form::kSingle ? 5 : 6;
+  // Score operands of fp16 data (ScoreWords) take the place of stages.
+  static constexpr int kStages = kEndFrames<Element> ? 4 : kForm == Form::kSingle ? 5 : 6;
   static constexpr int kHalves = halves_a_cta(kForm);
   static constexpr int kBytes = FusedStage::kV + kHalves * FusedStage::kTileBytes;
   static_assert(kForm != Form::kTwins && kStages % ctas(kForm) == 0);
@@ -79,12 +89,39 @@ struct LimitedEnd : SummaryEnd {
 // In a summary chunks are counted from the row's end.
 __device__ __forceinline__ int chunk_from_end(int chunk, int chunks) { return chunks - 1 - chunk; }
 
-// Barriers of a stage. A CTA makes the chunks of its own stages; the other CTA copies those of the others.
+// Score operands of fp16 data, of the one chunk between the scale group and the score group: q_from_mid, k_from_mid and
+// k_to_mid as words of tf32, [32 tokens][128 bytes], swizzled. A tile has the 32 channels of a quarter. Rows of q and k
+// are one operand.
+struct ScoreWords {
+  static constexpr int kQ = 0, kK = FusedStage::kTileBytes, kTo = 2 * FusedStage::kTileBytes;  // of a quarter
+  static constexpr int kQuarterBytes = 3 * FusedStage::kTileBytes;
+  uint8_t tiles[4 * kQuarterBytes];
+  float2 sides[2][2][kWidth / 2];  // log2 of the decays over the earlier and the later side, of two chunks in turns
+  uint64_t written, taken;         // by the warps of the scale group, and of the score group
+
+  __device__ __forceinline__ void init_barriers() {
+    ptx::mbarrier_init(&written, kWarpgroup / 32);
+    ptx::mbarrier_init(&taken, kWarpgroup / 32);
+  }
+};
+
+// The stages, and for fp16 data the score operands of one chunk (ends.cuh).
+template <Form kForm, class Element>
+struct FusedStages {
+  uint8_t ring[FusedRing<kForm, Element>::kStages][FusedRing<kForm, Element>::kBytes];
+};
 template <Form kForm>
-struct FusedShared {
-  static constexpr int kStages = FusedRing<kForm>::kStages;
+struct FusedStages<kForm, __half> {
+  uint8_t ring[FusedRing<kForm, __half>::kStages][FusedRing<kForm, __half>::kBytes];
+  ScoreWords words;
+};
+
+// Barriers of a stage. A CTA makes the chunks of its own stages; the other CTA copies those of the others.
+template <Form kForm, class Type = __nv_bfloat16>
+struct FusedShared : FusedStages<kForm, Type> {
+  using Element = Type;  // of the data
+  static constexpr int kStages = FusedRing<kForm, Element>::kStages;
   static constexpr int kItems = kMostItems;
-  uint8_t ring[kStages][FusedRing<kForm>::kBytes];
   NegatedAkk negated;         // -Akk~ of the chunk in the score group
   uint64_t loaded[kStages];   // own: q, k, g have arrived
   uint64_t summed[kStages];   // own: the norms are summed, so the scale group may overwrite q and k
@@ -101,33 +138,53 @@ struct FusedShared {
   LimitedEnd end;
   uint64_t again;  // q, k, g of a chunk have arrived a second time (scale.cuh)
 };
-static_assert(sizeof(FusedShared<Form::kSingle>) <= kRoomForL1 && sizeof(FusedShared<Form::kPair>) <= kMostShared);
+static_assert(sizeof(FusedShared<Form::kSingle, __nv_bfloat16>) <= kRoomForL1 &&
+              sizeof(FusedShared<Form::kPair, __nv_bfloat16>) <= kMostShared &&
+              sizeof(FusedShared<Form::kSingle, __half>) <= kMostShared);
 
 // Gates in fp32: a tile has the 32 channels of a quarter. The first quarter of each half of the channels lies at kGate
 // of its stage, where k_to_mid overwrites it. The second has a place behind FusedShared until the chunk has been
 // scaled. There is one place fewer than a CTA has stages of its own. So the chunk that had a place before lies in the
 // next stage of its own, and has mostly been scaled when that of the new chunk is free.
-template <Form kForm>
+template <Form kForm, class Element = __nv_bfloat16>
 struct SecondQuarters {
-  static constexpr int kPlaces = FusedRing<kForm>::kStages / ctas(kForm) - 1;
+  static constexpr int kPlaces = FusedRing<kForm, Element>::kStages / ctas(kForm) - 1;
   static constexpr int kBytes = 2 * FusedStage::kTileBytes;
-  static constexpr int kBegin = (sizeof(FusedShared<kForm>) + 1023) / 1024 * 1024;
+  static constexpr int kBegin = (sizeof(FusedShared<kForm, Element>) + 1023) / 1024 * 1024;
   static constexpr int kEnd = kBegin + kPlaces * kBytes;
 
   // Of a chunk that this CTA makes, numbered through its items: bytes behind the begin of FusedShared.
   static __device__ __forceinline__ int at(int chunk) { return kBegin + chunk / ctas(kForm) % kPlaces * kBytes; }
 };
-static_assert(SecondQuarters<Form::kSingle>::kEnd <= kMostShared && SecondQuarters<Form::kPair>::kEnd <= kMostShared);
+static_assert(SecondQuarters<Form::kSingle, __nv_bfloat16>::kEnd <= kMostShared &&
+              SecondQuarters<Form::kPair, __nv_bfloat16>::kEnd <= kMostShared);
+
+// Sums of log-decays that the scale group keeps between two passes over a chunk (frames.cuh), where second quarters
+// would lie. A row has a number for each side and channel; there are 17, for the 16 tokens outwards from the middle and
+// what is before them. Not of a single CTA, which would leave less room to the L1.
+constexpr int kKeptRow = kWarpgroup * static_cast<int>(sizeof(float2));
+template <Form kForm>
+struct KeptSums {
+  static constexpr int kBegin = SecondQuarters<kForm>::kBegin;
+  static constexpr int kEnd = kBegin + (kFusedSide + 1) * kKeptRow;
+};
+static_assert(KeptSums<Form::kPair>::kEnd <= kMostShared);
+template <Form kForm, GateSource kSource>
+constexpr bool keeps_sums() {
+  return kForm == Form::kPair && kSource == GateSource::kTiles;
+}
 
 // Shared memory of a CTA.
-template <Form kForm, GateSource kSource>
+template <Form kForm, GateSource kSource, bool kMidFrame, class Element = __nv_bfloat16>
 constexpr size_t fused_shared_bytes() {
-  return kSource == GateSource::kTiles ? sizeof(FusedShared<kForm>) : SecondQuarters<kForm>::kEnd;
+  if (is_wide(kSource)) return SecondQuarters<kForm, Element>::kEnd;
+  return !kMidFrame && keeps_sums<kForm, kSource>() ? size_t{KeptSums<kForm>::kEnd}
+                                                    : sizeof(FusedShared<kForm, Element>);
 }
 
 // Position in the ring of the chunks that one CTA makes.
-template <Form kForm>
-using OwnPosition = SteppedPosition<FusedRing<kForm>::kStages, ctas(kForm)>;
+template <Form kForm, class Element = __nv_bfloat16>
+using OwnPosition = SteppedPosition<FusedRing<kForm, Element>::kStages, ctas(kForm)>;
 
 __device__ __forceinline__ TokenFactors& tokens_of(uint8_t* stage) {
   return *reinterpret_cast<TokenFactors*>(stage + FusedStage::kTokens);
@@ -150,30 +207,31 @@ __device__ __forceinline__ void expect_bytes(uint64_t* barrier, uint32_t bytes) 
 // Gates of a chunk that a CTA of a pair makes: their bytes, and their copies. `ring`: of this CTA.
 template <GateSource kSource>
 constexpr uint32_t gate_bytes() {
-  return (kSource == GateSource::kTiles ? 2 : 4) * FusedStage::kTileBytes;
+  return (is_wide(kSource) ? 4 : 2) * FusedStage::kTileBytes;
 }
-template <GateSource kSource>
+template <GateSource kSource, class Element>
 __device__ __forceinline__ void copy_gates(const FusedMaps& maps, int token, int head, int sequence, uint8_t* ring,
                                            uint8_t* stage, int chunk, uint64_t* loaded) {
-  constexpr bool kWide = kSource == GateSource::kWideTiles;
+  constexpr bool kWide = is_wide(kSource);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     copy_tile(maps.g, token, kWide ? 2 * half : half, head, sequence,
               stage + half * FusedStage::kHalfBytes + FusedStage::kGate, loaded);
     if constexpr (kWide)
       copy_tile(maps.g, token, 2 * half + 1, head, sequence,
-                ring + SecondQuarters<Form::kPair>::at(chunk) + half * FusedStage::kTileBytes, loaded);
+                ring + SecondQuarters<Form::kPair, Element>::at(chunk) + half * FusedStage::kTileBytes, loaded);
   }
 }
 // Where a pair's chunk lies that had the place of another one's second quarters before: in the next stage of this CTA.
 // That chunk must have been scaled.
+template <class Element>
 struct SecondPlace {
   bool used;  // is there one?
   int stage;
   uint32_t parity;
-  __device__ __forceinline__ SecondPlace(const RingPosition<FusedRing<Form::kPair>::kStages>& of, int chunk)
-      : used(chunk >= SecondQuarters<Form::kPair>::kPlaces * ctas(Form::kPair)) {
-    constexpr int kStages = FusedRing<Form::kPair>::kStages;
+  __device__ __forceinline__ SecondPlace(const RingPosition<FusedRing<Form::kPair, Element>::kStages>& of, int chunk)
+      : used(chunk >= SecondQuarters<Form::kPair, Element>::kPlaces * ctas(Form::kPair)) {
+    constexpr int kStages = FusedRing<Form::kPair, Element>::kStages;
     const int next = of.stage + ctas(Form::kPair);
     const bool around = next >= kStages;
     stage = around ? next - kStages : next;
@@ -185,5 +243,6 @@ struct SecondPlace {
 constexpr int kScaleBarrier = 3;
 constexpr int kTriangleBarrier = 4;
 constexpr int kScoreBarrier = 5;
+constexpr int kListedBarrier = 6;
 
 }  // namespace deltarelay::cuda::sm90

@@ -14,12 +14,15 @@
 namespace deltarelay::cuda::sm90 {
 
 // Emits the chunks of an item for this CTA's half of the values (emit_items).
-template <class Due>
-__device__ __forceinline__ void emit_by_pair(const Item& item, FusedShared<Form::kPair>& shared,
-                                             RingPosition<FusedRing<Form::kPair>::kStages>& position,
+template <class Due, class Element>
+__device__ __forceinline__ void emit_by_pair(const Item& item, FusedShared<Form::kPair, Element>& shared,
+                                             RingPosition<FusedRing<Form::kPair, Element>::kStages>& position,
                                              float (&state)[64], Due& due) {
-  const int rank = cluster_rank();  // asked again: that of all roles is spilled where registers are short
-  using Product = Wgmma<__nv_bfloat16>;
+  // Asked again: that of all roles is spilled where registers are short. By a reduction, whose result is uniform, if
+  // there are checkpoints: the loop would otherwise ask in every chunk, on the chain of the state.
+  const int rank =
+      Due::kStores ? static_cast<int>(__reduce_min_sync(~0u, static_cast<uint32_t>(cluster_rank()))) : cluster_rank();
+  using Product = Wgmma<Element>;
   const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, warp = thread / 32;
   const int column = lane_column_of(lane);
   // This lane's row of its warp's 16 value columns, 16 tokens at a time, for transposing ldmatrix and stmatrix.
@@ -30,7 +33,7 @@ __device__ __forceinline__ void emit_by_pair(const Item& item, FusedShared<Form:
 
   // O^T of a chunk overwrites the v tile of its stage. A warp overwrites only what it has read.
   auto write_output = [&] {
-    constexpr int kStages = FusedRing<Form::kPair>::kStages;
+    constexpr int kStages = FusedRing<Form::kPair, Element>::kStages;
     const int from = Due::kStores ? (position.stage + kStages - 1) % kStages : previous;
     const uint32_t at = shared_address(shared.ring[from]) + v_offset;
 #pragma unroll
@@ -45,9 +48,9 @@ __device__ __forceinline__ void emit_by_pair(const Item& item, FusedShared<Form:
     const TokenFactors& factors = tokens_of(ring);
     wait_parity(&shared.scaled[stage_index], position.parity);
     Fragment operand[8];
-    ChannelFactors(ring + FusedStage::kEarly, column).scale(state);
+    if constexpr (!kEndFrames<Element>) ChannelFactors(ring + FusedStage::kEarly, column).scale(state);
 #pragma unroll
-    for (int k = 0; k < 8; ++k) operand[k] = pack_block<__nv_bfloat16>(state, k);
+    for (int k = 0; k < 8; ++k) operand[k] = pack_block<Element>(state, k);
     // Q S, then K S. Local to a chunk: an accumulator that is carried from chunk to chunk must stay in its registers.
     float read[32], v_new[16], out[16];
     const uint64_t rows = swizzled_operand(stage + FusedStage::kQ);
@@ -56,6 +59,7 @@ __device__ __forceinline__ void emit_by_pair(const Item& item, FusedShared<Form:
     for (int k = 0; k < 8; ++k) Product::times(read, operand[k], rows + channel_step(k, FusedStage::kHalfBytes), k > 0);
     wgmma_commit();
     if constexpr (!kFirst) write_output();
+    if constexpr (kEndFrames<Element>) decay_state(state, stage, column);
     wait_parity(&shared.brought[stage_index], position.parity);
     Fragment value[2];
     load_values(value, stage + v_offset);
@@ -65,31 +69,34 @@ __device__ __forceinline__ void emit_by_pair(const Item& item, FusedShared<Form:
     pin(read);
 #pragma unroll
     for (int i = 0; i < 16; ++i) v_new[i] = read[16 + i];
-    subtract_prediction<__nv_bfloat16>(v_new, value, strength, column, kWholeChunk ? kFusedChunk : item.tokens - first);
-    const Fragment residual[2] = {pack_block<__nv_bfloat16>(v_new, 0), pack_block<__nv_bfloat16>(v_new, 1)};
+    subtract_prediction<Element>(v_new, value, strength, column, kWholeChunk ? kFusedChunk : item.tokens - first);
+    const Fragment residual[2] = {pack_block<Element>(v_new, 0), pack_block<Element>(v_new, 1)};
 
     // V_new~ = R~ + (inverse - I) R~
     wait_parity(&shared.solved[stage_index], position.parity);
     wgmma_fence();
-    add_triangle<__nv_bfloat16>(v_new, residual, triangle_operand(stage + FusedStage::kInverse));
+    add_triangle<Element>(v_new, residual, triangle_operand(stage + FusedStage::kInverse));
     wgmma_commit();
     wgmma_wait<0>();
     pin(v_new);
-    const Fragment update[2] = {pack_block<__nv_bfloat16>(v_new, 0), pack_block<__nv_bfloat16>(v_new, 1)};
+    const Fragment update[2] = {pack_block<Element>(v_new, 0), pack_block<Element>(v_new, 1)};
 
     // S_mid <- S_mid + k_to_mid^T V_new~; behind it the diagonal of Aqk~ in fp32, then Aqk~ V_new~.
     wgmma_fence();
-    update_state(state, update, stage + FusedStage::kGate);
+    update_state<Element>(state, update, stage + FusedStage::kGate);
 #pragma unroll
     for (int i = 0; i < 16; ++i) out[i] = read[i];
     add_diagonal(out, v_new, factors, column);
     wgmma_fence();
-    add_triangle<__nv_bfloat16>(out, update, triangle_operand(stage + FusedStage::kAqk));
+    add_triangle<Element>(out, update, triangle_operand(stage + FusedStage::kAqk));
     wgmma_commit();
-    finish_update<1>(state, {ring + FusedStage::kLate, column});
+    if constexpr (kEndFrames<Element>)
+      finish_update<1>(state);
+    else
+      finish_update<1>(state, {ring + FusedStage::kLate, column});
     wgmma_wait<0>();
     pin(out);
-    pack_output(output, out, factors.query + column);
+    pack_output<Element>(output, out, factors.query + column);
     // Nothing of the stage but v will be read any more by this warp.
     __syncwarp();
     if (lane == 0) release_stage<Form::kPair>(shared, stage_index, rank);
@@ -123,9 +130,10 @@ __device__ __forceinline__ void emit_by_pair(const Item& item, FusedShared<Form:
 }
 
 // Brings this CTA's half of the values and stores the outputs that overwrite them, by one warp.
+template <class Element>
 __device__ __forceinline__ void move_values(const FusedMaps& maps, const WalkArgs& args, const Item& item,
-                                            FusedShared<Form::kPair>& shared, int rank) {
-  constexpr int kStages = FusedRing<Form::kPair>::kStages;
+                                            FusedShared<Form::kPair, Element>& shared, int rank) {
+  constexpr int kStages = FusedRing<Form::kPair, Element>::kStages;
   const int lane = threadIdx.x % 32, chunks = uniform(item.row.chunks);
   const OutputPlace place(item);
   auto bring = [&](int chunk, int stage) {
@@ -146,8 +154,7 @@ __device__ __forceinline__ void move_values(const FusedMaps& maps, const WalkArg
     const int stage = position.stage;
     wait_parity(&shared.done[stage], position.parity);
     __syncwarp();
-    send_tile<__nv_bfloat16>(maps, args, place, shared.ring[stage] + FusedStage::kV, chunk, item.tokens, rank, lane,
-                             32);
+    send_tile<Element>(maps, args, place, shared.ring[stage] + FusedStage::kV, chunk, item.tokens, rank, lane, 32);
     __syncwarp();
     if (lane == 0) {
       ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>{});
@@ -159,10 +166,10 @@ __device__ __forceinline__ void move_values(const FusedMaps& maps, const WalkArg
 
 // Loads the chunks that this CTA makes as their stages become free, and announces the bytes of the others, which come
 // from the other CTA. By one warp.
-template <GateSource kSource>
-__device__ __forceinline__ void load_chunks(const FusedMaps& maps, const Item& item, FusedShared<Form::kPair>& shared,
-                                            int rank) {
-  constexpr int kStages = FusedRing<Form::kPair>::kStages;
+template <GateSource kSource, class Element>
+__device__ __forceinline__ void load_chunks(const FusedMaps& maps, const Item& item,
+                                            FusedShared<Form::kPair, Element>& shared, int rank) {
+  constexpr int kStages = FusedRing<Form::kPair, Element>::kStages;
   const int chunks = uniform(item.row.chunks), sequence = uniform(item.sequence_at);
   const int key_head = uniform(item.key_head), head = uniform(item.head);
   int token = uniform(static_cast<int>(item.token));
@@ -174,7 +181,7 @@ __device__ __forceinline__ void load_chunks(const FusedMaps& maps, const Item& i
     if (chunk >= kStages) wait_parity(&shared.free[index], position.parity ^ 1);
     if constexpr (kSource == GateSource::kWideTiles) {
       if (own) {
-        const SecondPlace place(position, chunk);
+        const SecondPlace<Element> place(position, chunk);
         if (place.used) wait_parity(&shared.scaled[place.stage], place.parity);
       }
     }
@@ -189,7 +196,7 @@ __device__ __forceinline__ void load_chunks(const FusedMaps& maps, const Item& i
           copy_tile(maps.k, token, half, key_head, sequence, tiles + FusedStage::kK, loaded);
           copy_tile(maps.q, token, half, key_head, sequence, tiles + FusedStage::kQ, loaded);
         }
-        copy_gates<kSource>(maps, token, head, sequence, shared.ring[0], stage, chunk, loaded);
+        copy_gates<kSource, Element>(maps, token, head, sequence, shared.ring[0], stage, chunk, loaded);
       } else {
         expect_bytes(&shared.scaled[index], FusedStage::kTilesEnd);
         expect_bytes(&shared.solved[index], 2 * FusedStage::kTriangleBytes);
@@ -202,13 +209,14 @@ __device__ __forceinline__ void load_chunks(const FusedMaps& maps, const Item& i
 
 // Writes the factors of the tokens of the chunks that this CTA makes, by two warps: a thread does the work of two of
 // the score group, for a token of each half of the chunk.
+template <class Element>
 __device__ __forceinline__ void sum_tokens(const Activation& activation, const Item& item,
-                                           FusedShared<Form::kPair>& shared, int rank) {
+                                           FusedShared<Form::kPair, Element>& shared, int rank) {
   constexpr int kCtas = ctas(Form::kPair), kThreads = 64;
   const uint32_t thread = threadIdx.x % kThreads;
   const int chunks = uniform(item.row.chunks), own = static_cast<int>(thread / 4);
   const TokenShare share = token_share(thread);
-  // Before the first arrival at `summed`: behind that the scale group may write above the diagonals (pairs.cuh).
+  // Before the first arrival at `summed`: behind that the scale group may write above the diagonals (windows.cuh).
   clear_stages<kThreads>(shared, rank, static_cast<int>(thread));
   // The raw write strength of a token, loaded one chunk before its use; past the end that of an existing token.
   const TensorView& beta = activation.beta;
@@ -225,7 +233,7 @@ __device__ __forceinline__ void sum_tokens(const Activation& activation, const I
     }
   };
   if (rank < chunks) fetch(rank);
-  OwnPosition<Form::kPair> position{rank};
+  OwnPosition<Form::kPair, Element> position{rank};
 #pragma unroll 1
   for (int chunk = rank; chunk < chunks; chunk += kCtas) {
     uint8_t* stage = shared.ring[position.stage];
@@ -237,9 +245,9 @@ __device__ __forceinline__ void sum_tokens(const Activation& activation, const I
     wait_parity(&shared.loaded[position.stage], position.parity);
 #pragma unroll 1  // the instruction cache
     for (int side = 0; side < 2; ++side)
-      write_factors<true>(activation, share, stage + side * kFusedSide * kRowBytes, tokens_of(stage),
-                          side == 0 ? strength[0] : strength[1], side * kFusedSide + own < valid,
-                          thread + side * kThreads);
+      write_factors<true, Element>(activation, share, stage + side * kFusedSide * kRowBytes, tokens_of(stage),
+                                   side == 0 ? strength[0] : strength[1], side * kFusedSide + own < valid,
+                                   thread + side * kThreads);
     ptx::fence_proxy_async(ptx::space_shared);
     warp_arrive(&shared.summed[position.stage]);
     fetch(chunk + kCtas);  // after the fence, which may wait for loads
@@ -248,9 +256,9 @@ __device__ __forceinline__ void sum_tokens(const Activation& activation, const I
 }
 
 // What the state group without rows does.
-template <GateSource kSource>
+template <GateSource kSource, class Element>
 __device__ __forceinline__ void relieve(const FusedMaps& maps, const WalkArgs& args, const Activation& activation,
-                                        const Item& item, FusedShared<Form::kPair>& shared, int rank) {
+                                        const Item& item, FusedShared<Form::kPair, Element>& shared, int rank) {
   const int warp = uniform(static_cast<int>(threadIdx.x) % kWarpgroup / 32);
   if (warp == 2)
     move_values(maps, args, item, shared, rank);

@@ -6,6 +6,7 @@
 // opposite sign.
 #pragma once
 #include "kernels/cuda/ptx/bulk.cuh"
+#include "kernels/cuda/sm90/fused/kda/ends.cuh"
 #include "kernels/cuda/sm90/fused/kda/frames.cuh"
 #include "kernels/cuda/sm90/rows/walk_maps.h"
 
@@ -65,25 +66,27 @@ __device__ __forceinline__ float2 scale_rows(uint8_t* ring, uint32_t column, Sid
 }
 
 // Scales all chunks of this CTA, by the two warps of one side.
-template <Form kForm, GateForm kGate, GateSource kSource, bool kQueries, bool kLater>
-__device__ __forceinline__ void scale_side(const Activation& activation, FusedShared<kForm>& shared, int rank) {
+template <Form kForm, GateForm kGate, GateSource kSource, bool kQueries, bool kLater, class Element>
+__device__ __forceinline__ void scale_side(const Activation& activation, FusedShared<kForm, Element>& shared,
+                                           int rank) {
   const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, half = thread / 32 % 2;
   const int pair = half * 32 + lane;
   const int vector_at = (kLater ? FusedStage::kLate : FusedStage::kEarly) + pairs_at(pair) * 4;
   uint8_t* ring = shared.ring[0];
   SideGates<kSource> gates;
 
-  OwnPosition<kForm> position{rank};
+  OwnPosition<kForm, Element> position{rank};
   make_items<kForm>(shared, [&](const Item& item, int begin) {
     const PairGate gate = pair_gate<kGate>(activation, item.head, 2 * pair);
     const int tokens = uniform(item.tokens), chunks = uniform(item.row.chunks);
 #pragma unroll 1
     for (int chunk = rank; chunk < chunks; chunk += ctas(kForm)) {
-      const int stage = position.stage, second = SecondQuarters<kForm>::at(begin + chunk);
+      const int stage = position.stage, second = SecondQuarters<kForm, Element>::at(begin + chunk);
       wait_parity(&shared.loaded[stage], position.parity);
       if (!kQueries && shared.end.limit_reached(chunk)) break;
       wait_parity(&shared.summed[stage], position.parity);
       if (!kQueries && uniform(shared.end.reached()) != 0) {  // of a summary nobody reads the chunk any more
+        if constexpr (kEndFrames<Element>) skip_words(shared.words, (begin + chunk) / ctas(kForm));
         warp_arrive(&shared.scaled[stage]);
         position.advance();
         continue;
@@ -95,8 +98,13 @@ __device__ __forceinline__ void scale_side(const Activation& activation, FusedSh
       }
       const uint32_t column = opaque(stage * FusedRing<kForm>::kBytes + half * FusedStage::kHalfBytes + lane * 4);
       gates.begin(kLater, half, lane, stage * FusedRing<kForm>::kBytes, second);
-      const float2 side = scale_rows<kGate, kSource, kQueries, kLater>(ring, column, gates, gate);
-      *reinterpret_cast<float2*>(shared.ring[stage] + vector_at) = {exp2_approx(side.x), exp2_approx(side.y)};
+      if constexpr (kEndFrames<Element>) {
+        scale_to_ends<kForm, kGate, kSource, kQueries, kLater>(shared, shared.ring[stage], column, gates, gate, half,
+                                                               lane, (begin + chunk) / ctas(kForm));
+      } else {
+        const float2 side = scale_rows<kGate, kSource, kQueries, kLater>(ring, column, gates, gate);
+        *reinterpret_cast<float2*>(shared.ring[stage] + vector_at) = {exp2_approx(side.x), exp2_approx(side.y)};
+      }
       ptx::fence_proxy_async(ptx::space_shared);
       warp_arrive(&shared.scaled[stage]);
       position.advance();
@@ -129,8 +137,8 @@ class Reload {
         if constexpr (kQueries)
           copy_tile(maps.q, token, half, item.key_head, sequence, stage + FusedStage::kQ, barrier_);
         copy_tile(maps.k, token, half, item.key_head, sequence, stage + FusedStage::kK, barrier_);
-        copy_tile(maps.g, token, kSource == GateSource::kTiles ? half : 2 * half, item.head, sequence,
-                  stage + FusedStage::kGate, barrier_);
+        copy_tile(maps.g, token, is_wide(kSource) ? 2 * half : half, item.head, sequence, stage + FusedStage::kGate,
+                  barrier_);
       }
     }
     __syncwarp();
@@ -198,8 +206,8 @@ __device__ __forceinline__ void scale_by_channel(const FusedMaps& maps, const Ac
         }
       }
       if (careful > 0) {
-        const bool leaves =
-            scale_carefully<kGate, kSource, kQueries>(ring, stage, {later, half, lane, column}, gates, gate, second);
+        const bool leaves = scale_carefully<kForm, kGate, kSource, kQueries>(ring, stage, {later, half, lane, column},
+                                                                             gates, gate, second);
         careful = leaves ? kCarefulChunks : careful - 1;
         ptx::fence_proxy_async(ptx::space_shared);
       }
@@ -212,9 +220,10 @@ __device__ __forceinline__ void scale_by_channel(const FusedMaps& maps, const Ac
 
 // `kQueries`: also q; a summary has none, and its chunks are counted from the row's end. kMidFrame: gates are so that
 // no channel leaves the frame of the middle.
-template <Form kForm, GateForm kGate, GateSource kSource, bool kQueries, bool kMidFrame>
+template <Form kForm, GateForm kGate, GateSource kSource, bool kQueries, bool kMidFrame, class Element>
 __device__ __forceinline__ void scale_chunks(const FusedMaps& maps, const Activation& activation,
-                                             FusedShared<kForm>& shared, int rank) {
+                                             FusedShared<kForm, Element>& shared, int rank) {
+  static_assert(kMidFrame || !kEndFrames<Element>);
   if constexpr (!kMidFrame)
     scale_by_channel<kForm, kGate, kSource, kQueries>(maps, activation, shared, rank);
   else if (uniform(static_cast<int>(threadIdx.x) % kWarpgroup / 64) == 0)

@@ -4,13 +4,15 @@
 // Tiles hold k without its norm. So the state works on V_new~ = rk V_new, and the norm enters at two places only:
 //     Akk~_ij = beta_i rk_i^2 k_from_mid_i.k_to_mid_j for j < i
 //     R~_i = beta_i rk_i v_i - beta_i rk_i^2 (k_from_mid S_mid)_i      V_new~ = (I + Akk~)^-1 R~
+// Of fp16 data tiles hold k with its norm: there rk is 1, and nothing has a tilde.
 #pragma once
 #include <cstddef>
 
 #include "kernels/cuda/ptx/matrix.cuh"
 #include "kernels/cuda/ptx/wgmma.cuh"
+#include "kernels/cuda/sm90/fused/kda/ends.cuh"
 #include "kernels/cuda/sm90/fused/kda/memory.cuh"
-#include "kernels/cuda/sm90/fused/kda/pairs.cuh"
+#include "kernels/cuda/sm90/fused/kda/windows.cuh"
 #include "kernels/cuda/sm90/rows/walk_maps.h"
 #include "kernels/cuda/tile/activation.cuh"
 #include "kernels/cuda/tile/descriptor.cuh"
@@ -22,9 +24,9 @@ namespace deltarelay::cuda::sm90 {
 // the previous one.
 struct TokenSums {
   float even[3] = {}, odd[3] = {};
-  template <bool kQueries>
+  template <bool kQueries, class Element>
   __device__ __forceinline__ void add(const uint4& q, const uint4& k) {  // 8 channels
-    using Two = Pair<__nv_bfloat16>;
+    using Two = Pair<Element>;
     const uint32_t qs[4] = {q.x, q.y, q.z, q.w}, ks[4] = {k.x, k.y, k.z, k.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -63,7 +65,7 @@ __device__ __forceinline__ uint32_t factor_at(uint32_t thread) {
 
 // Writes the factors of the tokens; 0 for tokens past the end, whose rows may hold anything. Uses plain arithmetic:
 // mma.sync would wait behind the state's wgmma.
-template <bool kQueries>
+template <bool kQueries, class Element>
 __device__ __forceinline__ void write_factors(const Activation& activation, const TokenShare& share, uint8_t* stage,
                                               TokenFactors& factors, float strength, bool exists, uint32_t thread) {
   TokenSums channels;
@@ -75,7 +77,7 @@ __device__ __forceinline__ void write_factors(const Activation& activation, cons
     k[i] = *reinterpret_cast<const uint4*>(at + FusedStage::kK);
   }
 #pragma unroll
-  for (int i = 0; i < 4; ++i) channels.add<kQueries>(q[i], k[i]);
+  for (int i = 0; i < 4; ++i) channels.template add<kQueries, Element>(q[i], k[i]);
   float sums[3];
 #pragma unroll
   for (int i = 0; i < 3; ++i) sums[i] = channels.even[i] + channels.odd[i];
@@ -95,11 +97,18 @@ __device__ __forceinline__ void write_factors(const Activation& activation, cons
   const float once = strength * norm_k;
   const float twice = once * norm_k, query = activation.scale * norm_q;
   const float of_pair = quarter % 2 == 0 ? once : twice, single = quarter % 2 == 0 ? query : sums[2];
-  const float number = quarter < 2 ? of_pair : single;
+  float number = quarter < 2 ? of_pair : single;
+  if constexpr (kEndFrames<Element>) {  // norms are in the tiles
+    const float norm = quarter % 2 == 0 ? query : norm_k;
+    uint8_t* norms = reinterpret_cast<uint8_t*>(&factors) + (FusedStage::kNorms - FusedStage::kTokens);
+    if (quarter < 2) reinterpret_cast<float*>(norms)[thread / 4 * 2 + quarter] = exists ? norm : 0.0f;
+    number = quarter < 2 ? strength : quarter == 2 ? 1.0f : query * norm_k * sums[2];
+  }
   *reinterpret_cast<float*>(reinterpret_cast<uint8_t*>(&factors) + factor_at(thread)) = exists ? number : 0.0f;
 }
 
 // Writes Aqk~ below its diagonal from rows of q_from_mid k_to_mid^T. Scores above it may be inf or NaN: select.
+template <class Element>
 __device__ __forceinline__ void write_aqk(uint8_t* aqk, const float (&scores)[16], int warp, int lane) {
   const int row = lane / 4, column = 2 * (lane % 4);
   auto mask = [&](float(&block)[8], int first) {  // a 16 x 16 block on the diagonal
@@ -112,11 +121,11 @@ __device__ __forceinline__ void write_aqk(uint8_t* aqk, const float (&scores)[16
   float block[8];
   if (warp == 0) {
     mask(block, 0);
-    store_block<__nv_bfloat16>(aqk, 0, 0, block, lane);
+    store_block<Element>(aqk, 0, 0, block, lane);
   } else {
-    store_block<__nv_bfloat16>(aqk, 2, 0, scores, lane);
+    store_block<Element>(aqk, 2, 0, scores, lane);
     mask(block, 8);
-    store_block<__nv_bfloat16>(aqk, 2, 2, block, lane);
+    store_block<Element>(aqk, 2, 2, block, lane);
   }
 }
 
@@ -156,12 +165,12 @@ struct LoadPosition {
 // Loads chunks as stages become free, by warps 0 and 1 of the score group; the other two compute the inverse. Warp 0
 // loads q and k of the chunks that this CTA makes. Warp 1 loads their gates and this CTA's halves of v of all chunks,
 // and announces the bytes that come from the other CTA.
-template <Form kForm, GateSource kSource, bool kQueries>
+template <Form kForm, GateSource kSource, bool kQueries, class Element>
 class Loader {
  public:
   // Starts at `position`; the items before this one have `begin` chunks.
-  __device__ __forceinline__ Loader(const FusedMaps& maps, const Item& item, FusedShared<kForm>& shared, int begin,
-                                    int warp, int rank, LoadPosition& position)
+  __device__ __forceinline__ Loader(const FusedMaps& maps, const Item& item, FusedShared<kForm, Element>& shared,
+                                    int begin, int warp, int rank, LoadPosition& position)
       : maps_(maps),
         shared_(shared),
         warp_(warp),
@@ -188,14 +197,14 @@ class Loader {
   }
 
  private:
-  static constexpr int kStages = FusedRing<kForm>::kStages, kHalves = FusedRing<kForm>::kHalves;
+  static constexpr int kStages = FusedRing<kForm, Element>::kStages, kHalves = FusedRing<kForm>::kHalves;
   static constexpr int kCtas = ctas(kForm);
 
   __device__ __forceinline__ bool load_next(bool wait) {
     if (warp_ > 1 || chunk_ >= chunks_) return false;
     if (begin_ + chunk_ >= kStages && !passes(&shared_.free[position_.stage], position_.parity ^ 1, wait)) return false;
     if constexpr (kSource == GateSource::kWideTiles) {
-      if (warp_ == 1 && loads_gates() && begin_ + chunk_ >= SecondQuarters<kForm>::kPlaces * kCtas) {
+      if (warp_ == 1 && loads_gates() && begin_ + chunk_ >= SecondQuarters<kForm, Element>::kPlaces * kCtas) {
         // The chunk that had the place of these second quarters lies in the next own stage.
         const int next = position_.stage + kCtas;
         const bool around = next >= kStages;
@@ -247,14 +256,14 @@ class Loader {
     uint8_t* stage = shared_.ring[position_.stage];
     uint64_t* scaled = &shared_.scaled[position_.stage];
     if (loads_gates()) {
-      constexpr int kTiles = kSource == GateSource::kTiles ? 1 : 2;  // in a half
+      constexpr int kTiles = is_wide(kSource) ? 2 : 1;  // in a half
       uint64_t* loaded = &shared_.loaded[position_.stage];
       expect_bytes(loaded, 2 * kTiles * FusedStage::kTileBytes);
 #pragma unroll
       for (int half = 0; half < 2; ++half)
         copy(maps_.g, kTiles * half, head_, stage + half * FusedStage::kHalfBytes + FusedStage::kGate, loaded);
       if constexpr (kSource == GateSource::kWideTiles) {
-        uint8_t* second = shared_.ring[0] + SecondQuarters<kForm>::at(begin_ + chunk_);
+        uint8_t* second = shared_.ring[0] + SecondQuarters<kForm, Element>::at(begin_ + chunk_);
 #pragma unroll
         for (int half = 0; half < 2; ++half)
           copy(maps_.g, 2 * half + 1, head_, second + half * FusedStage::kTileBytes, loaded);
@@ -269,7 +278,7 @@ class Loader {
   }
 
   const FusedMaps& maps_;
-  FusedShared<kForm>& shared_;
+  FusedShared<kForm, Element>& shared_;
   int warp_, rank_, chunks_, token_;
   int head_;  // of what this warp loads: the key head, or the head of the gates
   int strip_, sequence_, begin_;
@@ -278,20 +287,20 @@ class Loader {
 };
 
 // Positions of the score group in the ring: for loading, for the sums of norms, and for Aqk~ and the inverse.
-template <Form kForm>
+template <Form kForm, class Element>
 struct ScoreState {
   LoadPosition loading;
-  OwnPosition<kForm> summing, making;
+  OwnPosition<kForm, Element> summing, making;
 };
 
 // Clears the blocks above the diagonals in the stages whose chunks this CTA makes, by kThreads threads; copies from the
 // other CTA bring their own zeros.
-template <int kThreads, Form kForm>
-__device__ __forceinline__ void clear_stages(FusedShared<kForm>& shared, int rank, int thread) {
+template <int kThreads, Form kForm, class Element>
+__device__ __forceinline__ void clear_stages(FusedShared<kForm, Element>& shared, int rank, int thread) {
   // Unrolled: the compiler would assume that a loop count differs between lanes, and give up uniform registers after
   // it.
 #pragma unroll
-  for (int i = 0; i < FusedRing<kForm>::kStages; ++i) {
+  for (int i = 0; i < FusedRing<kForm, Element>::kStages; ++i) {
     uint8_t* stage = shared.ring[i];
 #pragma unroll
     for (int first = 0; first < kClearThreads; first += kThreads) {
@@ -322,23 +331,39 @@ __device__ __forceinline__ void copy_triangle(Shared& shared, int stage_index, i
   copy_to_block(at, at, FusedStage::kTriangleBytes, &shared.solved[stage_index], other);
 }
 
+// Copies the tiles of fp16 data when they are complete, by warp 0: scores do not wait for them. `number`: of the chunk
+// among those that this CTA makes.
+template <bool kQueries>
+__device__ __forceinline__ void send_tiles(FusedShared<Form::kPair, __half>& shared, int stage_index, uint32_t number,
+                                           int warp, uint32_t thread, int other) {
+  constexpr uint32_t kOwnStages = FusedRing<Form::kPair, __half>::kStages / ctas(Form::kPair);
+  if (warp != 0) return;
+  wait_parity(&shared.scaled[stage_index], number / kOwnStages % 2);
+  if (thread == 0) copy_tiles<kQueries>(shared, stage_index, other);
+}
+
 // Aqk~ and the inverse of a scaled chunk, and their copies to CTA `other`. Warps 0 and 1 write Aqk~; warps 2 and 3
 // write Akk~ and alternate in computing the inverse.
-template <Form kForm, bool kQueries, bool kMidFrame>
-__device__ __forceinline__ void score_chunk(FusedShared<kForm>& shared, int stage_index, int chunk, int warp,
-                                            uint32_t thread, int lane, int other) {
+template <Form kForm, bool kQueries, bool kMidFrame, class Element>
+__device__ __forceinline__ void score_chunk(FusedShared<kForm, Element>& shared, int stage_index, int chunk, int warp,
+                                            uint32_t thread, int lane, int other, uint32_t number) {
   constexpr int kCtas = ctas(kForm);
   uint8_t* stage = shared.ring[stage_index];
   // Rows 0-31 are q_from_mid k_to_mid^T, rows 32-63 k_from_mid k_to_mid^T.
   float scores[16];
-  multiply_scores<__nv_bfloat16>(scores, swizzled_operand(shared_address(stage + FusedStage::kQ)),
-                                 swizzled_operand(shared_address(stage + FusedStage::kGate)), FusedStage::kHalfBytes);
-  wgmma_wait<0>();
-  pin(scores);
-  if constexpr (!kMidFrame) add_pairs<kQueries>(stage, scores, warp, lane, thread);
+  if constexpr (kEndFrames<Element>) {
+    multiply_words(scores, shared.words, number);
+    if constexpr (kCtas > 1) send_tiles<kQueries>(shared, stage_index, number, warp, thread, other);
+  } else {
+    multiply_scores<Element>(scores, swizzled_operand(shared_address(stage + FusedStage::kQ)),
+                             swizzled_operand(shared_address(stage + FusedStage::kGate)), FusedStage::kHalfBytes);
+    wgmma_wait<0>();
+    pin(scores);
+  }
+  if constexpr (!kMidFrame) add_listed<kQueries>(stage, scores, warp, lane, thread);
   if (warp < 2) {
     if constexpr (kQueries) {
-      write_aqk(stage + FusedStage::kAqk, scores, warp, lane);
+      write_aqk<Element>(stage + FusedStage::kAqk, scores, warp, lane);
       ptx::fence_proxy_async(ptx::space_shared);
       if constexpr (kCtas > 1) {
         named_barrier(kScoreBarrier, 64);
@@ -350,7 +375,7 @@ __device__ __forceinline__ void score_chunk(FusedShared<kForm>& shared, int stag
     write_negated_akk(shared.negated, scores, tokens_of(stage), warp, lane);
     named_barrier(kTriangleBarrier, 64);
     if (warp == 2 + chunk / kCtas % 2) {
-      write_inverse<__nv_bfloat16>(shared.negated, stage + FusedStage::kInverse, lane);
+      write_inverse<Element>(shared.negated, stage + FusedStage::kInverse, lane);
       ptx::fence_proxy_async(ptx::space_shared);
       __syncwarp();
       if (kCtas > 1 && lane == 0) copy_triangle(shared, stage_index, FusedStage::kInverse, other);
@@ -360,28 +385,35 @@ __device__ __forceinline__ void score_chunk(FusedShared<kForm>& shared, int stag
 }
 
 // Waits until a chunk at `position` has been scaled, copies it to the other CTA, and scores it.
-template <Form kForm, bool kQueries, bool kMidFrame>
-__device__ __forceinline__ void score_scaled(FusedShared<kForm>& shared, OwnPosition<kForm>& position, int chunk,
-                                             int warp, uint32_t thread, int lane, int other) {
+template <Form kForm, bool kQueries, bool kMidFrame, class Element>
+__device__ __forceinline__ void score_scaled(FusedShared<kForm, Element>& shared, OwnPosition<kForm, Element>& position,
+                                             int chunk, int warp, uint32_t thread, int lane, int other, int begin = 0) {
   const int stage_index = position.stage;
-  wait_parity(&shared.scaled[stage_index], position.parity);
-  if (ctas(kForm) > 1 && thread == 0) copy_tiles<kQueries>(shared, stage_index, other);
+  const uint32_t number = static_cast<uint32_t>(begin + chunk) / ctas(kForm);
+  if constexpr (!kEndFrames<Element>) {
+    wait_parity(&shared.scaled[stage_index], position.parity);
+    if (ctas(kForm) > 1 && thread == 0) copy_tiles<kQueries>(shared, stage_index, other);
+  }
   bool unread = false;  // a summary has ended: nobody reads the chunk
   if constexpr (!kQueries) unread = named_barrier_any(kScoreBarrier, kWarpgroup, shared.end.reached());
   if (unread) {
+    if constexpr (kEndFrames<Element> && !kQueries) {
+      pass_words(shared.words, number);
+      send_tiles<kQueries>(shared, stage_index, number, warp, thread, other);
+    }
     if (thread == 0) copy_triangle(shared, stage_index, FusedStage::kInverse, other);
     warp_arrive(&shared.solved[stage_index]);
   } else {
-    score_chunk<kForm, kQueries, kMidFrame>(shared, stage_index, chunk, warp, thread, lane, other);
+    score_chunk<kForm, kQueries, kMidFrame>(shared, stage_index, chunk, warp, thread, lane, other, number);
   }
   position.advance();
 }
 
 // Scores the chunks of one item; the items before have `begin` chunks.
-template <Form kForm, GateSource kSource, bool kQueries, bool kMidFrame>
+template <Form kForm, GateSource kSource, bool kQueries, bool kMidFrame, class Element>
 __device__ __forceinline__ void score_item(const FusedMaps& maps, const Activation& activation, const Item& item,
-                                           int begin, FusedShared<kForm>& shared, int warp, int rank,
-                                           ScoreState<kForm>& at) {
+                                           int begin, FusedShared<kForm, Element>& shared, int warp, int rank,
+                                           ScoreState<kForm, Element>& at) {
   constexpr int kCtas = ctas(kForm);
   const int chunks = uniform(item.row.chunks);
   const int other = 1 - rank;
@@ -404,14 +436,14 @@ __device__ __forceinline__ void score_item(const FusedMaps& maps, const Activati
   };
   uint32_t next_beta = fetch_beta(0, 0);
 
-  Loader<kForm, kSource, kQueries> loader(maps, item, shared, begin, warp, rank, at.loading);
+  Loader<kForm, kSource, kQueries, Element> loader(maps, item, shared, begin, warp, rank, at.loading);
   loader.load(-1);
   if (begin == 0) {  // once, while the first copies are in flight
     clear_stages<kWarpgroup>(shared, rank, static_cast<int>(threadIdx.x % kWarpgroup));
     named_barrier(kScoreBarrier, kWarpgroup);
   }
-  OwnPosition<kForm>& position = at.making;
-  OwnPosition<kForm>& ahead = at.summing;
+  OwnPosition<kForm, Element>& position = at.making;
+  OwnPosition<kForm, Element>& ahead = at.summing;
 #pragma unroll 1
   for (int chunk = rank - kCtas; chunk < chunks; chunk += kCtas) {
     // Opaque. The compiler would otherwise keep every address that follows from the thread in registers between chunks.
@@ -425,23 +457,23 @@ __device__ __forceinline__ void score_item(const FusedMaps& maps, const Activati
       const int token = static_cast<int>(thread / 4);
       const float strength = write_strength(number_of(next_beta, beta.dtype), activation.beta_form);
       wait_parity(&shared.loaded[ahead.stage], ahead.parity);
-      write_factors<kQueries>(activation, share, shared.ring[ahead.stage], tokens_of(shared.ring[ahead.stage]),
-                              strength, (chunk + kCtas) * kFusedChunk + token < item.tokens, thread);
+      write_factors<kQueries, Element>(activation, share, shared.ring[ahead.stage], tokens_of(shared.ring[ahead.stage]),
+                                       strength, (chunk + kCtas) * kFusedChunk + token < item.tokens, thread);
       ptx::fence_proxy_async(ptx::space_shared);
       warp_arrive(&shared.summed[ahead.stage]);
       next_beta = fetch_beta(chunk + 2 * kCtas, token);  // after the fence, which may wait for loads
       ahead.advance();
     }
     if (chunk >= 0) {
-      score_scaled<kForm, kQueries, kMidFrame>(shared, position, chunk, warp, thread, lane, other);
+      score_scaled<kForm, kQueries, kMidFrame>(shared, position, chunk, warp, thread, lane, other, begin);
     }
   }
   loader.load(chunks - 1);
 }
 
 // Scores the chunks of a summary, from the row's end (summary.cuh).
-template <bool kMidFrame>
-__device__ __forceinline__ void score_backwards(const Activation& activation, FusedShared<Form::kPair>& shared,
+template <bool kMidFrame, class Element>
+__device__ __forceinline__ void score_backwards(const Activation& activation, FusedShared<Form::kPair, Element>& shared,
                                                 int warp, int rank) {
   constexpr Form kForm = Form::kPair;
   constexpr int kCtas = ctas(kForm);
@@ -460,45 +492,65 @@ __device__ __forceinline__ void score_backwards(const Activation& activation, Fu
 
   clear_stages<kWarpgroup>(shared, rank, static_cast<int>(threadIdx.x % kWarpgroup));
   named_barrier(kScoreBarrier, kWarpgroup);
-  OwnPosition<kForm> position{rank}, ahead{rank};
+  OwnPosition<kForm, Element> position{rank}, ahead{rank};
   int chunks = all;
 #pragma unroll 1
   for (int chunk = rank - kCtas; chunk < chunks; chunk += kCtas) {
     const uint32_t thread = opaque(threadIdx.x) % kWarpgroup;  // as in score_item
     const int lane = static_cast<int>(thread % 32), next = chunk + kCtas;
-    if (next < chunks) {
-      const int token = static_cast<int>(thread / 4);
-      const float strength = write_strength(number_of(next_beta, beta.dtype), activation.beta_form);
-      wait_parity(&shared.loaded[ahead.stage], ahead.parity);
-      if (uniform(shared.end.limit_reached(next)) != 0) {
-        chunks = next;
-      } else {
-        // The first thread decides for all roles; others may see the end earlier or later.
-        const bool ends = uniform(shared.end.reached()) != 0;
-        if (thread == 0) shared.end.empty[ahead.stage] = ends;
-        if (!ends)
-          write_factors<false>(activation, share, shared.ring[ahead.stage], tokens_of(shared.ring[ahead.stage]),
-                               strength, chunk_from_end(next, all) * kFusedChunk + token < item.tokens, thread);
-        ptx::fence_proxy_async(ptx::space_shared);
-        warp_arrive(&shared.summed[ahead.stage]);
-        next_beta = fetch_beta(next + kCtas, token);
-        ahead.advance();
+    const auto sum_next = [&] {
+      if (next < chunks) {
+        const int token = static_cast<int>(thread / 4);
+        const float strength = write_strength(number_of(next_beta, beta.dtype), activation.beta_form);
+        wait_parity(&shared.loaded[ahead.stage], ahead.parity);
+        if (uniform(shared.end.limit_reached(next)) != 0) {
+          chunks = next;
+        } else {
+          // The first thread decides for all roles; others may see the end earlier or later.
+          const bool ends = uniform(shared.end.reached()) != 0;
+          if (thread == 0) shared.end.empty[ahead.stage] = ends;
+          if (!ends)
+            write_factors<false, Element>(activation, share, shared.ring[ahead.stage],
+                                          tokens_of(shared.ring[ahead.stage]), strength,
+                                          chunk_from_end(next, all) * kFusedChunk + token < item.tokens, thread);
+          ptx::fence_proxy_async(ptx::space_shared);
+          warp_arrive(&shared.summed[ahead.stage]);
+          next_beta = fetch_beta(next + kCtas, token);
+          ahead.advance();
+        }
+      }
+    };
+    const auto score = [&] {
+      if (chunk >= 0) score_scaled<kForm, false, kMidFrame>(shared, position, chunk, warp, thread, lane, 1 - rank);
+    };
+    if constexpr (!kEndFrames<Element>) {
+      sum_next();
+      score();
+    } else {
+      // A CTA makes chunks in two stages. The next one's may be free only once the previous chunk has been walked, and
+      // this one must not wait for that.
+      const bool waits = !__any_sync(~0u, ptx::mbarrier_test_wait_parity(&shared.loaded[ahead.stage], ahead.parity));
+#pragma unroll 1
+      for (int step = 0; step < 2; ++step) {
+        if ((step == 0) == waits)
+          score();
+        else
+          sum_next();
       }
     }
-    if (chunk >= 0) score_scaled<kForm, false, kMidFrame>(shared, position, chunk, warp, thread, lane, 1 - rank);
   }
 }
 
 // `kQueries`: also q and Aqk~; a summary has neither. kMidFrame: the scores of all channels are in the tiles.
-template <Form kForm, GateSource kSource, bool kQueries, bool kMidFrame>
+template <Form kForm, GateSource kSource, bool kQueries, bool kMidFrame, class Element>
 __device__ __forceinline__ void score_chunks(const FusedMaps& maps, const Activation& activation,
-                                             FusedShared<kForm>& shared, int rank) {
+                                             FusedShared<kForm, Element>& shared, int rank) {
   const int warp = uniform(static_cast<int>(threadIdx.x) % kWarpgroup / 32);
   if constexpr (!kQueries) {
     score_backwards<kMidFrame>(activation, shared, warp, rank);
   } else if constexpr (kForm == Form::kPair) {  // others load and sum (pair_emit.cuh)
     const int chunks = uniform(shared.item.row.chunks);
-    OwnPosition<kForm> position{rank};
+    OwnPosition<kForm, Element> position{rank};
 #pragma unroll 1
     for (int chunk = rank; chunk < chunks; chunk += ctas(kForm)) {
       const uint32_t thread = opaque(threadIdx.x) % kWarpgroup;  // as above
@@ -506,7 +558,7 @@ __device__ __forceinline__ void score_chunks(const FusedMaps& maps, const Activa
                                            1 - rank);
     }
   } else {
-    ScoreState<kForm> at{.loading = {warp == 0 ? rank : 0}, .summing = {rank}, .making = {rank}};
+    ScoreState<kForm, Element> at{.loading = {warp == 0 ? rank : 0}, .summing = {rank}, .making = {rank}};
     make_items<kForm>(shared, [&](const Item& item, int begin) {
       score_item<kForm, kSource, kQueries, kMidFrame>(maps, activation, item, begin, shared, warp, rank, at);
     });

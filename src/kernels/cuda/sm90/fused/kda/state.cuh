@@ -2,7 +2,7 @@
 // in registers.
 //
 // Between chunks the accumulators hold S; inside a chunk they hold S_mid = e^{G_mid} S, the state in the frame of the
-// chunk's middle.
+// chunk's middle. Of fp16 data they hold S, and from behind the reads on e^{G_last} S (ends.cuh).
 #pragma once
 #include "kernels/cuda/ptx/matrix.cuh"
 #include "kernels/cuda/ptx/shared_memory.cuh"
@@ -43,20 +43,22 @@ __device__ __forceinline__ void load_strength(float4 (&strength)[4], const Token
 
 // product = K S, or what blocks `first` to `last` - 1 of the channels add to it. Packs these blocks into `operand`.
 // Neither commits nor waits.
+template <class Element>
 __device__ __forceinline__ void read_keys(float (&product)[16], const float (&state)[64], Fragment (&operand)[8],
                                           uint64_t k_from_mid, int first = 0, int last = 8) {
 #pragma unroll
-  for (int k = first; k < last; ++k) operand[k] = pack_block<__nv_bfloat16>(state, k);
+  for (int k = first; k < last; ++k) operand[k] = pack_block<Element>(state, k);
   wgmma_fence();
 #pragma unroll
   for (int k = first; k < last; ++k)
-    Wgmma<__nv_bfloat16>::times(product, operand[k], k_from_mid + channel_step(k, FusedStage::kHalfBytes), k > 0);
+    Wgmma<Element>::times(product, operand[k], k_from_mid + channel_step(k, FusedStage::kHalfBytes), k > 0);
 }
 
 // S_mid <- S_mid + k_to_mid^T V_new~, with the tiles of k_to_mid at `keys`. Does not wait. One commit group for each
 // half of the channels: the first half is scaled while the second is in flight.
+template <class Element>
 __device__ __forceinline__ void update_state(float (&state)[64], const Fragment (&v_new)[2], uint32_t keys) {
-  using Product = Wgmma<__nv_bfloat16>;
+  using Product = Wgmma<Element>;
   const uint64_t tiles = swizzled_operand(keys, FusedStage::kHalfBytes);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -81,15 +83,31 @@ __device__ __forceinline__ void finish_update(float (&state)[64], const ChannelF
   late.scale(state, 4, 8);
 }
 
+// The same where the update has come behind the state's factor (decay_state).
+template <int kLater>
+__device__ __forceinline__ void finish_update(float (&state)[64]) {
+  wgmma_wait<kLater>();
+  pin(state);
+}
+
+// S <- e^{G_last} S of fp16 data, when the operands of the reads have been packed. A branch must follow, over which the
+// compiler moves no arithmetic: otherwise it waits for the reads first.
+__device__ __forceinline__ void decay_state(float (&state)[64], uint32_t stage, int column) {
+  __syncwarp();  // keeps the compiler from loading factors between the products
+#pragma unroll
+  for (int b = 0; b < 8; b += 2) ChannelFactors(stage + FusedStage::kEarly, column, b, b + 2).scale(state, b, b + 2);
+  pin(state);  // not where the update needs it
+}
+
 // O^T = query out as operands for stmatrix.
+template <class Element>
 __device__ __forceinline__ void pack_output(Fragment (&packed)[2], const float (&out)[16], const float* query) {
 #pragma unroll
   for (int n = 0; n < 4; ++n) {
     const float2 f = *reinterpret_cast<const float2*>(query + 8 * n);
 #pragma unroll
     for (int r = 0; r < 2; ++r)
-      packed[n / 2].reg[2 * (n % 2) + r] =
-          Pair<__nv_bfloat16>::pack(out[4 * n + 2 * r] * f.x, out[4 * n + 2 * r + 1] * f.y);
+      packed[n / 2].reg[2 * (n % 2) + r] = Pair<Element>::pack(out[4 * n + 2 * r] * f.x, out[4 * n + 2 * r + 1] * f.y);
   }
 }
 
@@ -109,12 +127,12 @@ __device__ __forceinline__ void add_diagonal(float (&out)[16], const float (&v_n
 }
 
 // Emits the chunks of an item of a single CTA for one half of the values (emit_items).
-template <class Due>
+template <class Due, class Element>
 __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs& args, const Item& item,
-                                           FusedShared<Form::kSingle>& shared, int group,
-                                           RingPosition<FusedRing<Form::kSingle>::kStages>& position,
+                                           FusedShared<Form::kSingle, Element>& shared, int group,
+                                           RingPosition<FusedRing<Form::kSingle, Element>::kStages>& position,
                                            float (&state)[64], Due& due) {
-  using Product = Wgmma<__nv_bfloat16>;
+  using Product = Wgmma<Element>;
   const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, warp = thread / 32;
   const int column = lane_column_of(lane);
   int tokens = Due::kStores ? 0 : item.tokens;  // up to the next checkpoint, or all: one register for both
@@ -129,7 +147,7 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
   // O^T of a chunk overwrites the v tile of its stage. A warp overwrites only what it has read.
   auto write_output = [&](int stage_index) {
     Fragment packed[2];
-    pack_output(packed, out, tokens_of(shared.ring[stage_index]).query + column);
+    pack_output<Element>(packed, out, tokens_of(shared.ring[stage_index]).query + column);
     const uint32_t at = shared_address(shared.ring[stage_index]) + v_offset;
 #pragma unroll
     for (int b = 0; b < 2; ++b) store_matrix_transposed(at + b * 16 * kRowBytes, packed[b]);
@@ -149,9 +167,11 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
     Fragment state_operand[8];
     const uint64_t q_from_mid = swizzled_operand(stage + FusedStage::kQ),
                    k_from_mid = swizzled_operand(stage + FusedStage::kK);
-    ChannelFactors(shared.ring[stage_index] + FusedStage::kEarly, column).scale(state);
-    read_keys(product, state, state_operand, k_from_mid);
+    if constexpr (!kEndFrames<Element>)
+      ChannelFactors(shared.ring[stage_index] + FusedStage::kEarly, column).scale(state);
+    read_keys<Element>(product, state, state_operand, k_from_mid);
     wgmma_commit();
+    if constexpr (kEndFrames<Element>) decay_state(state, stage, column);
     // Behind K S: the previous output goes to shared memory, which frees its registers for Q S.
     if (first > 0) write_output(previous);
     wgmma_fence();
@@ -165,31 +185,34 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
     load_strength(strength, factors, column);
     wgmma_wait<1>();
     pin(product);
-    subtract_prediction<__nv_bfloat16>(product, value, strength, column, tokens - first);
-    const Fragment residual[2] = {pack_block<__nv_bfloat16>(product, 0), pack_block<__nv_bfloat16>(product, 1)};
+    subtract_prediction<Element>(product, value, strength, column, tokens - first);
+    const Fragment residual[2] = {pack_block<Element>(product, 0), pack_block<Element>(product, 1)};
 
     // V_new~ = R~ + (inverse - I) R~
     wait_parity(&shared.solved[stage_index], position.parity);
     wgmma_fence();
-    add_triangle<__nv_bfloat16>(product, residual, triangle_operand(stage + FusedStage::kInverse));
+    add_triangle<Element>(product, residual, triangle_operand(stage + FusedStage::kInverse));
     wgmma_commit();
     // Meanwhile the previous output is stored.
     if (first > 0)
-      send_output<__nv_bfloat16>(maps, args, place, output_tile(previous), first / kFusedChunk - 1, tokens, group,
-                                 group, thread);
+      send_output<Element>(maps, args, place, output_tile(previous), first / kFusedChunk - 1, tokens, group, group,
+                           thread);
     wgmma_wait<0>();
     pin(product);
     pin(out);
-    const Fragment v_new[2] = {pack_block<__nv_bfloat16>(product, 0), pack_block<__nv_bfloat16>(product, 1)};
+    const Fragment v_new[2] = {pack_block<Element>(product, 0), pack_block<Element>(product, 1)};
 
     // S_mid <- S_mid + k_to_mid^T V_new~; behind it the diagonal of Aqk~ in fp32, then Aqk~ V_new~.
     wgmma_fence();
-    update_state(state, v_new, stage + FusedStage::kGate);
+    update_state<Element>(state, v_new, stage + FusedStage::kGate);
     add_diagonal(out, product, factors, column);
     wgmma_fence();
-    add_triangle<__nv_bfloat16>(out, v_new, triangle_operand(stage + FusedStage::kAqk));
+    add_triangle<Element>(out, v_new, triangle_operand(stage + FusedStage::kAqk));
     wgmma_commit();
-    finish_update<1>(state, {shared.ring[stage_index] + FusedStage::kLate, column});
+    if constexpr (kEndFrames<Element>)
+      finish_update<1>(state);
+    else
+      finish_update<1>(state, {shared.ring[stage_index] + FusedStage::kLate, column});
     // By now the previous output has been read: its stage is free. The compiler moves no arithmetic over this branch,
     // so the scaling stays before the wait for Aqk~ V_new~.
     if (first > 0 && thread == 0) {
@@ -217,8 +240,8 @@ __device__ __forceinline__ void emit_fused(const FusedMaps& maps, const WalkArgs
   }
   if (tokens == 0) return;
   write_output(previous);
-  send_output<__nv_bfloat16>(maps, args, place, output_tile(previous), (tokens - 1) / kFusedChunk, tokens, group, group,
-                             thread);
+  send_output<Element>(maps, args, place, output_tile(previous), (tokens - 1) / kFusedChunk, tokens, group, group,
+                       thread);
 }
 
 }  // namespace deltarelay::cuda::sm90

@@ -1,9 +1,11 @@
 // Choosing and launching a kernel of the fused walk of KDA. Kernels for gates that the frame of a chunk's middle holds
-// (kMidFrame) and for all others, for gates in bf16 and in fp32, and with and without checkpoints are compiled in files
-// of their own: walk.cu, walk_by_channel.cu, walk_wide.cu, walk_wide_by_channel.cu, and checkpoints*.cu.
+// (kMidFrame) and for all others, for gates in bf16 and in fp32, for fp16 data, and with and without checkpoints are
+// compiled in files of their own: walk.cu, walk_by_channel.cu, walk_wide.cu, walk_wide_by_channel.cu, walk_half.cu, and
+// checkpoints*.cu.
 #pragma once
 #include <algorithm>
 #include <cstddef>
+#include <type_traits>
 
 #include "kernels/cuda/launch/launch.h"
 #include "kernels/cuda/sm90/fused/kda/walk.cuh"
@@ -15,6 +17,10 @@ namespace fused_kda {
 using Kernel = void(FusedMaps, WalkArgs, Activation);
 
 // The forms of gates that have kernels; takes_way knows them too (accepts.cpp).
+// Type of the data whose gates come like this.
+template <GateSource kSource>
+using ElementOf = std::conditional_t<kSource == GateSource::kHalfTiles, __half, __nv_bfloat16>;
+
 template <bool kMidFrame, GateSource kSource>
 constexpr bool has_kernels(GateForm form) {
   if (form == GateForm::kLog) return true;
@@ -25,7 +31,7 @@ constexpr bool has_kernels(GateForm form) {
 template <bool kMidFrame, GateSource kSource, Form kForm, bool kSummaries, bool kCheckpoints, GateForm kGate>
 Kernel* kernel_of() {
   if constexpr (has_kernels<kMidFrame, kSource>(kGate))
-    return fused_kda_kernel<kForm, kGate, kSource, kSummaries, kMidFrame, kCheckpoints>;
+    return fused_kda_kernel<kForm, kGate, kSource, kSummaries, kMidFrame, kCheckpoints, ElementOf<kSource>>;
   else
     return nullptr;
 }
@@ -45,9 +51,11 @@ Kernel* kernel_of(GateForm form) {
   return nullptr;
 }
 
-template <Form kForm, GateSource kSource, bool kCheckpoints>
+template <bool kMidFrame, Form kForm, GateSource kSource, bool kCheckpoints>
 constexpr size_t shared_bytes() {
-  return std::max(fused_shared_bytes<kForm, kSource>(), sizeof(SharedOf<FusedShared<kForm>, kCheckpoints>));
+  using Shared = FusedShared<kForm, ElementOf<kSource>>;
+  return std::max(fused_shared_bytes<kForm, kSource, kMidFrame, ElementOf<kSource>>(),
+                  sizeof(SharedOf<Shared, kCheckpoints>));
 }
 
 template <bool kMidFrame, GateSource kSource, Form kForm, bool kSummaries, bool kCheckpoints>
@@ -57,7 +65,7 @@ cudaError_t launch(const FusedMaps& maps, const WalkArgs& args, const Activation
   if (kernel == nullptr) return cudaErrorInvalidDeviceFunction;
   const LaunchShape shape{.grid = dim3(grid),
                           .block = kFusedThreads,
-                          .shared_bytes = shared_bytes<kForm, kSource, kCheckpoints>(),
+                          .shared_bytes = shared_bytes<kMidFrame, kForm, kSource, kCheckpoints>(),
                           .cluster = ctas(kForm)};
   return launch_dependent(kernel, shape, stream, maps, args, activation);
 }
@@ -65,7 +73,7 @@ cudaError_t launch(const FusedMaps& maps, const WalkArgs& args, const Activation
 template <bool kMidFrame, GateSource kSource, Form kForm, bool kSummaries, bool kCheckpoints>
 cudaError_t load(GateForm form) {
   return load_kernel(kernel_of<kMidFrame, kSource, kForm, kSummaries, kCheckpoints>(form),
-                     shared_bytes<kForm, kSource, kCheckpoints>());
+                     shared_bytes<kMidFrame, kForm, kSource, kCheckpoints>());
 }
 
 }  // namespace fused_kda
