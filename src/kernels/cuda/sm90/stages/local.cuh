@@ -298,6 +298,7 @@ __device__ __forceinline__ void run(const LocalMaps& maps, const LocalArgs& all,
     const Scores scores = shared.scores();
     for (int i = threadIdx.x; i < kHalfTile / 16; i += kThreads)
       reinterpret_cast<uint4*>(scores.aqk)[i] = make_uint4(0, 0, 0, 0);
+    __syncthreads();  // scores of a block are written by two warps, its zeros by four
     make_channel_scores<Element>(shared.levels(), shared.products, part,
                                  {scores, shared.per_token, args.activation.scale}, of);
   }

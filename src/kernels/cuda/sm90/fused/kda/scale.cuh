@@ -85,7 +85,9 @@ __device__ __forceinline__ void scale_side(const Activation& activation, FusedSh
       wait_parity(&shared.loaded[stage], position.parity);
       if (!kQueries && shared.end.limit_reached(chunk)) break;
       wait_parity(&shared.summed[stage], position.parity);
-      if (!kQueries && uniform(shared.end.reached()) != 0) {  // of a summary nobody reads the chunk any more
+      // Of a summary nobody reads the chunk any more. Warps that meet at a barrier below must all see the same, which
+      // the marks do not promise: fp16 takes what the score group has decided.
+      if (!kQueries && (kEndFrames<Element> ? shared.end.empty[stage] : uniform(shared.end.reached()) != 0)) {
         if constexpr (kEndFrames<Element>) skip_words(shared.words, (begin + chunk) / ctas(kForm));
         warp_arrive(&shared.scaled[stage]);
         position.advance();

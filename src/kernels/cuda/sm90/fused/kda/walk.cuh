@@ -109,6 +109,8 @@ template <Form kForm, GateForm kGate, GateSource kSource, bool kSummaries, bool 
 __global__ void __launch_bounds__(kFusedThreads, 1)
     fused_kda_kernel(const __grid_constant__ FusedMaps maps, const __grid_constant__ WalkArgs args,
                      const __grid_constant__ Activation activation) {
+  static_assert(sizeof(SharedOf<FusedShared<kForm, Element>, kCheckpoints>) <= SecondQuarters<kForm, Element>::kBegin,
+                "second quarters and kept sums lie behind what checkpoints add");
   auto& shared = *reinterpret_cast<SharedOf<FusedShared<kForm, Element>, kCheckpoints>*>(dynamic_shared_memory());
   const int rank = kForm == Form::kSingle ? 0 : cluster_rank();
   if (threadIdx.x == 0) {
