@@ -9,16 +9,18 @@
 
 namespace deltarelay {
 
-inline float bf16_to_float(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
+// Of internal linkage: some files are compiled for instruction sets that other processors lack, and of an inline
+// function the linker keeps one copy, of any file.
+static inline float bf16_to_float(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
 
-inline uint16_t float_to_bf16(float value) {
+static inline uint16_t float_to_bf16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   if (std::isnan(value))
     return static_cast<uint16_t>((bits >> 16) | 0x40u);  // quiet NaN; a truncated payload could read as inf
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-inline float fp16_to_float(uint16_t bits) {
+static inline float fp16_to_float(uint16_t bits) {
   const uint32_t sign = (bits & 0x8000u) << 16;
   const uint32_t exponent = (bits >> 10) & 0x1fu;
   const uint32_t mantissa = bits & 0x3ffu;
@@ -30,7 +32,7 @@ inline float fp16_to_float(uint16_t bits) {
   return std::bit_cast<float>(sign | (wide_exponent << 23) | (mantissa << 13));
 }
 
-inline uint16_t float_to_fp16(float value) {
+static inline uint16_t float_to_fp16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint32_t sign = (bits >> 16) & 0x8000u;
   const uint32_t magnitude = bits & 0x7fffffffu;
@@ -46,7 +48,7 @@ inline uint16_t float_to_fp16(float value) {
 
 // Rounds to odd: an inexact result has its last bit set. A second rounding to a narrower type then gives the same
 // result as a single rounding.
-inline float double_to_float_odd(double value) {
+static inline float double_to_float_odd(double value) {
   const float nearest = static_cast<float>(value);
   if (static_cast<double>(nearest) == value || std::isnan(value)) return nearest;
   uint32_t bits = std::bit_cast<uint32_t>(nearest);
@@ -54,11 +56,11 @@ inline float double_to_float_odd(double value) {
   return std::bit_cast<float>(bits | 1u);
 }
 
-inline uint16_t double_to_bf16(double value) { return float_to_bf16(double_to_float_odd(value)); }
-inline uint16_t double_to_fp16(double value) { return float_to_fp16(double_to_float_odd(value)); }
+static inline uint16_t double_to_bf16(double value) { return float_to_bf16(double_to_float_odd(value)); }
+static inline uint16_t double_to_fp16(double value) { return float_to_fp16(double_to_float_odd(value)); }
 
 // Floating-point element `index` of a tensor.
-inline double load_as_double(const void* data, DType type, int64_t index) {
+static inline double load_as_double(const void* data, DType type, int64_t index) {
   switch (type) {
     case DType::kFp32:
       return static_cast<const float*>(data)[index];
@@ -74,11 +76,11 @@ inline double load_as_double(const void* data, DType type, int64_t index) {
 }
 
 // Loads `count` neighbouring elements, the first at `index`.
-inline void load_as_double(const void* data, DType type, int64_t index, int32_t count, double* out) {
+static inline void load_as_double(const void* data, DType type, int64_t index, int32_t count, double* out) {
   for (int32_t i = 0; i < count; ++i) out[i] = load_as_double(data, type, index + i);
 }
 
-inline void store_double(void* data, DType type, int64_t index, double value) {
+static inline void store_double(void* data, DType type, int64_t index, double value) {
   switch (type) {
     case DType::kFp32:
       static_cast<float*>(data)[index] = static_cast<float>(value);
@@ -96,7 +98,7 @@ inline void store_double(void* data, DType type, int64_t index, double value) {
 }
 
 // Element of an index array (slots, offsets).
-DR_HD inline int64_t load_index(const void* data, DType type, int64_t index) {
+DR_HD static inline int64_t load_index(const void* data, DType type, int64_t index) {
   return type == DType::kInt64 ? static_cast<const int64_t*>(data)[index] : static_cast<const int32_t*>(data)[index];
 }
 
