@@ -340,7 +340,69 @@ TEST(CaseArguments, WordsReplaceWords) {
   const Case changed = with_words(c, "fp32 batch=2x3 segments=off threads=2");
   EXPECT_EQ(print(changed), "n: kda fp32 hqk=2 hv=2 dk=128 dv=128 batch=2x3 init gate=log:-5,0 segments=off threads=2");
   EXPECT_EQ(with_words(c, ""), c);
-  EXPECT_THROW(with_words(c, "speed=1"), CaseError);
+  EXPECT_EQ(print(with_words(c, "gdn fp16")),
+            "n: gdn fp16 hqk=2 hv=2 dk=128 dv=128 seqs=100,20 init gate=log:-5,0 segments=4");
+  for (const char* words : {"speed=1", "fp16 gdn", "m: gdn", "no-a-log", "hv=1 hv=2"})
+    EXPECT_THROW(with_words(c, words), CaseError) << words;
+}
+
+class DrawnWithWords : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(DrawnWithWords, AreThoseWords) {
+  const std::string words = GetParam();
+  const Case alone = parse(words + " seqs=1" + (words.find("l2norm") == std::string::npos ? " l2norm" : ""));
+  int64_t longer = 0;
+  for (const char* backend : {"", "cuda-sm90"})
+    for (auto* const draw : {random_case, random_stage})
+      for (uint64_t seed = 1; seed <= 60; ++seed) {
+        const auto drawn = [&](uint64_t of) { return draw(of, 1'000'000, backend); };
+        const Case c = drawn_with_words(drawn, seed, words);
+        EXPECT_EQ(c, drawn_with_words(drawn, seed, words)) << print(c);
+        EXPECT_EQ(with_words(c, words), c) << print(c);
+        EXPECT_EQ(c.rule, alone.rule) << print(c);
+        EXPECT_EQ(c.gate_form, alone.gate_form) << print(c);
+        EXPECT_EQ(c.gate_profile, alone.gate_profile) << print(c);
+        EXPECT_EQ(c.gate_spread, alone.gate_spread) << print(c);
+        EXPECT_TRUE(is_measurable(c)) << print(c);
+        const Request request(runnable_here(c));
+        EXPECT_TRUE(library_accepts(request)) << print(c) << "\n" << dr_last_error();
+        longer += c.initial.use != DR_STATE_NONE && c.strides != Strides::kContiguous;
+        if (::testing::Test::HasFailure()) return;
+      }
+  EXPECT_GT(longer, 10) << "other words are drawn as ever";
+}
+
+INSTANTIATE_TEST_SUITE_P(Gates, DrawnWithWords,
+                         ::testing::Values("kda bf16 gate=init", "kda bf16 gate=init:2", "kda bf16 gate=init:4",
+                                           "kda bf16 gate=mixed", "kda bf16 gate=softplus", "kda bf16 gate=log:extreme",
+                                           "kda bf16 gate=log:mean:-6", "kda bf16 gate=log:inf", "kda bf16 gate=linear",
+                                           "kda bf16 g=fp32 gate=init:2", "kda fp16 gate=mixed", "gdn bf16 gate=init",
+                                           "gdn bf16 gate=mixed", "kda gate=bounded:-5:low l2norm"));
+
+TEST(DrawnWithWords, LeaveOutWhatContradictsThem) {
+  const auto drawn = [](const char* line) { return [line](uint64_t) { return parse(line); }; };
+  const auto fitted = [&](const char* line, const char* words) {
+    return print_without_name(drawn_with_words(drawn(line), 1, words));
+  };
+  EXPECT_EQ(fitted("gdn fp32 seqs=200 init gate=bounded:-5 no-a-log no-dt-bias scale=0.25", "kda gate=init:2"),
+            "kda fp32 hqk=1 hv=1 dk=128 dv=128 seqs=200 init gate=init:2 no-dt-bias scale=0.25");
+  EXPECT_EQ(fitted("kda fp32 seqs=200 tail=3 offsets=int64 lengths=execute bound=300x4 final", "batch=2x50"),
+            "kda fp32 hqk=1 hv=1 dk=128 dv=128 batch=2x50 final gate=log:-5,0");
+  EXPECT_EQ(fitted("kda fp32 seqs=200 gate=log:zero beta=zero l2norm", "gate=mixed"),
+            "kda fp32 hqk=1 hv=1 dk=128 dv=128 seqs=200 gate=mixed l2norm");
+  EXPECT_EQ(fitted("kda summary fp32 seqs=200 given=w,u want=summaries init", "forward"),
+            "kda fp32 hqk=1 hv=1 dk=128 dv=128 seqs=200 init gate=log:-5,0");
+}
+
+TEST(DrawnWithWords, AreDrawnAgainWhereSizesContradictThem) {
+  const auto drawn = [](uint64_t seed) {
+    return parse(seed < 4 ? "kda batch=2x50" : "kda seqs=99 seed=" + std::to_string(seed >> 32));
+  };
+  EXPECT_EQ(drawn_with_words(drawn, 3, "tail=7"), parse("kda seqs=99 tail=7"));
+  EXPECT_THROW(drawn_with_words(drawn, 3, "mask"), CaseError);
+  EXPECT_THROW(drawn_with_words(drawn, 3, "no-such-word"), CaseError);
+  // What can be read is obeyed, though nothing could tell an error of one token from luck.
+  EXPECT_EQ(drawn_with_words(drawn, 3, "bf16 seqs=1 dv=1"), parse("kda bf16 seqs=1 dv=1"));
 }
 
 TEST(CaseRequest, SaysWhatTheCaseSays) {

@@ -385,7 +385,23 @@ class Verify(Base):
             1, "most were declined", "verify", *words, "--with", "backend=reference math=tf32", "--skip-declined"
         )
         self.assertRegex(out, r"declined \d+: .*math")
+        self.assertRegex(out, r"random cases: 0 ran, \d+ were declined")
         self.fail_with(2, "expected a word", "verify", *words, "--with", "backend")
+
+    def test_random_cases_with_words(self):
+        words = ["--random-cases", "10", "--cost", "300000", "--with", "kda bf16 gate=init:2 backend=cpu"]
+        out = self.succeed("verify", *words)
+        ran = re.findall(r"^ok +(.*)  \[", out, re.M)
+        self.assertGreaterEqual(len(ran), 10)
+        for line in ran:
+            self.assertRegex(line, r"^kda (\S+ )?bf16 .*\bgate=init:2\b.*\bbackend=cpu\b")
+        self.assertIn(f"random cases: {len(ran)} ran, 0 were declined\n", out)
+        again = self.succeed("verify", *words, "--hash")
+        self.assertEqual(re.findall("^[0-9a-f]{16}  (.*)$", again, re.M), ran)
+
+    def test_random_cases_stop_in_time(self):
+        out = self.succeed("verify", "--random-cases", "1000000", "--cost", "20000", "--stop-after", "0.5", "-q")
+        self.assertRegex(out, r"random cases: \d+ ran, \d+ were declined\n[1-9]\d* passed, 0 failed")
 
     def test_quiet(self):
         self.assertEqual(self.succeed("verify", TINY, "--quiet"), "1 passed, 0 failed\n")
@@ -453,7 +469,7 @@ class Verify(Base):
     def test_bad_usage(self):
         self.fail_with(2, "found 'nothing'", "verify")
         self.fail_with(2, "word: expected", "verify", "kda seqs=10 speed=1")
-        for option in ("--random", "--random-cases", "--cost"):
+        for option in ("--random", "--random-cases", "--cost", "--stop-after"):
             for value in ("nan", "inf", "0", "-1"):
                 self.assertEqual(run("verify", "--random-cases", "1", option, value)[0], 2, (option, value))
         self.fail_with(2, "--random: expected a finite number above 0, found 'nan'", "verify", "--random", "nan")

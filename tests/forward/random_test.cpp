@@ -88,6 +88,26 @@ TEST(Random, IsGivenUpWhereMostIsDeclined) {
   EXPECT_LT(tally.declined, 100);
 }
 
+TEST(Random, WordsHoldForForwardsAndStages) {
+  check::RandomOptions options;
+  options.cost = 500'000;
+  options.words = "kda bf16 gate=init:2";
+  for (int64_t i = 0; i < 50; ++i) {
+    const cases::Case c = check::drawn_case(options, i);
+    EXPECT_EQ(cases::with_words(c, options.words), c) << cases::print(c);
+    EXPECT_EQ(c, check::drawn_case(options, i));
+  }
+}
+
+TEST(Random, ARunInWhichNoneRanIsNone) {
+  check::RandomOptions options;
+  options.cases = 10;
+  options.most_seconds = 1e-9;
+  const check::RandomTally tally = check::check_random(options, {}, expect_passed);
+  EXPECT_EQ(tally.passed + tally.failed + tally.declined, 0);
+  EXPECT_EQ(tally.given_up, "none ran in the time given");
+}
+
 TEST(Random, WordsThatDoNotReadAreAnError) {
   check::RandomOptions options;
   options.cases = 10;

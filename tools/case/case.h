@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -221,7 +222,8 @@ std::vector<Case> read_file(const std::filesystem::path& path);
 // starts a new case). Throws CaseError.
 std::vector<Case> read_arguments(const std::vector<std::string>& arguments);
 
-// Returns the case with some words replaced or added, e.g. "segments=3 threads=1". Throws CaseError.
+// Returns the case with some words replaced or added, e.g. "segments=3 threads=1", or with a rule and an operation in
+// front, "gdn state-pass given=w,u". Throws CaseError.
 Case with_words(const Case& c, std::string_view words);
 
 // Draws a valid case from everything the grammar can express, with tokens x HV x DK x DV below `cost`. A seed gives the
@@ -229,6 +231,12 @@ Case with_words(const Case& c, std::string_view words);
 Case random_case(uint64_t seed, int64_t cost, const std::string& backend = {});
 // The same for a stage: the case of that seed, turned into one of its stages.
 Case random_stage(uint64_t seed, int64_t cost, const std::string& backend = {});
+// Can the tolerance table judge results of this case? (random.cpp has the reasons.)
+bool is_measurable(const Case& c);
+// The case of `draw(seed)` with some words replaced or added, as with_words. Drawn words that contradict the given
+// ones, or with which the result could not be judged, are left out. If the sizes do, another case is drawn, by
+// seed + 2^32, ... Throws CaseError if none can have these words.
+Case drawn_with_words(const std::function<Case(uint64_t seed)>& draw, uint64_t seed, std::string_view words);
 
 // Sets this promised alignment for every tensor and pool of a problem.
 void promise_alignment(dr_problem& problem, int32_t bytes);

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <set>
 
 #include "case/case.h"
 #include "case/text.h"
@@ -56,25 +55,6 @@ std::vector<Case> read_arguments(const std::vector<std::string>& arguments) {
   }
   finish();
   return all;
-}
-
-Case with_words(const Case& c, std::string_view words) {
-  const auto key_of = [](std::string_view word) {
-    if (find_word(kFloatTypes, word) != nullptr) return std::string_view("data type");
-    return word.substr(0, word.find('='));
-  };
-  std::set<std::string_view> replaced;
-  for (std::string_view word : words_of(words)) replaced.insert(key_of(word));
-  // seqs and batch exclude each other.
-  if (replaced.count("seqs") > 0) replaced.insert("batch");
-  if (replaced.count("batch") > 0) replaced.insert("seqs");
-  const std::string old = print(c);
-  std::string line;
-  for (std::string_view word : words_of(old))
-    if (replaced.count(key_of(word)) == 0 || find_word(kOps, word) != nullptr) line += std::string(word) + " ";
-  Case changed = parse(line + std::string(words));
-  changed.facts = c.facts;
-  return changed;
 }
 
 }  // namespace deltarelay::cases

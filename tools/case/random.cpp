@@ -54,6 +54,12 @@ void random_types(Dice& dice, Case& c) {
 // exceeds the tolerance by chance. Measured: bf16 on a CPU, 20,000 cases, three at 5.0e-3 to 5.5e-3 on 9 to 16 numbers
 // of tensors whose overall error is 3e-3.
 constexpr int64_t kLeastBlock = 128;
+// fp32 data, whose own error is far below, is stored in 16 bits only in blocks of so many elements: the tolerance for
+// rounding is its root mean square, which a few elements may exceed by chance.
+constexpr int64_t kTypicalBlock = 1024;
+constexpr int64_t kMostHostile = 2048;  // tokens of a hostile case in bf16 covered by the tolerance table
+// Below this key width |k|^2 of normal numbers is often above 2: one in 20 at 8 channels, one in 6 at one channel.
+constexpr int32_t kLeastNormal = 8;
 
 // Outputs of a token that starts from a zero state are one number, q.k, times a vector, and q.k may be the rest of a
 // cancellation. In fp32, whose tolerance is near its last bit, that shows (two of 10,000 cases). With four tokens, at
@@ -117,6 +123,11 @@ void random_sizes(Dice& dice, int64_t cost, Case& c) {
   if (dice.one_in(5)) c.lengths_at = LengthsAt::kExecute;
 }
 
+// Long products of (I - beta k k^T) with beta |k|^2 above 2 grow without bound.
+bool needs_l2norm(const Case& c) {
+  return c.beta == BetaProfile::kNear2 || c.beta == BetaProfile::kTwice || c.dk < kLeastNormal;
+}
+
 void random_values(Dice& dice, Case& c) {
   constexpr std::array<int32_t, 6> kForms = {DR_GATE_LOG,    DR_GATE_LOG,          DR_GATE_LOG,
                                              DR_GATE_LINEAR, DR_GATE_RAW_SOFTPLUS, DR_GATE_RAW_BOUNDED};
@@ -142,11 +153,7 @@ void random_values(Dice& dice, Case& c) {
   c.beta = dice.pick(kBetas);
   c.keys = dice.one_in(4) ? KeyProfile::kCorrelated : KeyProfile::kNormal;
   c.l2norm = dice.one_in(3);
-  // Long products of (I - beta k k^T) with beta |k|^2 above 2 grow without bound, so near2 needs normalised keys.
-  if (c.beta == BetaProfile::kNear2 || c.beta == BetaProfile::kTwice) c.l2norm = true;
-  // Keys of a few normal numbers have the same problem: |k|^2 is above 2 for one in 20 at 8 channels, one in 6 at one
-  // channel.
-  if (c.dk < 8) c.l2norm = true;
+  if (needs_l2norm(c)) c.l2norm = true;
   // If nothing is written, only the initial state is left, and a strong decay brings it below the range of every type.
   if (c.beta == BetaProfile::kZero) {
     c.gate_form = DR_GATE_LOG;
@@ -159,18 +166,17 @@ void random_values(Dice& dice, Case& c) {
   if (dice.one_in(5)) c.scale = 0.25;
 }
 
-// The tolerance for rounding to 16 bits is its root mean square, which a few elements may exceed by chance. So fp32
-// data, whose own error is far below, is stored in 16 bits only in blocks of enough elements.
+// Are states drawn in 16 bits typical? After strong decay a state is the outer product of its last key and value, so it
+// has only that many free numbers.
+bool states_round_typically(const Case& c) { return std::min(c.dk, c.dv) >= 64; }
+
 void keep_rounding_typical(Case& c) {
-  constexpr int64_t kTypicalBlock = 1024;
-  constexpr int64_t kMostHostile = 2048;  // tokens covered by the tolerance table
   if (c.dtype == DR_BF16 && c.hostile())
     for (int64_t& length : c.lengths) length = std::min(length, kMostHostile);
   if (c.dtype != DR_FP32) return;
   if (shortest_block(c) < kTypicalBlock) c.dtype_o = 0;
-  // After strong decay a state is the outer product of its last key and value, so it has only that many free numbers.
   for (State* state : {&c.initial, &c.final, &c.checkpoint})
-    if (std::min(c.dk, c.dv) < 64) state->dtype = DR_FP32;
+    if (!states_round_typically(c)) state->dtype = DR_FP32;
 }
 
 State random_state(Dice& dice) {
@@ -299,19 +305,24 @@ void random_intermediates(Dice& dice, Case& c) {
     s.states_layout = dice.one_in(2) ? DR_STATE_KEY_MAJOR : DR_STATE_VALUE_MAJOR;
 }
 
-// Types that the tolerance table can judge, for the same reasons as in random_sizes and keep_rounding_typical.
-void random_stage_types(Dice& dice, Case& c) {
-  constexpr int64_t kTypicalBlock = 1024;
+// For the same reasons as in random_sizes and keep_rounding_typical: is a stage too short for 16-bit data, and may
+// intermediates be stored in 16 bits?
+bool stage_needs_fp32(const Case& c) {
+  return !is_hopper(c) && shortest_block(c) / c.dv * std::min({c.dk, c.dv, 16}) < 2 * kLeastBlock;
+}
+bool may_round_intermediates(const Case& c) {
   const int64_t shortest = shortest_block(c) / c.dv;
-  if (!is_hopper(c) && shortest * std::min({c.dk, c.dv, 16}) < 2 * kLeastBlock) {
+  return c.dtype != DR_FP32 || (shortest >= 64 && shortest * std::min(c.dk, c.dv) >= kTypicalBlock);
+}
+
+void random_stage_types(Dice& dice, Case& c) {
+  if (stage_needs_fp32(c)) {
     c.dtype = DR_FP32;
     c.dtype_o = 0;
   }
   const int32_t drawn = dice.pick(kFloats), drawn_states = dice.pick(kFloats);
-  const bool may_round = c.dtype != DR_FP32 || (shortest >= 64 && shortest * std::min(c.dk, c.dv) >= kTypicalBlock);
-  if (dice.one_in(3) && (may_round || drawn == DR_FP32)) c.stage.dtype = drawn;
-  const bool may_round_states = std::min(c.dk, c.dv) >= 64;
-  if (c.stage.states_layout != 0 && dice.one_in(3) && (may_round_states || drawn_states == DR_FP32))
+  if (dice.one_in(3) && (drawn == DR_FP32 || may_round_intermediates(c))) c.stage.dtype = drawn;
+  if (c.stage.states_layout != 0 && dice.one_in(3) && (drawn_states == DR_FP32 || states_round_typically(c)))
     c.stage.dtype_states = drawn_states;
 }
 
@@ -325,14 +336,20 @@ void count_summaries(Case& c) {
 }
 
 // The table has no wider column for intermediates, and sums that are given must be finite.
-void keep_stage_typical(Case& c) {
+bool stage_gates_are_typical(const Case& c) {
   const bool may_be_infinite = c.gate_form == DR_GATE_LINEAR || c.gate_profile == GateProfile::kInf;
-  // Without writes a summary is its decays alone, which may leave the normal numbers of fp32.
-  if (c.op == DR_SUMMARY && c.beta == BetaProfile::kZero) c.beta = BetaProfile::kValue;
   // What every token decays by e^-12.5 is below the normal numbers of fp16 from the first token on.
-  const bool in_fp16 = (c.stage.dtype != 0 ? c.stage.dtype : c.dtype) == DR_FP16;
-  const bool fades = in_fp16 && c.gate_profile == GateProfile::kAtBound && c.lower_bound < -5.0;
-  if (!c.hostile() && !c.strained() && !fades && !(may_be_infinite && c.gives(DR_GATE_SUMS))) return;
+  const bool fades =
+      c.intermediate_dtype() == DR_FP16 && c.gate_profile == GateProfile::kAtBound && c.lower_bound < -5.0;
+  return !c.hostile() && !c.strained() && !fades && !(may_be_infinite && c.gives(DR_GATE_SUMS));
+}
+
+// Without writes a summary is its decays alone, which may leave the normal numbers of fp32.
+bool only_decays(const Case& c) { return c.op == DR_SUMMARY && c.beta == BetaProfile::kZero; }
+
+void keep_stage_typical(Case& c) {
+  if (only_decays(c)) c.beta = BetaProfile::kValue;
+  if (stage_gates_are_typical(c)) return;
   c.keys = KeyProfile::kNormal;
   c.gate_form = DR_GATE_LOG;
   c.gate_profile = GateProfile::kRange;
@@ -343,7 +360,41 @@ void keep_stage_typical(Case& c) {
   c.a_log = c.dt_bias = true;
 }
 
+bool lengths_are_typical(const Case& c) {
+  const int64_t least = c.op == DR_CARRY ? 0 : least_length(c);  // a carry has summaries
+  const int64_t most = c.dtype == DR_BF16 && c.hostile() ? kMostHostile : c.tokens();
+  return std::all_of(c.lengths.begin(), c.lengths.end(),
+                     [&](int64_t length) { return length == 0 || (length >= least && length <= most); });
+}
+
+bool values_are_typical(const Case& c) {
+  // Of states that are only decayed nothing normal may be left.
+  const bool writes = c.beta != BetaProfile::kZero || c.gate_profile == GateProfile::kZero;
+  return writes && (c.l2norm || !needs_l2norm(c));
+}
+
+bool rounding_is_typical(const Case& c) {
+  if (c.dtype != DR_FP32) return int64_t{c.dk} * c.dv >= kLeastBlock;
+  const auto rounds = [](int32_t dtype) { return dtype != DR_FP32; };
+  if (rounds(c.output_dtype()) && shortest_block(c) < kTypicalBlock) return false;
+  const bool rounds_states = rounds(c.initial.dtype) || rounds(c.final.dtype) || rounds(c.checkpoint.dtype);
+  return !rounds_states || states_round_typically(c);
+}
+
+bool stage_is_typical(const Case& c) {
+  const auto rounds = [](int32_t dtype) { return dtype != 0 && dtype != DR_FP32; };
+  const bool types = (c.dtype == DR_FP32 || !stage_needs_fp32(c)) &&
+                     (!rounds(c.stage.dtype) || may_round_intermediates(c)) &&
+                     (!rounds(c.stage.dtype_states) || states_round_typically(c));
+  return types && !only_decays(c) && stage_gates_are_typical(c);
+}
+
 }  // namespace
+
+bool is_measurable(const Case& c) {
+  return lengths_are_typical(c) && values_are_typical(c) && rounding_is_typical(c) &&
+         (!c.is_stage() || stage_is_typical(c));
+}
 
 Case random_stage(uint64_t seed, int64_t cost, const std::string& backend) {
   constexpr std::array<int32_t, 5> kStages = {DR_CHUNK_LOCAL, DR_STATE_PASS, DR_OUTPUTS, DR_SUMMARY, DR_CARRY};

@@ -26,6 +26,7 @@ class RandomRun {
     check_cases(
         options_.jobs, options_.check,
         {[this](cases::Case& c) { return next(c); }, [this](const Outcome& outcome) { count(outcome); }, after_});
+    if (tally_.given_up.empty() && tally_.passed + tally_.failed == 0) tally_.given_up = "none ran in the time given";
     return tally_;
   }
 
@@ -40,6 +41,7 @@ class RandomRun {
   bool done() const {
     if (!tally_.given_up.empty()) return true;
     const double elapsed = std::chrono::duration<double>(Clock::now() - start_).count();
+    if (elapsed >= options_.most_seconds) return true;
     return tally_.passed + tally_.failed >= options_.cases && elapsed >= options_.seconds;
   }
 
@@ -80,9 +82,10 @@ cases::Case drawn_case(const RandomOptions& options, int64_t i) {
   const int64_t number = !stages ? i : stage ? i / kStageEvery : i - i / kStageEvery;
   const std::string& backend = options.backends[static_cast<size_t>(number) % options.backends.size()];
   const uint64_t seed = options.seed + static_cast<uint64_t>(number);
-  const cases::Case c =
-      stage ? cases::random_stage(seed, options.cost, backend) : cases::random_case(seed, options.cost, backend);
-  return options.words.empty() ? c : cases::with_words(c, options.words);
+  const auto draw = [&](uint64_t of) {
+    return stage ? cases::random_stage(of, options.cost, backend) : cases::random_case(of, options.cost, backend);
+  };
+  return options.words.empty() ? draw(seed) : cases::drawn_with_words(draw, seed, options.words);
 }
 
 RandomTally check_random(const RandomOptions& options, const std::function<void(const cases::Case&)>& before,

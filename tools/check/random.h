@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -11,12 +12,13 @@
 namespace deltarelay::check {
 
 struct RandomOptions {
-  int64_t cases = 0;          // stop after this many cases, declined ones not counted,
-  double seconds = 0;         // but not before this time
+  int64_t cases = 0;   // stop after this many cases, declined ones not counted,
+  double seconds = 0;  // but not before this time,
+  double most_seconds = std::numeric_limits<double>::infinity();  // and begin none after this one
   uint64_t seed = 1;          // of the first forward and the first stage; each further one adds one
   int64_t cost = 50'000'000;  // limit on tokens x HV x DK x DV of a case: about 50 ms for the reference on one core
   int32_t jobs = 1;           // cases at a time, each on its own thread and, on a GPU, its own stream
-  std::string words;          // replace or add words of every case
+  std::string words;          // of every case, in place of those drawn (cases::drawn_with_words)
   std::vector<std::string> backends = {""};  // used in turn
   CheckOptions check;
 };

@@ -34,7 +34,9 @@ void CaseArguments::add_to(Command app, bool required) {
   Option option = app.add_option(
       "case", words, "Case lines (quoted, or as bare words) and files of cases; see `deltarelay help cases`");
   if (required) option.required();
-  app.add_option("--with", with, "Words that replace or add to those of every case, e.g. \"segments=2 threads=1\"");
+  app.add_option("--with", with,
+                 "Words that replace or add to those of every case, e.g. \"segments=2 threads=1\", a rule first if it "
+                 "changes too");
   app.add_option("--only", only, "Only cases whose name (or line, without one) matches a regular expression")
       .value("REGEX");
   app.add_option("--device-file", device_file, "Plan with the device facts and costs of a file, see `calibrate`")

@@ -126,6 +126,9 @@ void verify_random(const VerifySettings& settings, Tally& tally) {
         count(c, outcome, settings, tally);
       });
   progress.clear();
+  if (!settings.hash)
+    std::printf("random cases: %lld ran, %lld were declined\n", static_cast<long long>(random.passed + random.failed),
+                static_cast<long long>(random.declined));
   for (const auto& [reason, times] : random.reasons)
     std::fprintf(settings.hash ? stderr : stdout, "declined %lld: %s\n", static_cast<long long>(times), reason.c_str());
   if (random.given_up.empty()) return;
@@ -179,6 +182,7 @@ void add_verify(Command app, int& exit_code) {
       "  deltarelay verify tests/cases/ci.txt --every-isa --with \"threads=2\"\n"
       "  deltarelay verify --random 60 --seed 1000\n"
       "  deltarelay verify --random-cases 20000 --on cuda-sm80,cuda-sm90 --jobs 16 --skip-declined -q\n"
+      "  deltarelay verify --random-cases 1000 --with \"kda bf16 gate=init:2\" -q\n"
       "  deltarelay verify tests/cases/gpu.txt\n"
       "  deltarelay verify tests/cases/ci.txt --hash > before.txt");
   auto settings = std::make_shared<VerifySettings>();
@@ -201,6 +205,11 @@ void add_verify(Command app, int& exit_code) {
       .add_option("--random-cases", settings->random.cases,
                   "Draw random cases until so many have run, those that were declined not counted")
       .value("N")
+      .positive();
+  command
+      .add_option("--stop-after", settings->random.most_seconds,
+                  "Begin no random case after so many seconds, whatever has run by then")
+      .value("SECONDS")
       .positive();
   command.add_option("--on", settings->random.backends, "Backends that random cases are drawn for, in turn")
       .value("NAME,...")
