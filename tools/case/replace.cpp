@@ -3,6 +3,7 @@
 #include <array>
 #include <functional>
 #include <optional>
+#include <utility>
 
 #include "case/case.h"
 #include "case/text.h"
@@ -78,20 +79,21 @@ class Fitting {
     const Line whole(print(drawn));
     Line line = whole;
     line.replace(given_);
-    if (const std::optional<Case> c = accepted(line)) return c;
+    std::optional<Case> fitted = accepted(line);
+    if (fitted) return fitted;
     line = whole;
     std::erase_if(line.words, [](const std::string& word) { return !is_size(word); });
     line.replace(given_);
-    std::optional<Case> fitted = accepted(line);
-    if (!fitted) return {};
+    fitted = accepted(line);
+    if (!fitted) return fitted;
     for (const std::string& word : whole.words) {
       if (line.has_kind_of(word)) continue;
       Line longer = line;
       longer.words.push_back(word);
-      const std::optional<Case> c = accepted(longer);
-      if (!c) continue;
+      std::optional<Case> more = accepted(longer);
+      if (!more) continue;
       line = longer;
-      fitted = c;
+      fitted = std::move(more);
     }
     return fitted;
   }
