@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Groups reports of racecheck by the instructions at their addresses.
 
-    scripts/read_races.py <log of compute-sanitizer --tool racecheck> <cubin, object or library>...
+    scripts/read_races.py <log of compute-sanitizer --tool racecheck>... <machine code>...
 
-Prints one line for each kind of first and second access of a kernel, with its count. The machine code must be that of
-the run. Needs cuobjdump and c++filt on PATH. Let racecheck print all its reports (--print-limit). A kind tells which
-code is meant (docs/notebooks/*, "Sanitizers"), not whether it is a race.
+Prints one line for each kind of first and second access of a kernel, with its count. Machine code is a cubin, object or
+library, or what cuobjdump -sass printed of one, and must be that of the run. Needs cuobjdump and c++filt on PATH. Let
+racecheck print all its reports (--print-limit): reports that it counted and did not print are named at the end, and so
+are logs whose run counted no further. A kind tells which code is meant (docs/notebooks/*, "Sanitizers"), not whether it
+is a race.
 """
 
 import collections
@@ -16,6 +18,8 @@ import sys
 
 ACCESS = re.compile(r"(Read|Write) access at (?:void )?(.+?)\+(0x[0-9a-f]+)")
 INSTRUCTION = re.compile(r"/\*([0-9a-f]{4,6})\*/\s+([^;]*);")
+SUMMARY = re.compile(r"RACECHECK SUMMARY: (\d+) hazards? displayed \((\d+) errors?, (\d+) warnings?\)")
+MOST = re.compile(r"Maximum number of hazards", re.IGNORECASE)
 REPORT = re.compile(r"^=+ (?:Error|Warning): Race reported", re.MULTILINE)
 
 
@@ -33,13 +37,13 @@ def plain(kernel):
 
 
 def code_of(text, demangle):
-    """{plain name: {address: instruction}} from the output of cuobjdump -sass."""
-    code = {}
-    for part in text.split("Function : ")[1:]:
-        code[plain(demangle(part.split("\n", 1)[0].strip()))] = {
-            int(m[1], 16): m[2].strip() for m in INSTRUCTION.finditer(part)
-        }
-    return code
+    """{plain name: {address: instruction}} from the output of cuobjdump -sass. `demangle` takes and returns a list."""
+    parts = [part.partition("\n") for part in text.split("Function : ")[1:]]
+    names = demangle([name.strip() for name, _, _ in parts])
+    return {
+        plain(name): {int(m[1], 16): m[2].strip() for m in INSTRUCTION.finditer(body)}
+        for name, (_, _, body) in zip(names, parts)
+    }
 
 
 def kind_of(instruction):
@@ -69,22 +73,44 @@ def races_of(log, code):
     return races
 
 
+def missing_of(log):
+    """What a log says it does not show, or "": (60 displayed of 139), counting ended."""
+    found = SUMMARY.search(log)
+    missing = []
+    if not found:
+        missing.append("no summary: the run was ended")
+    elif int(found[1]) < int(found[2]) + int(found[3]):
+        missing.append(f"{found[1]} displayed of {int(found[2]) + int(found[3])}")
+    if MOST.search(log):
+        missing.append("the run counted no further")
+    return ", ".join(missing)
+
+
 def main():
     if len(sys.argv) < 3:
         raise SystemExit(__doc__)
     if not shutil.which("cuobjdump") or not shutil.which("c++filt"):
         raise SystemExit("read_races: cuobjdump and c++filt are needed on PATH")
 
-    def run(*words):
-        return subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    def run(*words, text=None):
+        return subprocess.run(words, input=text, capture_output=True, text=True, check=True).stdout
 
-    code = {}
-    for path in sys.argv[2:]:
-        code.update(code_of(run("cuobjdump", "-sass", path), lambda name: run("c++filt", name).strip()))
-    with open(sys.argv[1], encoding="utf-8", errors="replace") as file:
-        races = races_of(file.read(), code)
+    logs, code = {}, {}
+    for path in sys.argv[1:]:
+        with open(path, "rb") as file:
+            content = file.read()
+        is_binary = content.startswith(b"\x7fELF")
+        text = run("cuobjdump", "-sass", path) if is_binary else content.decode("utf-8", "replace")
+        if is_binary or "Function : " in text:
+            code.update(code_of(text, lambda names: run("c++filt", text="\n".join(names)).splitlines()))
+        else:
+            logs[path] = text
+    races = sum((races_of(log, code) for log in logs.values()), collections.Counter())
     for (kernel, first, seconds), count in sorted(races.items()):
         print(f"{count:4d}  {kernel}: {first}, then {'; '.join(seconds)}")
+    for path, log in logs.items():
+        if missing_of(log):
+            print(f"not shown  {path}: {missing_of(log)}")
     print(f"{sum(races.values())} reports, {len(races)} kinds")
 
 

@@ -496,7 +496,7 @@ class Races(unittest.TestCase):
 """
 
     def setUp(self):
-        self.code = read_races.code_of(self.SASS, lambda name: "void a::walk<2, true>(a::Args<int>, int)")
+        self.code = read_races.code_of(self.SASS, lambda names: ["void a::walk<2, true>(a::Args<int>, int)" for _ in names])
 
     def test_kinds(self):
         races = read_races.races_of(self.LOG, self.code)
@@ -506,6 +506,13 @@ class Races(unittest.TestCase):
     def test_other_machine_code(self):
         with self.assertRaisesRegex(SystemExit, "no machine code of a::walk<2,1>"):
             read_races.races_of(self.LOG, {})
+
+    def test_what_a_log_does_not_show(self):
+        whole = "========= RACECHECK SUMMARY: 3 hazards displayed (1 error, 2 warnings)\n"
+        self.assertEqual(read_races.missing_of(whole), "")
+        self.assertEqual(read_races.missing_of(whole.replace("3", "2")), "2 displayed of 3")
+        self.assertEqual(read_races.missing_of(self.LOG + whole), "the run counted no further")
+        self.assertEqual(read_races.missing_of("ok  a\n"), "no summary: the run was ended")
 
 
 class Wavefronts(unittest.TestCase):
