@@ -5,9 +5,9 @@
 
 Prints one line for each kind of first and second access of a kernel, with its count. Machine code is a cubin, object or
 library, or what cuobjdump -sass printed of one, and must be that of the run. Needs cuobjdump and c++filt on PATH. Let
-racecheck print all its reports (--print-limit): reports that it counted and did not print are named at the end, and so
-are logs whose run counted no further. A kind tells which code is meant (docs/notebooks/*, "Sanitizers"), not whether it
-is a race.
+racecheck print all its reports (--print-limit). Reports that it counted and did not print are named at the end, and so
+are logs whose run counted no further; then the exit code is 1. A kind tells which code is meant (docs/notebooks/*,
+"Sanitizers"), not whether it is a race.
 """
 
 import collections
@@ -108,11 +108,12 @@ def main():
     races = sum((races_of(log, code) for log in logs.values()), collections.Counter())
     for (kernel, first, seconds), count in sorted(races.items()):
         print(f"{count:4d}  {kernel}: {first}, then {'; '.join(seconds)}")
-    for path, log in logs.items():
-        if missing_of(log):
-            print(f"not shown  {path}: {missing_of(log)}")
+    missing = {path: missing_of(log) for path, log in logs.items() if missing_of(log)}
+    for path, what in missing.items():
+        print(f"not shown  {path}: {what}")
     print(f"{sum(races.values())} reports, {len(races)} kinds")
+    return 1 if missing else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""Tests the stages `bench` and `stages` of scripts/gpu_check.sh with a stand-in for `deltarelay` that times nothing.
+"""Tests the stages `bench`, `stages` and `sanitize` of scripts/gpu_check.sh with a stand-in for `deltarelay` that times nothing.
 
 The tests check which cases the script asks for and what it does with the rows.
 """
@@ -43,6 +43,75 @@ sys.exit(0 if rows else 1)
 FIRST_CALL = """#!/bin/sh
 echo '{"rule": "'"$2"'", "first_call_ms": 5, "context_ms": 100}'
 """
+# Writes down which tool was given which cases. BAD is a regular expression over "tool name-of-case" that fails.
+SANITIZER = """#!/usr/bin/env python3
+import os, re, sys
+words = sys.argv[1:]
+tool, cases = words[words.index("--tool") + 1], words[words.index("verify") + 1]
+names = [line.split(":")[0] for line in open(cases) if line[0] not in "#\\n"]
+if "--only" in words:
+    names = [name for name in names if re.search(words[-1], name)]
+with open(os.environ["CALLS"], "a") as calls:
+    calls.write("".join(f"{tool} {name}{' bare' if '--bare-workspace' in words else ''}\\n" for name in names))
+bad = [name for name in names if re.search(os.environ.get("BAD", "^$"), f"{tool} {name}")]
+print(f"{len(names)} passed, 0 failed")
+shown = min(len(bad), 1)
+if tool == "racecheck":
+    print(f"========= RACECHECK SUMMARY: {shown} hazards displayed ({len(bad)} errors, 0 warnings)")
+else:
+    print(f"========= ERROR SUMMARY: {len(bad)} errors")
+sys.exit(9 if bad else 0)
+"""
+
+
+class Sanitize(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = pathlib.Path(folder.name)
+        for folder in ("scripts", "tests/cases", "bin", "build/gpu-check/bin", "build/gpu-check/src/sm90"):
+            (self.root / folder).mkdir(parents=True)
+        for name in ("gpu_check.sh", "read_races.py"):
+            shutil.copy(ROOT / "scripts" / name, self.root / "scripts" / name)
+        self.lists = [[f"a{i}" for i in range(9)] + ["relay-b"], [f"portable-{i}" for i in range(5)]]
+        for file, names in zip(("gpu", "gpu_portable"), self.lists):
+            text = "# comment\n\n" + "".join(f"{name}: kda bf16\n" for name in names)
+            (self.root / "tests" / "cases" / f"{file}-sanitize.txt").write_text(text)
+        (self.root / "build/gpu-check/src/sm90/walk.cu.o").touch()
+        for name, text in {"compute-sanitizer": SANITIZER, "cuobjdump": "#!/bin/sh\necho Function : walk\n"}.items():
+            (self.root / "bin" / name).write_text(text)
+            (self.root / "bin" / name).chmod(0o755)
+
+    def run_stage(self, bad: str = "^$") -> tuple[int, list[str], str]:
+        """Exit code, the calls in order of their names, and what was printed."""
+        calls = self.root / "calls"
+        calls.unlink(missing_ok=True)
+        done = subprocess.run(
+            ["bash", str(self.root / "scripts" / "gpu_check.sh"), str(self.root / "out"), "sanitize"],
+            env={**os.environ, "PATH": f"{self.root}/bin:{os.environ['PATH']}", "CALLS": str(calls), "BAD": bad},
+            capture_output=True,
+            text=True,
+        )
+        return done.returncode, sorted(calls.read_text().split("\n")[:-1]), done.stdout + done.stderr
+
+    def test_every_line_has_every_tool(self):
+        code, calls, said = self.run_stage()
+        self.assertEqual(code, 0, said)
+        names = sum(self.lists, [])
+        expected = [f"{tool} {name}" for tool in ("memcheck", "synccheck", "racecheck") for name in names]
+        bare = [f"initcheck {name} bare" for name in names if not name.startswith("relay")]
+        self.assertEqual(calls, sorted([*expected, *bare, "initcheck relay-b"]))
+        self.assertIn("0 reports, 0 kinds", said)
+
+    def test_errors_fail(self):
+        for bad in ("synccheck portable-2", "initcheck relay-b"):
+            code, _, said = self.run_stage(bad)
+            self.assertEqual(code, 1, said)
+
+    def test_reports_that_are_not_shown_fail(self):
+        code, _, said = self.run_stage("racecheck a[03]")  # one part: lines are dealt in turn
+        self.assertEqual(code, 1, said)
+        self.assertIn("1 displayed of 2", said)
 
 
 class Bench(unittest.TestCase):
