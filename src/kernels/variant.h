@@ -42,6 +42,7 @@ struct CostFactors {
 struct Forms {
   bool pairs = false;              // false: the backend has no forms, and a work item is what walks
   int32_t pair_start_tenths = 10;  // a CTA of a pair starts in so many tenths of `item_ns`
+  int32_t pairs_up_to = 0;         // chunks of single CTAs' segments up to which pairs may be predicted 1/16 slower
   int32_t twins_from = 0;          // chunks of a row, on average, from which single CTAs walk as twins; 0: never
   int32_t twins_hundredths = 100;  // time of a chunk as one of twins
   int32_t relay_strips = 0;        // strips of one key head: CTAs with a whole strip can hand on rows; 0: they cannot

@@ -120,6 +120,7 @@ void set_limits(Plan& plan) {
   const bool estimated = device.kind == DR_DEVICE_CUDA &&
                          stated_costs(plan.problem, plan.options, *plan.backend, plan.variant).measured == 0;
   plan.limits.risk_permille = estimated ? kRiskOfEstimates : 0;
+  plan.limits.tiles_up_to = plan.variant.forms.pairs_up_to;
 }
 
 // Sums of the model are numbers of 64 bits. Facts and sizes that belong together stay far below that; others are

@@ -122,6 +122,29 @@ TEST(CudaSm90, WalksFlooredGatesOfKdaFused) {
   }
 }
 
+// Segments that single CTAs would emit, and pairs half as many: up to 64 chunks pairs are faster with softplus gates
+// (variants.cpp). Longer ones, and those of bounded gates, keep to the model.
+TEST(CudaSm90, PairsEmitShortSegmentsOfSoftplusGates) {
+  struct Case {
+    int64_t tokens;
+    int32_t heads, bounded_tiles, softplus_tiles;
+  };
+  for (const Case& c : {Case{8192, 8, 2, 2}, Case{32768, 8, 1, 2}, Case{65536, 4, 1, 2}, Case{65536, 8, 1, 1},
+                        Case{131072, 4, 1, 1}, Case{131072, 8, 1, 1}}) {
+    Problem problem = test::problem_of(Rule::kKda, {c.tokens}, c.heads);
+    problem.gate_form = GateForm::kRawBounded;
+    problem.lower_bound = -5.0f;
+    const auto bounded = make_plan(problem, on_h200());
+    EXPECT_EQ(bounded->tiling.value_tiles, c.bounded_tiles) << c.tokens;
+    problem.gate_form = GateForm::kRawSoftplus;
+    const auto softplus = make_plan(problem, on_h200());
+    EXPECT_EQ(softplus->tiling.value_tiles, c.softplus_tiles) << c.tokens;
+    EXPECT_GT(softplus->decision.segment, 0) << c.tokens;
+    const bool moved = c.softplus_tiles != c.bounded_tiles;
+    EXPECT_EQ(softplus->decision.segment == bounded->decision.segment, !moved) << c.tokens;
+  }
+}
+
 // fp16 data runs fused where its gates are in fp16 too and the frame of the middle holds them.
 TEST(CudaSm90, WalksHalfDataOfKdaFused) {
   const auto fused = [](DType data, DType gate, GateForm form, float bound) {

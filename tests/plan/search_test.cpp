@@ -233,6 +233,31 @@ TEST(Search, AnotherModeMustWinClearly) {
   EXPECT_EQ(plan::decide(mix.input.lengths, modes, 2, {}).mode, 1);
 }
 
+TEST(Search, AnotherModeMayLoseALittleBesideShortSegments) {
+  plan::Costs modes[2] = {gpu(true, 132, 8), gpu(true, 132, 8)};
+  modes[0].bytes_per_ns = modes[1].bytes_per_ns = 0;
+  modes[1].emit = modes[0].emit * 103 / 100;
+  modes[1].summarize = modes[0].summarize * 103 / 100;
+  Mix mix({32768});
+  const int32_t segment = plan::decide(mix.input.lengths, modes, 1, {}).segment;
+  ASSERT_GT(segment, 0);
+  plan::Limits limits;
+  auto mode = [&] { return plan::decide(mix.input.lengths, modes, 2, limits).mode; };
+  EXPECT_EQ(mode(), 0);
+  limits.tiles_up_to = segment - 1;
+  EXPECT_EQ(mode(), 0) << "the segments are longer";
+  limits.tiles_up_to = segment;
+  EXPECT_EQ(mode(), 1);
+  modes[1].emit = modes[0].emit * 112 / 100;
+  modes[1].summarize = modes[0].summarize * 112 / 100;
+  EXPECT_EQ(mode(), 0) << "loses more than a sixteenth";
+  modes[1].emit = modes[0].emit;
+  modes[1].summarize = modes[0].summarize;
+  modes[0].emit *= 40;  // the first mode finds no cut below the whole sequence of the second
+  limits.tiles_up_to = 1 << 20;
+  EXPECT_EQ(mode(), 1);
+}
+
 // The test that saves a search in vain must never save a good one.
 TEST(Search, BoundNeverHidesABetterCut) {
   Random random(5);

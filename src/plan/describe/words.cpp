@@ -77,6 +77,7 @@ std::string verdict_of(const Plan& plan, const Weighed& w, const Modes& modes, p
   if (w.predicted >= plan.predicted_ns) return "slower";
   if (!w.cut) return "gain below 2 %";
   if (w.predicted >= bar) return "gain below the margin of 8 % and 3 us";
+  if (w.mode == 0 && w.decision.segment <= plan.limits.tiles_up_to) return "pairs are better for segments so short";
   if (plan.limits.risk_permille > 0) return "would lose if every estimated cost were 15 % off against it";
   return "gain below 3 %";
 }

@@ -51,6 +51,7 @@ struct Limits {
   int32_t max_rows = kMostPieces;  // pieces per phase that table and workspace can hold
   int32_t max_waves = 2;           // pieces x copies <= max_waves x units: more gains nothing and costs workspace
   int32_t min_segment = 2;         // chunks
+  int32_t tiles_up_to = 0;         // chunks of the first mode's segments up to which another may lose (bar_beside)
   ns give_up = INT64_MAX;          // only a cut below this is looked for: there is a plan of another way
 };
 

@@ -245,7 +245,14 @@ DR_HD inline bool can_beat(const Lengths& n, const Costs& c, ns bar) {
   return (n.tail[0] * c.emit + summed * c.summarize) * c.copies < time * c.units;
 }
 
-// The decision, given the best plan that cuts nothing. A mode other than the first must win by 3 %.
+// What a cut of another mode than the first must stay below: it must win by 3 %. Beside segments so short that the
+// model flatters the first mode (Forms::pairs_up_to) it may lose a sixteenth.
+DR_HD inline ns bar_beside(const Decision& first, const Limits& limits, ns bar) {
+  const bool shorter = first.segment > 0 && first.segment <= limits.tiles_up_to;
+  return shorter ? min_of(bar, first.predicted + first.predicted / 16) : first.predicted - first.predicted / 32;
+}
+
+// The decision, given the best plan that cuts nothing.
 DR_HD inline Decision decide_beside(const Decision& whole, const Lengths& n, const Costs* costs, int32_t modes,
                                     const Limits& limits) {
   const ns bar = min_of(bar_of(whole, limits), limits.give_up);
@@ -254,7 +261,7 @@ DR_HD inline Decision decide_beside(const Decision& whole, const Lengths& n, con
   best.predicted = bar;
   for (int32_t m = 0; m < modes; ++m) {
     Decision trial = best;
-    if (m > 0) trial.predicted -= trial.predicted / 32;
+    if (m > 0) trial.predicted = bar_beside(best, limits, bar);
     const ns start = trial.predicted;
     if (!can_beat(n, costs[m], start)) continue;
     search_mode(n, costs[m], limits, m, trial);
