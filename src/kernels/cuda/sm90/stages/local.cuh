@@ -6,7 +6,7 @@
 //
 // KDA: a thread has two channels of 16 tokens; scores are those of local_levels.cuh. GDN: products of the raw tiles,
 // times the decay between two tokens. With the inverse given there are no scores.
-//     w = (inverse weight) keys,  keys = e^G k, weight = beta rk (KDA); keys = k, weight = beta rk e^G (GDN)
+//     w = inverse (beta rk e^G k) (KDA), (inverse beta rk e^G) k (GDN)
 //     u = (inverse beta) v
 // The inverse is rounded to its type first, as in FLA.
 #pragma once
@@ -114,8 +114,8 @@ __device__ __forceinline__ void make_scalar_scores(const uint8_t* q, const uint8
 }
 
 // (inverse weight) times one half of the columns of a tile, by one group, into the tile's place and from there to head
-// `head` of memory.
-template <class Element>
+// `head` of memory. kWeighed: without it there are neither weights nor `power`, their unit.
+template <class Element, bool kWeighed>
 __device__ __forceinline__ void solve(const uint8_t* inverse, const float* weight, float power, uint8_t* tile,
                                       const CUtensorMap& map, void* data, int heads, int head, const Place& at) {
   const int all = uniform(static_cast<int>(threadIdx.x) / 32), half = all / 4, warp = all % 4, lane = threadIdx.x % 32;
@@ -127,7 +127,7 @@ __device__ __forceinline__ void solve(const uint8_t* inverse, const float* weigh
     if (b > warp) break;  // above the diagonal
     left[b] = load_matrix((shared_address(inverse) + own) ^ (b * 32));
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; kWeighed && i < 4; ++i) {
       const float2 by = *reinterpret_cast<const float2*>(weight + 16 * b + 8 * (i / 2) + 2 * (lane % 4));
       left[b].reg[i] = opaque(scaled<Element>(left[b].reg[i], by));
     }
@@ -141,8 +141,10 @@ __device__ __forceinline__ void solve(const uint8_t* inverse, const float* weigh
   wgmma_commit();
   wgmma_wait<0>();
   pin(product);
+  if constexpr (kWeighed) {
 #pragma unroll
-  for (float& x : product) x *= power;
+    for (float& x : product) x *= power;
+  }
   named_barrier(1 + half, kGroup);  // all warps have read the tile
 #pragma unroll
   for (int b = 0; b < kTokens / 16; ++b)
@@ -165,8 +167,8 @@ __device__ __forceinline__ void make_results(const LocalMaps& maps, const LocalA
   const PerToken& tokens = shared.per_token;
   const int valid = at.chunk.valid, a_head = all.strips_a_head;
   if (args.stage.wants(DR_W))
-    solve<Element>(shared.inverse(), tokens.weight_w, tokens.power_w, shared.keys(), maps.w, args.stage.w, args.heads_v,
-                   at.head, at);
+    solve<Element, kScalar>(shared.inverse(), tokens.weight_w, tokens.power_w, shared.keys(), maps.w, args.stage.w,
+                            args.heads_v, at.head, at);
   if (!args.stage.wants(DR_U)) return;
 #pragma unroll 1
   for (int strip = 0; strip < a_head; ++strip) {
@@ -182,8 +184,8 @@ __device__ __forceinline__ void make_results(const LocalMaps& maps, const LocalA
       ptx::fence_proxy_async(ptx::space_shared);
       __syncthreads();
     }
-    solve<Element>(shared.inverse(), tokens.beta, 1.0f, shared.v, maps.u, args.stage.u, args.heads_v * a_head,
-                   at.head * a_head + strip, at);
+    solve<Element, true>(shared.inverse(), tokens.beta, 1.0f, shared.v, maps.u, args.stage.u, args.heads_v * a_head,
+                         at.head * a_head + strip, at);
   }
 }
 
@@ -192,14 +194,14 @@ __device__ __forceinline__ bool makes_inverse(const Intermediates& stage) {
   return stage.wants(DR_INVERSE) || (stage.wants(DR_W | DR_U) && !stage.gives(DR_INVERSE));
 }
 
-// The first step to the inverse, and the weights of its columns.
+// The first step to the inverse, and for GDN the weights of its columns.
 template <bool kScalar, bool kScores>
 __device__ __forceinline__ void begin_inverse(const Intermediates& stage, Shared<kScalar, kScores>& shared) {
   const int warp = uniform(static_cast<int>(threadIdx.x) / 32), lane = threadIdx.x % 32;
   if constexpr (kScores) {
     if (warp < 2 && makes_inverse(stage)) invert_thirty_two(shared.squares.lower, 32 * warp, lane);
   }
-  if (warp == 7) weigh_columns<kScalar>(shared.per_token, lane);
+  if (kScalar && warp == 7) weigh_columns(shared.per_token, lane);
 }
 
 // From there to w and u.
@@ -276,8 +278,8 @@ __device__ __forceinline__ void run(const LocalMaps& maps, const LocalArgs& all,
   // Scores need k. If they alone read q, and nobody wants them, q may be anything.
   read_part(part.q, shared.q(), kScores || all.reads_q, of);
   read_part(part.k, shared.k(), kScores || all.reads_k, of);
-  const bool fits =
-      measure_tokens<Element>(shared.q(), shared.k(), shared.per_token, args.activation, at.chunk.valid, all.reads_q);
+  const bool fits = measure_tokens<Element, false>(shared.q(), shared.k(), shared.per_token, args.activation,
+                                                   at.chunk.valid, all.reads_q);
   if constexpr (kScores && kHasFrames<Element>) {
     if (__syncthreads_and(fits && product.x >= kLeastProduct && product.y >= kLeastProduct)) {
       if (at.chunk.valid == kTokens)
@@ -302,8 +304,9 @@ __device__ __forceinline__ void run(const LocalMaps& maps, const LocalArgs& all,
     make_channel_scores<Element>(shared.levels(), shared.products, part,
                                  {scores, shared.per_token, args.activation.scale}, of);
   }
-  begin_inverse(args.stage, shared);
+  if constexpr (kScores) part.renew(static_cast<uint32_t>(args.stage.chunk ^ kTokens));
   write_decayed<Element>(part, shared.products, shared.keys(), shared.per_token, args, at, of);
+  begin_inverse(args.stage, shared);
   finish<Element>(maps, all, at, shared);
 }
 
@@ -323,7 +326,7 @@ __device__ __forceinline__ void run(const LocalMaps& maps, const LocalArgs& all,
   if (warp == 3 && args.stage.wants(DR_GATE_SUMS)) write_scalar_sums(args, at, lane);
   __syncthreads();  // barriers, beta and sums are there
   wait_for_tokens(at, shared);
-  measure_tokens<Element>(shared.q(), shared.k(), shared.per_token, args.activation, at.chunk.valid, all.reads_q);
+  measure_tokens<Element, true>(shared.q(), shared.k(), shared.per_token, args.activation, at.chunk.valid, all.reads_q);
   __syncthreads();
   if constexpr (kScores) {
     make_scalar_scores<Element>(shared.q(), shared.k(), shared.per_token, shared.scores(), args.activation.scale);

@@ -8,8 +8,8 @@
 //
 // Rows of tokens 32 .. 63 also meet columns of tokens 0 .. 31, k_j e^{G_48 - G_j}, which are at most 1 ("far").
 //
-// The same numbers, times one factor for each channel, are q_from_start, k_to_end and the keys of w. Such a factor may
-// vanish where the number is large; what is lost is below 2^-33 of the vector.
+// The same numbers, times a factor of the channel and one of the token, are q_from_start, k_to_end and the keys of w.
+// The factor of a channel may vanish where the number is large; what is lost is below 2^-33 of the vector.
 #pragma once
 #include "kernels/cuda/ptx/wgmma.cuh"
 #include "kernels/cuda/sm90/stages/local_tokens.cuh"
@@ -26,8 +26,8 @@ __device__ __forceinline__ uint32_t packed(float2 x) {
   return Pair<Element>::pack(x.x, x.y);
 }
 
-// Operands of the scores; k_to_end and q_from_start to memory; e^G k to its tile. Rows lie over q and k. kWhole: all
-// tokens of the thread exist. `part` is spent.
+// Operands of the scores; k_to_end and q_from_start to memory; keys of w to their tile. Rows lie over q and k. kWhole:
+// all tokens of the thread exist. `part` is spent.
 template <class Element, bool kWhole>
 __device__ __forceinline__ void write_frames(FrameTiles& to, Part& part, const float (&products)[4][kWidth],
                                              const PerToken& tokens, const ChunkArgs& args, const Place& at,
@@ -67,7 +67,10 @@ __device__ __forceinline__ void write_frames(FrameTiles& to, Part& part, const f
       put(to.k, place, packed<Element>(key));
       put(to.columns, place, packed<Element>(column));
       if (!second) put(far + base * kRowBytes, row, packed<Element>(times(times(column, second_block), third_block)));
-      if (wants_w) put(to.keys, place, packed<Element>(times(key, before)));
+      if (wants_w) {
+        const float weight = tokens.weight_w[first + base + t];
+        put(to.keys, place, packed<Element>(times({key.x * weight, key.y * weight}, before)));
+      }
       if (wants_q && (kWhole || base + t < exist)) {
         const float norm = tokens.norm_q[first + base + t];
         put(to_q, 0, packed<Element>(times(query, {before.x * norm, before.y * norm})));

@@ -41,6 +41,14 @@ struct Part {
 #pragma unroll
     for (int t = 0; t < kBlock; ++t) asm volatile("" : "+r"(q[t]), "+r"(k[t]), "+f"(decay[t].x), "+f"(decay[t].y));
   }
+  // The same for ptxas, which sees through that. `zero` is 0, and the compiler must not know it.
+  __device__ __forceinline__ void renew(uint32_t zero) {
+#pragma unroll
+    for (int t = 0; t < kBlock; ++t) {
+      q[t] ^= zero;
+      k[t] ^= zero;
+    }
+  }
 };
 
 __device__ __forceinline__ float2 times(float2 a, float2 b) { return {a.x * b.x, a.y * b.y}; }

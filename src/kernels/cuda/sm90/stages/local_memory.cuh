@@ -43,7 +43,9 @@ struct alignas(16) PerToken {
   float norm_q[kTokens], norm_k[kTokens];
   float diagonal[kTokens];  // of Aqk, GDN
   float sums[kTokens];      // GDN: G in base 2
-  float weight_w[kTokens];  // of a column of the inverse, for w, over `power_w`
+  // KDA: beta times the norm of k, which makes rows of w's keys of k. GDN: that times e^G, of a column of the inverse,
+  // over `power_w`.
+  float weight_w[kTokens];
   float power_w;
 };
 
@@ -58,7 +60,7 @@ struct FrameTiles {
   uint8_t q[kTile], k[kTile];  // as loaded, then rows
   uint8_t columns[kTile];
   uint8_t far[kTile / 2];
-  uint8_t keys[kTile];  // e^G k, then w
+  uint8_t keys[kTile];  // beta rk e^G k, then w
 };
 struct TokenTiles {
   uint8_t q[kTile], k[kTile];
@@ -85,7 +87,7 @@ struct Shared {
 
   __device__ __forceinline__ uint8_t* q() { return tokens.q; }
   __device__ __forceinline__ uint8_t* k() { return tokens.k; }
-  // What the weighed inverse is multiplied by, then w: k (GDN), e^G k (KDA).
+  // What the inverse is multiplied by, then w: k (GDN, with a weighed inverse), beta rk e^G k (KDA).
   __device__ __forceinline__ uint8_t* keys() {
     if constexpr (kScores && !kScalar)
       return tokens.keys;

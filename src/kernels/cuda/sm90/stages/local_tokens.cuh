@@ -12,9 +12,10 @@ __device__ __forceinline__ bool fits_frames(float square) {
   return square == 0.0f || (square >= 0x1p-12f && square <= 0x1p20f);
 }
 
-// Norms of q and k, and q k of the diagonal of Aqk, from the raw tiles: warp w has tokens 8 w .. 8 w + 7. Where a tile
-// was not loaded, its numbers are not used. Returns whether the vectors that this thread has seen fit frames.
-template <class Element>
+// Norms of q and k, q k of the diagonal of Aqk, and for KDA the weights of keys, from the raw tiles: warp w has tokens
+// 8 w .. 8 w + 7. Where a tile was not loaded, its numbers are not used. Returns whether the vectors that this thread
+// has seen fit frames.
+template <class Element, bool kScalar>
 __device__ __forceinline__ bool measure_tokens(const uint8_t* q, const uint8_t* k, PerToken& to,
                                                const Activation& activation, int valid, bool has_q) {
   const int warp = uniform(static_cast<int>(threadIdx.x) / 32), lane = static_cast<int>(threadIdx.x) % 32;
@@ -34,6 +35,7 @@ __device__ __forceinline__ bool measure_tokens(const uint8_t* q, const uint8_t* 
   const float norm_k = normalise ? rsqrtf(square_k + kL2NormEpsilon) : 1.0f;
   to.norm_q[token] = norm_q;
   to.norm_k[token] = norm_k;
+  if constexpr (!kScalar) to.weight_w[token] = to.beta[token] * norm_k;
   to.diagonal[token] = token < valid ? (odd ? by_k[1] : by_k[0]) * norm_q * norm_k * activation.scale : 0.0f;
   return fits_frames(square_k) && (!has_q || fits_frames(square_q));
 }
@@ -52,9 +54,8 @@ __device__ __forceinline__ void load_beta(const ChunkArgs& args, const Place& at
   to.beta[token] = strength;
 }
 
-// Factors of the columns of the inverse, for w, by one warp. In units of the largest norm, so that large keys leave the
-// factors inside the range of fp16.
-template <bool kScalar>
+// GDN: factors of the columns of the inverse, for w, by one warp. In units of the largest norm, so that large keys
+// leave the factors inside the range of fp16.
 __device__ __forceinline__ void weigh_columns(PerToken& tokens, int lane) {
   const float2 norm = *reinterpret_cast<const float2*>(&tokens.norm_k[2 * lane]);
   float most = fmaxf(norm.x, norm.y);
@@ -64,8 +65,8 @@ __device__ __forceinline__ void weigh_columns(PerToken& tokens, int lane) {
 #pragma unroll
   for (int e = 0; e < 2; ++e) {
     const int token = 2 * lane + e;
-    const float decay = kScalar ? exp2_approx(tokens.sums[token]) : 1.0f;
-    tokens.weight_w[token] = tokens.beta[token] * (e == 0 ? norm.x : norm.y) * unit * decay;
+    const float by = tokens.beta[token] * (e == 0 ? norm.x : norm.y) * unit;
+    tokens.weight_w[token] = by * exp2_approx(tokens.sums[token]);
   }
   if (lane == 0) tokens.power_w = power;
 }
@@ -215,7 +216,7 @@ __device__ __forceinline__ void read_part(uint32_t (&words)[kBlock], const uint8
   for (int t = 0; t < kBlock; ++t) words[t] = loaded ? *reinterpret_cast<const uint32_t*>(half + of.at(t)) : 0;
 }
 
-// q_from_start and k_to_end to memory, e^G k to its tile.
+// q_from_start and k_to_end to memory, keys of w to their tile.
 template <class Element>
 __device__ __forceinline__ void write_decayed(Part& part, const float (&products)[4][kWidth], uint8_t* tile,
                                               const PerToken& tokens, const ChunkArgs& args, const Place& at,
@@ -241,8 +242,12 @@ __device__ __forceinline__ void write_decayed(Part& part, const float (&products
     uint8_t* keys = tile + of.half * kHalfTile + first * kRowBytes;
 #pragma unroll
     for (int t = 0; t < kBlock; ++t) {
+      // First the weight: with a long key it may be as small as the key is long.
+      const float weight = tokens.weight_w[first + t];
       run = times(run, part.decay[t]);
-      put(keys, of.at(t), scaled<Element>(part.k[t], run));
+      const float2 key = {Pair<Element>::low(part.k[t]) * weight, Pair<Element>::high(part.k[t]) * weight};
+      const float2 decayed = times(key, run);
+      put(keys, of.at(t), Pair<Element>::pack(decayed.x, decayed.y));
     }
   }
   part.renew();
