@@ -244,7 +244,7 @@ __device__ __forceinline__ void wait_for_tokens(const Place& at, Shared<kScalar,
 
 template <class Element, bool kScores>
 __device__ __forceinline__ void run(const LocalMaps& maps, const LocalArgs& all, const Place& at,
-                                    Shared<false, kScores>& shared) {
+                                    Shared<false, kScores>& shared, uint32_t beta) {
   const ChunkArgs& args = all.call;
   const WarpPlace of;
   Part part;
@@ -252,7 +252,7 @@ __device__ __forceinline__ void run(const LocalMaps& maps, const LocalArgs& all,
     RawGates raw;
     const bool reads = args.stage.gives(DR_GATE_SUMS) || args.activation.g.data != nullptr;
     if (reads) load_gates(raw, args, at, of);
-    __syncthreads();  // barriers and beta are there
+    __syncthreads();  // barriers are there
     // Twice where sums are wanted of softplus gates, so that decays have the same bits as without them.
     bool for_sums = args.stage.wants(DR_GATE_SUMS);
 #pragma unroll 1
@@ -279,7 +279,7 @@ __device__ __forceinline__ void run(const LocalMaps& maps, const LocalArgs& all,
   read_part(part.q, shared.q(), kScores || all.reads_q, of);
   read_part(part.k, shared.k(), kScores || all.reads_k, of);
   const bool fits = measure_tokens<Element, false>(shared.q(), shared.k(), shared.per_token, args.activation,
-                                                   at.chunk.valid, all.reads_q);
+                                                   at.chunk.valid, all.reads_q, beta);
   if constexpr (kScores && kHasFrames<Element>) {
     if (__syncthreads_and(fits && product.x >= kLeastProduct && product.y >= kLeastProduct)) {
       if (at.chunk.valid == kTokens)
@@ -312,7 +312,7 @@ __device__ __forceinline__ void run(const LocalMaps& maps, const LocalArgs& all,
 
 template <class Element, bool kScores>
 __device__ __forceinline__ void run(const LocalMaps& maps, const LocalArgs& all, const Place& at,
-                                    Shared<true, kScores>& shared) {
+                                    Shared<true, kScores>& shared, uint32_t beta) {
   const ChunkArgs& args = all.call;
   const int warp = uniform(static_cast<int>(threadIdx.x) / 32), lane = threadIdx.x % 32;
   const bool sums = args.stage.gives(DR_GATE_SUMS);
@@ -324,9 +324,10 @@ __device__ __forceinline__ void run(const LocalMaps& maps, const LocalArgs& all,
     reinterpret_cast<float2*>(shared.per_token.sums)[lane] = {two.x * unit, two.y * unit};
   }
   if (warp == 3 && args.stage.wants(DR_GATE_SUMS)) write_scalar_sums(args, at, lane);
-  __syncthreads();  // barriers, beta and sums are there
+  __syncthreads();  // barriers and sums are there
   wait_for_tokens(at, shared);
-  measure_tokens<Element, true>(shared.q(), shared.k(), shared.per_token, args.activation, at.chunk.valid, all.reads_q);
+  measure_tokens<Element, true>(shared.q(), shared.k(), shared.per_token, args.activation, at.chunk.valid, all.reads_q,
+                                beta);
   __syncthreads();
   if constexpr (kScores) {
     make_scalar_scores<Element>(shared.q(), shared.k(), shared.per_token, shared.scores(), args.activation.scale);
@@ -365,12 +366,12 @@ __global__ void __launch_bounds__(kThreads, kResident<kScalar, kScores>)
     if (all.reads_q) load_tile(shared.q(), maps.q, at, at.key_head, 0, &shared.tokens_ready);
     if (all.reads_v) load_values(shared.v, maps.v, at, 0, &shared.v_ready);
   }
-  load_beta(args, at, shared.per_token);
+  const uint32_t beta = load_beta(args, at);
   if (!kScores && args.stage.gives(DR_INVERSE)) {
     load_inverse(shared.inverse(), pieces_of(args.stage.inverse, at, args.heads_v, kTokens),
                  int64_t{args.heads_v} * (kTokens / 8), at.chunk.valid);
   }
-  run<Element, kScores>(maps, all, at, shared);
+  run<Element, kScores>(maps, all, at, shared, beta);
   ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>{});
 }
 

@@ -12,12 +12,35 @@ __device__ __forceinline__ bool fits_frames(float square) {
   return square == 0.0f || (square >= 0x1p-12f && square <= 0x1p20f);
 }
 
-// Norms of q and k, q k of the diagonal of Aqk, and for KDA the weights of keys, from the raw tiles: warp w has tokens
-// 8 w .. 8 w + 7. Where a tile was not loaded, its numbers are not used. Returns whether the vectors that this thread
-// has seen fit frames.
+// The token that a thread measures: warp w has tokens 8 w .. 8 w + 7, four lanes each, of which one measures.
+struct Measured {
+  int row, token;
+  bool here;
+  __device__ __forceinline__ Measured() {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    row = lane / 4;
+    token = 8 * uniform(static_cast<int>(threadIdx.x) / 32) + row;
+    here = row / 2 == lane % 4;
+  }
+};
+
+// beta as it is stored. Nobody waits for it before its token is measured: gates are on their way by then.
+__device__ __forceinline__ uint32_t load_beta(const ChunkArgs& args, const Place& at) {
+  const TensorView& beta = args.activation.beta;
+  const Measured of;
+  if (beta.data == nullptr || !of.here || of.token >= at.chunk.valid) return 0;
+  return load_bits(
+      beta.data, beta.dtype,
+      at.chunk.sequence_at * beta.sequence + (at.chunk.token + of.token) * beta.token + at.head * beta.head);
+}
+
+// Norms of q and k, q k of the diagonal of Aqk, beta, and for KDA the weights of keys, from the raw tiles. Where a tile
+// was not loaded, its numbers are not used. beta is 0 past the end, and where the call has none. Returns whether the
+// vectors that this thread has seen fit frames.
 template <class Element, bool kScalar>
 __device__ __forceinline__ bool measure_tokens(const uint8_t* q, const uint8_t* k, PerToken& to,
-                                               const Activation& activation, int valid, bool has_q) {
+                                               const Activation& activation, int valid, bool has_q,
+                                               uint32_t beta_bits) {
   const int warp = uniform(static_cast<int>(threadIdx.x) / 32), lane = static_cast<int>(threadIdx.x) % 32;
   const uint32_t from = shared_address(lane / 8 % 2 == 0 ? q : k) + swizzled_offset(8 * warp + lane % 8, lane / 16);
   float by_k[4] = {}, by_q[4] = {};  // q k^T over k k^T; q q^T
@@ -27,31 +50,22 @@ __device__ __forceinline__ bool measure_tokens(const uint8_t* q, const uint8_t* 
     mma<Element>(by_k, both, both.reg[1], both.reg[3]);
     mma<Element>(by_q, both, both.reg[0], both.reg[2]);
   }
-  const int row = lane / 4, token = 8 * warp + row;
-  if (row / 2 != lane % 4) return true;
-  const bool odd = row % 2 == 1, normalise = activation.l2norm && token < valid;
+  const Measured of;
+  if (!of.here) return true;
+  const int token = of.token;
+  const bool odd = of.row % 2 == 1, exists = token < valid, normalise = activation.l2norm && exists;
   const float square_q = odd ? by_q[1] : by_q[0], square_k = odd ? by_k[3] : by_k[2];
   const float norm_q = normalise ? rsqrtf(square_q + kL2NormEpsilon) : 1.0f;
   const float norm_k = normalise ? rsqrtf(square_k + kL2NormEpsilon) : 1.0f;
   to.norm_q[token] = norm_q;
   to.norm_k[token] = norm_k;
-  if constexpr (!kScalar) to.weight_w[token] = to.beta[token] * norm_k;
-  to.diagonal[token] = token < valid ? (odd ? by_k[1] : by_k[0]) * norm_q * norm_k * activation.scale : 0.0f;
+  const bool has_beta = exists && activation.beta.data != nullptr;
+  const float beta =
+      has_beta ? write_strength(number_of(beta_bits, activation.beta.dtype), activation.beta_form) : 0.0f;
+  to.beta[token] = beta;
+  if constexpr (!kScalar) to.weight_w[token] = beta * norm_k;
+  to.diagonal[token] = exists ? (odd ? by_k[1] : by_k[0]) * norm_q * norm_k * activation.scale : 0.0f;
   return fits_frames(square_k) && (!has_q || fits_frames(square_q));
-}
-
-// beta, by the first 64 threads. 0 past the end, and where the call has none.
-__device__ __forceinline__ void load_beta(const ChunkArgs& args, const Place& at, PerToken& to) {
-  const int token = static_cast<int>(threadIdx.x);
-  if (token >= kTokens) return;
-  const TensorView& beta = args.activation.beta;
-  float strength = 0.0f;
-  if (beta.data != nullptr && token < at.chunk.valid) {
-    const int64_t from =
-        at.chunk.sequence_at * beta.sequence + (at.chunk.token + token) * beta.token + at.head * beta.head;
-    strength = write_strength(load_number(beta.data, beta.dtype, from), args.activation.beta_form);
-  }
-  to.beta[token] = strength;
 }
 
 // GDN: factors of the columns of the inverse, for w, by one warp. In units of the largest norm, so that large keys
@@ -146,7 +160,16 @@ __device__ __forceinline__ void activate_as(float2 (&gate)[kBlock], const GatePa
 __device__ __forceinline__ void activate_gates(float2 (&gate)[kBlock], const RawGates& raw, const ChunkArgs& args,
                                                const Place& at, const WarpPlace& of, bool for_sums) {
   const Activation& activation = args.activation;
-  if (args.stage.gives(DR_GATE_SUMS)) {
+  const bool sums = args.stage.gives(DR_GATE_SUMS);
+  // Asked for before the gates are waited for.
+  GateParams first{};
+  float bias = 0.0f;
+  if (!sums) {
+    first =
+        gate_params(activation, gate_slope(activation, at.head), gate_bias(activation, at.head, of.channel(), kWidth));
+    bias = gate_bias(activation, at.head, of.channel() + 1, kWidth);
+  }
+  if (sums) {
     const float unit = args.stage.sums_base_2 ? 1.0f : kLog2e;
     float2 before = {__uint_as_float(raw.before.x), __uint_as_float(raw.before.y)};
 #pragma unroll
@@ -167,11 +190,9 @@ __device__ __forceinline__ void activate_gates(float2 (&gate)[kBlock], const Raw
     else
       gate[t] = {Pair<__half>::low(two), Pair<__half>::high(two)};
   }
-  GateParams first =
-      gate_params(activation, gate_slope(activation, at.head), gate_bias(activation, at.head, of.channel(), kWidth));
   first.lowest = activation.gate_floor == 0.0f ? -INFINITY : activation.gate_floor * kLog2e;
   GateParams second = first;
-  second.bias = gate_bias(activation, at.head, of.channel() + 1, kWidth);
+  second.bias = bias;
   switch (activation.gate_form) {
     case GateForm::kLog:
       return activate_as<GateForm::kLog>(gate, first, second);
