@@ -113,79 +113,148 @@ __device__ __forceinline__ void make_scalar_scores(const uint8_t* q, const uint8
   }
 }
 
-// (inverse weight) times one half of the columns of a tile, by one group, into the tile's place and from there to head
-// `head` of memory. kWeighed: without it there are neither weights nor `power`, their unit.
-template <class Element, bool kWeighed>
-__device__ __forceinline__ void solve(const uint8_t* inverse, const float* weight, float power, uint8_t* tile,
-                                      const CUtensorMap& map, void* data, int heads, int head, const Place& at) {
-  const int all = uniform(static_cast<int>(threadIdx.x) / 32), half = all / 4, warp = all % 4, lane = threadIdx.x % 32;
-  const uint32_t own = swizzled_offset(16 * warp + lane % 16, lane / 16);
-  uint8_t* const columns = tile + half * kHalfTile;
+// Where a thread works on one half of the columns of a tile: its group has this half.
+struct HalfPlace {
+  int half, warp, lane;
+  uint32_t own;  // byte of the lane's row of a matrix fragment
+  __device__ __forceinline__ HalfPlace() {
+    const int all = uniform(static_cast<int>(threadIdx.x) / 32);
+    half = all / 4, warp = all % 4, lane = threadIdx.x % 32;
+    own = swizzled_offset(16 * warp + lane % 16, lane / 16);
+  }
+};
+
+// Begins: product = inverse times one half of the columns of a tile.
+template <class Element>
+__device__ __forceinline__ void multiply(float (&product)[32], const uint8_t* inverse, const uint8_t* tile,
+                                         const HalfPlace& of) {
+  const uint64_t left = swizzled_operand(shared_address(inverse));
+  const uint64_t right = swizzled_operand(shared_address(tile + of.half * kHalfTile));
+  wgmma_fence();
+#pragma unroll
+  for (int b = 0; b < kTokens / 16; ++b)
+    Wgmma<Element>::times_transposed(product, left + operand_step(b * 32), right + operand_step(b * 16 * kRowBytes),
+                                     b > 0);
+  wgmma_commit();
+}
+// The same with columns of the inverse weighed.
+template <class Element>
+__device__ __forceinline__ void multiply_weighed(float (&product)[32], const uint8_t* inverse, const float* weight,
+                                                 const uint8_t* tile, const HalfPlace& of) {
   Fragment left[kTokens / 16] = {};
 #pragma unroll
   for (int b = 0; b < kTokens / 16; ++b) {
-    if (b > warp) break;  // above the diagonal
-    left[b] = load_matrix((shared_address(inverse) + own) ^ (b * 32));
+    if (b > of.warp) break;  // above the diagonal
+    left[b] = load_matrix((shared_address(inverse) + of.own) ^ (b * 32));
 #pragma unroll
-    for (int i = 0; kWeighed && i < 4; ++i) {
-      const float2 by = *reinterpret_cast<const float2*>(weight + 16 * b + 8 * (i / 2) + 2 * (lane % 4));
+    for (int i = 0; i < 4; ++i) {
+      const float2 by = *reinterpret_cast<const float2*>(weight + 16 * b + 8 * (i / 2) + 2 * (of.lane % 4));
       left[b].reg[i] = opaque(scaled<Element>(left[b].reg[i], by));
     }
   }
-  float product[32];
-  const uint64_t right = swizzled_operand(shared_address(columns));
+  const uint64_t right = swizzled_operand(shared_address(tile + of.half * kHalfTile));
   wgmma_fence();
 #pragma unroll
   for (int b = 0; b < kTokens / 16; ++b)
     Wgmma<Element>::times_transposed(product, left[b], right + operand_step(b * 16 * kRowBytes), b > 0);
   wgmma_commit();
-  wgmma_wait<0>();
-  pin(product);
-  if constexpr (kWeighed) {
-#pragma unroll
-    for (float& x : product) x *= power;
-  }
-  named_barrier(1 + half, kGroup);  // all warps have read the tile
-#pragma unroll
-  for (int b = 0; b < kTokens / 16; ++b)
-    store_matrix((shared_address(columns) + own) ^ (b * 32), pack_block<Element>(product, b));
-  ptx::fence_proxy_async(ptx::space_shared);
-  named_barrier(1 + half, kGroup);
-  if (at.chunk.valid == kTokens) {
-    if (threadIdx.x % kGroup == 0) store_half(columns, map, at, half, head);
-    return;
-  }
-  uint4* rows = static_cast<uint4*>(data) + (at.token_of_call * heads + head) * 16 + 8 * half;
-  store_rows(columns, rows, int64_t{heads} * 16, at.chunk.valid, kGroup);
 }
 
-// w, then the strips of u.
+// A product into the place of its tile.
+template <class Element>
+__device__ __forceinline__ void put_product(const float (&product)[32], uint8_t* tile, const HalfPlace& of) {
+#pragma unroll
+  for (int b = 0; b < kTokens / 16; ++b)
+    store_matrix((shared_address(tile + of.half * kHalfTile) + of.own) ^ (b * 32), pack_block<Element>(product, b));
+}
+// From there to head `head` of memory.
+__device__ __forceinline__ void store_product(const uint8_t* tile, const CUtensorMap& map, void* data, int heads,
+                                              int head, const Place& at, const HalfPlace& of) {
+  const uint8_t* const columns = tile + of.half * kHalfTile;
+  if (at.chunk.valid == kTokens) {
+    if (threadIdx.x % kGroup == 0) store_half(columns, map, at, of.half, head);
+    return;
+  }
+  uint4* rows = static_cast<uint4*>(data) + (at.token_of_call * heads + head) * 16 + 8 * of.half;
+  store_rows(columns, rows, int64_t{heads} * 16, at.chunk.valid, kGroup);
+}
+// All warps of the group have read the tiles; then what was put there may be stored.
+template <class Put>
+__device__ __forceinline__ void put_in_order(const HalfPlace& of, Put put) {
+  named_barrier(1 + of.half, kGroup);
+  put();
+  ptx::fence_proxy_async(ptx::space_shared);
+  named_barrier(1 + of.half, kGroup);
+}
+
+// One strip of v, with zeros past the end.
+template <class Shared>
+__device__ __forceinline__ void wait_for_values(const Place& at, Shared& shared, int strip) {
+  wait_parity(&shared.v_ready, strip % 2);
+  if (at.chunk.valid == kTokens) return;
+  clear_rows(shared.v, at.chunk.valid);
+  ptx::fence_proxy_async(ptx::space_shared);
+  __syncthreads();
+}
+
+// w, then the strips of u. KDA with scores has registers for w and the first strip at once.
 template <class Element, bool kScalar, bool kScores>
 __device__ __forceinline__ void make_results(const LocalMaps& maps, const LocalArgs& all, const Place& at,
                                              Shared<kScalar, kScores>& shared) {
   const ChunkArgs& args = all.call;
   const PerToken& tokens = shared.per_token;
-  const int valid = at.chunk.valid, a_head = all.strips_a_head;
-  if (args.stage.wants(DR_W))
-    solve<Element, kScalar>(shared.inverse(), tokens.weight_w, tokens.power_w, shared.keys(), maps.w, args.stage.w,
-                            args.heads_v, at.head, at);
-  if (!args.stage.wants(DR_U)) return;
+  const int a_head = all.strips_a_head, heads_u = args.heads_v * a_head;
+  const bool wants_w = args.stage.wants(DR_W), wants_u = args.stage.wants(DR_U);
+  const HalfPlace of;
+  if (!wants_w && !wants_u) return;
+  int strip = 0;
+  if constexpr (kScores && !kScalar) {
+    // What is not wanted is made of anything, and not stored.
+    float w[32], u[32];
+    if (wants_u) wait_for_values(at, shared, 0);
+    multiply<Element>(w, shared.inverse(), shared.keys(), of);
+    multiply_weighed<Element>(u, shared.inverse(), tokens.beta, shared.v, of);
+    wgmma_wait<0>();
+    pin(w);
+    pin(u);
+    put_in_order(of, [&] {
+      put_product<Element>(w, shared.keys(), of);
+      put_product<Element>(u, shared.v, of);
+    });
+    if (wants_w) store_product(shared.keys(), maps.w, args.stage.w, args.heads_v, at.head, at, of);
+    if (wants_u) store_product(shared.v, maps.u, args.stage.u, heads_u, at.head * a_head, at, of);
+    strip = 1;
+  } else if (wants_w) {
+    float w[32];
+    if constexpr (kScalar)
+      multiply_weighed<Element>(w, shared.inverse(), tokens.weight_w, shared.keys(), of);
+    else
+      multiply<Element>(w, shared.inverse(), shared.keys(), of);
+    wgmma_wait<0>();
+    pin(w);
+    if constexpr (kScalar) {
+#pragma unroll
+      for (float& x : w) x *= tokens.power_w;
+    }
+    put_in_order(of, [&] { put_product<Element>(w, shared.keys(), of); });
+    store_product(shared.keys(), maps.w, args.stage.w, args.heads_v, at.head, at, of);
+  }
+  if (!wants_u) return;
 #pragma unroll 1
-  for (int strip = 0; strip < a_head; ++strip) {
+  for (; strip < a_head; ++strip) {
     if (strip > 0) {
       ptx::fence_proxy_async(ptx::space_shared);
       ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>{});
       __syncthreads();  // the strip before has left
       if (threadIdx.x == 0) load_values(shared.v, maps.v, at, strip, &shared.v_ready);
     }
-    wait_parity(&shared.v_ready, strip % 2);
-    if (valid < kTokens) {
-      clear_rows(shared.v, valid);
-      ptx::fence_proxy_async(ptx::space_shared);
-      __syncthreads();
-    }
-    solve<Element, true>(shared.inverse(), tokens.beta, 1.0f, shared.v, maps.u, args.stage.u, args.heads_v * a_head,
-                         at.head * a_head + strip, at);
+    wait_for_values(at, shared, strip);
+    float u[32];
+    multiply_weighed<Element>(u, shared.inverse(), tokens.beta, shared.v, of);
+    wgmma_wait<0>();
+    pin(u);
+    put_in_order(of, [&] { put_product<Element>(u, shared.v, of); });
+    store_product(shared.v, maps.u, args.stage.u, heads_u, at.head * a_head + strip, at, of);
   }
 }
 
