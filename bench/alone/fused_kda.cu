@@ -1,6 +1,6 @@
 // The fused walk of KDA alone, with raw bounded gates: the argument is a name to print.
+#include "kda.cuh"
 #include "kernels/cuda/sm90/fused/kda/walk.cuh"
-#include "walk.cuh"
 
 namespace deltarelay::alone {
 namespace {
@@ -8,30 +8,19 @@ namespace {
 template <Form kForm, bool kSummaries = false>
 void time(const Shape& shape) {
   const Walk walk(shape);
-  constexpr int kWidth = cuda::sm90::kWidth;
-  Array<Element> gates(walk.per_token_head() * kWidth), strengths(walk.per_token_head());
-  Array<float> a_log(shape.heads_v), bias(static_cast<size_t>(shape.heads_v) * kWidth);
-  gates.fill(Fill::kNormal, 5);
-  strengths.fill(Fill::kNormal, 6);
-  a_log.fill(Fill::kNormal, 7, 0.1f);
-  bias.fill(Fill::kNormal, 8, shape.mixed ? 1.0f : 0.1f);
+  KdaGates gates(walk);
+  gates.raw.fill(Fill::kNormal, 5);
+  gates.a_log.fill(Fill::kNormal, 7, 0.1f);
+  gates.bias.fill(Fill::kNormal, 8, shape.mixed ? 1.0f : 0.1f);
   if (shape.mixed) {
     std::vector<float> slopes(static_cast<size_t>(shape.heads_v));
     for (size_t head = 0; head < slopes.size(); ++head) slopes[head] = head % 4 == 1 ? 1.4f : -2.4f;
-    require(cudaMemcpy(a_log.data(), slopes.data(), slopes.size() * sizeof(float), cudaMemcpyDefault), "cudaMemcpy");
+    require(cudaMemcpy(gates.a_log.data(), slopes.data(), slopes.size() * sizeof(float), cudaMemcpyDefault),
+            "cudaMemcpy");
   }
-  cuda::Activation activation{};
-  activation.g = walk.view(gates.data(), kWidth);
-  activation.beta = walk.view(strengths.data(), 1);
-  activation.a_log = a_log.data();
-  activation.dt_bias = bias.data();
-  activation.dtype_a_log = activation.dtype_dt_bias = DType::kFp32;
-  activation.gate_form = GateForm::kRawBounded;
-  activation.beta_form = BetaForm::kLogit;
+  cuda::Activation activation = gates.activation(walk, GateForm::kRawBounded);
   activation.lower_bound = shape.weak ? -0.05f : cuda::kMidFrameGate;
-  activation.scale = 0.08838835f;
-  activation.l2norm = true;
-  cuda::sm90::FusedMaps maps = walk.maps(gates.data(), nullptr, {ctas(kForm), 1});
+  cuda::sm90::FusedMaps maps = walk.maps(gates.raw.data(), nullptr, {ctas(kForm), 1});
   // As enqueue.cu does it where pairs come in waves.
   if (kSummaries && shape.sequences * shape.heads_v * ctas(kForm) > multiprocessors())
     maps.order = {0, shape.sequences, shape.tokens / 32 * 32 - 32, 0};

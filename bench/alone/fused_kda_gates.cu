@@ -4,13 +4,11 @@
 // recurrences in double, of the worst head, as rms over rms.
 #include <cmath>
 
+#include "kda.cuh"
 #include "kernels/cuda/sm90/fused/kda/walk.cuh"
-#include "walk.cuh"
 
 namespace deltarelay::alone {
 namespace {
-
-constexpr int64_t kChannels = cuda::sm90::kWidth;
 
 // A of a head from U(1, 16), and the bias of a channel, whose softplus is log-uniform in [1e-3, 1e-1].
 __global__ void fill_layer_kernel(float* a_log, float* bias, int heads) {
@@ -82,17 +80,16 @@ __global__ void __launch_bounds__(256) check_kernel(Recurrence of) {
 }
 
 // Prints the error of o.
-void check(const Walk& walk, const cuda::Activation& activation, const Element* gates, const Element* strengths,
-           const float* a_log, const float* bias) {
+void check(const Walk& walk, const cuda::Activation& activation, const KdaGates& gates) {
   const Shape& shape = walk.shape();
   if (shape.work != Work::kEmit || shape.heads_qk != shape.heads_v) return;
   const auto heads = static_cast<size_t>(shape.heads_v);
   Array<double> squares(2 * heads);
   require(cudaMemset(squares.data(), 0, 2 * heads * sizeof(double)), "cudaMemset");
   const unsigned warps = static_cast<unsigned>(shape.sequences * shape.heads_v * kChannels);
-  check_kernel<<<warps / 8, 256>>>({walk.q(), walk.k(), walk.v(), walk.o(), gates, strengths, walk.initial(), a_log,
-                                    bias, squares.data(), activation.scale, shape.tokens, shape.heads_v,
-                                    activation.gate_form});
+  check_kernel<<<warps / 8, 256>>>({walk.q(), walk.k(), walk.v(), walk.o(), gates.raw.data(), gates.strengths.data(),
+                                    walk.initial(), gates.a_log.data(), gates.bias.data(), squares.data(),
+                                    activation.scale, shape.tokens, shape.heads_v, activation.gate_form});
   std::vector<double> of(2 * heads);
   require(cudaMemcpy(of.data(), squares.data(), of.size() * sizeof(double), cudaMemcpyDeviceToHost), "cudaMemcpy");
   double worst = 0.0;
@@ -107,31 +104,20 @@ void check(const Walk& walk, const cuda::Activation& activation, const Element* 
 template <Form kForm, GateForm kGate, bool kSummaries>
 void time(const Shape& shape, float spread) {
   const Walk walk(shape);
-  Array<Element> gates(walk.per_token_head() * kChannels), strengths(walk.per_token_head());
-  Array<float> a_log(shape.heads_v), bias(static_cast<size_t>(shape.heads_v) * kChannels);
-  strengths.fill(Fill::kNormal, 6);
-  fill_layer_kernel<<<1, 1024>>>(a_log.data(), bias.data(), shape.heads_v);
+  KdaGates gates(walk);
+  fill_layer_kernel<<<1, 1024>>>(gates.a_log.data(), gates.bias.data(), shape.heads_v);
   if (spread > 0.0f)
-    gates.fill(Fill::kNormal, 5, spread);
+    gates.raw.fill(Fill::kNormal, 5, spread);
   else if (spread < 0.0f)
-    fill_constant_kernel<<<2048, 256>>>(gates.data(), gates.count(), spread);
+    fill_constant_kernel<<<2048, 256>>>(gates.raw.data(), gates.raw.count(), spread);
   else
-    fill_extreme_kernel<<<2048, 256>>>(gates.data(), gates.count());
-  cuda::Activation activation{};
-  activation.g = walk.view(gates.data(), kChannels);
-  activation.beta = walk.view(strengths.data(), 1);
-  activation.a_log = a_log.data();
-  activation.dt_bias = bias.data();
-  activation.dtype_a_log = activation.dtype_dt_bias = DType::kFp32;
-  activation.gate_form = kGate;
-  activation.beta_form = BetaForm::kLogit;
-  activation.scale = 0.08838835f;
-  activation.l2norm = true;
+    fill_extreme_kernel<<<2048, 256>>>(gates.raw.data(), gates.raw.count());
+  const cuda::Activation activation = gates.activation(walk, kGate);
   walk.time(cuda::sm90::fused_kda_kernel<kForm, kGate, cuda::sm90::GateSource::kTiles, kSummaries, false>,
             cuda::sm90::fused_shared_bytes<kForm, cuda::sm90::GateSource::kTiles, false>(), cuda::sm90::kFusedThreads,
-            {ctas(kForm), 1}, walk.maps(gates.data(), nullptr, {ctas(kForm), 1}), walk.args(cuda::sm90::kFusedChunk),
-            activation);
-  check(walk, activation, gates.data(), strengths.data(), a_log.data(), bias.data());
+            {ctas(kForm), 1}, walk.maps(gates.raw.data(), nullptr, {ctas(kForm), 1}),
+            walk.args(cuda::sm90::kFusedChunk), activation);
+  check(walk, activation, gates);
 }
 
 template <Form kForm, bool kSummaries = false>

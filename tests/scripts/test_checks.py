@@ -496,7 +496,8 @@ class Races(unittest.TestCase):
 """
 
     def setUp(self):
-        self.code = read_races.code_of(self.SASS, lambda names: ["void a::walk<2, true>(a::Args<int>, int)" for _ in names])
+        name = "void a::walk<2, true>(a::Args<int>, int)"
+        self.code = read_races.code_of(self.SASS, lambda names: [name for _ in names])
 
     def test_kinds(self):
         races = read_races.races_of(self.LOG, self.code)

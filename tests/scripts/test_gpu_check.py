@@ -1,6 +1,6 @@
-"""Tests the stages `bench`, `stages` and `sanitize` of scripts/gpu_check.sh with a stand-in for `deltarelay` that times nothing.
+"""Tests the stages `bench`, `stages` and `sanitize` of scripts/gpu_check.sh with stand-ins for `deltarelay` and others.
 
-The tests check which cases the script asks for and what it does with the rows.
+The stand-ins time and check nothing. The tests look at which cases the script asks for and what it does with the rows.
 """
 
 import json
