@@ -1,0 +1,16 @@
+# Objects that are compiled for processors of their own must not bring copies of inline functions: the linker keeps one
+# copy for all callers, and on other processors that would be an illegal instruction.
+string(REPLACE "|" ";" objects "${OBJECTS}")
+list(FILTER objects INCLUDE REGEX "/bf16[^/]*\\.o")
+list(LENGTH objects count)
+if(NOT count EQUAL 2)
+  message(SEND_ERROR "objects for processors of their own: expected 2, found ${objects}")
+endif()
+foreach(object IN LISTS objects)
+  execute_process(COMMAND ${NM} -C --defined-only ${object} OUTPUT_VARIABLE defined COMMAND_ERROR_IS_FATAL ANY)
+  string(REGEX MATCHALL "[^\n]* W [^\n]*" copies "${defined}")
+  if(copies)
+    list(JOIN copies "\n" copies)
+    message(SEND_ERROR "${object}: expected no copies of inline functions, found\n${copies}")
+  endif()
+endforeach()
