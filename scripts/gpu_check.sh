@@ -149,10 +149,11 @@ deal() {  # <name> <cases a file> <cases>
   rm "$lines"
 }
 
-# Prints the machine code of all kernels below a folder, as read_races.py reads it.
-list_code() {
+# Writes the machine code of all kernels into files <folder>/code-..., as read_races.py reads it. Files of different
+# folders have the same name.
+list_code() {  # <folder>
   find "$build/src" -name '*.cu.o' -print0 | xargs -0 -P "$jobs" -I{} sh -c \
-    'cuobjdump -sass "$1" 2>/dev/null >"$2/code-$(basename "$1").txt"' _ {} "$1"
+    'cuobjdump -sass "$1" 2>/dev/null >"$2/code-$(echo "$1" | tr / -)"' _ {} "$1"
 }
 
 # Runs all tools at once, each list separately. Racecheck counts reports up to a maximum and then no further, and is by
@@ -181,7 +182,7 @@ stage_sanitize() {
   if [ -s "$work/failed" ]; then result=1; fi
   if command -v cuobjdump >/dev/null; then
     list_code "$work"
-    python3 scripts/read_races.py "$out"/sanitize-*-racecheck.log "$work"/code-*.txt >"$out/sanitize-races.log" ||
+    python3 scripts/read_races.py "$out"/sanitize-*-racecheck.log "$work"/code-* >"$out/sanitize-races.log" ||
       result=1
     tail -30 "$out/sanitize-races.log"
   else
