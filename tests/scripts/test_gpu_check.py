@@ -112,6 +112,7 @@ class Sanitize(unittest.TestCase):
         bare = [f"initcheck {name} bare" for name in names if not name.startswith("relay")]
         self.assertEqual(calls, sorted([*expected, *bare, "initcheck relay-b"]))
         self.assertIn("0 reports, 0 kinds", said)
+        self.assertRegex(said, r"gpu-relay-00-racecheck +exit 0 .* 1 passed")
 
     def test_errors_fail(self):
         for bad in ("synccheck portable-2", "initcheck relay-b"):
