@@ -354,7 +354,7 @@ TEST_P(DrawnWithWords, AreThoseWords) {
   int64_t longer = 0;
   for (const char* backend : {"", "cuda-sm90"})
     for (auto* const draw : {random_case, random_stage})
-      for (uint64_t seed = 1; seed <= 60; ++seed) {
+      for (uint64_t seed = 1; seed <= 40; ++seed) {
         const auto drawn = [&](uint64_t of) { return draw(of, 1'000'000, backend); };
         const Case c = drawn_with_words(drawn, seed, words);
         EXPECT_EQ(c, drawn_with_words(drawn, seed, words)) << print(c);
@@ -369,7 +369,7 @@ TEST_P(DrawnWithWords, AreThoseWords) {
         longer += c.initial.use != DR_STATE_NONE && c.strides != Strides::kContiguous;
         if (::testing::Test::HasFailure()) return;
       }
-  EXPECT_GT(longer, 10) << "other words are drawn as ever";
+  EXPECT_GT(longer, 5) << "other words are drawn as ever";
 }
 
 INSTANTIATE_TEST_SUITE_P(Gates, DrawnWithWords,
