@@ -127,7 +127,7 @@ void verify_random(const VerifySettings& settings, Tally& tally) {
       });
   progress.clear();
   if (!settings.hash)
-    std::printf("random cases: %lld ran, %lld were declined\n", static_cast<long long>(random.passed + random.failed),
+    std::printf("random cases: %lld ran, %lld were declined\n", static_cast<long long>(ran),
                 static_cast<long long>(random.declined));
   for (const auto& [reason, times] : random.reasons)
     std::fprintf(settings.hash ? stderr : stdout, "declined %lld: %s\n", static_cast<long long>(times), reason.c_str());
