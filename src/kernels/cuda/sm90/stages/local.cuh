@@ -286,9 +286,7 @@ __device__ __forceinline__ void finish(const LocalMaps& maps, const LocalArgs& a
     if (stage.wants(DR_AQK)) store_square(shared.scores().aqk, maps.aqk, stage.aqk, at, heads);
     __syncthreads();
     if (makes_inverse(stage)) {
-      if (warp < 4) invert_below(shared.squares.lower, warp, lane);
-      __syncthreads();
-      round_inverse<Element>(shared.squares.lower, shared.inverse());
+      invert_below<Element>(shared.squares.lower, shared.inverse(), warp, lane);
     } else if (solves) {
       load_inverse(shared.inverse(), pieces_of(stage.inverse, at, heads, kTokens), step, valid);
     }

@@ -73,35 +73,45 @@ __device__ __forceinline__ void invert_thirty_two(Square& lower, int first, int 
   store(lower, {second, first}, d, -1.0f, lane);
 }
 
-// The blocks below, by the four warps of group 0: 16 x 16 numbers each. Zeros of the inverses are left out.
-__device__ __forceinline__ void invert_below(Square& lower, int warp, int lane) {
+// Eight numbers of a row of the inverse to its tile, rounded. Blocks of 16 tokens above the diagonal are 0.
+template <class Element>
+__device__ __forceinline__ void round_piece(const Square& inverse, uint8_t* tile, int row, int piece) {
+  uint4 eight = make_uint4(0, 0, 0, 0);
+  if (piece / 2 <= row / 16) {  // the diagonal blocks of 16 tokens have their zeros
+    float x[8];
+#pragma unroll
+    for (int j = 0; j < 8; j += 4)
+      *reinterpret_cast<float4*>(x + j) = *reinterpret_cast<const float4*>(&inverse.row[row][8 * piece + j]);
+    eight = {Pair<Element>::pack(x[0], x[1]), Pair<Element>::pack(x[2], x[3]), Pair<Element>::pack(x[4], x[5]),
+             Pair<Element>::pack(x[6], x[7])};
+  }
+  *reinterpret_cast<uint4*>(tile + swizzled_offset(row, piece)) = eight;
+}
+
+// From the diagonal blocks of 32 tokens to the inverse, rounded in its tile. Group 0 makes the blocks below, 16 x 16
+// numbers a warp, and group 1 rounds what is there. Zeros of the inverses are left out. What a block is multiplied by
+// lies above the diagonal, at its own place less 32 rows, plus 32 columns.
+template <class Element>
+__device__ __forceinline__ void invert_below(Square& lower, uint8_t* tile, int warp, int lane) {
+  if (warp >= 4) {
+    const int thread = 32 * (warp - 4) + lane, row = thread / 4, piece = thread % 4;
+    round_piece<Element>(lower, tile, row, piece);
+    round_piece<Element>(lower, tile, row, piece + 4);
+    round_piece<Element>(lower, tile, row + 32, piece + 4);
+    return;
+  }
   const int row = 32 + warp / 2 * 16, column = warp % 2 * 16;
   float d[2][4];
   multiply(d, lower, {row, column}, {column, column}, column == 0 ? 4 : 2, lane);
+  store(lower, {row - 32, column + 32}, d, 1.0f, lane);
   named_barrier(1, kGroup);
-  store(lower, {row, column}, d, 1.0f, lane);
-  named_barrier(1, kGroup);
-  multiply(d, lower, {row, 32}, {32, column}, row == 32 ? 2 : 4, lane);
-  named_barrier(1, kGroup);
-  store(lower, {row, column}, d, -1.0f, lane);
-}
-
-// The inverse to its tile, rounded.
-template <class Element>
-__device__ __forceinline__ void round_inverse(const Square& inverse, uint8_t* tile) {
+  multiply(d, lower, {row, 32}, {0, column + 32}, row == 32 ? 2 : 4, lane);
 #pragma unroll
-  for (int i = threadIdx.x; i < kTokens * 8; i += kThreads) {
-    const int row = i / 8, piece = i % 8;
-    uint4 eight = make_uint4(0, 0, 0, 0);
-    if (piece / 2 <= row / 16) {  // the diagonal blocks of 16 tokens have their zeros
-      float x[8];
+  for (int n = 0; n < 2; ++n) {
 #pragma unroll
-      for (int j = 0; j < 8; j += 4)
-        *reinterpret_cast<float4*>(x + j) = *reinterpret_cast<const float4*>(&inverse.row[row][8 * piece + j]);
-      eight = {Pair<Element>::pack(x[0], x[1]), Pair<Element>::pack(x[2], x[3]), Pair<Element>::pack(x[4], x[5]),
-               Pair<Element>::pack(x[6], x[7])};
-    }
-    *reinterpret_cast<uint4*>(tile + swizzled_offset(row, piece)) = eight;
+    for (int r = 0; r < 2; ++r)
+      *reinterpret_cast<uint32_t*>(tile + swizzled_offset(row + lane / 4 + 8 * r, column / 8 + n) + lane % 4 * 4) =
+          Pair<Element>::pack(-d[n][2 * r], -d[n][2 * r + 1]);
   }
 }
 
