@@ -9,6 +9,13 @@ them it says so and leaves the file as it is. Both get the same tensors: sums of
 and for `recompute` what our own chunk_kda_fwd_intra has made of them. FLA's time counts only where its results agree
 with ours. How times are taken: bench/peers.py.
 
+How FLA is tuned: by its own autotuner, among all its configurations, once for each of its keys. These have heads,
+widths, the chunk, types, and whether sequences are packed, but no length. Rows of one key follow each other, and the
+one nearest to USUAL_TOKENS comes first: on its tensors the autotuner measures. Each configuration is measured as
+Triton does it, with the cache flushed between runs, for TUNE_MS instead of 125 ms; those within NEAR of the best are
+then measured again for Triton's full time, and the best of these is taken. So the choice is the one that FLA makes,
+and the time that counts is measured afterwards, like ours. What tuning took is printed at the end.
+
 --compile compiles what FLA's autotuner will choose from, in many processes at once, into Triton's cache
 (TRITON_CACHE_DIR), and measures nothing. One process at a time would take minutes. Then the autotuner only measures.
 """
@@ -34,6 +41,9 @@ CASES = peers.ROOT / "tests" / "cases" / "stage_tables.txt"
 PARTS = 3  # processes that share the configurations of one call
 COMPILE_SECONDS = 90
 ENOUGH_RESERVED = 40 << 30
+TUNE_MS = (2, 10)  # warm-up and measurement of one configuration
+FULL_MS = (25, 100)  # Triton's own
+NEAR = 1.05
 USUAL_TOKENS = 16384
 
 
@@ -130,7 +140,7 @@ def results_of(torch, row: dict, call) -> list:
 
 
 def measure(torch, theirs: dict, ours: dict, row: dict, seconds: float) -> None:
-    kind = kind_of(row)
+    start, kind = time.monotonic(), kind_of(row)
     sequences, tokens, packed = lengths_for(torch, row)
     made, size = [], 0
     # As many sets of inputs as leave nothing in the cache.
@@ -158,8 +168,65 @@ def measure(torch, theirs: dict, ours: dict, row: dict, seconds: float) -> None:
         row["eager"] = ["fla"]
     print(
         f"{row['case']}: FLA {times[0][0]:.4f} ms, ours {times[1][0]:.4f} beside it, {row['ms']:.4f} before, "
-        f"agrees to {max(errors):.1e}, first calls {first:.1f} s"
+        f"agrees to {max(errors):.1e}, first calls {first:.1f} s of {time.monotonic() - start:.1f}"
     )
+
+
+# ---- tuning ------------------------------------------------------------------------------------------------------------
+
+
+class Tuning:
+    """Makes Triton's autotuner measure all configurations briefly and the best ones again in full."""
+
+    def __init__(self):
+        import triton.testing
+        from triton.runtime.autotuner import Autotuner
+
+        self.measure = triton.testing.do_bench
+        self.seconds, self.configs, self.keys = 0.0, 0, 0
+        self.full = False
+        whole_run = Autotuner.run
+
+        def run(tuner, *args, **kwargs):
+            begin, configs = time.monotonic(), self.configs
+            result = whole_run(tuner, *args, **kwargs)
+            if self.configs > configs:
+                self.choose_again(tuner, args, kwargs)
+                self.seconds += time.monotonic() - begin
+                self.keys += 1
+            return result
+
+        Autotuner.run = run
+        # Some versions set it in every tuner, others find it when they need it.
+        Autotuner.do_bench = property(lambda _: self.bench, lambda *_: None)
+
+    def bench(self, kernel_call, quantiles):
+        self.configs += 1
+        warmup, rep = FULL_MS if self.full else TUNE_MS
+        return self.measure(kernel_call, warmup=warmup, rep=rep, quantiles=quantiles)
+
+    def choose_again(self, tuner, args, kwargs) -> None:
+        """Of the configurations that were about as fast as the best, the best by a full measurement."""
+        timings = tuner.configs_timings
+        near = near_best(timings)
+        if len(near) < 2:
+            return
+        key = next(key for key, config in tuner.cache.items() if config is tuner.best_config)
+        self.full, tuner.nargs = True, dict(zip(tuner.arg_names, args))
+        try:
+            again = {config: tuner._bench(*args, config=config, **kwargs) for config in near}
+        finally:
+            self.full, tuner.nargs = False, None
+        tuner.cache[key] = tuner.best_config = min(again, key=again.get)
+
+    def __str__(self) -> str:
+        return f"FLA's autotuner chose for {self.keys} keys in {self.seconds:.0f} s, {self.configs} measurements"
+
+
+def near_best(timings: dict) -> list:
+    """Configurations whose median is within NEAR of the best one's. `timings`: of each, quantiles, the median first."""
+    best = min(quantiles[0] for quantiles in timings.values())
+    return [config for config, quantiles in timings.items() if quantiles[0] <= NEAR * best < math.inf]
 
 
 # ---- compiling -------------------------------------------------------------------------------------------------------
@@ -169,6 +236,15 @@ def family_of(row: dict) -> tuple[str, str, bool]:
     """Cases of one family differ for the compiler in nothing."""
     words = stage_tables.words_of(row)
     return kind_of(row), words["hv"], "batch" in words
+
+
+def in_order(rows: list[dict]) -> list[dict]:
+    """Rows of one family after each other, the one that the autotuner measures on first."""
+
+    def distance(row):
+        return abs(math.log(sum(stage_tables.lengths_of(row)) / USUAL_TOKENS))
+
+    return sorted(rows, key=lambda row: (family_of(row), distance(row)))
 
 
 def smallest_of_families(rows: list[dict]) -> list[dict]:
@@ -211,13 +287,11 @@ def compile_part(case: str, part: int) -> None:
 def compile_all(only: str) -> None:
     begin = time.monotonic()
     rows = [row for row in peers.read_cases(CASES) if re.search(only, row["case"])]
-    # Measured times must not come from processes that measure nothing.
-    environment = {**os.environ, "FLA_CACHE_RESULTS": "0"}
     running = []
     for row in smallest_of_families(rows):
         for part in range(PARTS):
             words = [sys.executable, __file__, "--compile-part", row["case"], str(part)]
-            running.append((f"{row['case']} part {part}", subprocess.Popen(words, env=environment)))
+            running.append((f"{row['case']} part {part}", subprocess.Popen(words)))
     for name, process in running:
         try:
             status = process.wait(timeout=max(1.0, begin + COMPILE_SECONDS - time.monotonic()))
@@ -240,6 +314,8 @@ def main() -> int:
     arguments = parser.parse_args()
     begin = time.monotonic()
     peers.find_packages()
+    # What was chosen is not kept on disk: processes that compile measure nothing, and brief measurements choose nothing.
+    os.environ["FLA_CACHE_RESULTS"] = "0"
     if arguments.compile_part:
         compile_part(arguments.compile_part[0], int(arguments.compile_part[1]))
         return 0
@@ -257,14 +333,13 @@ def main() -> int:
     if arguments.results is None:
         parser.error("expected a file of results, or --compile")
     results = json.loads(arguments.results.read_text(encoding="utf-8"))
-    # The autotuner chooses at the first call of a family, and for all of it.
     rows = [row for row in results["rows"] if re.search(arguments.only, row["case"])]
-    rows = [row for row in rows if "fla" not in row["peers"]]
-    rows.sort(key=lambda row: abs(math.log(sum(stage_tables.lengths_of(row)) / USUAL_TOKENS)))
+    rows = in_order([row for row in rows if "fla" not in row["peers"]])
+    tuning, left_out = Tuning(), []
     with torch.inference_mode():
         for row in rows:
             if time.monotonic() - begin > arguments.stop_after:
-                print(f"{row['case']}: not begun, {arguments.stop_after:.0f} s are over")
+                left_out.append(row["case"])
                 continue
             try:
                 measure(torch, theirs, ours, row, arguments.seconds)
@@ -274,6 +349,9 @@ def main() -> int:
             if torch.cuda.memory_reserved() > ENOUGH_RESERVED:
                 torch.cuda.empty_cache()  # takes longer than a call
             arguments.results.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    print(f"stage_peers: {tuning}")
+    if left_out:
+        print(f"stage_peers: {arguments.stop_after:.0f} s are over, {len(left_out)} rows not begun: {' '.join(left_out)}")
     return 0
 
 

@@ -5,7 +5,9 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import types
 import unittest
+import unittest.mock
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -34,6 +36,77 @@ def row(case: str, ms: float, unsplit_ms: float = 0, **others) -> dict:
 def results(*rows: dict) -> dict:
     facts = {"driver": "1", "cuda": "13.0", "date": "2026-11-19T00:00:00Z", "commit": "0123456"}
     return {"device": "NVIDIA H200", **facts, "rows": list(rows)}
+
+
+class FakeTuner:
+    """As much of Triton's Autotuner as stage_peers uses: `speeds` are milliseconds by configuration."""
+
+    arg_names = ()
+
+    def __init__(self, speeds: dict):
+        self.speeds, self.cache, self.nargs, self.measured = speeds, {}, None, []
+
+    def _bench(self, *args, config, **meta):
+        assert self.nargs is not None
+        self.config = config
+        return self.do_bench(config, quantiles=(0.5, 0.2, 0.8))
+
+    def run(self, *args, key):
+        self.nargs = {}
+        if key not in self.cache:
+            self.configs_timings = {config: self._bench(*args, config=config, key=key) for config in self.speeds}
+            self.cache[key] = min(self.configs_timings, key=self.configs_timings.get)
+        self.best_config = self.cache[key]
+        self.nargs = None
+        return self.best_config
+
+
+class Tuning(unittest.TestCase):
+    def setUp(self):
+        # Measured briefly, b and c seem faster than they are.
+        self.brief = {"a": 1.02, "b": 1.0, "c": 1.01, "d": 1.5}
+        self.true = {"a": 1.02, "b": 1.1, "c": 1.2, "d": 0.5}
+        testing, autotuner = types.ModuleType("triton.testing"), types.ModuleType("triton.runtime.autotuner")
+        self.asked = []
+
+        def do_bench(config, warmup, rep, quantiles):
+            self.asked.append((config, rep))
+            ms = (self.brief if rep == stage_peers.TUNE_MS[1] else self.true)[config]
+            return [ms, ms, ms]
+
+        testing.do_bench = do_bench
+        autotuner.Autotuner = self.tuner = type("Autotuner", (FakeTuner,), {})
+        triton, runtime = types.ModuleType("triton"), types.ModuleType("triton.runtime")
+        triton.testing = testing
+        modules = {m.__name__: m for m in (triton, runtime, testing, autotuner)}
+        patch = unittest.mock.patch.dict(sys.modules, modules)
+        patch.start()
+        self.addCleanup(patch.stop)
+
+    def test_near_ones_are_measured_again_in_full_and_once_for_each_key(self):
+        tuning = stage_peers.Tuning()
+        tuner = self.tuner(self.brief)
+        self.assertEqual(tuner.run(key=1), "b")  # the call that tunes has begun with the first choice
+        full = [config for config, rep in self.asked if rep == stage_peers.FULL_MS[1]]
+        self.assertEqual(full, ["a", "b", "c"])  # d was far off
+        self.assertEqual(tuner.run(key=1), "a")
+        self.assertEqual(len(self.asked), 4 + 3)
+        tuner.run(key=2)
+        self.assertEqual((tuner.cache, tuning.keys, tuning.configs), ({1: "a", 2: "a"}, 2, 14))
+
+    def test_near_best(self):
+        inf = [float("inf")] * 3
+        self.assertEqual(stage_peers.near_best({"a": [1.0, 1, 1], "b": [1.04, 1, 1], "c": [1.06, 1, 1]}), ["a", "b"])
+        self.assertEqual(stage_peers.near_best({"a": inf, "b": inf}), [])
+
+    def test_rows_of_one_family_follow_each_other_from_the_usual_length(self):
+        rows = [{"case": case, "line": line} for case, line in CASES.items()]
+        ordered = stage_peers.in_order(rows)
+        families = [stage_peers.family_of(row) for row in ordered]
+        self.assertEqual(len([a for a, b in zip(families, families[1:]) if a != b]) + 1, len(set(families)))
+        first = next(row for row in ordered if row["case"].startswith("intra-2x"))
+        self.assertEqual(sum(stage_tables.lengths_of(first)), stage_peers.USUAL_TOKENS)
+        self.assertEqual(sorted(map(str, rows)), sorted(map(str, ordered)))
 
 
 class Cases(unittest.TestCase):
