@@ -172,7 +172,7 @@ def measure(torch, theirs: dict, ours: dict, row: dict, seconds: float) -> None:
     )
 
 
-# ---- tuning ------------------------------------------------------------------------------------------------------------
+# ---- tuning ----------------------------------------------------------------------------------------------------------
 
 
 class Tuning:
@@ -314,7 +314,7 @@ def main() -> int:
     arguments = parser.parse_args()
     begin = time.monotonic()
     peers.find_packages()
-    # What was chosen is not kept on disk: processes that compile measure nothing, and brief measurements choose nothing.
+    # Nothing chosen is kept on disk: processes that compile measure nothing, and brief measurements do not choose.
     os.environ["FLA_CACHE_RESULTS"] = "0"
     if arguments.compile_part:
         compile_part(arguments.compile_part[0], int(arguments.compile_part[1]))
@@ -351,7 +351,8 @@ def main() -> int:
             arguments.results.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
     print(f"stage_peers: {tuning}")
     if left_out:
-        print(f"stage_peers: {arguments.stop_after:.0f} s are over, {len(left_out)} rows not begun: {' '.join(left_out)}")
+        names = " ".join(left_out)
+        print(f"stage_peers: {arguments.stop_after:.0f} s are over, {len(left_out)} rows not begun: {names}")
     return 0
 
 

@@ -314,45 +314,24 @@ __device__ __forceinline__ void run(const LocalMaps& maps, const LocalArgs& all,
                                     Shared<false, kScores>& shared, uint32_t beta) {
   const ChunkArgs& args = all.call;
   const WarpPlace of;
-  Part part;
-  {
-    RawGates raw;
-    const bool reads = args.stage.gives(DR_GATE_SUMS) || args.activation.g.data != nullptr;
-    if (reads) load_gates(raw, args, at, of);
+  const bool reads = args.stage.gives(DR_GATE_SUMS) || args.activation.g.data != nullptr;
+  if constexpr (kScores) {
+    const DecayTiles decays = {shared.tokens.columns, shared.tokens.keys};
+    float2 before = {0.0f, 0.0f};
+    if (reads) before = request_gates(decays, args, at, of);
     __syncthreads();  // barriers are there
-    // Twice where sums are wanted of softplus gates, so that decays have the same bits as without them.
-    bool for_sums = args.stage.wants(DR_GATE_SUMS);
-#pragma unroll 1
-    for (bool again = reads; again; for_sums = false) {
-      activate_gates(part.decay, raw, args, at, of, for_sums);
-      again = for_sums && args.activation.gate_form == GateForm::kRawSoftplus;
-      if (for_sums) write_channel_sums(part.decay, shared.products, args, at, of);
-    }
-#pragma unroll
-    for (float2& x : part.decay) x = {exp2_approx(x.x), exp2_approx(x.y)};
-    if (!reads || at.chunk.valid < kTokens) {
-      asm volatile("");  // a branch: whole chunks need no selects
-#pragma unroll
-      for (int t = 0; t < kBlock; ++t)
-        if (!reads || of.block * kBlock + t >= at.chunk.valid) part.decay[t] = {1.0f, 1.0f};
-    }
-  }
-  float2 product = part.decay[0];
-#pragma unroll
-  for (int t = 1; t < kBlock; ++t) product = times(product, part.decay[t]);
-  *reinterpret_cast<float2*>(&shared.products[of.block][of.channel()]) = product;
-  wait_for_tokens(at, shared);
-  // Scores need k. If they alone read q, and nobody wants them, q may be anything.
-  read_part(part.q, shared.q(), kScores || all.reads_q, of);
-  read_part(part.k, shared.k(), kScores || all.reads_k, of);
-  const bool fits = measure_tokens<Element, false>(shared.q(), shared.k(), shared.per_token, args.activation,
-                                                   at.chunk.valid, all.reads_q, beta);
-  if constexpr (kScores && kHasFrames<Element>) {
-    if (__syncthreads_and(fits && product.x >= kLeastProduct && product.y >= kLeastProduct)) {
+    const float2 product = form_decays(decays, before, shared.products, reads, args, at, of);
+    *reinterpret_cast<float2*>(&shared.products[of.block][of.channel()]) = product;
+    wait_for_tokens(at, shared);
+    // Scores need k. If they alone read q, and nobody wants them, q may be anything.
+    const bool fits = measure_tokens<Element, false>(shared.q(), shared.k(), shared.per_token, args.activation,
+                                                     at.chunk.valid, all.reads_q, beta);
+    const bool all_fit = __syncthreads_and(fits && product.x >= kLeastProduct && product.y >= kLeastProduct);
+    if (kHasFrames<Element> && all_fit) {
       if (at.chunk.valid == kTokens)
-        write_frames<Element, true>(shared.tokens, part, shared.products, shared.per_token, args, at, of);
+        write_frames<Element, true>(shared.tokens, shared.products, shared.per_token, args, at, of);
       else
-        write_frames<Element, false>(shared.tokens, part, shared.products, shared.per_token, args, at, of);
+        write_frames<Element, false>(shared.tokens, shared.products, shared.per_token, args, at, of);
       ptx::fence_proxy_async(ptx::space_shared);
       __syncthreads();
       multiply_frames<Element>(shared.tokens, shared.per_token, shared.scores(), args.activation.scale);
@@ -360,19 +339,52 @@ __device__ __forceinline__ void run(const LocalMaps& maps, const LocalArgs& all,
       // Not shared with the levels: values that live across both would be spilled there.
       return finish<Element>(maps, all, at, shared);
     }
-  } else {
-    __syncthreads();  // the raw tiles have been read
-  }
-  if constexpr (kScores) {
+    Part part;
+    read_part(part, shared.q(), shared.k(), decays, of);
     const Scores scores = shared.scores();
     for (int i = threadIdx.x; i < kHalfTile / 16; i += kThreads)
       reinterpret_cast<uint4*>(scores.aqk)[i] = make_uint4(0, 0, 0, 0);
-    __syncthreads();  // scores of a block are written by two warps, its zeros by four
+    // The tiles have been read. Scores of a block are written by two warps, its zeros by four.
+    __syncthreads();
     make_channel_scores<Element>(shared.levels(), shared.products, part,
                                  {scores, shared.per_token, args.activation.scale}, of);
+    part.renew(static_cast<uint32_t>(args.stage.chunk ^ kTokens));
+    write_decayed<Element>(part, shared.products, shared.keys(), shared.per_token, args, at, of);
+  } else {
+    Part part;
+    {
+      RawGates raw;
+      if (reads) load_gates(raw, args, at, of);
+      __syncthreads();  // barriers are there
+      // Twice where sums are wanted of softplus gates, so that decays have the same bits as without them.
+      bool for_sums = args.stage.wants(DR_GATE_SUMS);
+#pragma unroll 1
+      for (bool again = reads; again; for_sums = false) {
+        activate_gates(part.decay, raw, args, at, of, for_sums);
+        again = for_sums && args.activation.gate_form == GateForm::kRawSoftplus;
+        if (for_sums) write_channel_sums([&](int t) { return part.decay[t]; }, shared.products, args, at, of);
+      }
+#pragma unroll
+      for (float2& x : part.decay) x = {exp2_approx(x.x), exp2_approx(x.y)};
+      if (!reads || at.chunk.valid < kTokens) {
+        asm volatile("");  // a branch: whole chunks need no selects
+#pragma unroll
+        for (int t = 0; t < kBlock; ++t)
+          if (!reads || of.block * kBlock + t >= at.chunk.valid) part.decay[t] = {1.0f, 1.0f};
+      }
+    }
+    float2 product = part.decay[0];
+#pragma unroll
+    for (int t = 1; t < kBlock; ++t) product = times(product, part.decay[t]);
+    *reinterpret_cast<float2*>(&shared.products[of.block][of.channel()]) = product;
+    wait_for_tokens(at, shared);
+    read_part(part.q, shared.q(), all.reads_q, of);
+    read_part(part.k, shared.k(), all.reads_k, of);
+    measure_tokens<Element, false>(shared.q(), shared.k(), shared.per_token, args.activation, at.chunk.valid,
+                                   all.reads_q, beta);
+    __syncthreads();  // the raw tiles have been read
+    write_decayed<Element>(part, shared.products, shared.keys(), shared.per_token, args, at, of);
   }
-  if constexpr (kScores) part.renew(static_cast<uint32_t>(args.stage.chunk ^ kTokens));
-  write_decayed<Element>(part, shared.products, shared.keys(), shared.per_token, args, at, of);
   begin_inverse(args.stage, shared);
   finish<Element>(maps, all, at, shared);
 }

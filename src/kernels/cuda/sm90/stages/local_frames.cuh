@@ -12,7 +12,7 @@
 // The factor of a channel may vanish where the number is large; what is lost is below 2^-33 of the vector.
 #pragma once
 #include "kernels/cuda/ptx/wgmma.cuh"
-#include "kernels/cuda/sm90/stages/local_tokens.cuh"
+#include "kernels/cuda/sm90/stages/local_decays.cuh"
 
 namespace deltarelay::cuda::sm90::local {
 
@@ -26,12 +26,11 @@ __device__ __forceinline__ uint32_t packed(float2 x) {
   return Pair<Element>::pack(x.x, x.y);
 }
 
-// Operands of the scores; k_to_end and q_from_start to memory; keys of w to their tile. Rows lie over q and k. kWhole:
-// all tokens of the thread exist. `part` is spent.
+// Operands of the scores; k_to_end and q_from_start to memory; keys of w to their tile. Rows lie over q and k, columns
+// and keys over the decays. kWhole: all tokens of the thread exist.
 template <class Element, bool kWhole>
-__device__ __forceinline__ void write_frames(FrameTiles& to, Part& part, const float (&products)[4][kWidth],
-                                             const PerToken& tokens, const ChunkArgs& args, const Place& at,
-                                             const WarpPlace& of) {
+__device__ __forceinline__ void write_frames(FrameTiles& to, const float (&products)[4][kWidth], const PerToken& tokens,
+                                             const ChunkArgs& args, const Place& at, const WarpPlace& of) {
   const Intermediates& stage = args.stage;
   const int first = of.block * kBlock, exist = at.chunk.valid - first;
   const bool second = of.block >= 2;
@@ -43,48 +42,49 @@ __device__ __forceinline__ void write_frames(FrameTiles& to, Part& part, const f
   const float2 after = second ? product(3) : times(middle, product(3));
   float2 run = {1.0f, 1.0f};  // e^{G - G_frame}
   if (of.block % 2 == 0) run = {reciprocal_approx(own.x), reciprocal_approx(own.y)};
-  const uint32_t part_at = of.half * kHalfTile + first * kRowBytes;
-  uint8_t* const far = to.far + of.half * (kHalfTile / 2) + first * kRowBytes;
+  uint8_t* const far = to.far - of.half * (kHalfTile / 2);
   const int64_t step = int64_t{args.heads_v} * kWidth * 2;  // bytes
   const int64_t offset = (at.token_of_call + first) * step + (at.head * kWidth + of.channel()) * 2;
   const bool wants_q = stage.wants(DR_Q_FROM_START), wants_k = stage.wants(DR_K_TO_END), wants_w = stage.wants(DR_W);
   uint8_t* to_q = static_cast<uint8_t*>(stage.q_from_start) + offset;
   uint8_t* to_k = static_cast<uint8_t*>(stage.k_to_end) + offset;
-  // Twice one half: unrolled as a whole, the loop is so long that warps wait for instructions.
-  constexpr int kPart = 8;
+  const DecayTiles decays = {to.columns, to.keys};
 #pragma unroll 1
-  for (int base = 0; base < kBlock; base += kPart) {
+  for (int base = 0; base < kBlock; base += kStep) {
+    const StepPlace place(of, base);
+    float2 decay[kStep];
+    uint32_t two_q[kStep], two_k[kStep];
 #pragma unroll
-    for (int t = 0; t < kPart; ++t, to_q += step, to_k += step) {
-      const uint32_t row = of.at(t);
-      const uint32_t place = part_at + base * kRowBytes + row;
-      run = times(run, part.decay[t]);
+    for (int t = 0; t < kStep; ++t) {
+      decay[t] = decay_at(decays, place.at(t));
+      two_q[t] = word_at(to.q, place.at(t));
+      two_k[t] = word_at(to.k, place.at(t));
+    }
+    float norm_k[kStep], weight[kStep];
+#pragma unroll
+    for (int t = 0; t < kStep; t += 4) {
+      *reinterpret_cast<float4*>(norm_k + t) = *reinterpret_cast<const float4*>(&tokens.norm_k[first + base + t]);
+      *reinterpret_cast<float4*>(weight + t) = *reinterpret_cast<const float4*>(&tokens.weight_w[first + base + t]);
+    }
+#pragma unroll
+    for (int t = 0; t < kStep; ++t, to_q += step, to_k += step) {
+      const uint32_t at_word = place.at(t);
+      run = times(run, decay[t]);
       const float2 back = {reciprocal_approx(run.x), reciprocal_approx(run.y)};
-      const float2 q = {Pair<Element>::low(part.q[t]), Pair<Element>::high(part.q[t])};
-      const float2 k = {Pair<Element>::low(part.k[t]), Pair<Element>::high(part.k[t])};
+      const float2 q = {Pair<Element>::low(two_q[t]), Pair<Element>::high(two_q[t])};
+      const float2 k = {Pair<Element>::low(two_k[t]), Pair<Element>::high(two_k[t])};
       const float2 query = times(q, run), key = times(k, run), column = times(k, back);
-      put(to.q, place, packed<Element>(query));
-      put(to.k, place, packed<Element>(key));
-      put(to.columns, place, packed<Element>(column));
-      if (!second) put(far + base * kRowBytes, row, packed<Element>(times(times(column, second_block), third_block)));
-      if (wants_w) {
-        const float weight = tokens.weight_w[first + base + t];
-        put(to.keys, place, packed<Element>(times({key.x * weight, key.y * weight}, before)));
-      }
+      put(to.q, at_word, packed<Element>(query));
+      put(to.k, at_word, packed<Element>(key));
+      put(to.columns, at_word, packed<Element>(column));
+      if (!second) put(far, at_word, packed<Element>(times(times(column, second_block), third_block)));
+      if (wants_w) put(to.keys, at_word, packed<Element>(times({key.x * weight[t], key.y * weight[t]}, before)));
       if (wants_q && (kWhole || base + t < exist)) {
         const float norm = tokens.norm_q[first + base + t];
         put(to_q, 0, packed<Element>(times(query, {before.x * norm, before.y * norm})));
       }
-      if (wants_k && (kWhole || base + t < exist)) {
-        const float norm = tokens.norm_k[first + base + t];
-        put(to_k, 0, packed<Element>(times(column, {after.x * norm, after.y * norm})));
-      }
-    }
-#pragma unroll
-    for (int t = 0; t < kPart; ++t) {
-      part.decay[t] = part.decay[t + kPart];
-      part.q[t] = part.q[t + kPart];
-      part.k[t] = part.k[t + kPart];
+      if (wants_k && (kWhole || base + t < exist))
+        put(to_k, 0, packed<Element>(times(column, {after.x * norm_k[t], after.y * norm_k[t]})));
     }
   }
 }

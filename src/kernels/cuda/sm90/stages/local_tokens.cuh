@@ -131,45 +131,58 @@ __device__ __forceinline__ void load_gates(RawGates& raw, const ChunkArgs& args,
   }
 }
 
-// Log-decays in base 2 of softplus gates, of which only e^g is needed: -A log2(1 + e^x) has an absolute error of
-// 2^-21 A. `softplus`, whose relative error is that small, takes twice the instructions.
-__device__ __forceinline__ void activate_softplus(float2 (&gate)[kBlock], const GateParams& first,
-                                                  const GateParams& second) {
-  constexpr float kIsLinear = 24.0f;  // from here on log2(1 + 2^x) is x
-  const float slope = first.slope * kLn2;
-  const float2 bias = {first.bias * kLog2e, second.bias * kLog2e};
-  auto decay = [&](float x) {
-    const float sum = log2_approx(1.0f + exp2_approx(x));
-    return slope * (x > kIsLinear ? x : sum);
-  };
-#pragma unroll
-  for (float2& x : gate) x = {decay(fmaf(x.x, kLog2e, bias.x)), decay(fmaf(x.y, kLog2e, bias.y))};
-}
+// What makes log-decays in base 2 of gates of a thread's two channels; not clamped, so that a gate of -inf is one.
+struct ChannelGates {
+  GateParams first, second;
 
-template <GateForm kForm>
-__device__ __forceinline__ void activate_as(float2 (&gate)[kBlock], const GateParams& first, const GateParams& second) {
-#pragma unroll
-  for (float2& x : gate) {
-    x = {log2_decay<kForm>(x.x, first), log2_decay<kForm>(x.y, second)};
-    if constexpr (kForm == GateForm::kLog || kForm == GateForm::kLinear)
-      x = {clamp_decay(x.x, first), clamp_decay(x.y, first)};
+  // Asked for before the gates are waited for.
+  __device__ __forceinline__ ChannelGates(const Activation& activation, const Place& at, const WarpPlace& of)
+      : first(gate_params(activation, gate_slope(activation, at.head),
+                          gate_bias(activation, at.head, of.channel(), kWidth))),
+        second(first) {
+    first.lowest = activation.gate_floor == 0.0f ? -INFINITY : activation.gate_floor * kLog2e;
+    second.bias = gate_bias(activation, at.head, of.channel() + 1, kWidth);
   }
-}
+  template <GateForm kForm>
+  __device__ __forceinline__ float2 decays(float2 raw) const {
+    const float2 x = {log2_decay<kForm>(raw.x, first), log2_decay<kForm>(raw.y, second)};
+    if constexpr (kForm == GateForm::kLog || kForm == GateForm::kLinear)
+      return {clamp_decay(x.x, first), clamp_decay(x.y, first)};
+    return x;
+  }
+  // Softplus gates of which only e^g is needed: -A log2(1 + e^x) has an absolute error of 2^-21 A. `softplus`, whose
+  // relative error is that small, takes twice the instructions.
+  __device__ __forceinline__ float2 short_softplus(float2 raw) const {
+    constexpr float kIsLinear = 24.0f;  // from here on log2(1 + 2^x) is x
+    const float slope = first.slope * kLn2;
+    auto decay = [&](float x) {
+      const float sum = log2_approx(1.0f + exp2_approx(x));
+      return slope * (x > kIsLinear ? x : sum);
+    };
+    return {decay(fmaf(raw.x, kLog2e, first.bias * kLog2e)), decay(fmaf(raw.y, kLog2e, second.bias * kLog2e))};
+  }
+  // Calls `run` with the function for the form of the gates. `for_sums`: relative errors are small.
+  template <class Run>
+  __device__ __forceinline__ void choose(bool for_sums, Run run) const {
+    switch (first.form) {
+      case GateForm::kLog:
+        return run([&](float2 x) { return decays<GateForm::kLog>(x); });
+      case GateForm::kLinear:
+        return run([&](float2 x) { return decays<GateForm::kLinear>(x); });
+      case GateForm::kRawSoftplus:
+        if (for_sums) return run([&](float2 x) { return decays<GateForm::kRawSoftplus>(x); });
+        return run([&](float2 x) { return short_softplus(x); });
+      case GateForm::kRawBounded:
+        return run([&](float2 x) { return decays<GateForm::kRawBounded>(x); });
+    }
+  }
+};
 
-// Log-decays in base 2; not clamped, so that a gate of -inf is one. `for_sums`: their relative error is small too.
+// Log-decays in base 2 of the thread's part.
 __device__ __forceinline__ void activate_gates(float2 (&gate)[kBlock], const RawGates& raw, const ChunkArgs& args,
                                                const Place& at, const WarpPlace& of, bool for_sums) {
   const Activation& activation = args.activation;
-  const bool sums = args.stage.gives(DR_GATE_SUMS);
-  // Asked for before the gates are waited for.
-  GateParams first{};
-  float bias = 0.0f;
-  if (!sums) {
-    first =
-        gate_params(activation, gate_slope(activation, at.head), gate_bias(activation, at.head, of.channel(), kWidth));
-    bias = gate_bias(activation, at.head, of.channel() + 1, kWidth);
-  }
-  if (sums) {
+  if (args.stage.gives(DR_GATE_SUMS)) {
     const float unit = args.stage.sums_base_2 ? 1.0f : kLog2e;
     float2 before = {__uint_as_float(raw.before.x), __uint_as_float(raw.before.y)};
 #pragma unroll
@@ -180,6 +193,7 @@ __device__ __forceinline__ void activate_gates(float2 (&gate)[kBlock], const Raw
     }
     return;
   }
+  const ChannelGates gates(activation, at, of);
 #pragma unroll
   for (int t = 0; t < kBlock; ++t) {
     const uint32_t two = raw.row[t].x;
@@ -190,29 +204,21 @@ __device__ __forceinline__ void activate_gates(float2 (&gate)[kBlock], const Raw
     else
       gate[t] = {Pair<__half>::low(two), Pair<__half>::high(two)};
   }
-  first.lowest = activation.gate_floor == 0.0f ? -INFINITY : activation.gate_floor * kLog2e;
-  GateParams second = first;
-  second.bias = bias;
-  switch (activation.gate_form) {
-    case GateForm::kLog:
-      return activate_as<GateForm::kLog>(gate, first, second);
-    case GateForm::kLinear:
-      return activate_as<GateForm::kLinear>(gate, first, second);
-    case GateForm::kRawSoftplus:
-      if (for_sums) return activate_as<GateForm::kRawSoftplus>(gate, first, second);
-      return activate_softplus(gate, first, second);
-    case GateForm::kRawBounded:
-      return activate_as<GateForm::kRawBounded>(gate, first, second);
-  }
+  gates.choose(for_sums, [&](auto log2_gate) {
+#pragma unroll
+    for (float2& x : gate) x = log2_gate(x);
+  });
 }
 
 // Sums of the gates as results. Uses `totals` of the blocks, and ends with a barrier of the CTA.
-__device__ __forceinline__ void write_channel_sums(const float2 (&gate)[kBlock], float (&totals)[4][kWidth],
-                                                   const ChunkArgs& args, const Place& at, const WarpPlace& of) {
+// `gate(t)`: of the thread's token t.
+template <class Gate>
+__device__ __forceinline__ void write_channel_sums(Gate gate, float (&totals)[4][kWidth], const ChunkArgs& args,
+                                                   const Place& at, const WarpPlace& of) {
   auto total = [&](int block) -> float2& { return *reinterpret_cast<float2*>(&totals[block][of.channel()]); };
   float2 sum = {0.0f, 0.0f};
 #pragma unroll
-  for (const float2& x : gate) sum = {sum.x + x.x, sum.y + x.y};
+  for (int t = 0; t < kBlock; ++t) sum = {sum.x + gate(t).x, sum.y + gate(t).y};
   total(of.block) = sum;
   __syncthreads();
   sum = {0.0f, 0.0f};
@@ -222,7 +228,7 @@ __device__ __forceinline__ void write_channel_sums(const float2 (&gate)[kBlock],
 #pragma unroll
   for (int t = 0; t < kBlock; ++t) {
     const int token = of.block * kBlock + t;
-    sum = {sum.x + gate[t].x, sum.y + gate[t].y};
+    sum = {sum.x + gate(t).x, sum.y + gate(t).y};
     if (token < at.chunk.valid)
       *reinterpret_cast<float2*>(to + int64_t{token} * args.heads_v * kWidth) = {sum.x * unit, sum.y * unit};
   }
