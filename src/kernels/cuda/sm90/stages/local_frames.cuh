@@ -66,26 +66,44 @@ __device__ __forceinline__ void write_frames(FrameTiles& to, const float (&produ
       *reinterpret_cast<float4*>(norm_k + t) = *reinterpret_cast<const float4*>(&tokens.norm_k[first + base + t]);
       *reinterpret_cast<float4*>(weight + t) = *reinterpret_cast<const float4*>(&tokens.weight_w[first + base + t]);
     }
+    float2 query[kStep], key[kStep], column[kStep];
 #pragma unroll
-    for (int t = 0; t < kStep; ++t, to_q += step, to_k += step) {
-      const uint32_t at_word = place.at(t);
+    for (int t = 0; t < kStep; ++t) {
       run = times(run, decay[t]);
-      const float2 back = {reciprocal_approx(run.x), reciprocal_approx(run.y)};
-      const float2 q = {Pair<Element>::low(two_q[t]), Pair<Element>::high(two_q[t])};
+      query[t] = times({Pair<Element>::low(two_q[t]), Pair<Element>::high(two_q[t])}, run);
       const float2 k = {Pair<Element>::low(two_k[t]), Pair<Element>::high(two_k[t])};
-      const float2 query = times(q, run), key = times(k, run), column = times(k, back);
-      put(to.q, at_word, packed<Element>(query));
-      put(to.k, at_word, packed<Element>(key));
-      put(to.columns, at_word, packed<Element>(column));
-      if (!second) put(far, at_word, packed<Element>(times(times(column, second_block), third_block)));
-      if (wants_w) put(to.keys, at_word, packed<Element>(times({key.x * weight[t], key.y * weight[t]}, before)));
-      if (wants_q && (kWhole || base + t < exist)) {
-        const float norm = tokens.norm_q[first + base + t];
-        put(to_q, 0, packed<Element>(times(query, {before.x * norm, before.y * norm})));
-      }
-      if (wants_k && (kWhole || base + t < exist))
-        put(to_k, 0, packed<Element>(times(column, {after.x * norm_k[t], after.y * norm_k[t]})));
+      key[t] = times(k, run);
+      column[t] = times(k, {reciprocal_approx(run.x), reciprocal_approx(run.y)});
+      put(to.q, place.at(t), packed<Element>(query[t]));
+      put(to.k, place.at(t), packed<Element>(key[t]));
+      put(to.columns, place.at(t), packed<Element>(column[t]));
     }
+    if (!second) {
+#pragma unroll
+      for (int t = 0; t < kStep; ++t)
+        put(far, place.at(t), packed<Element>(times(times(column[t], second_block), third_block)));
+    }
+    if (wants_w) {
+#pragma unroll
+      for (int t = 0; t < kStep; ++t)
+        put(to.keys, place.at(t), packed<Element>(times({key[t].x * weight[t], key[t].y * weight[t]}, before)));
+    }
+    if (wants_k) {
+#pragma unroll
+      for (int t = 0; t < kStep; ++t)
+        if (kWhole || base + t < exist)
+          put(to_k + t * step, 0, packed<Element>(times(column[t], {after.x * norm_k[t], after.y * norm_k[t]})));
+    }
+    if (wants_q) {
+#pragma unroll
+      for (int t = 0; t < kStep; ++t) {
+        const float norm = tokens.norm_q[first + base + t];
+        if (kWhole || base + t < exist)
+          put(to_q + t * step, 0, packed<Element>(times(query[t], {before.x * norm, before.y * norm})));
+      }
+    }
+    to_q += kStep * step;
+    to_k += kStep * step;
   }
 }
 
