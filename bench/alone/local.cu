@@ -42,13 +42,13 @@ std::vector<T> copied(const Array<T>& of) {
   return host;
 }
 
-CUtensorMap box_map(const void* data, int tokens, int heads, int halves) {
+CUtensorMap box_map(const void* data, int tokens, int heads, int halves, cuuint32_t box_halves = 1) {
   const auto heads_64 = static_cast<cuuint64_t>(heads);
   const cuuint64_t head = static_cast<cuuint64_t>(halves) * 128;
   return encode(data, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
                 {.sizes = {64, static_cast<cuuint64_t>(tokens), static_cast<cuuint64_t>(halves), heads_64, 1},
                  .strides = {heads_64 * head, 128, head, 16},
-                 .box = {64, kChunk, 1, 1, 1}},
+                 .box = {64, kChunk, box_halves, 1, 1}},
                 CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
 }
 
@@ -88,9 +88,9 @@ class Local {
     namespace sm90 = cuda::sm90;
     sm90::LocalMaps maps{};
     const int hv = shape_.heads_v;
-    maps.q = box_map(q_.data(), shape_.tokens, shape_.heads_qk, 2);
-    maps.k = box_map(k_.data(), shape_.tokens, shape_.heads_qk, 2);
-    maps.v = box_map(v_.data(), shape_.tokens, hv, 2);
+    maps.q = box_map(q_.data(), shape_.tokens, shape_.heads_qk, 2, 2);
+    maps.k = box_map(k_.data(), shape_.tokens, shape_.heads_qk, 2, 2);
+    maps.v = box_map(v_.data(), shape_.tokens, hv, 2, 2);
     maps.aqk = box_map(aqk_.data(), shape_.tokens, hv, 1);
     maps.inverse = box_map(inverse_.data(), shape_.tokens, hv, 1);
     maps.w = box_map(w_.data(), shape_.tokens, hv, 2);

@@ -21,11 +21,8 @@ namespace deltarelay::cuda::sm90::local {
 // Starts the copy of 64 tokens of a head, or of one strip of it.
 __device__ __forceinline__ void load_tile(uint8_t* to, const CUtensorMap& map, const Place& at, int head, int strip,
                                           uint64_t* ready) {
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int32_t place[5] = {0, static_cast<int32_t>(at.chunk.token), 2 * strip + half, head, at.chunk.sequence_at};
-    ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, to + half * kHalfTile, &map, place, ready);
-  }
+  const int32_t place[5] = {0, static_cast<int32_t>(at.chunk.token), 2 * strip, head, at.chunk.sequence_at};
+  ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, to, &map, place, ready);
 }
 __device__ __forceinline__ void load_values(uint8_t* to, const CUtensorMap& map, const Place& at, int strip,
                                             uint64_t* ready) {
@@ -66,8 +63,8 @@ __device__ __forceinline__ void store_square(const uint8_t* tile, const CUtensor
 template <class Element>
 __device__ __forceinline__ void make_scalar_scores(const uint8_t* q, const uint8_t* k, const PerToken& tokens,
                                                    const Scores& to, float scale) {
-  const int all = uniform(static_cast<int>(threadIdx.x) / 32), group = all / 4, warp = all % 4;
-  const int lane = threadIdx.x % 32, row = 16 * warp + lane / 4, column = 2 * (lane % 4);
+  const int all = uniform(static_cast<int>(threadIdx.x / 32)), group = all / 4, warp = all % 4;
+  const int lane = static_cast<int>(threadIdx.x % 32), row = 16 * warp + lane / 4, column = 2 * (lane % 4);
   float scores[32];
   const uint64_t left = swizzled_operand(shared_address(group == 0 ? q : k));
   const uint64_t right = swizzled_operand(shared_address(k));
@@ -118,8 +115,8 @@ struct HalfPlace {
   int half, warp, lane;
   uint32_t own;  // byte of the lane's row of a matrix fragment
   __device__ __forceinline__ HalfPlace() {
-    const int all = uniform(static_cast<int>(threadIdx.x) / 32);
-    half = all / 4, warp = all % 4, lane = threadIdx.x % 32;
+    const int all = uniform(static_cast<int>(threadIdx.x / 32));
+    half = all / 4, warp = all % 4, lane = static_cast<int>(threadIdx.x % 32);
     own = swizzled_offset(16 * warp + lane % 16, lane / 16);
   }
 };
@@ -266,7 +263,7 @@ __device__ __forceinline__ bool makes_inverse(const Intermediates& stage) {
 // The first step to the inverse, and for GDN the weights of its columns.
 template <bool kScalar, bool kScores>
 __device__ __forceinline__ void begin_inverse(const Intermediates& stage, Shared<kScalar, kScores>& shared) {
-  const int warp = uniform(static_cast<int>(threadIdx.x) / 32), lane = threadIdx.x % 32;
+  const int warp = uniform(static_cast<int>(threadIdx.x / 32)), lane = static_cast<int>(threadIdx.x % 32);
   if constexpr (kScores) {
     if (warp < 2 && makes_inverse(stage)) invert_thirty_two(shared.squares.lower, 32 * warp, lane);
   }
@@ -282,7 +279,7 @@ __device__ __forceinline__ void finish(const LocalMaps& maps, const LocalArgs& a
   const int64_t step = int64_t{heads} * (kTokens / 8);
   const bool solves = stage.wants(DR_W | DR_U);
   if constexpr (kScores) {
-    const int warp = uniform(static_cast<int>(threadIdx.x) / 32), lane = threadIdx.x % 32;
+    const int warp = uniform(static_cast<int>(threadIdx.x / 32)), lane = static_cast<int>(threadIdx.x % 32);
     if (stage.wants(DR_AQK)) store_square(shared.scores().aqk, maps.aqk, stage.aqk, at, heads);
     __syncthreads();
     if (makes_inverse(stage)) {
@@ -393,7 +390,7 @@ template <class Element, bool kScores>
 __device__ __forceinline__ void run(const LocalMaps& maps, const LocalArgs& all, const Place& at,
                                     Shared<true, kScores>& shared, uint32_t beta) {
   const ChunkArgs& args = all.call;
-  const int warp = uniform(static_cast<int>(threadIdx.x) / 32), lane = threadIdx.x % 32;
+  const int warp = uniform(static_cast<int>(threadIdx.x / 32)), lane = static_cast<int>(threadIdx.x % 32);
   const bool sums = args.stage.gives(DR_GATE_SUMS);
   if (warp == 2 && (sums || args.activation.g.data != nullptr)) {
     const float unit = sums && !args.stage.sums_base_2 ? kLog2e : 1.0f;

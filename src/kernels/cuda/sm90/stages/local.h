@@ -10,10 +10,10 @@
 
 namespace deltarelay::cuda::sm90 {
 
-// Tensor maps of boxes of 64 tokens and 64 numbers. What is neither read nor written has none.
+// Tensor maps of 64 tokens. What is neither read nor written has none.
 struct LocalMaps {
-  CUtensorMap q, k, v;
-  CUtensorMap aqk, inverse, w, u;  // u: strips as heads. Whole chunks are stored by them
+  CUtensorMap q, k, v;             // boxes of both halves of a head or strip
+  CUtensorMap aqk, inverse, w, u;  // boxes of 64 numbers; u: strips as heads. Whole chunks are stored by them
 };
 
 struct LocalArgs {

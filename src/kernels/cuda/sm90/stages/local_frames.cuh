@@ -111,8 +111,8 @@ __device__ __forceinline__ void write_frames(FrameTiles& to, const float (&produ
 template <class Element>
 __device__ __forceinline__ void multiply_frames(const FrameTiles& from, const PerToken& tokens, const Scores& to,
                                                 float scale) {
-  const int all = uniform(static_cast<int>(threadIdx.x) / 32), group = all / 4, warp = all % 4;
-  const int lane = threadIdx.x % 32, row = 16 * warp + lane / 4, column = 2 * (lane % 4);
+  const int all = uniform(static_cast<int>(threadIdx.x / 32)), group = all / 4, warp = all % 4;
+  const int lane = static_cast<int>(threadIdx.x % 32), row = 16 * warp + lane / 4, column = 2 * (lane % 4);
   float scores[32], far[16];
   const uint64_t left = swizzled_operand(shared_address(group == 0 ? from.q : from.k));
   const uint64_t near_columns = swizzled_operand(shared_address(from.columns));

@@ -20,8 +20,8 @@ struct WarpPlace {
   int lane, block, half;
   uint32_t word;  // byte of this lane's two channels in a row of a tile, before its swizzle
   __device__ __forceinline__ WarpPlace() {
-    const int warp = uniform(static_cast<int>(threadIdx.x) / 32);
-    lane = static_cast<int>(threadIdx.x) % 32;
+    const int warp = uniform(static_cast<int>(threadIdx.x / 32));
+    lane = static_cast<int>(threadIdx.x % 32);
     block = warp % 4;
     half = warp / 4;
     word = static_cast<uint32_t>(lane) * 4;

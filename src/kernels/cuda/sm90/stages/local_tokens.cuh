@@ -17,9 +17,9 @@ struct Measured {
   int row, token;
   bool here;
   __device__ __forceinline__ Measured() {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int lane = static_cast<int>(threadIdx.x % 32);
     row = lane / 4;
-    token = 8 * uniform(static_cast<int>(threadIdx.x) / 32) + row;
+    token = 8 * uniform(static_cast<int>(threadIdx.x / 32)) + row;
     here = row / 2 == lane % 4;
   }
 };
@@ -41,7 +41,7 @@ template <class Element, bool kScalar>
 __device__ __forceinline__ bool measure_tokens(const uint8_t* q, const uint8_t* k, PerToken& to,
                                                const Activation& activation, int valid, bool has_q,
                                                uint32_t beta_bits) {
-  const int warp = uniform(static_cast<int>(threadIdx.x) / 32), lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = uniform(static_cast<int>(threadIdx.x / 32)), lane = static_cast<int>(threadIdx.x % 32);
   const uint32_t from = shared_address(lane / 8 % 2 == 0 ? q : k) + swizzled_offset(8 * warp + lane % 8, lane / 16);
   float by_k[4] = {}, by_q[4] = {};  // q k^T over k k^T; q q^T
 #pragma unroll

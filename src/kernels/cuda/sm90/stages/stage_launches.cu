@@ -125,9 +125,9 @@ class StageLaunches {
   void chunk_local(const Step& step) const {
     const Reads reads = problem_.reads();
     LocalMaps maps{};
-    if (reads.q) maps.q = map(of_.q(), problem_.heads_qk);
-    if (reads.k) maps.k = map(of_.k(), problem_.heads_qk);
-    if (reads.v) maps.v = map(of_.v(), problem_.heads_v, 2 * strips().a_head);
+    if (reads.q) maps.q = map(of_.q(), problem_.heads_qk, 2, 2);
+    if (reads.k) maps.k = map(of_.k(), problem_.heads_qk, 2, 2);
+    if (reads.v) maps.v = map(of_.v(), problem_.heads_v, 2 * strips().a_head, 2);
     const int32_t heads = problem_.heads_v;
     if (stage_.wants(DR_AQK)) maps.aqk = map(tokens(stage_.aqk, heads, call_.chunk), heads, 1);
     if (stage_.wants(DR_INVERSE)) maps.inverse = map(tokens(stage_.inverse, heads, call_.chunk), heads, 1);
