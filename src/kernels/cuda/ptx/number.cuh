@@ -96,4 +96,10 @@ __device__ __forceinline__ uint32_t opaque(uint32_t value) {
   return value;
 }
 
+// Stores two numbers at a multiple of 8 bytes of global memory. Unlike an assignment it takes them from the registers
+// where they are: the compiler may move what it only stores as integers.
+__device__ __forceinline__ void store_two(float* to, float first, float second) {
+  asm volatile("st.global.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(first), "f"(second) : "memory");
+}
+
 }  // namespace deltarelay::cuda

@@ -11,6 +11,7 @@
 
 #include "kernels/cuda/args.h"
 #include "kernels/cuda/launch/checkpoint.cuh"
+#include "kernels/cuda/ptx/number.cuh"
 #include "kernels/cuda/sm90/fused/items.cuh"
 #include "kernels/cuda/sm90/fused/row.cuh"
 #include "kernels/cuda/sm90/rows/stage.cuh"
@@ -73,20 +74,17 @@ class DueCheckpoints {
     CheckpointPlace here = place();
     const StateView& pool = args_.checkpoints.pool;
     const int tokens = here.tokens;
-    // A copy whose origin is hidden. The compiler would otherwise move the state as integers, as stores may, and then
-    // hold it as integers in the loop over chunks, where products need it as it is.
-    float stored[64];
-#pragma unroll
-    for (int i = 0; i < 64; ++i) {
-      float number = state[i];
-      asm volatile("" : "+f"(number));
-      stored[i] = number;
-    }
 #pragma unroll 1
     do {
       const StatePlace at = opaque_place(half);
-      store_state<true>(stored, pool, slot_of(pool, here.first + here.next, args_.report), item.head,
-                        item.first_value + at.value_row, at.lane_row, at.lane_column);
+      const int64_t slot = slot_of(pool, here.first + here.next, args_.report);
+      if (slot >= 0) {
+        const StateMatrix matrix = state_matrix(pool, slot, item.head);
+        if (matrix.dtype == DType::kFp32 && has_aligned(matrix, 2))
+          store_pairs(state, matrix, item.first_value + at.value_row + at.lane_row, at.lane_column);
+        else
+          store_copy(state, slot, item, at);
+      }
       advance(here, item);
     } while (here.tokens == tokens);
     keep(here);
@@ -97,6 +95,28 @@ class DueCheckpoints {
   }
 
  private:
+  // Numbers that are neighbours in memory, two by two as they lie in the accumulators. The walk waits for this, and its
+  // code has left the instruction cache since the last checkpoint: 32 stores, no copy and no exchange.
+  static __device__ __forceinline__ void store_pairs(const float (&state)[64], const StateMatrix& matrix, int row,
+                                                     int column) {
+    float* data = reinterpret_cast<float*>(matrix.data);
+    for_each_pair(row, column,
+                  [&](int i, int v, int k) { store_two(data + v * kStateWidth + k, state[2 * i], state[2 * i + 1]); });
+  }
+  // In any layout and type: a copy whose origin is hidden. The compiler would otherwise move the state as integers, as
+  // stores may, and then hold it as integers in the loop over chunks, where products need it as it is.
+  __device__ __forceinline__ void store_copy(const float (&state)[64], int64_t slot, const Item& item,
+                                             const StatePlace& at) const {
+    float stored[64];
+#pragma unroll
+    for (int i = 0; i < 64; ++i) {
+      float number = state[i];
+      asm volatile("" : "+f"(number));
+      stored[i] = number;
+    }
+    store_state<true>(stored, args_.checkpoints.pool, slot, item.head, item.first_value + at.value_row, at.lane_row,
+                      at.lane_column);
+  }
   __device__ __forceinline__ CheckpointPlace& place() const { return shared_.places[opaque(threadIdx.x) / 32]; }
   // The compiler would otherwise compute the addresses in front of all loops, and spill them.
   static __device__ __forceinline__ StatePlace opaque_place(int half) {

@@ -131,7 +131,7 @@ __device__ __forceinline__ void scale_in_frames(uint8_t* ring, const SidePlace& 
 template <Form kForm, GateForm kGate, GateSource kSource, bool kQueries>
 __device__ __forceinline__ bool scale_carefully(uint8_t* ring, uint8_t* stage, const SidePlace& place,
                                                 SideGates<kSource>& gates, const PairGate& gate, uint32_t second) {
-  constexpr bool kKeeps = keeps_sums<kForm, kSource>();
+  constexpr bool kKeeps = keeps_sums(kSource);
   uint8_t* kept = ring + KeptSums<kForm>::kBegin + threadIdx.x % kWarpgroup * sizeof(float2);
   // The sides change hands where the state's factors will lie.
   const int pair_at = pairs_at(place.half * 32 + place.lane) * 4;

@@ -107,7 +107,11 @@ __device__ __forceinline__ void emit_by_pair(const Item& item, FusedShared<Form:
   // The first chunk, whole chunks and a last one that is not whole have code of their own: branches for what they lack
   // are on the chain of the state.
   if constexpr (Due::kStores) {  // pauses at every checkpoint, with the last output still to be written
-    const auto next_pause = [&] { return min(due.next(), item.tokens); };
+    // By a reduction, whose result is uniform. Of a number that may differ between lanes ptxas would take the loop for
+    // one that lanes leave apart: ring addresses in vector registers, a residual that waits for `solved`, and a spill.
+    const auto next_pause = [&] {
+      return static_cast<int>(__reduce_min_sync(~0u, static_cast<uint32_t>(min(due.next(), item.tokens))));
+    };
     // Where a pause ends is read again after it: the loop has a register for the number of chunks alone.
     for (int first = 0; first < item.tokens; first = next_pause()) {
       if (first == due.next()) due.store(state, item, rank);
