@@ -36,11 +36,13 @@ struct GdnRecord {
 
 // KDA: 32 tokens. Tiles are in the frames of the chunk's start and end, so no factor exceeds 1 whatever the gates are.
 // A norm is a power of two, which rounds nothing in a tile, times a rest, which becomes a factor per token in fp32:
-// scale rq = 2^a sq, rk = 2^b sk with 1 <= sq, sk < 2. So the walk solves for V_new~ = sk V_new.
-//   q_from_start = q 2^a e^{G},  k_from_start = k 2^b e^{G},  k_to_end = k 2^b e^{G_last-G}
+// scale rq = 2^a sq, rk = 2^b sk with 1 <= sq, sk < 2. In the same way a decay d of every token that is common to all
+// channels (prepare_kda.cuh) is in factors of tokens, and tiles hold what decays beyond it: H_i = G_i - (i + 1) d for
+// token i. So the walk solves for V_new~_i = sk_i e^{(31-i) d} V_new_i.
+//   q_from_start = q 2^a e^{H_i},  k_from_start = k 2^b e^{H_i},  k_to_end = k 2^b e^{H_last-H_i}
 //       32 x 128 tiles in the data type of q: two halves of 64 channels, each [32 tokens][128 bytes], swizzled as above
-//   Aqk~_ij = sq_i sum_c 2^a_i q_ic 2^b_j k_jc e^{G_ic-G_jc} for j < i,  inverse - I = (I + Akk~)^-1 - I,
-//       Akk~_ij = beta_i sk_i^2 sum_c 2^b_i k_ic 2^b_j k_jc e^{G_ic-G_jc} for j < i
+//   Aqk~_ij = sq_i e^{(i-31) d} sum_c 2^a_i q_ic 2^b_j k_jc e^{H_ic-H_jc} for j < i,  inverse - I = (I + Akk~)^-1 - I,
+//       Akk~_ij = beta_i sk_i^2 sum_c 2^b_i k_ic 2^b_j k_jc e^{H_ic-H_jc} for j < i
 // Both matrices are 32 x 32 in 8 x 8 core matrices without swizzle: element (i, j) at (j/8) * 512 + (i/8) * 128 + (i%8)
 // * 16 + (j%8) * 2. Rows of tokens past the end are 0 in the tiles and in Aqk~; beta is 0 there.
 struct KdaRecord {
@@ -51,10 +53,10 @@ struct KdaRecord {
   static constexpr int kUpdate = 18432;  // k_to_end
   static constexpr int kInverse = 26624;
   static constexpr int kDecay = 28672;                    // float[128]: decay_chunk = e^{G_last} per channel
-  static constexpr int kBeta = kDecay + 512;              // float[32]: beta sk, factor of V
+  static constexpr int kBeta = kDecay + 512;              // float[32]: beta sk e^{(31-i) d}, factor of V
   static constexpr int kDiagonal = kBeta + 128;           // float[32]: Aqk~_ii
-  static constexpr int kReadFactor = kDiagonal + 128;     // float[32]: beta sk^2, factor of K S
-  static constexpr int kQueryFactor = kReadFactor + 128;  // float[32]: sq, factor of Q S
+  static constexpr int kReadFactor = kDiagonal + 128;     // float[32]: beta sk^2 e^{32 d}, factor of K S
+  static constexpr int kQueryFactor = kReadFactor + 128;  // float[32]: sq e^{(i+1) d}, factor of Q S
   static constexpr int kBytes = kQueryFactor + 128;
   static constexpr int kSummary = kRead;
 };

@@ -29,6 +29,7 @@ namespace deltarelay::cuda::sm90 {
 constexpr int kPrepareThreads = 128;
 constexpr int kQuarter = 8;   // tokens of a warp
 constexpr int kChannels = 4;  // channels of a lane
+constexpr int kLast = KdaRecord::kChunk - 1;
 
 struct KdaPrepareShared {
   static constexpr int kTile = 32 * kRowBytes;  // one half of the channels
@@ -333,6 +334,13 @@ __device__ __forceinline__ void sum_up(float (&sum)[kQuarter][kChannels]) {
     for (int c = 0; c < kChannels; ++c) sum[t][c] += sum[t - 1][c];
   }
 }
+__device__ __forceinline__ void subtract(float (&sum)[kQuarter][kChannels], float common) {
+#pragma unroll
+  for (int t = 0; t < kQuarter; ++t) {
+#pragma unroll
+    for (int c = 0; c < kChannels; ++c) sum[t][c] = fmaf(-static_cast<float>(t + 1), common, sum[t][c]);
+  }
+}
 __device__ __forceinline__ void add_to_all(float (&sum)[kQuarter][kChannels], const float (&first)[kChannels]) {
 #pragma unroll
   for (int t = 0; t < kQuarter; ++t) {
@@ -359,6 +367,14 @@ struct HalfTotals {
       first[c] = warp < 2 ? totals[0][c] : totals[2][c];
     }
   }
+  __device__ __forceinline__ void subtract(float common) {
+#pragma unroll
+    for (int c = 0; c < kChannels; ++c) {
+      early[c] = fmaf(-16.0f, common, early[c]);
+      later[c] = fmaf(-16.0f, common, later[c]);
+      first[c] = fmaf(-8.0f, common, first[c]);
+    }
+  }
 };
 
 // Rows and columns of this lane's scores. Warps 0 and 1 have the rows of q, warps 2 and 3 those of k.
@@ -369,6 +385,22 @@ struct ScorePlace {
   __device__ __forceinline__ int row_of(int i) const { return row + 4 * (i & 2); }
   __device__ __forceinline__ int column_of(int i) const { return 8 * (i / 4) + column + (i & 1); }
 };
+
+// The common decay of the chunk's tokens, in log2: that of its slowest channel, on average. Tiles and scores hold
+// decays beyond it, and factors of tokens hold it in fp32 (record.h). Without it a decay below half a unit in the last
+// place would be rounded away, in all channels of a slow head alike. Larger ones are rounded up as often as down, so
+// there is a limit. It also limits exponents above 0, of tokens in which a channel decays by less.
+__device__ __forceinline__ float common_decay(const float (&early)[kChannels], const float (&later)[kChannels]) {
+  constexpr float kMost = 0x1p-4f;  // of a chunk
+  float least = kMost;
+#pragma unroll
+  for (int c = 0; c < kChannels; ++c) least = fminf(least, fabsf(early[c] + later[c]));
+  return __uint_as_float(__reduce_min_sync(~0u, __float_as_uint(least))) / -KdaRecord::kChunk;
+}
+// The common decay of so many tokens; of a negative number its inverse.
+__device__ __forceinline__ float decay_of(float common, int tokens) {
+  return exp2_approx(static_cast<float>(tokens) * common);
+}
 
 // Replaces the scores of token pairs that differ at level kLevel by those of the finer tiles, which lie in shared
 // memory.
@@ -384,31 +416,32 @@ __device__ __forceinline__ void refine_scores(float (&scores)[16], const KdaPrep
   }
 }
 
-// Replaces the scores of the 4 x 4 diagonal blocks by those of sum_pairs, with norms.
+// Replaces the scores of the 4 x 4 diagonal blocks by those of sum_pairs, with norms and without the common decay.
 __device__ __forceinline__ void take_pairs(float (&scores)[16], const KdaPrepareShared& shared, const ScorePlace& at,
-                                           int warp) {
+                                           int warp, float common) {
 #pragma unroll
   for (int i = 0; i < 16; ++i) {
     const int r = at.row_of(i), c = at.column_of(i);
     if ((r ^ c) >= 4 || c > r) continue;
+    const float norm = shared.norm[1][c] * decay_of(common, c - r);
     if (warp < 2)
-      scores[i] = shared.pair_q[r / 4][pair_with_diagonal(r % 4, c % 4)] * shared.norm[0][r] * shared.norm[1][c];
+      scores[i] = shared.pair_q[r / 4][pair_with_diagonal(r % 4, c % 4)] * shared.norm[0][r] * norm;
     else if (c < r)
-      scores[i] = shared.pair_k[r / 4][pair_below_diagonal(r % 4, c % 4)] * shared.norm[1][r] * shared.norm[1][c];
+      scores[i] = shared.pair_k[r / 4][pair_below_diagonal(r % 4, c % 4)] * shared.norm[1][r] * norm;
   }
 }
 
 // Aqk~ below the diagonal to the record, Akk~ to shared memory. Scores above the diagonal may be inf or NaN: select.
 template <class Element>
 __device__ __forceinline__ void write_scores(const float (&scores)[16], KdaPrepareShared& shared, uint8_t* record,
-                                             const ScorePlace& at, int warp, int lane) {
+                                             const ScorePlace& at, int warp, int lane, float common) {
   if (warp < 2) {
 #pragma unroll
     for (int block = 0; block < 4; ++block) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const int i = 4 * block + 2 * r;
-        const float factor = shared.rest[0][at.row_of(i)];
+        const float factor = shared.rest[0][at.row_of(i)] * decay_of(common, at.row_of(i) - kLast);
         const float low = at.column_of(i) < at.row_of(i) ? scores[i] * factor : 0.0f,
                     high = at.column_of(i + 1) < at.row_of(i + 1) ? scores[i + 1] * factor : 0.0f;
         *reinterpret_cast<uint32_t*>(record + KdaRecord::kAqk + block * 512 + (at.row_block * 2 + r) * 128 +
@@ -481,25 +514,30 @@ __device__ __forceinline__ void prepare_chunk(const PrepareArgs& args, KdaPrepar
   __syncthreads();
 
   uint8_t* record = args.prepared + (static_cast<int64_t>(chunk) * args.heads_v + head) * KdaRecord::kBytes;
+  HalfTotals total(shared, warp, channel);
+  const float common = common_decay(total.early, total.later);
   if (thread < 32) {
     const float rest_k = shared.rest[1][lane], beta = shared.beta[lane] * rest_k;
     auto put = [&](int vector, float x) { *reinterpret_cast<float*>(record + vector + lane * 4) = x; };
-    put(KdaRecord::kBeta, beta);
-    put(KdaRecord::kReadFactor, beta * rest_k);
-    put(KdaRecord::kQueryFactor, shared.rest[0][lane]);
+    put(KdaRecord::kBeta, beta * decay_of(common, kLast - lane));
+    put(KdaRecord::kReadFactor, beta * rest_k * decay_of(common, KdaRecord::kChunk));
+    put(KdaRecord::kQueryFactor, shared.rest[0][lane] * decay_of(common, lane + 1));
   }
-  if (lane < kQuarter) *reinterpret_cast<float*>(record + KdaRecord::kDiagonal + (token + lane) * 4) = diagonal;
-  const HalfTotals total(shared, warp, channel);
+  if (lane < kQuarter)
+    *reinterpret_cast<float*>(record + KdaRecord::kDiagonal + (token + lane) * 4) =
+        diagonal * decay_of(common, token + lane - kLast);
+  if (warp == 0) {
+    *reinterpret_cast<float4*>(record + KdaRecord::kDecay + channel * 4) = {
+        exp2_approx(total.early[0] + total.later[0]), exp2_approx(total.early[1] + total.later[1]),
+        exp2_approx(total.early[2] + total.later[2]), exp2_approx(total.early[3] + total.later[3])};
+  }
+  subtract(sum, common);
+  total.subtract(common);
   if (warp % 2 == 1) add_to_all(sum, total.first);
   if (warp >= 2) {
     write_operands<Element, kMidFrame, true>(q, k, sum, total.later, total.early, norm, norm, shared.tiles, record,
                                              token, lane);
   } else {
-    if (warp == 0) {
-      *reinterpret_cast<float4*>(record + KdaRecord::kDecay + channel * 4) = {
-          exp2_approx(total.early[0] + total.later[0]), exp2_approx(total.early[1] + total.later[1]),
-          exp2_approx(total.early[2] + total.later[2]), exp2_approx(total.early[3] + total.later[3])};
-    }
     write_operands<Element, kMidFrame, false>(q, k, sum, total.early, total.later, norm, norm, shared.tiles, record,
                                               token, lane);
   }
@@ -519,9 +557,9 @@ __device__ __forceinline__ void prepare_chunk(const PrepareArgs& args, KdaPrepar
     };
     refine(std::integral_constant<int, 8>{});
     refine(std::integral_constant<int, 4>{});
-    take_pairs(scores, shared, at, warp);
+    take_pairs(scores, shared, at, warp, common);
   }
-  write_scores<Element>(scores, shared, record, at, warp, lane);
+  write_scores<Element>(scores, shared, record, at, warp, lane, common);
   __syncthreads();
   if (warp == 0) write_inverse<Element>(shared.akk, record + KdaRecord::kInverse, lane);
 }
