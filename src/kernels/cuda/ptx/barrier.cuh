@@ -92,6 +92,11 @@ __device__ __forceinline__ void split_barrier(int id, int threads) {
   asm volatile("barrier.cta.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+// Counts this warp among the threads of a split_barrier and goes on.
+__device__ __forceinline__ void arrive_at_barrier(int id, int threads) {
+  asm volatile("barrier.cta.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
 // The same barrier; returns whether `mine` is true in any of the threads.
 __device__ __forceinline__ bool named_barrier_any(int id, int threads, bool mine) {
   int any;

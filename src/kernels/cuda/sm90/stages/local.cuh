@@ -260,12 +260,12 @@ __device__ __forceinline__ bool makes_inverse(const Intermediates& stage) {
   return stage.wants(DR_INVERSE) || (stage.wants(DR_W | DR_U) && !stage.gives(DR_INVERSE));
 }
 
-// The first step to the inverse, and for GDN the weights of its columns.
+// The first step to the inverse, by group 1, and for GDN the weights of its columns.
 template <bool kScalar, bool kScores>
 __device__ __forceinline__ void begin_inverse(const Intermediates& stage, Shared<kScalar, kScores>& shared) {
   const int warp = uniform(static_cast<int>(threadIdx.x / 32)), lane = static_cast<int>(threadIdx.x % 32);
   if constexpr (kScores) {
-    if (warp < 2 && makes_inverse(stage)) invert_thirty_two(shared.squares.lower, 32 * warp, lane);
+    if (warp / 2 == 2 && makes_inverse(stage)) invert_thirty_two(shared.squares.lower, 32 * (warp % 2), lane);
   }
   if (kScalar && warp == 7) weigh_columns(shared.per_token, lane);
 }
@@ -280,8 +280,8 @@ __device__ __forceinline__ void finish(const LocalMaps& maps, const LocalArgs& a
   const bool solves = stage.wants(DR_W | DR_U);
   if constexpr (kScores) {
     const int warp = uniform(static_cast<int>(threadIdx.x / 32)), lane = static_cast<int>(threadIdx.x % 32);
-    if (stage.wants(DR_AQK)) store_square(shared.scores().aqk, maps.aqk, stage.aqk, at, heads);
     __syncthreads();
+    if (stage.wants(DR_AQK)) store_square(shared.scores().aqk, maps.aqk, stage.aqk, at, heads);
     if (makes_inverse(stage)) {
       invert_below<Element>(shared.squares.lower, shared.inverse(), warp, lane);
     } else if (solves) {

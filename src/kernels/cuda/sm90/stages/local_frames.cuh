@@ -107,7 +107,7 @@ __device__ __forceinline__ void write_frames(FrameTiles& to, const float (&produ
   }
 }
 
-// Aqk by group 0, Akk by group 1. Ends with a barrier of the CTA.
+// Aqk by group 0, Akk by group 1, which ends with a barrier of its own.
 template <class Element>
 __device__ __forceinline__ void multiply_frames(const FrameTiles& from, const PerToken& tokens, const Scores& to,
                                                 float scale) {
@@ -137,7 +137,11 @@ __device__ __forceinline__ void multiply_frames(const FrameTiles& from, const Pe
   wgmma_wait<0>();
   pin(scores);
   pin(far);
-  __syncthreads();  // Aqk lies over the columns of tokens 0 .. 31
+  // Aqk lies over the columns of tokens 0 .. 31.
+  if (group == 0)
+    split_barrier(5, kThreads);
+  else
+    arrive_at_barrier(5, kThreads);
 #pragma unroll
   for (int i = 0; i < 16; ++i) scores[i] = warp >= 2 ? far[i] : scores[i];
 #pragma unroll
@@ -164,8 +168,9 @@ __device__ __forceinline__ void multiply_frames(const FrameTiles& from, const Pe
 #pragma unroll
     for (int b = 0; b < kTokens / 16; ++b) store_matrix(place ^ (b * 32), pack_block<Element>(scores, b));
     ptx::fence_proxy_async(ptx::space_shared);  // Aqk is stored by TMA
+  } else {
+    named_barrier(2, kGroup);
   }
-  __syncthreads();
 }
 
 }  // namespace deltarelay::cuda::sm90::local
