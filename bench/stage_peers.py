@@ -119,7 +119,7 @@ def arguments_of(kind: str, rows: dict, packed: dict, intra) -> dict:
     w, u, _, kg, _, inverse = intra(**rows, scale=scale, chunk_size=stage_tables.CHUNK, **packed)
     if kind == "recompute":
         return {**{name: rows[name] for name in ("k", "v", "beta", "gk")}, "A": inverse, **packed}
-    # Lengths that only the GPU knows would not be cut, and on Hopper go to the portable kernels.
+    # Lengths that only the GPU knows are planned by their bounds.
     host = {"cu_seqlens_cpu": packed["cu_seqlens"].cpu()} if packed else {}
     return {"k": kg, "w": w, "u": u, "gk": rows["gk"], "output_final_state": True, **packed, **host}
 

@@ -19,9 +19,6 @@ std::string decline_chunks(const Problem& p) {
   if (c.dtype != p.dtype) return found("chunks.dtype", std::string(name_of(p.dtype)) + " as dtype", name_of(c.dtype));
   if (c.dtype_states != c.dtype && (c.wants(DR_STATES) || c.gives(DR_STATES)))
     return found("chunks.dtype_states", std::string(name_of(c.dtype)) + " as chunks.dtype", name_of(c.dtype_states));
-  // A tensor map says where the states end, which depends on the lengths.
-  if (!p.lengths_known && (c.wants(DR_STATES) || c.gives(DR_STATES)) && p.op != Op::kCarry)
-    return found("lengths", "known when the plan is made, where states are given or wanted", "lengths at execution");
   if (p.num_tokens > kMapCoordinates)
     return found("num_tokens", "at most " + std::to_string(kMapCoordinates), std::to_string(p.num_tokens));
   if (int64_t{p.heads_v} * strips(p) > kMapCoordinates / 2)

@@ -65,6 +65,8 @@ class StageLaunches {
                      .box_halves = box_halves,
                      .halves = halves});
   }
+  // Where the lengths are known at execution, it has as many states as the bounds allow. Nobody touches more than there
+  // are: a box is part of one state.
   // Value-major: rows of keys, strips side by side as heads. Key-major: rows of values, in halves numbered through the
   // strips of a head.
   CUtensorMap states_map() const {
