@@ -1,5 +1,5 @@
-// The chunk-local kernel of KDA with scores alone: times, and errors of some chunks against fp64 on the host. The
-// argument is a name to print. Errors are rms over rms of a tensor of the chunk, the worst of those that were checked.
+// The chunk-local kernels of KDA alone, with scores and from a given inverse: times, and errors of some chunks against
+// fp64 on the host. The argument is a name to print. Errors are rms over rms of a tensor of the chunk, the worst of those that were checked.
 #include <cmath>
 
 #include "kernels/cuda/sm90/stages/local.cuh"
@@ -18,6 +18,7 @@ struct LocalShape {
   int tokens, heads_qk, heads_v, wanted;  // one sequence
   Gates gates;
   bool timed;
+  bool given = false;  // the inverse, which a run with scores has made
 };
 
 // Log-decays in base e of sums: uniform in (-5, 0); kStrong: in (-40, 0); kMixed: in half of the chunks strong.
@@ -126,13 +127,14 @@ class Local {
     args.strips_a_head = 1;
     args.group = hv / shape_.heads_qk;
     args.reads_q = args.reads_k = args.reads_v = true;
-    auto* const kernel = sm90::local::local_kernel<Element, false, true>;
-    constexpr size_t kBytes = sizeof(sm90::local::Shared<false, true>);
-    require(cuda::load_kernel(kernel, kBytes), "load_kernel");
-    const dim3 grid(static_cast<unsigned>(hv), static_cast<unsigned>(chunks()));
-    const auto launch = [&] {
-      require(cuda::launch_dependent(kernel, grid, sm90::local::kThreads, kBytes, nullptr, maps, args), "launch");
-    };
+    if (shape_.given) {
+      args.call.stage.wanted = DR_INVERSE;
+      launch<true>(maps, args);
+      args.call.stage.given |= DR_INVERSE;
+      args.call.stage.wanted = shape_.wanted;
+      args.reads_q = (shape_.wanted & DR_Q_FROM_START) != 0;
+    }
+    const auto launch = [&] { shape_.given ? this->launch<false>(maps, args) : this->launch<true>(maps, args); };
     launch();
     require(cudaDeviceSynchronize(), "the kernel");
     std::printf("  %s", shape_.name);
@@ -142,6 +144,16 @@ class Local {
   }
 
  private:
+  template <bool kScores>
+  void launch(const cuda::sm90::LocalMaps& maps, const cuda::sm90::LocalArgs& args) const {
+    namespace local = cuda::sm90::local;
+    auto* const kernel = local::local_kernel<Element, false, kScores>;
+    constexpr size_t kBytes = sizeof(local::Shared<false, kScores>);
+    require(cuda::load_kernel(kernel, kBytes), "load_kernel");
+    const dim3 grid(static_cast<unsigned>(shape_.heads_v), static_cast<unsigned>(chunks()));
+    require(cuda::launch_dependent(kernel, grid, local::kThreads, kBytes, nullptr, maps, args), "launch");
+  }
+
   static constexpr float kScale = 0.08838835f;
 
   bool raw() const { return shape_.gates == Gates::kBounded || shape_.gates == Gates::kSoftplus; }
@@ -179,7 +191,8 @@ class Local {
     }
     std::sort(series.begin(), series.end());
     const double ms = series[series.size() / 2];
-    double a_token = 2.0 * kWidth * 2 * shape_.heads_qk + (kWidth * 2 + 2) * shape_.heads_v;
+    double a_token = (shape_.given ? 1.0 : 2.0) * kWidth * 2 * shape_.heads_qk + (kWidth * 2 + 2) * shape_.heads_v;
+    a_token += shape_.given ? 2.0 * kChunk * shape_.heads_v : 0;
     a_token += (raw() ? 2.0 : 4.0) * kWidth * shape_.heads_v;
     for (const int bit : {DR_AQK, DR_INVERSE})
       a_token += (shape_.wanted & bit) != 0 ? 2.0 * kChunk * shape_.heads_v : 0;
@@ -300,6 +313,10 @@ int main(int argc, char** argv) {
   Local({"softplus", 4096, 32, 32, kAll & ~DR_Q_FROM_START, Gates::kSoftplus, true}).run();
   Local({"intra-h64", 8192, 64, 64, kAll & ~DR_Q_FROM_START, Gates::kSums, true}).run();
   Local({"strong", 4096, 32, 32, kAll, Gates::kStrong, true}).run();
+  constexpr int kGiven = DR_W | DR_U | DR_K_TO_END;
+  Local({"recompute-h64", 8192, 64, 64, kGiven, Gates::kSums, true, true}).run();
+  Local({"recompute-16", 4096, 16, 32, kGiven | DR_Q_FROM_START, Gates::kBounded, true, true}).run();
+  Local({"recompute-short", 1000, 4, 8, kGiven, Gates::kMixed, false, true}).run();
   Local({"short", 1000, 4, 8, kAll, Gates::kSums, false}).run();
   Local({"mixed", 4096, 4, 8, kAll, Gates::kMixed, false}).run();
   Local({"one", 1, 2, 2, kAll, Gates::kBounded, false}).run();
