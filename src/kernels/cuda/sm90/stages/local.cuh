@@ -285,8 +285,11 @@ __device__ __forceinline__ void finish(const LocalMaps& maps, const LocalArgs& a
     if (makes_inverse(stage)) {
       invert_below<Element>(shared.squares.lower, shared.inverse(), warp, lane);
     } else if (solves) {
-      load_inverse(shared.inverse(), pieces_of(stage.inverse, at, heads, kTokens), step, valid);
+      request_inverse(shared.inverse(), pieces_of(stage.inverse, at, heads, kTokens), step, valid);
+      wait_for_inverse(shared.inverse());
     }
+  } else if (stage.gives(DR_INVERSE)) {
+    wait_for_inverse(shared.inverse());
   }
   if (!solves && !stage.wants(DR_INVERSE)) return;
   ptx::fence_proxy_async(ptx::space_shared);
@@ -444,8 +447,8 @@ __global__ void __launch_bounds__(kThreads, kResident<kScalar, kScores>)
   }
   const uint32_t beta = load_beta(args, at);
   if (!kScores && args.stage.gives(DR_INVERSE)) {
-    load_inverse(shared.inverse(), pieces_of(args.stage.inverse, at, args.heads_v, kTokens),
-                 int64_t{args.heads_v} * (kTokens / 8), at.chunk.valid);
+    request_inverse(shared.inverse(), pieces_of(args.stage.inverse, at, args.heads_v, kTokens),
+                    int64_t{args.heads_v} * (kTokens / 8), at.chunk.valid);
   }
   run<Element, kScores>(maps, all, at, shared, beta);
   ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>{});

@@ -5,6 +5,7 @@
 //     inverse_ba = -inverse_b (Akk_ba inverse_a)
 #pragma once
 #include "kernels/cuda/ptx/barrier.cuh"
+#include "kernels/cuda/ptx/shared_memory.cuh"
 #include "kernels/cuda/sm90/stages/local_memory.cuh"
 #include "kernels/cuda/tile/triangle.cuh"
 
@@ -115,24 +116,34 @@ __device__ __forceinline__ void invert_below(Square& lower, uint8_t* tile, int w
   }
 }
 
-// Rows of a given inverse. Numbers above the diagonal may be anything.
-__device__ __forceinline__ void load_inverse(uint8_t* tile, const uint4* rows, int64_t step, int valid) {
-  uint4 loaded[2];
+// Starts the loads of a given inverse: pieces with numbers on or below the diagonal. The others become 0.
+__device__ __forceinline__ void request_inverse(uint8_t* tile, const uint4* rows, int64_t step, int valid) {
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    const int row = (threadIdx.x + i * kThreads) / 8, piece = threadIdx.x % 8;
-    loaded[i] = row < valid && 8 * piece <= row ? rows[row * step + piece] : make_uint4(0, 0, 0, 0);
+    const int row = static_cast<int>(threadIdx.x + i * kThreads) / 8, piece = static_cast<int>(threadIdx.x) % 8;
+    uint8_t* const to = tile + swizzled_offset(row, piece);
+    if (row < valid && 8 * piece <= row)
+      copy_piece(shared_address(to), &rows[row * step + piece]);
+    else
+      *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
   }
+  close_copies();
+}
+// Waits for them. Numbers above the diagonal may be anything; the thread that loaded them makes them 0.
+__device__ __forceinline__ void wait_for_inverse(uint8_t* tile) {
+  wait_for_copies<0>();
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    const int row = (threadIdx.x + i * kThreads) / 8, piece = threadIdx.x % 8;
-    uint32_t words[4] = {loaded[i].x, loaded[i].y, loaded[i].z, loaded[i].w};
+    const int row = static_cast<int>(threadIdx.x + i * kThreads) / 8, piece = static_cast<int>(threadIdx.x) % 8;
+    if (piece != row / 8) continue;
+    auto& to = *reinterpret_cast<uint4*>(tile + swizzled_offset(row, piece));
+    uint32_t words[4] = {to.x, to.y, to.z, to.w};
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const int column = 8 * piece + 2 * j;
       words[j] = column + 1 <= row ? words[j] : column <= row ? words[j] & 0xffffu : 0;
     }
-    *reinterpret_cast<uint4*>(tile + swizzled_offset(row, piece)) = {words[0], words[1], words[2], words[3]};
+    to = {words[0], words[1], words[2], words[3]};
   }
 }
 
