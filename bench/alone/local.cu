@@ -2,7 +2,7 @@
 // fp64 on the host. The argument is a name to print. Errors are rms over rms of a tensor of the chunk, the worst of those that were checked.
 #include <cmath>
 
-#include "kernels/cuda/sm90/stages/local.cuh"
+#include "kernels/cuda/sm90/stages/local_again.cuh"
 #include "walk.cuh"
 
 namespace deltarelay::alone {
@@ -134,7 +134,10 @@ class Local {
       args.call.stage.wanted = shape_.wanted;
       args.reads_q = (shape_.wanted & DR_Q_FROM_START) != 0;
     }
-    const auto launch = [&] { shape_.given ? this->launch<false>(maps, args) : this->launch<true>(maps, args); };
+    const auto launch = [&] {
+      if (shape_.given && sm90::makes_again(args.call.stage)) return launch_again(maps, args);
+      shape_.given ? this->launch<false>(maps, args) : this->launch<true>(maps, args);
+    };
     launch();
     require(cudaDeviceSynchronize(), "the kernel");
     std::printf("  %s", shape_.name);
@@ -152,6 +155,15 @@ class Local {
     require(cuda::load_kernel(kernel, kBytes), "load_kernel");
     const dim3 grid(static_cast<unsigned>(shape_.heads_v), static_cast<unsigned>(chunks()));
     require(cuda::launch_dependent(kernel, grid, local::kThreads, kBytes, nullptr, maps, args), "launch");
+  }
+
+  void launch_again(const cuda::sm90::LocalMaps& maps, const cuda::sm90::LocalArgs& args) const {
+    namespace local = cuda::sm90::local;
+    auto* const kernel = local::again_kernel<Element>;
+    require(cuda::load_kernel(kernel, sizeof(local::AgainShared)), "load_kernel");
+    const dim3 grid(static_cast<unsigned>(shape_.heads_v), static_cast<unsigned>(chunks()));
+    require(cuda::launch_dependent(kernel, grid, local::kThreads, sizeof(local::AgainShared), nullptr, maps, args),
+            "launch");
   }
 
   static constexpr float kScale = 0.08838835f;

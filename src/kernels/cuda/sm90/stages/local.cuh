@@ -185,8 +185,8 @@ __device__ __forceinline__ void put_in_order(const HalfPlace& of, Put put) {
 }
 
 // One strip of v, with zeros past the end.
-template <class Shared>
-__device__ __forceinline__ void wait_for_values(const Place& at, Shared& shared, int strip) {
+template <class Memory>
+__device__ __forceinline__ void wait_for_values(const Place& at, Memory& shared, int strip) {
   wait_parity(&shared.v_ready, strip % 2);
   if (at.chunk.valid == kTokens) return;
   clear_rows(shared.v, at.chunk.valid);
@@ -195,9 +195,9 @@ __device__ __forceinline__ void wait_for_values(const Place& at, Shared& shared,
 }
 
 // w, then the strips of u. KDA with scores has registers for w and the first strip at once.
-template <class Element, bool kScalar, bool kScores>
+template <class Element, bool kScalar, bool kScores, class Memory>
 __device__ __forceinline__ void make_results(const LocalMaps& maps, const LocalArgs& all, const Place& at,
-                                             Shared<kScalar, kScores>& shared) {
+                                             Memory& shared) {
   const ChunkArgs& args = all.call;
   const PerToken& tokens = shared.per_token;
   const int a_head = all.strips_a_head, heads_u = args.heads_v * a_head;
@@ -295,12 +295,12 @@ __device__ __forceinline__ void finish(const LocalMaps& maps, const LocalArgs& a
   ptx::fence_proxy_async(ptx::space_shared);
   __syncthreads();
   if (stage.wants(DR_INVERSE)) store_square(shared.inverse(), maps.inverse, stage.inverse, at, heads);
-  make_results<Element>(maps, all, at, shared);
+  make_results<Element, kScalar, kScores>(maps, all, at, shared);
 }
 
 // q and k are there; past the end they are 0.
-template <bool kScalar, bool kScores>
-__device__ __forceinline__ void wait_for_tokens(const Place& at, Shared<kScalar, kScores>& shared) {
+template <class Memory>
+__device__ __forceinline__ void wait_for_tokens(const Place& at, Memory& shared) {
   wait_parity(&shared.tokens_ready, 0);
   if (at.chunk.valid == kTokens) return;
   clear_rows(shared.q(), at.chunk.valid);
@@ -418,12 +418,11 @@ __device__ __forceinline__ void run(const LocalMaps& maps, const LocalArgs& all,
   finish<Element>(maps, all, at, shared);
 }
 
+// Finds the CTA's chunk, and starts the copies of its q, k and v. Returns false if there is none.
 // Grid: heads, chunks (the second axis, kMostRows of them for each place of the third). Neighbours read the same rows
 // of q and k.
-template <class Element, bool kScalar, bool kScores>
-__global__ void __launch_bounds__(kThreads, kResident<kScalar, kScores>)
-    local_kernel(const __grid_constant__ LocalMaps maps, const __grid_constant__ LocalArgs all) {
-  auto& shared = *reinterpret_cast<Shared<kScalar, kScores>*>(dynamic_shared_memory());
+template <class Memory>
+__device__ __forceinline__ bool begin_chunk(const LocalMaps& maps, const LocalArgs& all, Place& at, Memory& shared) {
   const ChunkArgs& args = all.call;
   allow_next_grid();
   if (threadIdx.x == 0) {
@@ -432,9 +431,8 @@ __global__ void __launch_bounds__(kThreads, kResident<kScalar, kScores>)
     ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster);
   }
   wait_for_previous_grid();
-  Place at;
   const auto chunk = static_cast<int>(blockIdx.z * kMostRows + blockIdx.y);
-  if (!find_chunk_in_parameters(all.call.tables, chunk, kTokens, at.chunk)) return;
+  if (!find_chunk_in_parameters(all.call.tables, chunk, kTokens, at.chunk)) return false;
   at.head = static_cast<int>(blockIdx.x);
   at.key_head = at.head / all.group;
   at.token_of_call = (args.tables.batched ? args.tables.token_begin()[at.chunk.sequence] : 0) + at.chunk.token;
@@ -445,6 +443,16 @@ __global__ void __launch_bounds__(kThreads, kResident<kScalar, kScores>)
     if (all.reads_q) load_tile(shared.q(), maps.q, at, at.key_head, 0, &shared.tokens_ready);
     if (all.reads_v) load_values(shared.v, maps.v, at, 0, &shared.v_ready);
   }
+  return true;
+}
+
+template <class Element, bool kScalar, bool kScores>
+__global__ void __launch_bounds__(kThreads, kResident<kScalar, kScores>)
+    local_kernel(const __grid_constant__ LocalMaps maps, const __grid_constant__ LocalArgs all) {
+  auto& shared = *reinterpret_cast<Shared<kScalar, kScores>*>(dynamic_shared_memory());
+  const ChunkArgs& args = all.call;
+  Place at;
+  if (!begin_chunk(maps, all, at, shared)) return;
   const uint32_t beta = load_beta(args, at);
   if (!kScores && args.stage.gives(DR_INVERSE)) {
     request_inverse(shared.inverse(), pieces_of(args.stage.inverse, at, args.heads_v, kTokens),

@@ -28,6 +28,11 @@ DR_HD inline bool forms_scores(const Intermediates& stage) {
   return stage.wants(DR_AQK | DR_INVERSE) || (stage.wants(DR_W | DR_U) && !stage.gives(DR_INVERSE));
 }
 
+// Is all that is wanted made from the inverse, sums of gates, k and v (local_again.cuh)?
+DR_HD inline bool makes_again(const Intermediates& stage) {
+  return stage.gives(DR_INVERSE | DR_GATE_SUMS) && !stage.wants(DR_AQK | DR_INVERSE | DR_Q_FROM_START | DR_GATE_SUMS);
+}
+
 struct LocalLaunch {
   DType dtype;
   bool scalar_gate;
