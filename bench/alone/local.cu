@@ -1,5 +1,6 @@
 // The chunk-local kernels of KDA alone, with scores and from a given inverse: times, and errors of some chunks against
-// fp64 on the host. The argument is a name to print. Errors are rms over rms of a tensor of the chunk, the worst of those that were checked.
+// fp64 on the host. The argument is a name to print. Errors are rms over rms of a tensor of the chunk, the worst of
+// those that were checked.
 #include <cmath>
 
 #include "kernels/cuda/sm90/stages/local_again.cuh"

@@ -210,7 +210,7 @@ __device__ __forceinline__ void make_results(const LocalMaps& maps, const LocalA
     float w[32], u[32];
     if (wants_u) wait_for_values(at, shared, 0);
     multiply<Element>(w, shared.inverse(), shared.keys(), of);
-    multiply_weighed<Element>(u, shared.inverse(), tokens.beta, shared.v, of);
+    multiply<Element>(u, shared.weighed(), shared.v, of);
     wgmma_wait<0>();
     pin(w);
     pin(u);
@@ -247,7 +247,10 @@ __device__ __forceinline__ void make_results(const LocalMaps& maps, const LocalA
     }
     wait_for_values(at, shared, strip);
     float u[32];
-    multiply_weighed<Element>(u, shared.inverse(), tokens.beta, shared.v, of);
+    if constexpr (Memory::kWeighs)
+      multiply<Element>(u, shared.weighed(), shared.v, of);
+    else
+      multiply_weighed<Element>(u, shared.inverse(), tokens.beta, shared.v, of);
     wgmma_wait<0>();
     pin(u);
     put_in_order(of, [&] { put_product<Element>(u, shared.v, of); });
@@ -278,18 +281,19 @@ __device__ __forceinline__ void finish(const LocalMaps& maps, const LocalArgs& a
   const int heads = all.call.heads_v, valid = at.chunk.valid;
   const int64_t step = int64_t{heads} * (kTokens / 8);
   const bool solves = stage.wants(DR_W | DR_U);
+  const InverseTiles tiles = {shared.inverse(), shared.weighed(), shared.per_token.beta};
   if constexpr (kScores) {
     const int warp = uniform(static_cast<int>(threadIdx.x / 32)), lane = static_cast<int>(threadIdx.x % 32);
     __syncthreads();
     if (stage.wants(DR_AQK)) store_square(shared.scores().aqk, maps.aqk, stage.aqk, at, heads);
     if (makes_inverse(stage)) {
-      invert_below<Element>(shared.squares.lower, shared.inverse(), warp, lane);
+      invert_below<Element>(shared.squares.lower, tiles, warp, lane);
     } else if (solves) {
       request_inverse(shared.inverse(), pieces_of(stage.inverse, at, heads, kTokens), step, valid);
-      wait_for_inverse(shared.inverse());
+      wait_for_inverse<Element>(tiles);
     }
   } else if (stage.gives(DR_INVERSE)) {
-    wait_for_inverse(shared.inverse());
+    wait_for_inverse<Element>(tiles);
   }
   if (!solves && !stage.wants(DR_INVERSE)) return;
   ptx::fence_proxy_async(ptx::space_shared);

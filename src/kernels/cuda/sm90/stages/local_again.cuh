@@ -1,5 +1,5 @@
-// w, u and k_to_end of KDA again, from a given inverse and given sums of gates: what FLA calls recompute_w_u. Each token
-// has its decays from its own sum, so threads hold no running product, and without q four CTAs fit a multiprocessor.
+// w, u and k_to_end of KDA again, from a given inverse and given sums of gates: what FLA calls recompute_w_u. A token
+// has its decays from its own sum, so threads hold no running products, and without q four CTAs fit a multiprocessor.
 #pragma once
 #include "kernels/cuda/sm90/stages/local.cuh"
 
@@ -8,14 +8,16 @@ namespace deltarelay::cuda::sm90::local {
 struct AgainShared {
   alignas(1024) uint8_t tokens[kTile];  // k, then keys of w, then w
   uint8_t v[kTile];                     // then u
-  uint8_t given[kHalfTile];
+  uint8_t given[kHalfTile], times_beta[kHalfTile];
   PerToken per_token;
   uint64_t tokens_ready, v_ready;
 
   __device__ __forceinline__ uint8_t* q() { return tokens; }  // not loaded: clearing k twice does no harm
   __device__ __forceinline__ uint8_t* k() { return tokens; }
   __device__ __forceinline__ uint8_t* keys() { return tokens; }
+  static constexpr bool kWeighs = true;
   __device__ __forceinline__ uint8_t* inverse() { return given; }
+  __device__ __forceinline__ uint8_t* weighed() { return times_beta; }
 };
 constexpr int kAgainResident = 4;
 static_assert(kAgainResident * (sizeof(AgainShared) + 1024) <= 228 * 1024);
@@ -94,7 +96,7 @@ __global__ void __launch_bounds__(kThreads, kAgainResident)
                                  beta);
   __syncthreads();
   write_again<Element>(sums, shared, args, at, of);
-  wait_for_inverse(shared.inverse());
+  wait_for_inverse<Element>({shared.inverse(), shared.weighed(), shared.per_token.beta});
   ptx::fence_proxy_async(ptx::space_shared);
   __syncthreads();
   make_results<Element, false, false>(maps, all, at, shared);

@@ -13,7 +13,7 @@ struct DecayTiles {
   uint8_t *x, *y;
 };
 
-constexpr int kStep = 4;  // tokens of one turn of a loop
+constexpr int kStep = 8;  // tokens of one turn of a loop
 
 // Bytes of the thread's words of kStep tokens, from token `base` of its block on.
 struct StepPlace {

@@ -102,6 +102,9 @@ struct Shared {
     else
       return {tokens.far, squares.lower};
   }
+  // The inverse times beta, for u: KDA with scores has it over k, which has been read by then.
+  static constexpr bool kWeighs = kScores && !kScalar;
+  __device__ __forceinline__ uint8_t* weighed() { return kWeighs ? tokens.k : nullptr; }
   // The inverse in its type. An inverse that is made here lies over q, which has been read by then.
   __device__ __forceinline__ uint8_t* inverse() {
     if constexpr (kScores)
