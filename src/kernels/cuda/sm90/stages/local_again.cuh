@@ -1,5 +1,6 @@
 // w, u and k_to_end of KDA again, from a given inverse and given sums of gates: what FLA calls recompute_w_u. A token
-// has its decays from its own sum, so threads hold no running products, and without q four CTAs fit a multiprocessor.
+// has its decays from its own sum, so threads hold no running products. Three CTAs on a multiprocessor are faster than
+// four, which have 64 registers.
 #pragma once
 #include "kernels/cuda/sm90/stages/local.cuh"
 
@@ -19,7 +20,7 @@ struct AgainShared {
   __device__ __forceinline__ uint8_t* inverse() { return given; }
   __device__ __forceinline__ uint8_t* weighed() { return times_beta; }
 };
-constexpr int kAgainResident = 4;
+constexpr int kAgainResident = 3;
 static_assert(kAgainResident * (sizeof(AgainShared) + 1024) <= 228 * 1024);
 
 // Sums of a thread's tokens, of its two channels. Past the end, and in `last`, those of the last token.
