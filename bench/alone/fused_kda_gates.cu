@@ -6,6 +6,7 @@
 
 #include "kda.cuh"
 #include "kernels/cuda/sm90/fused/kda/walk.cuh"
+#include "kernels/cuda/sm90/launch.h"
 
 namespace deltarelay::alone {
 namespace {
@@ -114,8 +115,9 @@ void time(const Shape& shape, float spread) {
     fill_extreme_kernel<<<2048, 256>>>(gates.raw.data(), gates.raw.count());
   const cuda::Activation activation = gates.activation(walk, kGate);
   walk.time(cuda::sm90::fused_kda_kernel<kForm, kGate, cuda::sm90::GateSource::kTiles, kSummaries, false>,
-            cuda::sm90::fused_shared_bytes<kForm, cuda::sm90::GateSource::kTiles, false>(), cuda::sm90::kFusedThreads,
-            {ctas(kForm), 1}, walk.maps(gates.raw.data(), nullptr, {ctas(kForm), 1}),
+            cuda::sm90::fused_shared_bytes<kForm, cuda::sm90::GateSource::kTiles, false>(shape.tokens >=
+                                                                                         cuda::sm90::kLongRow),
+            cuda::sm90::kFusedThreads, {ctas(kForm), 1}, walk.maps(gates.raw.data(), nullptr, {ctas(kForm), 1}),
             walk.args(cuda::sm90::kFusedChunk), activation);
   check(walk, activation, gates);
 }

@@ -22,6 +22,13 @@ __device__ __forceinline__ uint8_t* dynamic_shared_memory() {
   return static_cast<uint8_t*>(__cvta_shared_to_generic(opaque(shared_address(bytes))));
 }
 
+// Bytes of dynamic shared memory that the launch asked for.
+__device__ __forceinline__ int dynamic_shared_bytes() {
+  int bytes;
+  asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));
+  return bytes;
+}
+
 __device__ __forceinline__ void wait_parity(uint64_t* barrier, uint32_t parity) {
   while (!ptx::mbarrier_try_wait_parity(barrier, parity)) {
   }

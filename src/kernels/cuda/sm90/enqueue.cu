@@ -198,7 +198,8 @@ class Launches {
             .form = step.form,
             .summarizes = step.summarizes,
             .suffix = step.suffix,
-            .ctas = of_.ctas(step)};
+            .ctas = of_.ctas(step),
+            .long_rows = problem_.num_tokens >= int64_t{kLongRow} * problem_.num_seqs};
   }
   KdaScores kda_scores() const {
     if (!mid_frame()) return KdaScores::kLevels;

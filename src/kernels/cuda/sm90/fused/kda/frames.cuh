@@ -128,10 +128,9 @@ __device__ __forceinline__ void scale_in_frames(uint8_t* ring, const SidePlace& 
 // Scales a chunk, sums first. Where no channel leaves the middle, the results are those of scale_rows bit for bit.
 // Returns whether one does. `second`: the byte of the second quarters of gates in fp32. Sums that are kept spare the
 // second pass the gates: its loop has 117 instructions instead of 220 (softplus).
-template <Form kForm, GateForm kGate, GateSource kSource, bool kQueries>
+template <Form kForm, GateForm kGate, GateSource kSource, bool kQueries, bool kKeeps>
 __device__ __forceinline__ bool scale_carefully(uint8_t* ring, uint8_t* stage, const SidePlace& place,
                                                 SideGates<kSource>& gates, const PairGate& gate, uint32_t second) {
-  constexpr bool kKeeps = keeps_sums(kSource);
   uint8_t* kept = ring + KeptSums<kForm>::kBegin + threadIdx.x % kWarpgroup * sizeof(float2);
   // The sides change hands where the state's factors will lie.
   const int pair_at = pairs_at(place.half * 32 + place.lane) * 4;

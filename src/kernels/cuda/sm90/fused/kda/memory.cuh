@@ -161,7 +161,8 @@ static_assert(SecondQuarters<Form::kSingle, __nv_bfloat16>::kEnd <= kMostShared 
 
 // Sums of log-decays that the scale group keeps between two passes over a chunk (frames.cuh), where second quarters
 // would lie. A row has a number for each side and channel; there are 17, for the 16 tokens outwards from the middle and
-// what is before them. A single CTA leaves the L1 28 KB instead of 60 by it, and gains all the same (README.md).
+// what is before them. A single CTA leaves the L1 28 KB instead of 60 by it, through which go the states of rows. So it
+// keeps none where rows are short: its launch has no room for them (launch.h).
 constexpr int kKeptRow = kWarpgroup * static_cast<int>(sizeof(float2));
 template <Form kForm>
 struct KeptSums {
@@ -169,13 +170,18 @@ struct KeptSums {
   static constexpr int kEnd = kBegin + (kFusedSide + 1) * kKeptRow;
 };
 static_assert(KeptSums<Form::kSingle>::kEnd <= kMostShared && KeptSums<Form::kPair>::kEnd <= kMostShared);
-constexpr bool keeps_sums(GateSource source) { return source == GateSource::kTiles; }
+constexpr bool may_keep_sums(GateSource source) { return source == GateSource::kTiles; }
+template <Form kForm>
+__device__ __forceinline__ bool has_kept_sums() {
+  return kForm == Form::kPair || dynamic_shared_bytes() >= KeptSums<kForm>::kEnd;
+}
 
 // Shared memory of a CTA.
 template <Form kForm, GateSource kSource, bool kMidFrame, class Element = __nv_bfloat16>
-constexpr size_t fused_shared_bytes() {
+constexpr size_t fused_shared_bytes(bool long_rows) {
   if (is_wide(kSource)) return SecondQuarters<kForm, Element>::kEnd;
-  return !kMidFrame && keeps_sums(kSource) ? size_t{KeptSums<kForm>::kEnd} : sizeof(FusedShared<kForm, Element>);
+  const bool keeps = !kMidFrame && may_keep_sums(kSource) && (kForm == Form::kPair || long_rows);
+  return keeps ? size_t{KeptSums<kForm>::kEnd} : sizeof(FusedShared<kForm, Element>);
 }
 
 // Position in the ring of the chunks that one CTA makes.

@@ -5,6 +5,8 @@
 // of log-decays need no scan across threads: the later side sums inclusively, the earlier side exclusively and with the
 // opposite sign.
 #pragma once
+#include <type_traits>
+
 #include "kernels/cuda/ptx/bulk.cuh"
 #include "kernels/cuda/sm90/fused/kda/ends.cuh"
 #include "kernels/cuda/sm90/fused/kda/frames.cuh"
@@ -169,6 +171,7 @@ __device__ __forceinline__ void scale_by_channel(const FusedMaps& maps, const Ac
   SideGates<kSource> gates;
   Reload<kSource> reload(&shared.again);
 
+  const bool keeps = may_keep_sums(kSource) && has_kept_sums<kForm>();
   OwnPosition<kForm> position{rank};
   make_items<kForm>(shared, [&](const Item& item, int begin) {
     const PairGate gate = pair_gate<kGate>(activation, item.head, 2 * pair);
@@ -208,8 +211,12 @@ __device__ __forceinline__ void scale_by_channel(const FusedMaps& maps, const Ac
         }
       }
       if (careful > 0) {
-        const bool leaves = scale_carefully<kForm, kGate, kSource, kQueries>(ring, stage, {later, half, lane, column},
-                                                                             gates, gate, second);
+        const SidePlace place{later, half, lane, column};
+        const auto scale = [&](auto keep) {
+          constexpr bool kKeeps = decltype(keep)::value && may_keep_sums(kSource);
+          return scale_carefully<kForm, kGate, kSource, kQueries, kKeeps>(ring, stage, place, gates, gate, second);
+        };
+        const bool leaves = keeps ? scale(std::true_type{}) : scale(std::false_type{});
         careful = leaves ? kCarefulChunks : careful - 1;
         ptx::fence_proxy_async(ptx::space_shared);
       }

@@ -52,20 +52,20 @@ Kernel* kernel_of(GateForm form) {
 }
 
 template <bool kMidFrame, Form kForm, GateSource kSource, bool kCheckpoints>
-constexpr size_t shared_bytes() {
+constexpr size_t shared_bytes(bool long_rows) {
   using Shared = FusedShared<kForm, ElementOf<kSource>>;
-  return std::max(fused_shared_bytes<kForm, kSource, kMidFrame, ElementOf<kSource>>(),
+  return std::max(fused_shared_bytes<kForm, kSource, kMidFrame, ElementOf<kSource>>(long_rows),
                   sizeof(SharedOf<Shared, kCheckpoints>));
 }
 
 template <bool kMidFrame, GateSource kSource, Form kForm, bool kSummaries, bool kCheckpoints>
-cudaError_t launch(const FusedMaps& maps, const WalkArgs& args, const Activation& activation, unsigned grid,
+cudaError_t launch(const FusedMaps& maps, const WalkArgs& args, const Activation& activation, const WalkShape& walk,
                    cudaStream_t stream) {
   Kernel* const kernel = kernel_of<kMidFrame, kSource, kForm, kSummaries, kCheckpoints>(activation.gate_form);
   if (kernel == nullptr) return cudaErrorInvalidDeviceFunction;
-  const LaunchShape shape{.grid = dim3(grid),
+  const LaunchShape shape{.grid = dim3(walk.ctas),
                           .block = kFusedThreads,
-                          .shared_bytes = shared_bytes<kMidFrame, kForm, kSource, kCheckpoints>(),
+                          .shared_bytes = shared_bytes<kMidFrame, kForm, kSource, kCheckpoints>(walk.long_rows),
                           .cluster = ctas(kForm)};
   return launch_dependent(kernel, shape, stream, maps, args, activation);
 }
@@ -73,7 +73,7 @@ cudaError_t launch(const FusedMaps& maps, const WalkArgs& args, const Activation
 template <bool kMidFrame, GateSource kSource, Form kForm, bool kSummaries, bool kCheckpoints>
 cudaError_t load(GateForm form) {
   return load_kernel(kernel_of<kMidFrame, kSource, kForm, kSummaries, kCheckpoints>(form),
-                     shared_bytes<kMidFrame, kForm, kSource, kCheckpoints>());
+                     shared_bytes<kMidFrame, kForm, kSource, kCheckpoints>(true));
 }
 
 }  // namespace fused_kda
@@ -81,7 +81,7 @@ cudaError_t load(GateForm form) {
 template <bool kMidFrame, GateSource kSource, bool kCheckpoints>
 cudaError_t launch_fused_kda(const FusedMaps& maps, const WalkArgs& args, const Activation& activation,
                              const WalkShape& shape, cudaStream_t stream) {
-  const auto with = [&](auto launch_form) { return launch_form(maps, args, activation, shape.ctas, stream); };
+  const auto with = [&](auto launch_form) { return launch_form(maps, args, activation, shape, stream); };
   using fused_kda::launch;
   if (shape.form == Form::kSingle) return with(launch<kMidFrame, kSource, Form::kSingle, false, kCheckpoints>);
   return shape.summarizes ? with(launch<kMidFrame, kSource, Form::kPair, true, kCheckpoints>)
