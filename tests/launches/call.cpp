@@ -226,7 +226,10 @@ void PlannedCall::place_intermediates(const cases::Case& c) {
   if (!c.is_stage()) return;
   dr_intermediates_init(&intermediates_);
   tensors_.intermediates = &intermediates_;
-  const TensorSizes sizes = cases::sizes_of(c);
+  TensorSizes sizes = cases::sizes_of(c);
+  // A caller who does not know the lengths has room for as many states as the bounds allow.
+  if (setting_.late && c.op != DR_CARRY && c.stage.chunk > 0)
+    sizes.state_rows = std::min(sizes.tokens, sizes.tokens / c.stage.chunk + sizes.sequences);
   for (const TensorEntry& entry : kTensors) {
     if (((c.stage.given | c.stage.wanted) & bit_of(entry.tensor)) == 0) continue;
     const auto begin = place_of(entry.tensor, entry.alignment);
