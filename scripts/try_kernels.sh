@@ -2,13 +2,13 @@
 # Times variants of a kernel against the one in src, kernels only, in seconds: to try an idea before building the
 # library. Needs a Hopper GPU and nvcc. Without the GPU it stops after compiling and shows registers and spills.
 #
-#   scripts/try_kernels.sh fused_gdn|fused_kda|fused_kda_gates|local [<folder>...]
+#   scripts/try_kernels.sh fused_gdn|fused_kda|fused_kda_gates|local|pass [<folder>...]
 #
 # A folder holds the files that differ, with their paths under src (<folder>/kernels/cuda/sm90/fused/row.cuh), and may
 # hold `flags`, further options of nvcc. All variants are compiled at once and run in turn, twice. A line has, for each
 # shape, the median and the smallest milliseconds of a launch; the clock under the power limit and the cycles, if a
 # multiprocessor is free to measure them; and the hash and the sum of the outputs. Equal hashes mean equal bits. A sum
-# that is far off is wrong. `local`, chunk-local of KDA, has errors against fp64 instead.
+# that is far off is wrong. `local`, chunk-local of KDA, has errors against fp64 instead; `pass`, the state pass, both.
 #
 #   scripts/try_kernels.sh energy|beside
 #
@@ -16,7 +16,7 @@
 # different warps (bench/alone/beside.cu).
 set -euo pipefail
 case ${1:-} in
-  fused_gdn | fused_kda | fused_kda_gates | local | energy | beside) program=$1 ;;
+  fused_gdn | fused_kda | fused_kda_gates | local | pass | energy | beside) program=$1 ;;
   *) sed -n '/^#   /p' "$0" >&2; exit 2 ;;
 esac
 shift
