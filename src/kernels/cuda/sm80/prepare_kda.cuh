@@ -5,8 +5,10 @@
 // with 2 channels per lane, the work per token would cost as much as at 128 channels. Wide heads are processed in slabs
 // of channels. Let G be the inclusive sum of log2 decays, and G_mid its value after the first half of the tokens. Then
 //     late half:   G - G_mid     early half:  G_mid - G
-// are both <= 0. So scores between late rows and early columns need no exponent above 0, for every gate. Scores inside
-// a half are computed in one of two ways:
+// are both <= 0. So scores between late rows and early columns need no exponent above 0, for every gate. (For 16-bit
+// data read H of record.h for G, and 2^-2 for 0: the common decay of the chunk's tokens is left out of tiles and
+// scores. Channels that decay late in the chunk are then above 0 in between.) Scores inside a half are computed in one
+// of two ways:
 //   mid frame    one product relative to the chunk's middle. Exponents reach 16 times the largest decay: gates >= -5
 //                (natural log) give e^{+-80}, finite in bf16. Above the diagonal there may be inf or NaN: masked.
 //   levels       the half is halved again (8, then 4 tokens). At each level, later tokens are rows and earlier tokens
@@ -33,11 +35,6 @@
 
 namespace deltarelay::cuda::sm80 {
 
-// Index of pair (i, j) of a 4 x 4 block: with the diagonal (q k) and without (k k).
-__device__ __forceinline__ constexpr int pair_with_diagonal(int i, int j) { return i * (i + 1) / 2 + j; }
-__device__ __forceinline__ constexpr int pair_below_diagonal(int i, int j) { return i * (i - 1) / 2 + j; }
-constexpr int kPairsQ = 10, kPairsK = 6;
-
 constexpr int kTeams = kChunk / kRows;
 
 template <class Number, int kWidth, bool kMidFrame>
@@ -49,6 +46,8 @@ struct KdaPrepare {
   static constexpr RecordPlaces kRecord = record_places(Rule::kKda, kElement, kWidth, kIsFine<Number>);
   static constexpr bool kNarrow = kElement == 2 && kWidth <= 64;
   static constexpr bool kTriesMid = !kMidFrame && std::is_same_v<Element, __nv_bfloat16>;
+  // Is the common decay left out of tiles and scores? fp32 data has digits for it.
+  static constexpr bool kLeavesOut = kElement == 2;
   static constexpr int kChannels = kElement == 2 ? 4 : 2;  // per lane
   static constexpr int kLanes = kNarrow ? 16 : 32;         // per team
   static constexpr int kThreads = kTeams * kLanes, kWarps = kThreads / 32;
@@ -71,6 +70,7 @@ struct KdaPrepare {
     float dot[kChunk];                  // q.k of the token
     float beta[kChunk];
     float pair_q[8][kPairsQ], pair_k[8][kPairsK];  // levels: [block of 4 tokens][pair]
+    float common;                                  // kLeavesOut: the common decay d of record.h, in log2
   };
 
   using Slab = KdaSlab<Cell, Sum, kChannels>;
@@ -100,34 +100,6 @@ struct KdaPrepare {
         }
       }
     }
-  }
-
-  // Scores of the 4 x 4 diagonal block of the team's tokens, pair by pair, before norms. Returns the pair lane % 16.
-  static __device__ __forceinline__ float sum_pairs(const Cell (&q)[kRows], const Cell (&k)[kRows],
-                                                    const float (&decay)[kRows][kChannels], int lane) {
-    static_assert(kRows == 4);
-    float pairs[16] = {};
-#pragma unroll
-    for (int c = 0; c < kChannels; ++c) {
-      float forget[4];
-#pragma unroll
-      for (int t = 1; t < 4; ++t) forget[t] = exp2_approx(decay[t][c]);
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        float decayed = k[j].get(c);
-#pragma unroll
-        for (int i = j; i < 4; ++i) {
-          if (i > j) {
-            decayed *= forget[i];
-            float& pair = pairs[kPairsQ + pair_below_diagonal(i, j)];
-            pair = fmaf(k[i].get(c), decayed, pair);
-          }
-          float& pair = pairs[pair_with_diagonal(i, j)];
-          pair = fmaf(q[i].get(c), decayed, pair);
-        }
-      }
-    }
-    return sum_over_lanes<16, kLanes>(pairs, lane);
   }
 
   // Stores the pair that sum_pairs returned.
@@ -232,13 +204,24 @@ struct KdaPrepare {
     }
   }
 
+  // The common decay of so many tokens; of a negative number of tokens its inverse.
+  static __device__ __forceinline__ float common_of(const Shared& shared, int tokens) {
+    return kLeavesOut ? exp2_approx(static_cast<float>(tokens) * shared.common) : 1.0f;
+  }
+
   // Operands of the scores at a finer level: 8 or 4 tokens on each side of a boundary.
   template <int kLevel>
   static __device__ __forceinline__ void write_level(const Slab& slab, Shared& shared, int team, int lane) {
     constexpr int kSide = kLevel / kRows;  // teams
     const bool is_row = team / kSide % 2 == 1;
     Sum boundary[kChannels];
-    sum_totals(boundary, shared, team / (2 * kSide) * 2 * kSide + kSide, lane);
+    const int blocks = team / (2 * kSide) * 2 * kSide + kSide;
+    sum_totals(boundary, shared, blocks, lane);
+    if constexpr (kLeavesOut) {
+      const Sum common = Sum::of(static_cast<float>(-kRows * blocks) * shared.common);
+#pragma unroll
+      for (int c = 0; c < kChannels; ++c) boundary[c] = boundary[c] + common;
+    }
 #pragma unroll
     for (int t = 0; t < kRows; ++t) {
       const float2 scale = *reinterpret_cast<const float2*>(shared.norm[team * kRows + t]);
@@ -378,12 +361,14 @@ struct KdaPrepare {
 
   // Stores the factors per token, one lane per token.
   static __device__ __forceinline__ void store_factors(const Shared& shared, uint8_t* record, int token) {
+    constexpr int kLast = kChunk - 1;
     const float rest_q = shared.rest[token][0], rest_k = shared.rest[token][1], beta = shared.beta[token] * rest_k;
     auto put_factor = [&](int vector, float x) { reinterpret_cast<float*>(record + vector)[vector_place(token)] = x; };
-    put_factor(kRecord.diagonal, shared.dot[token] * shared.norm[token][0] * shared.norm[token][1] * rest_q);
-    put_factor(kRecord.beta, beta);
-    put_factor(kRecord.read_factor, beta * rest_k);
-    put_factor(kRecord.query_factor, rest_q);
+    put_factor(kRecord.diagonal, shared.dot[token] * shared.norm[token][0] * shared.norm[token][1] * rest_q *
+                                     common_of(shared, token - kLast));
+    put_factor(kRecord.beta, beta * common_of(shared, kLast - token));
+    put_factor(kRecord.read_factor, beta * rest_k * common_of(shared, kChunk));
+    put_factor(kRecord.query_factor, rest_q * common_of(shared, token + 1));
   }
 
   // Masks the scores and applies the factors of their rows. Aqk goes to the record, Akk to shared memory.
@@ -402,17 +387,19 @@ struct KdaPrepare {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int r = at.row_of(2 * i);
-        factor[i] = of_q ? shared.rest[r][0] : shared.beta[r] * shared.rest[r][1] * shared.rest[r][1];
+        factor[i] = of_q ? shared.rest[r][0] * common_of(shared, r - (kChunk - 1))
+                         : shared.beta[r] * shared.rest[r][1] * shared.rest[r][1];
       }
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         const int r = at.row_of(i % 4), c = at.column_of(i / 4, i);
         float score = block[i / 4][i % 4];
-        // Levels leave nothing in these blocks, the mid frame no pairs.
+        // Levels leave nothing in these blocks, the mid frame no pairs. Pairs have the whole decay.
         if (!kMidFrame && (r ^ c) < 4 && c < r)
           score +=
-              of_q ? shared.pair_q[r / 4][pair_with_diagonal(r % 4, c % 4)] * shared.norm[r][0] * shared.norm[c][1]
-                   : shared.pair_k[r / 4][pair_below_diagonal(r % 4, c % 4)] * shared.norm[r][1] * shared.norm[c][1];
+              (of_q ? shared.pair_q[r / 4][pair_with_diagonal(r % 4, c % 4)] * shared.norm[r][0] * shared.norm[c][1]
+                    : shared.pair_k[r / 4][pair_below_diagonal(r % 4, c % 4)] * shared.norm[r][1] * shared.norm[c][1]) *
+              common_of(shared, c - r);
         score *= factor[i % 4 / 2];
         // Mask what is above the diagonal. Only a difference is compared, so a few comparisons serve all numbers.
         const int below = at.row - at.column;
@@ -530,7 +517,7 @@ struct KdaPrepare {
         if (lane < kRows) token_dot = s == 0 ? dot : token_dot + dot;
       }
       auto add_pairs = [&] {
-        pair_sum += sum_pairs(slab.q, slab.k, gates, lane);
+        pair_sum += slab.template sum_pairs<kLanes>(gates, lane);
         if constexpr (kSlabs == 1)
           put_pair_sum(shared, pair_sum, team, lane);  // at once, so that no register keeps the sum
       };
@@ -540,6 +527,14 @@ struct KdaPrepare {
       const bool inside = channel < kWidth;
       uint8_t* const record = record_of(args);
       if (team == 0 && inside) store_decay_chunk(slab, record, channel);
+      if constexpr (kLeavesOut) {
+        // Of several slabs the first, which is full, decides: its tiles are written before gates of others are loaded.
+        // Channels of others that decay by less come above 0, by kMostCommon at most.
+        float common = slab.common_decay_of(kSlabs == 1 ? rows_of(0).channels : kChannels);
+        if (s > 0) common = shared.common;
+        if (s == 0 && threadIdx.x == 0) shared.common = common;
+        slab.leave_out(common, team * kRows - (kMidFrame ? kChunk / 2 : 0));
+      }
       const int groups = (kWidth - s * kSlab) / 32;
       uint8_t* const tiles_out = record + s * kSlab * kElement;
       if constexpr (kTriesMid) {

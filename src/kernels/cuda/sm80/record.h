@@ -1,15 +1,20 @@
 // What prepare leaves for the walk, and what the walk leaves for carry: sizes and offsets, in plain C++.
 //
-// There is one record per (chunk, value head). G is the inclusive sum of log-decays in the chunk, G_last its value at
-// the chunk's end; rq and rk are the inverse norms (1 without l2norm). Norms are divided into a power of two and a
-// rest: scale rq = 2^a sq and rk = 2^b sk with 1 <= sq, sk < 2. A power of two rounds nothing, so tiles of keys without
-// decay are exact. The rest becomes a factor per token in fp32. A tilde marks a quantity with such a factor:
+// There is one record per (chunk, value head). G_i is the inclusive sum of log-decays in the chunk to token i, G_last
+// its value at the chunk's end; rq and rk are the inverse norms (1 without l2norm). Norms are divided into a power of
+// two and a rest: scale rq = 2^a sq and rk = 2^b sk with 1 <= sq, sk < 2. A power of two rounds nothing, so tiles of
+// keys without decay are exact. The rest becomes a factor per token in fp32. So does, with 16-bit data, a decay d of
+// every token that is common to all channels (tile/slow_decay.cuh; d = 0 with fp32 data). Tiles and scores hold what
+// channels decay beyond it, H_i = G_i - (i + 1) d. A tilde marks a quantity with such factors:
 //
 //   KDA   tiles [token][width] in the data type:
-//           q_from_start = q 2^a e^G,   k_from_start = k 2^b e^G,   k_to_end = k 2^b e^{G_last - G}
-//         R~ = sk R,   V_new~ = sk V_new
-//         Akk~_ij = Akk_ij sk_i / sk_j = beta_i sk_i^2 sum_c 2^b_i k_ic 2^b_j k_jc E_ijc   for j < i
-//         Aqk~_ij = Aqk_ij / sk_j      = sq_i sum_c 2^a_i q_ic 2^b_j k_jc E_ijc            for j < i
+//           q_from_start = q 2^a e^H,   k_from_start = k 2^b e^H,   k_to_end = k 2^b e^{H_last - H}
+//         R~_i = t_i R_i,   V_new~_i = t_i V_new_i   with t_i = sk_i e^{(31-i) d}
+//         Akk~_ij = Akk_ij t_i / t_j = beta_i sk_i^2 sum_c 2^b_i k_ic 2^b_j k_jc e^{H_ic-H_jc}        for j < i
+//         Aqk~_ij = Aqk_ij / t_j     = sq_i e^{(i-31) d} sum_c 2^a_i q_ic 2^b_j k_jc e^{H_ic-H_jc}    for j < i
+//         Why: G_i - G_j = (i - j) d + H_i - H_j. In Akk~ the first term cancels against t_i / t_j; in Aqk~ it leaves
+//         (i - 31) d. Row i of K S has rk_i e^{G_i} = sk_i e^{(i+1) d} 2^b_i e^{H_i}; t_i beta_i times its scalars is
+//         read_factor. In the update, rk_j e^{G_last-G_j} V_new_j = 2^b_j e^{H_last-H_j} V_new~_j.
 //   GDN   no tiles: the walk reads q and k of the caller and applies factors per token. No tilde:
 //         Akk_ij = beta_i rk_i rk_j E_ij k_i.k_j,   Aqk_ij = scale rq_i rk_j E_ij q_i.k_j  for j < i
 //   both  inverse - I = (I + Akk)^-1 - I. Aqk and inverse - I are C x C squares in the data type, without the diagonal.
@@ -55,9 +60,10 @@ constexpr int64_t slot_transition_floats(int32_t dk) {
 struct RecordPlaces {
   int32_t q_from_start = 0, k_from_start = 0, k_to_end = 0;  // KDA: tiles
   int32_t aqk = 0, inverse = 0;                              // squares; `inverse` holds inverse - I
-  // Vectors of floats in the order of vector_place. Per token: the factor of V (GDN: beta; KDA: beta sk), of K S (beta
-  // e^G rk; beta sk^2), of Q S (scale rq e^G; sq), the diagonal of Aqk, and for GDN the factor of V_new in the update
-  // (e^{G_last - G} rk). decay_chunk = e^{G_last}, per channel (KDA) or one number (GDN).
+  // Vectors of floats in the order of vector_place. Per token: the factor of V (GDN: beta; KDA: beta sk e^{(31-i) d}),
+  // of K S (beta e^G rk; beta sk^2 e^{32 d}), of Q S (scale rq e^G; sq e^{(i+1) d}), the diagonal of Aqk, and for GDN
+  // the factor of V_new in the update (e^{G_last - G} rk). decay_chunk = e^{G_last}, per channel (KDA) or one number
+  // (GDN).
   int32_t beta = 0, diagonal = 0, read_factor = 0, query_factor = 0, update_factor = 0, decay_chunk = 0;
   int32_t bound = 0;  // GDN: a float, log2 of a bound on the norm of the chunk's transition M
   int32_t bytes = 0;

@@ -34,11 +34,11 @@ struct GdnRecord {
   static constexpr int kSummary = kInverse;
 };
 
-// KDA: 32 tokens. Tiles are in the frames of the chunk's start and end, so no factor exceeds 1 whatever the gates are.
+// KDA: 32 tokens. Tiles are in the frames of the chunk's start and end, so no factor exceeds 2^0.25 whatever gates are.
 // A norm is a power of two, which rounds nothing in a tile, times a rest, which becomes a factor per token in fp32:
 // scale rq = 2^a sq, rk = 2^b sk with 1 <= sq, sk < 2. In the same way a decay d of every token that is common to all
-// channels (prepare_kda.cuh) is in factors of tokens, and tiles hold what decays beyond it: H_i = G_i - (i + 1) d for
-// token i. So the walk solves for V_new~_i = sk_i e^{(31-i) d} V_new_i.
+// channels (tile/slow_decay.cuh) is in factors of tokens, and tiles hold what decays beyond it: H_i = G_i - (i + 1) d
+// for token i. So the walk solves for V_new~_i = sk_i e^{(31-i) d} V_new_i.
 //   q_from_start = q 2^a e^{H_i},  k_from_start = k 2^b e^{H_i},  k_to_end = k 2^b e^{H_last-H_i}
 //       32 x 128 tiles in the data type of q: two halves of 64 channels, each [32 tokens][128 bytes], swizzled as above
 //   Aqk~_ij = sq_i e^{(i-31) d} sum_c 2^a_i q_ic 2^b_j k_jc e^{H_ic-H_jc} for j < i,  inverse - I = (I + Akk~)^-1 - I,

@@ -22,6 +22,7 @@
 #include "kernels/cuda/tile/activation.cuh"
 #include "kernels/cuda/tile/descriptor.cuh"
 #include "kernels/cuda/tile/scores.cuh"
+#include "kernels/cuda/tile/slow_decay.cuh"
 #include "kernels/cuda/tile/warp_sum.cuh"
 
 namespace deltarelay::cuda::sm90 {
@@ -367,6 +368,12 @@ struct HalfTotals {
       first[c] = warp < 2 ? totals[0][c] : totals[2][c];
     }
   }
+  __device__ __forceinline__ float common() const {
+    float decays[kChannels];
+#pragma unroll
+    for (int c = 0; c < kChannels; ++c) decays[c] = fabsf(early[c] + later[c]);
+    return common_decay<KdaRecord::kChunk>(decays);
+  }
   __device__ __forceinline__ void subtract(float common) {
 #pragma unroll
     for (int c = 0; c < kChannels; ++c) {
@@ -386,17 +393,6 @@ struct ScorePlace {
   __device__ __forceinline__ int column_of(int i) const { return 8 * (i / 4) + column + (i & 1); }
 };
 
-// The common decay of the chunk's tokens, in log2: that of its slowest channel, on average. Tiles and scores hold
-// decays beyond it, and factors of tokens hold it in fp32 (record.h). Without it a decay below half a unit in the last
-// place would be rounded away, in all channels of a slow head alike. Larger ones are rounded up as often as down, so
-// there is a limit. It also limits exponents above 0, of tokens in which a channel decays by less.
-__device__ __forceinline__ float common_decay(const float (&early)[kChannels], const float (&later)[kChannels]) {
-  constexpr float kMost = 0x1p-4f;  // of a chunk
-  float least = kMost;
-#pragma unroll
-  for (int c = 0; c < kChannels; ++c) least = fminf(least, fabsf(early[c] + later[c]));
-  return __uint_as_float(__reduce_min_sync(~0u, __float_as_uint(least))) / -KdaRecord::kChunk;
-}
 // The common decay of so many tokens; of a negative number its inverse.
 __device__ __forceinline__ float decay_of(float common, int tokens) {
   return exp2_approx(static_cast<float>(tokens) * common);
@@ -515,7 +511,7 @@ __device__ __forceinline__ void prepare_chunk(const PrepareArgs& args, KdaPrepar
 
   uint8_t* record = args.prepared + (static_cast<int64_t>(chunk) * args.heads_v + head) * KdaRecord::kBytes;
   HalfTotals total(shared, warp, channel);
-  const float common = common_decay(total.early, total.later);
+  const float common = total.common();
   if (thread < 32) {
     const float rest_k = shared.rest[1][lane], beta = shared.beta[lane] * rest_k;
     auto put = [&](int vector, float x) { *reinterpret_cast<float*>(record + vector + lane * 4) = x; };
