@@ -243,6 +243,18 @@ std::unique_ptr<Plan> complete(Draft draft) {
   return std::move(draft.plan);
 }
 
+// Rows and folds of a search at execution. It counts work items of its tiling. The workspace has room for a row of
+// every head: it may only grow with the bounds, and the tiling changes with them.
+CallBounds within_search(const Plan& plan, CallBounds bounds) {
+  if (plan.problem.lengths_known || plan.rule != CutRule::kSearch) return bounds;
+  const plan::Costs& c = plan.costs;
+  const int64_t pieces = plan::ceil_div(int64_t{plan.limits.max_waves} * c.units, int64_t{c.copies});
+  bounds.rows1 = std::min(bounds.rows1, pieces + bounds.sequences);
+  bounds.folds = std::min(bounds.folds, pieces);
+  bounds.rows3 = std::min(bounds.rows3, pieces + bounds.sequences);
+  return bounds;
+}
+
 // Variants differ in bits and in workspace: what may not depend on the batch, or only grow with it, keeps to the first.
 bool may_choose(const Plan& plan) { return !plan.options.invariant && plan.problem.lengths_known; }
 
@@ -255,12 +267,13 @@ bool fits(const Plan& plan, const Variant& variant) {
 }  // namespace
 
 CallBounds bounds_of(const Plan& plan) {
-  return {.rows1 = plan.capacity.rows1,
-          .folds = plan.capacity.folds,
-          .rows3 = plan.capacity.rows3,
-          .chunks = plan.num_chunks,
-          .slots = plan.capacity.slots,
-          .sequences = plan.problem.num_seqs};
+  const CallBounds bounds{.rows1 = plan.capacity.rows1,
+                          .folds = plan.capacity.folds,
+                          .rows3 = plan.capacity.rows3,
+                          .chunks = plan.num_chunks,
+                          .slots = plan.capacity.slots,
+                          .sequences = plan.problem.num_seqs};
+  return within_search(plan, bounds);
 }
 
 CallBounds bounds_of(const Plan& plan, const CallCounts& counts) {
@@ -274,7 +287,7 @@ CallBounds bounds_of(const Plan& plan, const CallCounts& counts) {
   bounds.slots = std::min(bounds.slots, size.slots);
   bounds.chunks = late_chunks(counts, plan.chunk());
   bounds.sequences = counts.num_seqs;
-  return bounds;
+  return within_search(plan, bounds);
 }
 
 Steps steps_of(const Plan& plan, const CallCounts& counts) { return steps_within(plan, bounds_of(plan, counts)); }

@@ -539,6 +539,10 @@ TEST_F(LateLengths, TableEqualsThatOfKnownLengths) {
     ASSERT_LE(table.num_slots, late->table.num_slots) << "inside the booked slots";
     ASSERT_LE(static_cast<int64_t>(table.rows1.size()), late->capacity.rows1);
     ASSERT_LE(static_cast<int64_t>(table.rows3.size()), late->capacity.rows3);
+    const CallBounds bounds = bounds_of(*late);
+    ASSERT_LE(static_cast<int64_t>(table.rows1.size()), bounds.rows1) << "inside the grids";
+    ASSERT_LE(static_cast<int64_t>(table.folds.size()), bounds.folds);
+    ASSERT_LE(static_cast<int64_t>(table.rows3.size()), bounds.rows3);
     ASSERT_FALSE(::testing::Test::HasFailure());
     cut += table.num_slots > 0;
     const auto host = make_plan(known, options);

@@ -77,6 +77,24 @@ TEST(StagePlans, OfAGpuSayTheGridOfEveryLaunch) {
   }
 }
 
+// Two waves of pairs and the first segment: 132 multiprocessors have 33 pieces of 4 heads and two halves.
+TEST(StagePlans, GridsOfLateLengthsHoldWhatASearchCanCut) {
+  Problem pass = stage_of(Op::kStatePass, DR_W | DR_U | DR_K_TO_END | DR_GATE_SUMS, DR_STATES | DR_V_NEW,
+                          test::problem_with_bounds(Rule::kKda, 131072, 1, 4));
+  pass.final.use = StateUse::kRows;
+  Options options = on_gpu();
+  options.backend = "cuda-sm90";
+  const auto plan = make_plan(pass, options);
+  int32_t walks = 0;
+  for (const Step& step : plan->steps) {
+    if (step.stage != Stage::kWalk) continue;
+    EXPECT_EQ(step.form, Form::kPair);
+    EXPECT_EQ(step.ctas, (33 + 1) * 4 * 2);
+    ++walks;
+  }
+  EXPECT_EQ(walks, 2);
+}
+
 TEST(StagePlans, OfAGpuHaveTheirStepsInOrder) {
   const Problem local = stage_of(Op::kChunkLocal, 0, kLocal, test::problem_of(Rule::kKda, {300, 65}, 2));
   EXPECT_EQ(names_of(make_plan(local, on_gpu())->steps), (Names{"segment table?", "chunk-local"}));

@@ -272,8 +272,9 @@ std::string describe_text(const Plan& plan) {
   if (plan.problem.lengths_known) {
     append_sequences(plan, text);
   } else {
-    text += "  cut at execution: at most " + counted(plan.capacity.rows1, "row") + " in phase 1, " +
-            counted(plan.capacity.rows3, "row") + " in phase 3, " + counted(plan.capacity.slots, "slot") + "\n";
+    const CallBounds bounds = bounds_of(plan);
+    text += "  cut at execution: at most " + counted(bounds.rows1, "row") + " in phase 1, " +
+            counted(bounds.rows3, "row") + " in phase 3, " + counted(bounds.slots, "slot") + "\n";
   }
   if (plan.relay.shares > 0) {
     text += "  rows are handed on from one unit to another, so that all have as much to do: " +
