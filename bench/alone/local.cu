@@ -37,13 +37,6 @@ __global__ void sums_kernel(float* sums, int tokens, int heads, Gates gates) {
   }
 }
 
-template <class T>
-std::vector<T> copied(const Array<T>& of) {
-  std::vector<T> host(of.count());
-  require(cudaMemcpy(host.data(), of.data(), of.count() * sizeof(T), cudaMemcpyDeviceToHost), "cudaMemcpy");
-  return host;
-}
-
 CUtensorMap box_map(const void* data, int tokens, int heads, int halves, cuuint32_t box_halves = 1) {
   const auto heads_64 = static_cast<cuuint64_t>(heads);
   const cuuint64_t head = static_cast<cuuint64_t>(halves) * 128;
@@ -185,25 +178,9 @@ class Local {
     std::memcpy(table.image + 16, chunk_begin, sizeof chunk_begin);
   }
 
-  // Median and smallest milliseconds over series of 20 launches in a row.
   template <class Launch>
   void time(const Launch& launch) const {
-    constexpr int kLaunches = 20, kSeries = 24;
-    cudaEvent_t marks[kSeries + 1];
-    for (cudaEvent_t& mark : marks) require(cudaEventCreate(&mark), "cudaEventCreate");
-    for (int i = 0; i <= kSeries; ++i) {
-      for (int j = 0; i > 0 && j < kLaunches; ++j) launch();
-      require(cudaEventRecord(marks[i]), "cudaEventRecord");
-    }
-    require(cudaDeviceSynchronize(), "the kernel");
-    std::vector<float> series;
-    for (int i = kSeries / 2; i < kSeries; ++i) {
-      float ms = 0.0f;
-      require(cudaEventElapsedTime(&ms, marks[i], marks[i + 1]), "cudaEventElapsedTime");
-      series.push_back(ms / kLaunches);
-    }
-    std::sort(series.begin(), series.end());
-    const double ms = series[series.size() / 2];
+    const Series series = time_series<20, 12>(launch);
     double a_token = (shape_.given ? 1.0 : 2.0) * kWidth * 2 * shape_.heads_qk + (kWidth * 2 + 2) * shape_.heads_v;
     a_token += shape_.given ? 2.0 * kChunk * shape_.heads_v : 0;
     a_token += (raw() ? 2.0 : 4.0) * kWidth * shape_.heads_v;
@@ -211,18 +188,9 @@ class Local {
       a_token += (shape_.wanted & bit) != 0 ? 2.0 * kChunk * shape_.heads_v : 0;
     for (const int bit : {DR_W, DR_U, DR_K_TO_END, DR_Q_FROM_START})
       a_token += (shape_.wanted & bit) != 0 ? 2.0 * kWidth * shape_.heads_v : 0;
-    std::printf("  %.4f (%.4f) ms, %.2f TB/s\n", ms, static_cast<double>(series[0]),
-                a_token * shape_.tokens / ms * 1e-9);
+    std::printf("  %.4f (%.4f) ms, %.2f TB/s\n", series.median, series.least,
+                a_token * shape_.tokens / series.median * 1e-9);
   }
-
-  struct Error {
-    double difference = 0.0, size = 0.0;
-    void add(double found, double expected) {
-      difference += (found - expected) * (found - expected);
-      size += expected * expected;
-    }
-    double value() const { return size > 0.0 ? std::sqrt(difference / size) : std::sqrt(difference); }
-  };
 
   void check() const {
     const auto q = copied(q_), k = copied(k_), v = copied(v_), beta = copied(beta_), aqk = copied(aqk_),

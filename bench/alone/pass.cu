@@ -1,6 +1,6 @@
 // The state pass alone, sequences not cut: KDA with k_to_end, GDN with k, both with sums of gates. Times, and errors of
 // a short case against the recurrence in fp64 on the host. The argument is a name to print. Errors are rms over rms of
-// a tensor of a head, the worst head. Hashes are of the outputs: equal bits, equal hashes.
+// a tensor of a head, the worst head. Hashes are of the outputs.
 //
 // Rows that store less, or whose tensors lie in L2, say what bounds the others.
 #include <cmath>
@@ -21,6 +21,7 @@ struct PassShape {
   bool states, v_new;             // what is stored
   Form form = Form::kPair;
   bool checked = false;
+  Work work = Work::kEmit;  // a summary has weak gates, so that M lives to its end
 };
 
 // Sums of a chunk's log-decays, base 2; the decay of a whole chunk is at most 0.75, so that states stay bounded.
@@ -32,13 +33,6 @@ __global__ void sums_kernel(float* sums, int tokens, int heads, int width) {
     sum -= 0.0065f + 0.05f * uniform_of(at, 77);
     sums[at] = sum;
   }
-}
-
-template <class T>
-std::vector<T> copied(const Array<T>& of) {
-  std::vector<T> host(of.count());
-  require(cudaMemcpy(host.data(), of.data(), of.count() * sizeof(T), cudaMemcpyDeviceToHost), "cudaMemcpy");
-  return host;
 }
 
 // Tensors of tokens, or of the 128 rows of states: boxes of 64 rows.
@@ -64,7 +58,10 @@ class Pass {
         states_(count({chunks(), shape.heads_v}) * kMatrix),
         sums_(rows(shape.heads_v, gate_width())),
         initial_(count({shape.heads_v}) * kMatrix),
-        final_(count({shape.heads_v}) * kMatrix) {
+        final_(count({shape.heads_v}) * kMatrix),
+        slot_state_(count({shape.heads_v}) * kMatrix),
+        slot_transition_(count({shape.heads_v}) * kMatrix),
+        slot_lives_(count({2, shape.heads_v})) {
     w_.fill(Fill::kNormal, 1, 0.03f);
     keys_.fill(Fill::kNormal, 2, 0.088f);
     u_.fill(Fill::kNormal, 3);
@@ -92,12 +89,15 @@ class Pass {
     walk.row_bound = 1;
     walk.initial = pool(initial_.data());
     walk.final = pool(final_.data());
+    walk.slot_state = slot_state_.data();
+    walk.slot_transition = slot_transition_.data();
+    walk.slot_lives = slot_lives_.data();
     if (shape_.v_new) walk.o = {v_new_.data(), hv * kWidth, kWidth, 0, DType::kBf16};
     walk.heads_qk = shape_.heads_qk;
     walk.heads_v = hv;
     walk.strips = {hv, 1};
     args.gates.sums = sums_.data();
-    args.gates.sums_scale = 1.0f;
+    args.gates.sums_scale = emits() ? 1.0f : 0.01f;
     args.gates.heads = hv;
     args.scales_v_new = shape_.gdn;
     args.wants_states = shape_.states;
@@ -112,7 +112,7 @@ class Pass {
     std::printf("  %-15s", shape_.name);
     if (shape_.states) print_hash(states_);
     if (shape_.v_new) print_hash(v_new_);
-    print_hash(final_);
+    emits() ? print_hash(final_) : (print_hash(slot_state_), print_hash(slot_transition_));
     if (shape_.checked) check();
     if (!shape_.checked) time(launch);
     std::printf("\n");
@@ -137,6 +137,7 @@ class Pass {
   static constexpr size_t kMatrix = size_t{kWidth} * kWidth;
 
   int chunks() const { return (shape_.tokens + kChunk - 1) / kChunk; }
+  bool emits() const { return shape_.work == Work::kEmit; }
   int key_heads() const { return shape_.gdn ? shape_.heads_qk : shape_.heads_v; }
   int gate_width() const { return shape_.gdn ? 1 : kWidth; }
   static size_t count(std::initializer_list<int> sizes) {
@@ -162,7 +163,7 @@ class Pass {
   void write_table(cuda::Tables& table) const {
     const int64_t token_begin[2] = {0, shape_.tokens};
     const int32_t chunk_begin[2] = {0, chunks()};
-    const Row row = {0, 0, chunks(), Work::kEmit, -1, -1, -1};
+    const Row row = {0, 0, chunks(), shape_.work, -1, emits() ? -1 : 0, -1};
     const int32_t counts[3] = {1, 0, 0};
     table.num_seqs = 1;
     table.at_chunk_begin = 16;
@@ -174,37 +175,13 @@ class Pass {
     std::memcpy(table.image + 64, counts, sizeof counts);
   }
 
-  // Median and smallest microseconds a chunk over series of launches in a row, start and end of the kernel included.
+  // Start and end of the kernel are included.
   template <class Launch>
   void time(const Launch& launch) const {
-    constexpr int kLaunches = 8, kSeries = 16;
-    cudaEvent_t marks[kSeries + 1];
-    for (cudaEvent_t& mark : marks) require(cudaEventCreate(&mark), "cudaEventCreate");
-    for (int i = 0; i <= kSeries; ++i) {
-      for (int j = 0; i > 0 && j < kLaunches; ++j) launch();
-      require(cudaEventRecord(marks[i]), "cudaEventRecord");
-    }
-    require(cudaDeviceSynchronize(), "the kernel");
-    std::vector<float> series;
-    for (int i = kSeries / 2; i < kSeries; ++i) {
-      float ms = 0.0f;
-      require(cudaEventElapsedTime(&ms, marks[i], marks[i + 1]), "cudaEventElapsedTime");
-      series.push_back(ms / kLaunches);
-    }
-    for (cudaEvent_t mark : marks) cudaEventDestroy(mark);
-    std::sort(series.begin(), series.end());
-    const auto median = static_cast<double>(series[series.size() / 2]), least = static_cast<double>(series[0]);
-    std::printf("  %.4f ms, %.3f (%.3f) us a chunk", median, 1e3 * median / chunks(), 1e3 * least / chunks());
+    const Series series = time_series<8, 8>(launch);
+    std::printf("  %.4f ms, %.3f (%.3f) us a chunk", series.median, 1e3 * series.median / chunks(),
+                1e3 * series.least / chunks());
   }
-
-  struct Error {
-    double difference = 0.0, size = 0.0;
-    void add(double found, double expected) {
-      difference += (found - expected) * (found - expected);
-      size += expected * expected;
-    }
-    double value() const { return size > 0.0 ? std::sqrt(difference / size) : std::sqrt(difference); }
-  };
 
   void check() const {
     const auto w = copied(w_), keys = copied(keys_), u = copied(u_), v_new = copied(v_new_), states = copied(states_);
@@ -261,19 +238,13 @@ class Pass {
 
   template <class T>
   static void print_hash(const Array<T>& of) {
-    Array<unsigned long long> hash(1);
-    Array<double> sum(1);
-    require(cudaMemset(hash.data(), 0, sizeof(unsigned long long)), "cudaMemset");
-    require(cudaMemset(sum.data(), 0, sizeof(double)), "cudaMemset");
-    sum_kernel<<<512, 256>>>(of.data(), of.count(), hash.data(), sum.data());
-    unsigned long long bits = 0;
-    require(cudaMemcpy(&bits, hash.data(), sizeof bits, cudaMemcpyDeviceToHost), "cudaMemcpy");
-    std::printf(" %04llx", bits & 0xffff);
+    std::printf(" %04llx", content_of(of).hash & 0xffff);
   }
 
   const PassShape shape_;
   Array<Element> w_, keys_, u_, v_new_, states_;
-  Array<float> sums_, initial_, final_;
+  Array<float> sums_, initial_, final_, slot_state_, slot_transition_;
+  Array<uint32_t> slot_lives_;
 };
 
 }  // namespace
@@ -282,7 +253,8 @@ class Pass {
 int main(int argc, char** argv) {
   using deltarelay::Form;
   using deltarelay::alone::Pass;
-  std::printf("%s: hashes of states, V_new, final\n", argc > 1 ? argv[1] : "pass");
+  constexpr auto kSummarize = deltarelay::Work::kSummarize;
+  std::printf("%s: hashes of states, V_new, final, or B and M\n", argc > 1 ? argv[1] : "pass");
   for (const bool gdn : {false, true}) {
     const auto name = [gdn](const char* kda, const char* of_gdn) { return gdn ? of_gdn : kda; };
     const int hqk = gdn ? 2 : 4;
@@ -295,5 +267,9 @@ int main(int argc, char** argv) {
     Pass({name("kda-in-l2-half", "gdn-in-l2-half"), gdn, 2048, hqk, 4, true, true}).run();
     Pass({name("kda-in-l2-final", "gdn-in-l2-final"), gdn, 4096, hqk, 4, false, false}).run();
     Pass({name("kda-1-cta", "gdn-1-cta"), gdn, 65536, hqk, 4, true, true, Form::kSingle}).run();
+    // All multiprocessors at work, as in the phases of a cut call.
+    Pass({name("kda-h64", "gdn-h64"), gdn, 8192, 16 * hqk, 64, true, true}).run();
+    Pass({name("kda-summary", "gdn-summary"), gdn, 8192, 16 * hqk, 64, false, false, Form::kPair, false, kSummarize})
+        .run();
   }
 }

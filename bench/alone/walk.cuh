@@ -16,7 +16,6 @@
 #include <cstring>
 #include <vector>
 
-#include "device.cuh"
 #include "kernels/cuda/args.h"
 #include "kernels/cuda/launch/launch.h"
 #include "kernels/cuda/sm90/fused/row.cuh"
@@ -24,62 +23,9 @@
 #include "kernels/cuda/sm90/rows/walk_maps.h"
 #include "kernels/cuda/sm90/single_ctas.h"
 #include "kernels/cuda/sm90/tensor_map.h"
+#include "tensors.cuh"
 
 namespace deltarelay::alone {
-
-using Element = __nv_bfloat16;
-
-enum class Fill { kNormal, kLogGate, kStrength };
-
-template <class T>
-__global__ void fill_kernel(T* data, size_t count, Fill fill, float scale, unsigned stream) {
-  for (size_t i = blockIdx.x * size_t{256} + threadIdx.x; i < count; i += gridDim.x * size_t{256}) {
-    const float x = normal_of(i, stream);
-    const float value = fill == Fill::kNormal    ? scale * x
-                        : fill == Fill::kLogGate ? -scale * log1pf(expf(-x))
-                                                 : 1.0f / (1.0f + expf(-x));
-    data[i] = static_cast<T>(value);
-  }
-}
-
-__device__ inline unsigned bits_of(Element x) { return __bfloat16_as_ushort(x); }
-__device__ inline unsigned bits_of(float x) { return __float_as_uint(x); }
-
-template <class T>
-__global__ void sum_kernel(const T* data, size_t count, unsigned long long* hash, double* sum) {
-  unsigned long long bits = 0;
-  double total = 0.0;
-  for (size_t i = blockIdx.x * size_t{256} + threadIdx.x; i < count; i += gridDim.x * size_t{256}) {
-    bits += (i * 2654435761u + 12345) * (bits_of(data[i]) + 1ull);
-    total += fabs(static_cast<double>(static_cast<float>(data[i])));
-  }
-  atomicAdd(hash, bits);
-  atomicAdd(sum, total);
-}
-
-// Device memory of one tensor.
-template <class T>
-class Array {
- public:
-  explicit Array(size_t count) : count_(count) { require(cudaMalloc(&data_, count * sizeof(T)), "cudaMalloc"); }
-  ~Array() { cudaFree(data_); }
-  Array(const Array&) = delete;
-  Array& operator=(const Array&) = delete;
-  Array& fill(Fill how, unsigned stream, float scale = 1.0f) {
-    fill_kernel<<<2048, 256>>>(data_, count_, how, scale, stream);
-    return *this;
-  }
-  Array& poison() {
-    require(cudaMemset(data_, 0xff, count_ * sizeof(T)), "cudaMemset");
-    return *this;
-  }
-  T* data() const { return data_; }
-  size_t count() const { return count_; }
-
- private:
-  T* data_ = nullptr;
-  size_t count_;
-};
 
 // Packed sequences of one length; every row of the table is one sequence.
 struct Shape {
@@ -311,16 +257,8 @@ class Walk {
 
   template <class T>
   static void print_sum(const Array<T>& of) {
-    Array<unsigned long long> hash(1);
-    Array<double> sum(1);
-    require(cudaMemset(hash.data(), 0, sizeof(unsigned long long)), "cudaMemset");
-    require(cudaMemset(sum.data(), 0, sizeof(double)), "cudaMemset");
-    sum_kernel<<<512, 256>>>(of.data(), of.count(), hash.data(), sum.data());
-    unsigned long long bits = 0;
-    double total = 0.0;
-    require(cudaMemcpy(&bits, hash.data(), sizeof bits, cudaMemcpyDeviceToHost), "cudaMemcpy");
-    require(cudaMemcpy(&total, sum.data(), sizeof total, cudaMemcpyDeviceToHost), "cudaMemcpy");
-    std::printf(" %04llx %.5e", bits & 0xffff, total);
+    const Content content = content_of(of);
+    std::printf(" %04llx %.5e", content.hash & 0xffff, content.sum);
   }
 
   const Shape shape_;
