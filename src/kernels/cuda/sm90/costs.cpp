@@ -31,8 +31,8 @@ constexpr MeasuredCosts kGdnFused = {2400, 2600, 440, 0, 41472, 20992, 0, 7000, 
 // The state pass of the stages, 2026-11-19: chunks of 64 tokens of 4 and 8 heads, states and V_new stored. What a pair
 // repeats is what half of the values does not halve. The planner counts the bytes (modes.cpp). prepare is that of the
 // forward.
-constexpr MeasuredCosts kKdaPass = {1390, 2000, 200, 0, 98816, 49664, kKda.prepare_ns, 8000, 6000};
-constexpr MeasuredCosts kGdnPass = {1390, 2000, 200, 0, 98816, 49664, kGdn.prepare_ns, 8000, 6000};
+constexpr MeasuredCosts kKdaPass = {1390, 1900, 80, 0, 98816, 49664, kKda.prepare_ns, 8000, 6000};
+constexpr MeasuredCosts kGdnPass = {1390, 1900, 80, 0, 98816, 49664, kGdn.prepare_ns, 8000, 6000};
 constexpr int32_t kCarryNs = 900;        // a fold, over all multiprocessors
 constexpr int32_t kCarryUnitNs = 12000;  // one multiprocessor's time for one fold of one head
 

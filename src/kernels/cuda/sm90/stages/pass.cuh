@@ -68,9 +68,7 @@ __device__ __forceinline__ void emit_row(const StatePassArgs& args, Shared<kForm
   }
   StateGroup<kForm, kScalar, Element, true> group_of(shared, group, true, args.wants_states, walk.o.data != nullptr,
                                                      args.key_major);
-  group_of.begin(0);
-#pragma unroll 1
-  for (int chunk = 0; chunk < row.chunks; ++chunk) group_of.walk(state, chunk, row.chunks);
+  group_of.walk(state, 0, row.chunks);
   if (row.slot_out >= 0) store_slot(state, slot_at(row.slot_out), at.value_row, at.lane_row, at.lane_column);
   if (!item.ends_sequence) return;
   if (row.slot_folded >= 0) load_slot(state, slot_at(row.slot_folded), at.value_row, at.lane_row, at.lane_column);
@@ -86,12 +84,11 @@ __device__ __forceinline__ bool summarize(const StatePassArgs& args, Shared<Form
   const bool values = group == 0;
   auto walk = [&](float(&state)[64]) {
     StateGroup<Form::kPair, kScalar, Element, false> group_of(shared, 0, values, false, false, false);
-    const int chunks = item.row.chunks;
-    group_of.begin(0);
-    for_each_chunk(
-        chunks, kLookEvery - 1, values, [&](int chunk) { group_of.walk(state, chunk, chunks); },
+    const int chunks = uniform(item.row.chunks);
+    for_each_run(
+        chunks, kLookEvery - 1, values, [&](int first, int until) { group_of.walk(state, first, until); },
         [&](int chunk) {
-          const bool vanished = !transition_lives(state, args.walk.vanish_bound);
+          const bool vanished = uniform(!transition_lives(state, args.walk.vanish_bound));
           if (vanished) group_of.skip(chunks - chunk);
           return vanished;
         });

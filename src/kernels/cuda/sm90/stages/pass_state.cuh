@@ -3,7 +3,8 @@
 //     V_new = u - w S        S <- decay_chunk S + keys^T (update V_new)
 //
 // While w S is in flight, the state decays and is laid out for its store. While the state is updated, V_new is stored
-// and the next chunk's u becomes the accumulator from which w S will be subtracted.
+// and the next chunk's u becomes the accumulator from which w S will be subtracted. The update is two products, of one
+// half of the keys each, so that the next w S begins with the first half while the second is in flight.
 #pragma once
 #include "kernels/cuda/ptx/barrier.cuh"
 #include "kernels/cuda/ptx/wgmma.cuh"
@@ -39,8 +40,40 @@ class StateGroup {
     tokens_ = shared.item.tokens;
   }
 
-  // Waits for what a chunk reads, and begins V_new with u. Called for the first chunk of a row; for the next one during
-  // the update of the state.
+  // Chunks `first` to `until` - 1 of a row; at least one. The state is updated in two halves of its keys: while the
+  // second is in flight, the first is packed and meets the w of the next chunk.
+  __device__ __forceinline__ void walk(float (&state)[64], int first, int until) {
+    float2 update[kScalar ? kChunk / 8 : 1];
+    begin(first);
+    pin(state);  // ptxas would otherwise move a part of it between the products
+    subtract<false>(state, update, first);
+#pragma unroll 1
+    for (int chunk = first + 1; chunk < until; ++chunk) {  // ptxas serialises products in flight at the end of a turn
+      add(state, update);
+      begin(chunk);
+      subtract<true>(state, update, chunk);
+    }
+    add(state, update);
+    wgmma_wait<0>();
+    pin(state);
+    warp_arrive(&shared_.done[last_stage_]);
+  }
+
+  // Releases the last `chunks` chunks of a group that has nothing left to do.
+  __device__ __forceinline__ void skip(int chunks) {
+#pragma unroll 1
+    for (int i = 0; i < chunks; ++i) {
+      wait_parity(&shared_.full[position_.stage], position_.parity);
+      wait_parity(&shared_.decays_full[decays_.stage], decays_.parity);
+      warp_arrive(&shared_.decays_free[decays_.stage]);
+      warp_arrive(&shared_.done[position_.stage]);
+      position_.advance();
+      decays_.advance();
+    }
+  }
+
+ private:
+  // Waits for what a chunk reads, and begins V_new with u.
   __device__ __forceinline__ void begin(int chunk) {
     const uint32_t u = opaque(ring_address_ + position_.stage * Place::kBytes) + Place::kU + value_offset_;
     wait_parity(&shared_.full[position_.stage], position_.parity);
@@ -60,26 +93,33 @@ class StateGroup {
     }
   }
 
-  // One chunk, and the beginning of the next one unless it is the last.
-  __device__ __forceinline__ void walk(float (&state)[64], int chunk, int chunks) {
-    const int stage_index = position_.stage;
-    const uint32_t stage = opaque(ring_address_ + stage_index * Place::kBytes);
+  // V_new = u - w S, and the state decays. kFlying: the state is still being updated with the chunk before.
+  template <bool kFlying, int kCount>
+  __device__ __forceinline__ void subtract(float (&state)[64], float2 (&update)[kCount], int chunk) {
+    const uint32_t stage = opaque(ring_address_ + position_.stage * Place::kBytes);
     const uint32_t decays = opaque(shared_address(&shared_.decays[decays_.stage]));
-    const int valid = tokens_ - chunk * kChunk;
-    Fragment operand[8], weighed[kBlocks];
+    Fragment operand[8];
 #pragma unroll
-    for (int k = 0; k < 8; ++k) operand[k] = pack_block<Element>(state, k);
-    if constexpr (kDecaysFirst) decay(state, decays);
-    wgmma_fence();
+    for (int half = 0; half < 2; ++half) {
+      if constexpr (kFlying) {
+        wgmma_wait<1>();  // for this half of the update
+        pin(half_of(state, half));
+      }
 #pragma unroll
-    for (int k = 0; k < 8; ++k)
-      WgmmaDifference<Element>::subtract(v_new_, operand[k],
-                                         swizzled_operand(stage + Place::kW) + channel_step(k, kHalfBytes));
-    wgmma_commit();
+      for (int k = 4 * half; k < 4 * half + 4; ++k) operand[k] = pack_block<Element>(state, k);
+      wgmma_fence();
+#pragma unroll
+      for (int k = 4 * half; k < 4 * half + 4; ++k)
+        WgmmaDifference<Element>::subtract(v_new_, operand[k],
+                                           swizzled_operand(stage + Place::kW) + channel_step(k, kHalfBytes));
+      wgmma_commit();
+    }
 
     __syncwarp();  // keeps the compiler from moving what follows between the products
-    if constexpr (!kDecaysFirst) decay(state, decays);
-    float2 update[kScalar ? kChunk / 8 : 1];
+    if constexpr (kFlying) warp_arrive(&shared_.done[last_stage_]);
+    decay(state, decays);
+    // ptxas would otherwise wait for w S before the state decays, and keep state and V_new in other registers meanwhile.
+    pin(state);
     if constexpr (kScalar) {
 #pragma unroll
       for (int n = 0; n < kChunk / 8; ++n) update[n] = load_pair_unordered(decays + (8 * n + column_) * 4);
@@ -88,7 +128,15 @@ class StateGroup {
     if (kEmit && wants_states_) store_states(operand);
     wgmma_wait<0>();
     pin(v_new_);
+    const int valid = tokens_ - chunk * kChunk;
     if (valid < kChunk) select_tokens(v_new_, column_, valid);
+  }
+
+  // S <- S + keys^T (update V_new), left in flight. Meanwhile V_new is stored.
+  template <int kCount>
+  __device__ __forceinline__ void add(float (&state)[64], const float2 (&update)[kCount]) {
+    const uint32_t stage = opaque(ring_address_ + position_.stage * Place::kBytes);
+    Fragment weighed[kBlocks];
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) {
       if constexpr (kScalar) {
@@ -103,11 +151,13 @@ class StateGroup {
     }
     wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < kBlocks; ++k) {
-      Product::add_transposed(state, weighed[k],
-                              swizzled_operand(stage + Place::kKeys, kHalfBytes) + operand_step(k * 16 * kRowBytes));
+    for (int half = 0; half < 2; ++half) {
+      const uint64_t keys = swizzled_operand(stage + Place::kKeys + half * kHalfBytes, kHalfBytes);
+#pragma unroll
+      for (int k = 0; k < kBlocks; ++k)
+        Product::times_transposed(half_of(state, half), weighed[k], keys + operand_step(k * 16 * kRowBytes), true);
+      wgmma_commit();
     }
-    wgmma_commit();
 
     __syncwarp();
     if (kEmit && wants_v_new_) {
@@ -118,30 +168,14 @@ class StateGroup {
       if constexpr (Place::kOwnValues) warp_arrive(&shared_.values_full[tile_.stage]);
     }
     if (kEmit && has_tiles()) tile_.advance();
+    last_stage_ = position_.stage;
     position_.advance();
     decays_.advance();
-    if (chunk + 1 < chunks) begin(chunk + 1);
-    wgmma_wait<0>();
-    pin(state);
-    warp_arrive(&shared_.done[stage_index]);
   }
 
-  // Releases the last `chunks` chunks of a group that has nothing left to do.
-  __device__ __forceinline__ void skip(int chunks) {
-#pragma unroll 1
-    for (int i = 0; i < chunks; ++i) {
-      wait_parity(&shared_.full[position_.stage], position_.parity);
-      wait_parity(&shared_.decays_full[decays_.stage], decays_.parity);
-      warp_arrive(&shared_.decays_free[decays_.stage]);
-      warp_arrive(&shared_.done[position_.stage]);
-      position_.advance();
-      decays_.advance();
-    }
+  static __device__ __forceinline__ float (&half_of(float (&state)[64], int half))[32] {
+    return reinterpret_cast<float(&)[32]>(state[32 * half]);
   }
-
- private:
-  // ptxas would otherwise wait for w S before the state decays, in this kernel alone.
-  static constexpr bool kDecaysFirst = kForm == Form::kSingle && !kScalar;
 
   // Does something wait in tiles for its way out?
   __device__ __forceinline__ bool has_tiles() const { return wants_states_ || (Place::kOwnValues && wants_v_new_); }
@@ -178,7 +212,7 @@ class StateGroup {
   int half_;
   bool values_, wants_states_, wants_v_new_, key_major_;
   float v_new_[kChunk / 2];  // V_new^T: u, then u - w S
-  int column_, tokens_;
+  int column_, tokens_, last_stage_ = 0;
   uint32_t ring_address_, value_offset_, state_offset_;
   RingPosition<Memory::kStages> position_;
   RingPosition<kDecayStages> decays_;
