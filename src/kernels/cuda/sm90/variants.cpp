@@ -19,7 +19,7 @@ constexpr int32_t kTwinsFrom = 16, kTwinsHundredths = 97;
 // (KDA) each.
 int32_t pair_start_tenths(Rule rule, int32_t way) { return way == kPrepared ? 5 : rule == Rule::kKda ? 6 : 8; }
 
-// Segments of KDA with softplus gates that pairs emit rather than single CTAs, though the model has them up to 5 %
+// Segments of KDA with unbounded gates that pairs emit rather than single CTAs, though the model has them up to 5 %
 // slower. It knows neither that summaries end where memory ends, after so many tokens however short the segment, nor
 // what gates without a bound cost single CTAs. H200, dada381, whole calls with gates of N(0,1) and N(0,2), ms: segments
 // of 61 chunks 0.312 and 0.414 (32k tokens, 8 heads; of pairs, half as many, 0.293 and 0.401), 0.321 and 0.427 (64k, 4
@@ -30,7 +30,7 @@ constexpr int32_t kPairsUpTo = 64;
 Forms forms_of(const Problem& p, int32_t way) {
   Forms forms{.pairs = true, .pair_start_tenths = pair_start_tenths(p.rule, way)};
   if (way != kFused) return forms;
-  if (p.rule == Rule::kKda && p.gate_form == GateForm::kRawSoftplus) forms.pairs_up_to = kPairsUpTo;
+  if (p.rule == Rule::kKda && p.least_gate() < kMidFrameGate) forms.pairs_up_to = kPairsUpTo;
   const int32_t strips_a_key = p.group() * strips(p);  // of all value heads that share one key head
   // Two strips of one key share what does not depend on their values.
   if (p.rule == Rule::kGdn && strips_a_key % 2 == 0) {
@@ -90,14 +90,6 @@ Variant stage_variant(const Problem& p) {
   return v;
 }
 
-// The fused walk of KDA makes scores of channels that decay by more than 2^230 within a chunk by windows, and where all
-// do is up to 1.7 times slower than the walk through records (H200, kernel alone, 2026-11-19). Softplus gates of layers
-// seldom do so. Of the other forms nobody knows, so the fused walk is theirs by name only.
-bool by_name_only(const Problem& p, int32_t way) {
-  return way == kFused && p.rule == Rule::kKda && p.gate_form != GateForm::kRawSoftplus &&
-         p.least_gate() < kMidFrameGate;
-}
-
 }  // namespace
 
 // At least one, so that costs of shapes that are declined can be asked for too.
@@ -111,7 +103,6 @@ Variants variants(const Problem& p, const Request& request) {
   }
   for (int32_t way = 0; way < kNumWays; ++way) {
     if (request.variant != nullptr && std::strcmp(request.variant, kWayNames[way]) != 0) continue;
-    if (request.variant == nullptr && by_name_only(p, way)) continue;
     if (takes_way(p, way)) list.add(variant_of(p, way));
   }
   return list;

@@ -146,10 +146,10 @@ __device__ __forceinline__ bool scale_carefully(uint8_t* ring, uint8_t* stage, c
   const float2 early = place.later ? beyond : side, late = place.later ? side : beyond;
   const ChannelFrames frames({early.x, early.y}, {late.x, late.y});
   const ListedChannels list(frames.of_ends);
-  if (!place.later) list.tell(stage, place.half, place.lane);
-  bool leaves = named_barrier_any(kScaleBarrier, kWarpgroup, list.rest != 0);
+  if (!place.later) list.write(stage, place.half, place.lane);
+  bool leaves = named_barrier_any(kScaleBarrier, kWarpgroup, list.any());
   if (leaves) {
-    score_listed<kGate, kSource, kQueries>(stage, ring + second, gate, list, place.later);
+    score_listed<kGate, kSource, kQueries>(stage, ring + second, gate, place.later);
   } else {
     leaves =
         named_barrier_any(kScaleBarrier, kWarpgroup, leaves_middle(early.x, late.x) || leaves_middle(early.y, late.y));

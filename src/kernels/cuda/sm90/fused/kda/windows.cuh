@@ -28,13 +28,15 @@ struct WindowTile {
   static constexpr int kFlag = 2 * kPart;  // uint32_t
   // Of a window, 64 bytes: of channels 2 t, 2 t + 1 of a part both factors, of both parts.
   static constexpr int kFactors = kFlag + 16;
+  // Listed channels of a half, a byte each: where the channel lies in a row of the half's tiles.
+  static constexpr int kLists = kFactors + 512, kList = 64;
   static constexpr int kCounts = FusedStage::kTriangleBytes + core_offset(3, 3);  // listed channels: uint16_t[2]
   static constexpr uint32_t kTile = 1, kSums = 2;                                 // flags: a tile, or sums of scores
   static __device__ __forceinline__ uint8_t* of(uint8_t* stage) { return stage + FusedStage::kAqk; }
   static __device__ __forceinline__ uint32_t& flag(uint8_t* stage) { return word_at(of(stage) + kFlag); }
 };
 static_assert(WindowTile::kFlag == FusedStage::kTriangleBytes + core_offset(0, 2) &&
-              WindowTile::kFactors + 512 <= WindowTile::kCounts);
+              WindowTile::kLists + 2 * WindowTile::kList <= WindowTile::kCounts);
 
 // Sums of scores (i, j) below the diagonal, of either matrix, lie in its place: diagonals d and 32 - d share a line of
 // 32 numbers. That of diagonal 16 is half empty, and there lies the flag.
@@ -49,38 +51,46 @@ struct ScoreSums {
   }
 };
 
-// Channels of a half that no frame holds in this chunk, as bits: pair p has bits p and p + 32. All lanes have the same.
+// Channels of a half that no frame holds in this chunk, as bits of its pairs. All lanes have the same.
 struct ListedChannels {
-  uint64_t rest;
+  uint32_t even, odd;
   __device__ __forceinline__ explicit ListedChannels(const bool (&mine)[2])
-      : rest(__ballot_sync(~0u, mine[0]) | static_cast<uint64_t>(__ballot_sync(~0u, mine[1])) << 32) {}
-  __device__ __forceinline__ int count() const { return __popcll(static_cast<int64_t>(rest)); }
-  // Tells the other half their number, by one warp. A barrier follows.
-  __device__ __forceinline__ void tell(uint8_t* stage, int half, int lane) const {
+      : even(__ballot_sync(~0u, mine[0])), odd(__ballot_sync(~0u, mine[1])) {}
+  __device__ __forceinline__ bool any() const { return (even | odd) != 0; }
+  // Writes the list of this half and its length, by one warp. A barrier follows.
+  __device__ __forceinline__ void write(uint8_t* stage, int half, int lane) const {
+    uint8_t* const list = WindowTile::of(stage) + WindowTile::kLists + half * WindowTile::kList;
+    const uint32_t own = 1u << lane, before = own - 1;
+    if (even & own) list[__popc(even & before)] = static_cast<uint8_t>(4 * lane);
+    if (odd & own) list[__popc(even) + __popc(odd & before)] = static_cast<uint8_t>(4 * lane + 2);
     if (lane == 0)
-      reinterpret_cast<uint16_t*>(WindowTile::of(stage) + WindowTile::kCounts)[half] = static_cast<uint16_t>(count());
+      reinterpret_cast<uint16_t*>(WindowTile::of(stage) + WindowTile::kCounts)[half] =
+          static_cast<uint16_t>(__popc(even) + __popc(odd));
   }
 };
 
 // Those of them that are a warp's: the warps of a half begin at both ends.
 class OwnChannels {
  public:
-  __device__ __forceinline__ OwnChannels(const ListedChannels& listed, bool later) {
-    rest_ = later ? __brevll(listed.rest) : listed.rest;
-    left_ = (listed.count() + !later) / 2;
-    last_ = later ? 63 : 0;
-  }
+  __device__ __forceinline__ OwnChannels(int half, int listed, bool later)
+      : next_(WindowTile::kLists + half * WindowTile::kList + (later ? listed - 1 : 0)),
+        step_(later ? -1 : 1),
+        left_((listed + !later) / 2) {}
   __device__ __forceinline__ bool any() const { return left_ > 0; }
-  __device__ __forceinline__ int take() {
-    const int at = __ffsll(static_cast<int64_t>(rest_)) - 1;
-    rest_ &= rest_ - 1;
-    --left_;
-    return at ^ last_;
+  // The next kCount channels; where there are fewer, another one or the first of the half.
+  template <int kCount>
+  __device__ __forceinline__ void take(const uint8_t* tile, uint32_t (&at)[kCount], bool (&counts)[kCount]) {
+#pragma unroll
+    for (int c = 0; c < kCount; ++c) {
+      counts[c] = c < left_;
+      at[c] = counts[c] ? tile[next_ + c * step_] : c > 0 ? at[0] : 0;
+    }
+    next_ += kCount * step_;
+    left_ -= kCount;
   }
 
  private:
-  uint64_t rest_;
-  int left_, last_;
+  int next_, step_, left_;
 };
 
 // Where a warp writes a tile: 2 channels of each part, a word of every row; a lane has a token.
@@ -107,29 +117,25 @@ __device__ __forceinline__ void write_parts(const uint8_t* tiles, const uint8_t*
   constexpr float kWhole = 0x1.8p23f;  // whole numbers around it
   constexpr int kOwn = 2 * kParts;
   const int lane = place.lane;
-  int channel[kOwn];
-  bool counts[kOwn];
-#pragma unroll
-  for (int c = 0; c < kOwn; ++c) {  // without a channel another one, times 0
-    counts[c] = list.any();
-    const int next = list.take();
-    channel[c] = counts[c] ? next : c > 0 ? channel[0] : 0;
-  }
+  uint32_t channel[kOwn];
+  bool counts[kOwn];  // otherwise times 0
+  list.take(place.tile, channel, counts);
+  const uint8_t* const row = tiles + lane * kRowBytes;
   float q[kOwn] = {}, k[kOwn], raw[kOwn], decay[kOwn], offset[kOwn] = {};
 #pragma unroll
   for (int c = 0; c < kOwn; ++c) {
-    const int pair = channel[c] & 31;
-    const bool odd = channel[c] >= 32;
-    const uint8_t* at = tiles + lane * kRowBytes + ((pair * 4) ^ ((lane & 7) << 4)) + 2 * odd;
+    const uint8_t* at = row + (channel[c] ^ ((lane & 7) << 4));
     auto number = [at](int tile_at) {
       return __uint_as_float(uint32_t{*reinterpret_cast<const uint16_t*>(at + tile_at)} << 16);
     };
     if constexpr (kSource == GateSource::kTiles)
       raw[c] = number(FusedStage::kGate);
     else
-      raw[c] = SideGates<kSource>{}.number(tiles, second, lane, 2 * pair + odd);
-    if constexpr (kGate == GateForm::kRawSoftplus || kGate == GateForm::kRawBounded)
-      offset[c] = __shfl_sync(~0u, odd ? gate.offset[1] : gate.offset[0], pair);
+      raw[c] = SideGates<kSource>{}.number(tiles, second, lane, static_cast<int>(channel[c] / 2));
+    if constexpr (kGate == GateForm::kRawSoftplus || kGate == GateForm::kRawBounded) {
+      const bool odd = channel[c] % 4 != 0;
+      offset[c] = __shfl_sync(~0u, odd ? gate.offset[1] : gate.offset[0], static_cast<int>(channel[c] / 4));
+    }
     k[c] = number(FusedStage::kK);
     if constexpr (kQueries) q[c] = number(FusedStage::kQ);
   }
@@ -253,11 +259,10 @@ __device__ __forceinline__ void add_windows(const uint8_t* tile, float (&own)[8]
 __device__ __forceinline__ int row_of(int e, int lane) { return lane / 4 + e / 2 % 2 * 8; }
 __device__ __forceinline__ int column_of(int e, int lane) { return e / 4 * 8 + 2 * (lane % 4) + e % 2; }
 
-// The scores of listed channels, by the scale group, behind a barrier; `listed` has those of this warp's half. A tile
+// The scores of listed channels, by the scale group, behind a barrier. A tile
 // for the score group, or sums if a half has more than 8 channels. Raw tiles may be overwritten afterwards.
 template <GateForm kGate, GateSource kSource, bool kQueries>
-__device__ __forceinline__ void score_listed(uint8_t* stage, const uint8_t* second, const PairGate& gate,
-                                             const ListedChannels& listed, bool later) {
+__device__ __forceinline__ void score_listed(uint8_t* stage, const uint8_t* second, const PairGate& gate, bool later) {
   // Opaque: otherwise what follows from the thread stays in registers between chunks.
   const uint32_t thread = opaque(threadIdx.x) % kWarpgroup;
   const int lane = static_cast<int>(thread % 32), half = static_cast<int>(thread / 32 % 2);
@@ -265,7 +270,7 @@ __device__ __forceinline__ void score_listed(uint8_t* stage, const uint8_t* seco
   int count = max(counts[0], counts[1]);
   const bool one_tile = __all_sync(~0u, count <= WindowTile::kHalfChannels);
   const bool keys = half == 1;
-  OwnChannels list(listed, later);
+  OwnChannels list(half, counts[half], later);
   const TileWord place{WindowTile::of(stage), half * 2 + (later ? 1 : 0), lane};
   const uint8_t* const tiles = stage + half * FusedStage::kHalfBytes;
   second += half * FusedStage::kTileBytes;
