@@ -324,7 +324,7 @@ class PlanCommand(Base):
         self.check_svg("kda seqs=0")
 
     def test_svg_of_a_large_plan_has_its_stages(self):
-        text = self.check_svg("kda bf16 hv=64 seqs=300x2000 device=h200")
+        text = self.check_svg("kda bf16 hv=64 seqs=300x2000 variant=prepared device=h200")
         self.assertIn("work items, more than", text)
         for stage in ("prepare", "emit", "nothing cut"):
             self.assertIn(stage, text)

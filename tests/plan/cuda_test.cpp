@@ -79,24 +79,22 @@ TEST(CudaSm90, AsksNoAlignmentOfNumbersOfAHead) {
   EXPECT_EQ(make_plan(slice, on_h200())->variant.number, cuda::sm90::kPrepared);
 }
 
-// The fused walk takes bf16 gates of every form, bounded or not: softplus by itself, the others by name. In fp32 it has
-// kernels for log gates, softplus, and what the frame of the middle holds of the bounded ones.
+// The fused walk takes bf16 gates of every form, bounded or not: log and softplus by itself, the others by name. In
+// fp32 it has kernels for log gates, softplus, and what the frame of the middle holds of the bounded ones.
 TEST(CudaSm90, WalksAnyGatesOfKdaFused) {
   for (const GateForm form : {GateForm::kLog, GateForm::kLinear, GateForm::kRawSoftplus, GateForm::kRawBounded}) {
     Problem problem = test::problem_of(Rule::kKda, {4096}, 4);
     problem.gate_form = form;
     problem.lower_bound = form == GateForm::kRawBounded ? -20.0f : 0.0f;
     Options options = on_h200();
-    EXPECT_EQ(make_plan(problem, options)->variant.number,
-              form == GateForm::kRawSoftplus ? cuda::sm90::kFused : cuda::sm90::kPrepared);
+    const bool by_itself = form == GateForm::kLog || form == GateForm::kRawSoftplus;
+    EXPECT_EQ(make_plan(problem, options)->variant.number, by_itself ? cuda::sm90::kFused : cuda::sm90::kPrepared);
     options.variant = "fused";
     EXPECT_EQ(make_plan(problem, options)->variant.number, cuda::sm90::kFused);
     problem.dtype_gate = DType::kFp32;
-    const bool takes = form == GateForm::kLog || form == GateForm::kRawSoftplus;
-    EXPECT_EQ(cuda::sm90::takes_way(problem, cuda::sm90::kFused), takes) << name_of(form);
+    EXPECT_EQ(cuda::sm90::takes_way(problem, cuda::sm90::kFused), by_itself) << name_of(form);
     options.variant = "";
-    EXPECT_EQ(make_plan(problem, options)->variant.number,
-              form == GateForm::kRawSoftplus ? cuda::sm90::kFused : cuda::sm90::kPrepared);
+    EXPECT_EQ(make_plan(problem, options)->variant.number, by_itself ? cuda::sm90::kFused : cuda::sm90::kPrepared);
     problem.dtype_gate = DType::kFp16;
     EXPECT_FALSE(cuda::sm90::takes_way(problem, cuda::sm90::kFused)) << name_of(form);
   }

@@ -26,7 +26,9 @@ json parsed(const Plan& plan) { return json::parse(describe_json(plan)); }
 
 TEST(Describe, JsonHoldsTheWholePlan) {
   const Problem problem = test::problem_of(Rule::kKda, {131072, 1024, 0, 1000}, 4);
-  const auto plan = make_plan(problem, test::options_on(test::device_of("h200")));
+  Options options = test::options_on(test::device_of("h200"));
+  options.variant = "prepared";
+  const auto plan = make_plan(problem, options);
   const json j = parsed(*plan);
   EXPECT_EQ(j["backend"], "cuda-sm90");
   EXPECT_EQ(j["chunk"], 32);
@@ -137,7 +139,9 @@ TEST(Describe, ScheduleOfAHugeCallIsLeftOut) {
 }
 
 TEST(Describe, TextNamesChoiceRejectedCandidatesAndDeclines) {
-  const auto plan = make_plan(test::problem_of(Rule::kKda, {131072}, 8), test::options_on(test::device_of("h200")));
+  Options options = test::options_on(test::device_of("h200"));
+  options.variant = "prepared";
+  const auto plan = make_plan(test::problem_of(Rule::kKda, {131072}, 8), options);
   const std::string text = describe_text(*plan);
   EXPECT_THAT(text, HasSubstr("absent device"));
   EXPECT_THAT(text, HasSubstr("backend cuda-sm90 (prepared): chunks of 32 tokens"));
@@ -161,20 +165,25 @@ TEST(Describe, SaysWhetherSummariesTryTheEndOfASegmentFirst) {
     int32_t heads, width;
     bool cut, tries;
     bool backwards = false;
-    float gate_floor = 0.0f;  // what fused KDA asks for
+    float gate_floor = 0.0f;
+    const char* variant = "";
   };
   for (const Tries& t :
        {Tries{Rule::kGdn, 32768, 8, 128, true, false, true}, Tries{Rule::kGdn, 32768, 8, 128, false, false},
-        Tries{Rule::kGdn, 32768, 8, 96, true, true}, Tries{Rule::kKda, 131072, 4, 128, true, true},
+        Tries{Rule::kGdn, 32768, 8, 96, true, true},
+        Tries{Rule::kKda, 131072, 4, 128, true, true, false, 0.0f, "prepared"},
         // Every summary runs at once there, so short ones would gain nothing.
-        Tries{Rule::kKda, 16384, 4, 128, true, false}, Tries{Rule::kKda, 32768, 8, 96, true, false},
+        Tries{Rule::kKda, 16384, 4, 128, true, false, false, 0.0f, "prepared"},
+        Tries{Rule::kKda, 131072, 4, 128, true, false, true}, Tries{Rule::kKda, 32768, 8, 96, true, false},
         Tries{Rule::kKda, 131072, 4, 128, true, false, true, -5.0f},
         Tries{Rule::kKda, 16384, 4, 128, true, false, true, -5.0f},
         Tries{Rule::kKda, 131072, 4, 128, false, false, false, -5.0f}, Tries{Rule::kKda, 32768, 8, 64, true, true}}) {
     Problem problem = test::problem_of(t.rule, {t.tokens}, t.heads, t.width, t.width);
     problem.dtype = DType::kBf16;
     problem.gate_floor = t.gate_floor;
-    const auto plan = make_plan(problem, t.cut ? h200 : whole);
+    Options options = t.cut ? h200 : whole;
+    options.variant = t.variant;
+    const auto plan = make_plan(problem, options);
     const std::string text = describe_text(*plan);
     EXPECT_EQ(text.find("summaries try the last chunks") != std::string::npos, t.tries) << text;
     EXPECT_EQ(parsed(*plan)["tries_suffixes"].get<bool>(), t.tries) << text;

@@ -42,7 +42,8 @@ TEST(Steps, OfACpuAreWalksCarryAndWhatIsLeft) {
 
 TEST(Steps, ReportsAndCheckpointsOfAGpu) {
   Problem problem = test::with_checkpoints(test::problem_of(Rule::kKda, {512}, 64), 48, 100);
-  const Options options = test::options_on(test::device_of("h200"));
+  Options options = test::options_on(test::device_of("h200"));
+  options.variant = "prepared";
   EXPECT_EQ(names_of(make_plan(problem, options)->steps),
             (Names{"segment table?", "prepare", "emit", "checkpoints", "aliases?"}));
   problem.checkpoint_every = 64;  // none inside a chunk

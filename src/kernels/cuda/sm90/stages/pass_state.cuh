@@ -118,7 +118,7 @@ class StateGroup {
     __syncwarp();  // keeps the compiler from moving what follows between the products
     if constexpr (kFlying) warp_arrive(&shared_.done[last_stage_]);
     decay(state, decays);
-    // ptxas would otherwise wait for w S before the state decays, and keep state and V_new in other registers meanwhile.
+    // ptxas would otherwise wait for w S before the state decays, and move state and V_new away meanwhile.
     pin(state);
     if constexpr (kScalar) {
 #pragma unroll
