@@ -147,18 +147,19 @@ __device__ __forceinline__ void write_parts(const uint8_t* tiles, const uint8_t*
     add_decay<kGate, true>(decay[c], raw[c], own, 0, Minus{});
     decay[c] = fminf(decay[c], kMostTokenDecay);
   }
-  // Sums of this and the neighbouring token, and of the other two of the window. All its lanes find the same sums.
-  float near[kOwn], far[kOwn];
+  // The other tokens of the window. All its lanes add in one order, so they have the same sum.
+  float others[kOwn][3];
 #pragma unroll
-  for (int c = 0; c < kOwn; ++c) near[c] = decay[c] + __shfl_xor_sync(~0u, decay[c], 1);
+  for (int distance = 1; distance < 4; ++distance) {
 #pragma unroll
-  for (int c = 0; c < kOwn; ++c) far[c] = __shfl_xor_sync(~0u, near[c], 2);
+    for (int c = 0; c < kOwn; ++c) others[c][distance - 1] = __shfl_xor_sync(~0u, decay[c], distance);
+  }
   float to[kOwn];
   uint32_t from[kParts] = {};
 #pragma unroll
   for (int c = 0; c < kOwn; ++c) {
-    const float all = near[c] + far[c];
-    const float since = (lane % 2 != 0 ? near[c] : decay[c]) + (lane % 4 >= 2 ? far[c] : 0.0f);
+    const float near = decay[c] + others[c][0], far = others[c][1] + others[c][2], all = near + far;
+    const float since = (lane % 2 != 0 ? near : decay[c]) + (lane % 4 >= 2 ? far : 0.0f);
     const float rounded = fmaf(all, 0.5f, kWhole), middle = rounded - kWhole;
     const float grow = exp2_approx(middle - since), shrink = exp2_approx(since - middle);
     to[c] = exp2_approx(middle - all);
