@@ -84,6 +84,7 @@ __device__ __forceinline__ bool summarize(const StatePassArgs& args, Shared<Form
   const bool values = group == 0;
   auto walk = [&](float(&state)[64]) {
     StateGroup<Form::kPair, kScalar, Element, false> group_of(shared, 0, values, false, false, false);
+    // Uniform, as the result of a look: ptxas would otherwise serialise products beside branches that may diverge.
     const int chunks = uniform(item.row.chunks);
     for_each_run(
         chunks, kLookEvery - 1, values, [&](int first, int until) { group_of.walk(state, first, until); },
