@@ -26,8 +26,8 @@ def specs(rule: str, tokens: int, heads_qk: int, heads_v: int, batch: int = 1, d
     return rule, q, q, v, g, TensorSpec((*rows, heads_v), dtype, device)
 
 
-def split_plan() -> deltarelay.Plan:
-    return deltarelay.plan(*specs("kda", 131072, 4, 4))
+def split_plan(variant: str | None = None) -> deltarelay.Plan:
+    return deltarelay.plan(*specs("kda", 131072, 4, 4), variant=variant)
 
 
 def late_plan() -> deltarelay.Plan:
@@ -62,7 +62,7 @@ def test_every_plan_has_a_picture(name: str) -> None:
 
 
 def test_split_beside_unsplit() -> None:
-    plan = split_plan()
+    plan = split_plan("prepared")
     text = words(plot.plan_svg(plan))
     segments, predicted, unsplit = (plan.summary[name] for name in ("num_segments", "predicted_ns", "unsplit_ns"))
     assert f"split into {segments} segments" in text and "unsplit, for comparison" in text

@@ -20,9 +20,24 @@ __device__ __forceinline__ bool transition_lives(const float (&state)[64], float
   return named_barrier_any(kStateBarrier + group, kWarpgroup, keeps_alive(state, vanish_bound));
 }
 
-// Calls walk(first, until) for runs of chunks of a summary. In the group of M, vanished(chunk) tests between runs, from
+// Calls walk(chunk) for the chunks of a summary. In the group of M, vanished(chunk) tests between chunks, from
 // `first_look` on, up to `each_until` behind every chunk, and may end the walk. The test is outside the loop over
 // chunks: with an exit from its middle the compiler would copy the state between registers in every chunk.
+template <class Walk, class Vanished>
+__device__ __forceinline__ void for_each_chunk(int chunks, int first_look, bool values, Walk walk, Vanished vanished,
+                                               int each_until = 0) {
+  int chunk = 0, until = values || first_look > chunks ? chunks : first_look;
+#pragma unroll 1
+  while (true) {
+#pragma unroll 1
+    for (; chunk < until; ++chunk) walk(chunk);
+    if (chunk == chunks || vanished(chunk)) return;
+    const int next = until + (until < each_until ? 1 : kLookEvery);
+    until = next < chunks ? next : chunks;
+  }
+}
+// The same for a walk that takes all chunks between two tests at once: walk(first, until). The function above by this
+// one would be other machine code of the fused walks.
 template <class Walk, class Vanished>
 __device__ __forceinline__ void for_each_run(int chunks, int first_look, bool values, Walk walk, Vanished vanished,
                                              int each_until = 0) {
@@ -35,16 +50,6 @@ __device__ __forceinline__ void for_each_run(int chunks, int first_look, bool va
     const int next = until + (until < each_until ? 1 : kLookEvery);
     until = next < chunks ? next : chunks;
   }
-}
-// The same chunk by chunk.
-template <class Walk, class Vanished>
-__device__ __forceinline__ void for_each_chunk(int chunks, int first_look, bool values, Walk walk, Vanished vanished,
-                                               int each_until = 0) {
-  const auto run = [&](int chunk, int until) {
-#pragma unroll 1
-    for (; chunk < until; ++chunk) walk(chunk);
-  };
-  for_each_run(chunks, first_look, values, run, vanished, each_until);
 }
 
 // Stores 64 rows of B^T or M^T in a slot. B holds no -0: the carry may skip it or add 0 to it, with the same bits.
