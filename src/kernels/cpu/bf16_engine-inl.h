@@ -28,6 +28,7 @@ class Bf16Engine : public WholeChunk {
   using Value = uint16_t;
   static constexpr bool kPrefetches = Panel::kPrefetches;
   static constexpr bool kOnePass = Panel::kOnePass;
+  static constexpr int32_t kTogether = 1;
   static constexpr bool kWritesBf16 = kCols * sizeof(uint16_t) >= 64;
 
   Bf16Engine(const Problem& problem, int32_t panels, Carver& carver)
@@ -99,6 +100,7 @@ class Bf16Engine : public WholeChunk {
     if constexpr (kPrefetches) ahead_->prefetch(kPrefetchedWithRows);
   }
 
+  template <int32_t>
   HWY_INLINE void advance(int32_t p, int32_t tokens, const uint16_t* HWY_RESTRICT values, int64_t value_stride,
                           const OutputRows& outputs, const WalkScratch& s, RowsAhead& ahead) {
     const ChunkOperands& in = s.operands;

@@ -228,7 +228,8 @@ struct OutputRows {
 //   kWritesBf16                                   advance also writes bf16 outputs, in whole cache lines
 //   enter(panels)                                 takes the state from [panel][channel][kCols]
 //   prepare(in, gate, shape, scratch, ahead)      computes the operands of a chunk
-//   advance(panel, tokens, values, value_stride, outputs, scratch, ahead)
+//   kTogether                                     panels that it advances beside each other, where there are as many
+//   advance<panels>(first, tokens, values, value_stride, outputs, scratch, ahead): 1 or kTogether of them
 //   leave(panels)                                 stores the state to [panel][channel][kCols]
 template <class Engine>
 inline void walk_item(const StageArgs& args, const Item& item, std::byte* memory) {
@@ -307,12 +308,18 @@ inline void walk_item(const StageArgs& args, const Item& item, std::byte* memory
       outputs.half = static_cast<uint16_t*>(out);
     else if (emits)
       outputs.full = full ? static_cast<float*>(out) : s.outputs;
-    for (int32_t p = 0; p < item.panels.count; ++p) {
-      if constexpr (!Engine::kPrefetches) ahead.prefetch(ahead.left() / (item.panels.count - p));
-      engine.advance(p, tokens, item.panels.first + p < value_panels ? values.base + p * kCols : nullptr, values.stride,
-                     outputs, s, ahead);
-      if (outputs.full != nullptr) outputs.full += kCols;
-      if (outputs.half != nullptr) outputs.half += kCols;
+    const int32_t panels_of_v = std::clamp(value_panels - item.panels.first, 0, item.panels.count);
+    for (int32_t p = 0, together = 1; p < item.panels.count; p += together) {
+      const int32_t alike = p < panels_of_v ? panels_of_v : item.panels.count;  // up to here all of V, or all of M
+      together = alike - p >= Engine::kTogether ? Engine::kTogether : 1;
+      if constexpr (!Engine::kPrefetches) ahead.prefetch(ahead.left() * together / (item.panels.count - p));
+      const Value* from = p < panels_of_v ? values.base + p * kCols : nullptr;
+      if (together == 1)
+        engine.template advance<1>(p, tokens, from, values.stride, outputs, s, ahead);
+      else if constexpr (Engine::kTogether > 1)
+        engine.template advance<Engine::kTogether>(p, tokens, from, values.stride, outputs, s, ahead);
+      if (outputs.full != nullptr) outputs.full += together * kCols;
+      if (outputs.half != nullptr) outputs.half += together * kCols;
     }
     if (emits) {
       for (int32_t t = 0; t < tokens && !direct; ++t)
