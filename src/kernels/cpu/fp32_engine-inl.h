@@ -45,7 +45,7 @@ HWY_INLINE void pack_rows(const float* HWY_RESTRICT rows, int64_t stride, const 
 
 // Panels that share the packed rows of a tile while these are in L1. With tiles of 4 rows, 24 KB of packed rows would
 // come from L2 for each panel of 8 KB: an L1 of 32 KB holds either. AVX2, AMD EPYC (family 25), 2026-11-19: one panel
-// 0.47 to 0.50 of the FMA peak (GDN), two 0.52 to 0.64, four 0.56 to 0.65. Tiles of 8 rows were measured with one.
+// 0.47 to 0.51 of the FMA peak (GDN), two 0.52 to 0.64, four 0.55 to 0.68. Tiles of 8 rows were measured with one.
 inline constexpr int32_t kPanelsTogether = HWY_TARGET == HWY_AVX2 ? 4 : 1;
 
 class Fp32Engine : public WholeChunk {

@@ -99,9 +99,9 @@ Variant stage_variant(const Problem& p) {
 }
 
 // The fused walk of KDA makes scores of channels that decay by more than 2^230 within a chunk by windows. Where all do,
-// it takes 1.1 to 1.5 times as long as the walk through records; with linear gates and bounds below -5, whose tokens
-// cost more, up to 1.54 (H200, whole calls, 2026-11-19). Gates of layers seldom do so. Log gates are common, so they
-// are fused; the other two are by name only.
+// it takes 1.1 to 1.5 times as long as the walk through records, with gates in fp32 up to 1.6; with linear gates and
+// bounds below -5, whose tokens cost more, up to 1.54 in bf16 (H200, whole calls, 2026-11-19). Gates of layers seldom
+// do so. Log gates are common, so they are fused; the other two are by name only.
 bool by_name_only(const Problem& p, int32_t way) {
   return way == kFused && p.rule == Rule::kKda && p.gate_form != GateForm::kRawSoftplus &&
          p.least_gate() < kMidFrameGate && !has_open_log_gates(p);
