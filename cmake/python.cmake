@@ -55,6 +55,7 @@ else()
       deltarelay_core
       PROPERTIES PREFIX ""
                  OUTPUT_NAME _core
+                 UNITY_BUILD OFF # its files have static tables of one name
                  SUFFIX .abi3.so
                  C_VISIBILITY_PRESET hidden
                  INSTALL_RPATH $ORIGIN

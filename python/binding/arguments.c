@@ -6,9 +6,19 @@ Torch g_torch;
 NumPy g_numpy;
 
 /* Every call looks up attributes, so their names are created once. */
-static PyObject* interned(PyObject** name, const char* text) {
-  if (*name == NULL) *name = PyUnicode_InternFromString(text);
-  return *name;
+static PyObject* attribute(PyObject* object, PyObject** name, const char* text) {
+  if (*name == NULL && (*name = PyUnicode_InternFromString(text)) == NULL) return NULL;
+  return PyObject_GetAttr(object, *name);
+}
+
+/* A framework refuses to show a tensor's memory: Python then says why. What it did not mean as an answer (an interrupt,
+ * no memory) stays set. */
+static ReadResult refused(void) {
+  if (PyErr_Occurred() != NULL &&
+      (!PyErr_ExceptionMatches(PyExc_Exception) || PyErr_ExceptionMatches(PyExc_MemoryError)))
+    return READ_FAILED;
+  PyErr_Clear();
+  return READ_DECLINED;
 }
 
 /* Returns 1 for true, 0 for false, -1 if an exception is set. */
@@ -22,14 +32,42 @@ static int truth_of(PyObject* value) {
 /* If gradients are off, a tensor that requires them is accepted: parameters of a model do. */
 static int requires_grad(PyObject* tensor) {
   static PyObject* name;
-  const int grad = truth_of(PyObject_GetAttr(tensor, interned(&name, "requires_grad")));
+  const int grad = truth_of(attribute(tensor, &name, "requires_grad"));
   return grad == 1 ? truth_of(PyObject_CallNoArgs(g_torch.is_grad_enabled)) : grad;
 }
 
 /* Is negation pending? True for imaginary parts of conjugates. */
 static int is_negated(PyObject* tensor) {
   static PyObject* name;
-  return truth_of(PyObject_CallMethodObjArgs(tensor, interned(&name, "is_neg"), NULL));
+  PyObject* method = attribute(tensor, &name, "is_neg");
+  if (method == NULL) return -1;
+  const int negated = truth_of(PyObject_CallNoArgs(method));
+  Py_DECREF(method);
+  return negated;
+}
+
+/* Does anyone watch what torch computes, who would not see a call that only reads memory: a dispatch mode
+ * (FakeTensorMode, make_fx, a flop counter) or torch.jit.trace? */
+static int is_watched(void) {
+  const int modes = truth_of(PyObject_CallNoArgs(g_torch.num_modes));
+  return modes != 0 ? modes : truth_of(PyObject_CallNoArgs(g_torch.is_tracing));
+}
+
+/* Tensors may then have tangents, which only Python can see. */
+static int in_forward_ad(void) {
+  static PyObject* name;
+  PyObject* value = attribute(g_torch.forward_ad, &name, "_current_level");
+  if (value == NULL) return -1;
+  const long level = PyLong_AsLong(value);
+  Py_DECREF(value);
+  if (level == -1 && PyErr_Occurred()) return -1;
+  return level >= 0;
+}
+
+static ReadResult check_torch(bool in_operator) {
+  int differs = in_operator ? 0 : is_watched();
+  if (differs == 0) differs = in_forward_ad();
+  return differs == 0 ? READ_DONE : differs > 0 ? READ_DECLINED : READ_FAILED;
 }
 
 static bool copy_shape(View* view, int32_t ndim, const int64_t* shape) {
@@ -51,10 +89,7 @@ static ReadResult read_torch(PyObject* object, View* view) {
   const int negated = is_negated(object);
   if (negated != 0) return negated < 0 ? READ_FAILED : READ_DECLINED;
   DlpackTensor tensor;
-  if (g_torch.exchange->view(object, &tensor) != 0) {
-    PyErr_Clear(); /* no memory of its own (sparse, meta, transformed): Python reports which */
-    return READ_DECLINED;
-  }
+  if (g_torch.exchange->view(object, &tensor) != 0) return refused(); /* sparse, meta, transformed */
   if (!copy_shape(view, tensor.ndim, tensor.shape)) return READ_DECLINED;
   int64_t contiguous = 1;
   for (int32_t axis = tensor.ndim - 1; axis >= 0; --axis) {
@@ -90,10 +125,8 @@ static DlpackType type_of_format(const char* format, Py_ssize_t size) {
 
 static ReadResult read_numpy(PyObject* object, bool written, View* view, Arguments* arguments) {
   Py_buffer* buffer = &arguments->buffers[arguments->num_buffers];
-  if (PyObject_GetBuffer(object, buffer, PyBUF_STRIDES | PyBUF_FORMAT) != 0) {
-    PyErr_Clear(); /* a type without a letter in the buffer protocol, such as bfloat16 of ml_dtypes */
-    return READ_DECLINED;
-  }
+  if (PyObject_GetBuffer(object, buffer, PyBUF_STRIDES | PyBUF_FORMAT) != 0)
+    return refused(); /* a type without a letter in the buffer protocol, such as bfloat16 of ml_dtypes */
   ++arguments->num_buffers;
   if (written && buffer->readonly) return READ_DECLINED;
   view->dtype = type_of_format(buffer->format, buffer->itemsize);
@@ -116,13 +149,17 @@ static Framework framework_of(PyObject* object) {
   return FRAMEWORK_NONE;
 }
 
-static bool is_written(int argument) {
+bool is_written(int argument) {
   return argument == ARG_O || argument == ARG_FINAL || argument == ARG_CHECKPOINT || argument == ARG_REPORT;
 }
 
-ReadResult read_arguments(PyObject* const* objects, Arguments* arguments) {
+ReadResult read_arguments(PyObject* const* objects, bool in_operator, Arguments* arguments) {
   arguments->num_buffers = 0;
   arguments->framework = framework_of(objects[ARG_Q]);
+  if (arguments->framework == FRAMEWORK_TORCH) {
+    const ReadResult result = check_torch(in_operator);
+    if (result != READ_DONE) return result;
+  }
   for (int i = 0; i < NUM_ARGS; ++i) {
     View* view = &arguments->views[i];
     view->given = objects[i] != Py_None;

@@ -59,6 +59,10 @@ typedef struct {
 typedef struct {
   PyObject* types[2]; /* only exactly these are read here: torch.Tensor and Parameter */
   PyObject* is_grad_enabled;
+  PyObject* num_modes;  /* () -> dispatch modes that are active */
+  PyObject* is_tracing; /* () -> does torch.jit.trace run? */
+  PyObject* forward_ad; /* the module; its _current_level is 0 or more inside of a dual_level */
+  PyObject* increment_version;
   const DlpackExchange* exchange;
 } Torch;
 typedef struct {
@@ -74,7 +78,11 @@ typedef enum {
   READ_FAILED    /* a Python exception is set */
 } ReadResult;
 
-ReadResult read_arguments(PyObject* const* objects, Arguments* arguments);
+/* `in_operator`: torch's dispatcher calls, and all who watch what torch computes have seen the call. */
+ReadResult read_arguments(PyObject* const* objects, bool in_operator, Arguments* arguments);
 void release_arguments(Arguments* arguments);
+
+/* Does the call write to this argument, if the caller gives it? */
+bool is_written(int argument);
 
 #endif

@@ -62,7 +62,9 @@ static void release_workspace(Workspace* workspace) {
 static int current_stream(Framework framework, DlpackDevice device, void** stream) {
   *stream = NULL;
   if (framework != FRAMEWORK_TORCH || device.type != DLPACK_CUDA) return 0;
-  return g_torch.exchange->current_stream(device.type, device.id, stream);
+  if (g_torch.exchange->current_stream(device.type, device.id, stream) == 0) return 0;
+  if (!PyErr_Occurred()) PyErr_SetString(PyExc_RuntimeError, "torch could not name its current stream");
+  return -1;
 }
 
 static int remember_plan(PyObject* plan) {
@@ -107,7 +109,45 @@ static PyObject* results_of(PyObject* const* objects, PyObject* const* made) {
   return results;
 }
 
+/* Raises as for a status of the library. */
+static void fail(dr_status status, const char* message) {
+  Py_XDECREF(PyObject_CallFunction(g_fail, "is", (int)status, message));
+  if (!PyErr_Occurred()) PyErr_SetString(PyExc_RuntimeError, message);
+}
+
+/* The library reads as many positions and slots as the offsets say, and does not know how many there are. Offsets in
+ * the memory of a device cannot be looked at here. False with an exception set. */
+static bool check_list(const Arguments* arguments) {
+  const View* offsets = &arguments->views[ARG_CHECKPOINT_OFFSETS];
+  if (!offsets->given || offsets->device.type != DLPACK_CPU) return true;
+  const int64_t positions = arguments->views[ARG_CHECKPOINT_POSITIONS].shape[0];
+  for (int64_t i = 0; i < offsets->shape[0]; ++i) {
+    const int32_t offset = ((const int32_t*)offsets->data)[i];
+    if (offset <= positions) continue;
+    char message[128];
+    PyOS_snprintf(message, sizeof message,
+                  "checkpoint_offsets[%lld]: expected at most %lld, the length of %s, found %d", (long long)i,
+                  (long long)positions, "checkpoint_positions", (int)offset);
+    fail(DR_INVALID, message);
+    return false;
+  }
+  return true;
+}
+
+/* Autograd compares versions of the tensors it has saved. Before the call, because one that fails may have written. */
+static bool raise_versions(PyObject* const* objects, const Arguments* arguments) {
+  if (arguments->framework != FRAMEWORK_TORCH) return true;
+  for (int i = 0; i < NUM_ARGS; ++i) {
+    if (!is_written(i) || !arguments->views[i].given) continue;
+    PyObject* result = PyObject_CallFunctionObjArgs(g_torch.increment_version, objects[i], NULL);
+    if (result == NULL) return false;
+    Py_DECREF(result);
+  }
+  return true;
+}
+
 static PyObject* run(const Entry* entry, PyObject* const* objects, const Arguments* arguments) {
+  if (!check_list(arguments) || !raise_versions(objects, arguments)) return NULL;
   dr_tensors tensors;
   dr_tensors_init(&tensors);
   set_pointers(&tensors, entry, arguments);
@@ -134,7 +174,7 @@ static PyObject* run(const Entry* entry, PyObject* const* objects, const Argumen
   Py_BEGIN_ALLOW_THREADS status = g_execute(entry->handle, &tensors, workspace.memory, entry->workspace_bytes, stream);
   if (status != DR_SUCCESS) message = g_last_error();
   Py_END_ALLOW_THREADS if (status == DR_SUCCESS) results = results_of(objects, made);
-  else Py_XDECREF(PyObject_CallFunction(g_fail, "is", (int)status, message));
+  else fail(status, message);
 
 done:
   release_workspace(&workspace);
@@ -163,8 +203,7 @@ static PyObject* find_plan(PyObject* settings, PyObject* const* objects, PyObjec
   return found;
 }
 
-static PyObject* call(PyObject* module, PyObject* const* objects, Py_ssize_t count) {
-  (void)module;
+static PyObject* run_call(PyObject* const* objects, Py_ssize_t count, bool in_operator) {
   if (count != 1 + NUM_ARGS) {
     PyErr_Format(PyExc_TypeError, "call: expected settings and %d tensors, found %zd arguments", NUM_ARGS, count);
     return NULL;
@@ -177,7 +216,7 @@ static PyObject* call(PyObject* module, PyObject* const* objects, Py_ssize_t cou
   ++objects;
   Arguments arguments;
   PyObject *result = NULL, *settings_key = NULL, *key = NULL, *value = NULL;
-  const ReadResult read = read_arguments(objects, &arguments);
+  const ReadResult read = read_arguments(objects, in_operator, &arguments);
   if (read == READ_FAILED) goto done;
   if (read == READ_DECLINED) goto declined;
   settings_key = PyObject_GetAttr(settings, g_key_name);
@@ -206,6 +245,16 @@ done:
   Py_XDECREF(key);
   Py_XDECREF(value);
   return result;
+}
+
+static PyObject* call(PyObject* module, PyObject* const* objects, Py_ssize_t count) {
+  (void)module;
+  return run_call(objects, count, false);
+}
+
+static PyObject* call_in_operator(PyObject* module, PyObject* const* objects, Py_ssize_t count) {
+  (void)module;
+  return run_call(objects, count, true);
 }
 
 /* set_library(execute, last_error, plans, make_plan, fail): two addresses, then objects. */
@@ -241,22 +290,20 @@ static PyObject* set_numpy(PyObject* module, PyObject* args) {
   Py_RETURN_NONE;
 }
 
-/* set_torch(Tensor, Parameter, is_grad_enabled, capsule of the exchange table): can this version of the table be used?
- * */
+/* set_torch(capsule of the exchange table, Tensor, Parameter, is_grad_enabled, num_modes, is_tracing, forward_ad,
+ * increment_version): can this version of the table be used? Called once in a process, so nothing is given back. */
 static PyObject* set_torch(PyObject* module, PyObject* args) {
   (void)module;
-  PyObject *tensor, *parameter, *is_grad_enabled, *capsule;
-  if (!PyArg_ParseTuple(args, "OOOO", &tensor, &parameter, &is_grad_enabled, &capsule)) return NULL;
-  const DlpackExchange* exchange = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
-  if (exchange == NULL) return NULL;
-  if (exchange->version.major != 1 || exchange->version.minor < 2) Py_RETURN_FALSE;
-  Py_INCREF(tensor);
-  Py_INCREF(parameter);
-  Py_INCREF(is_grad_enabled);
-  Py_XDECREF(g_torch.types[0]);
-  Py_XDECREF(g_torch.types[1]);
-  Py_XDECREF(g_torch.is_grad_enabled);
-  g_torch = (Torch){{tensor, parameter}, is_grad_enabled, exchange};
+  Torch torch = {.exchange = NULL};
+  PyObject* capsule;
+  if (!PyArg_ParseTuple(args, "OOOOOOOO", &capsule, &torch.types[0], &torch.types[1], &torch.is_grad_enabled,
+                        &torch.num_modes, &torch.is_tracing, &torch.forward_ad, &torch.increment_version))
+    return NULL;
+  torch.exchange = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
+  if (torch.exchange == NULL) return NULL;
+  if (torch.exchange->version.major != 1 || torch.exchange->version.minor < 2) Py_RETURN_FALSE;
+  Py_INCREF(args); /* which holds them */
+  g_torch = torch;
   Py_RETURN_TRUE;
 }
 
@@ -265,6 +312,8 @@ static PyMethodDef g_methods[] = {
      "call(settings, *tensors): (o, final, checkpoint), NotImplemented where Python has to look at the tensors first, "
      "or what "
      "stands for such a call in the dict of plans."},
+    {"call_in_operator", (PyCFunction)(void (*)(void))call_in_operator, METH_FASTCALL,
+     "call(...) by an operator of torch: dispatch modes and traces have seen it."},
     {"remember", remember, METH_O, "Makes a plan the calling thread's last one."},
     {"last_plan", last_plan, METH_NOARGS, "The plan of the calling thread's last call, or None."},
     {"set_library", set_library, METH_VARARGS, NULL},

@@ -26,8 +26,11 @@ DlpackManaged* allocate_managed(const Output* output, DlpackDevice device, void*
 static PyObject* allocate_torch(const Output* output, DlpackDevice device, void** data) {
   DlpackManaged* managed = allocate_managed(output, device, data);
   void* object = NULL;
-  if (managed == NULL || g_torch.exchange->to_object(managed, &object) != 0) return NULL;
-  return object;
+  if (managed == NULL) return NULL;
+  if (g_torch.exchange->to_object(managed, &object) == 0) return object;
+  /* Whether torch has taken the memory by then is not said: once too often would be worse than a leak. */
+  if (!PyErr_Occurred()) PyErr_SetString(PyExc_RuntimeError, "torch could not make a tensor of an output");
+  return NULL;
 }
 
 static PyObject* allocate_numpy(const Output* output, void** data) {
@@ -55,9 +58,13 @@ PyObject* allocate_like(Framework framework, const Output* output, const View* v
   if (framework == FRAMEWORK_TORCH) return allocate(framework, &own, device, data);
   own.numpy_shape = PyTuple_New(own.ndim);
   if (own.numpy_shape == NULL) return NULL;
-  for (int32_t axis = 0; axis < own.ndim; ++axis)
-    PyTuple_SetItem(own.numpy_shape, axis, PyLong_FromLongLong(own.shape[axis]));
-  PyObject* object = allocate(framework, &own, device, data);
+  PyObject* object = NULL;
+  for (int32_t axis = 0; axis < own.ndim; ++axis) {
+    PyObject* length = PyLong_FromLongLong(own.shape[axis]);
+    if (length == NULL || PyTuple_SetItem(own.numpy_shape, axis, length) != 0) goto done;
+  }
+  object = allocate(framework, &own, device, data);
+done:
   Py_DECREF(own.numpy_shape);
   return object;
 }

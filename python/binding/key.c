@@ -34,8 +34,25 @@ enum { VIEW_BYTES = 12 + MAX_NDIM * 16 };
 
 static bool has_token_rows(int index) { return index <= ARG_BETA || index == ARG_O; }
 
-/* The length of `token_axis` is rounded up; -1: none. */
-static char* put_view(char* at, int index, const View* view, int32_t token_axis) {
+/* The axis whose length calls of one plan may change, and the length that all tensors of a call have there. */
+typedef struct {
+  int32_t axis; /* -1: none */
+  int64_t length;
+} TokenAxis;
+
+/* The length is rounded up only if it is that of q: a tensor of another length never finds a plan that is cached for
+ * its bucket. Below 0 no length can be. */
+static int64_t token_key(const TokenAxis* tokens, int64_t length) {
+  return length == tokens->length ? bucket_end(length) : -1 - length;
+}
+
+/* The stride of an axis with one index is arbitrary. It is no stride of the key either: 0 is that of an axis on which
+ * all rows are one, and lengths 1 and 2 may be of one bucket. */
+static int64_t stride_key(const View* view, int32_t axis) {
+  return view->shape[axis] == 1 ? INT64_MIN : view->strides[axis];
+}
+
+static char* put_view(char* at, int index, const View* view, const TokenAxis* tokens) {
   const uint8_t head[8] = {(uint8_t)index,
                            view->dtype.code,
                            view->dtype.bits,
@@ -46,9 +63,10 @@ static char* put_view(char* at, int index, const View* view, int32_t token_axis)
                            0};
   at = put(at, head, sizeof head);
   at = put(at, &view->device.id, sizeof view->device.id);
+  const int32_t token_axis = has_token_rows(index) ? tokens->axis : -1;
   for (int32_t axis = 0; axis < view->ndim; ++axis) {
-    const int64_t length = axis == token_axis ? bucket_end(view->shape[axis]) : view->shape[axis];
-    const int64_t stride = view->shape[axis] == 1 ? 0 : view->strides[axis]; /* unused for one index */
+    const int64_t length = axis == token_axis ? token_key(tokens, view->shape[axis]) : view->shape[axis];
+    const int64_t stride = stride_key(view, axis);
     at = put(at, &length, sizeof length);
     at = put(at, &stride, sizeof stride);
   }
@@ -65,7 +83,10 @@ PyObject* key_of(PyObject* settings_key, const Arguments* arguments) {
       (lengths->ndim != 1 || lengths->device.type != DLPACK_CPU || (lengths->strides[0] != 1 && lengths->shape[0] > 1)))
     return NULL;
   const bool late = arguments->views[ARG_SEQ_OFFSETS].given && lengths == NULL;
-  const int32_t token_axis = late && (flags & KEY_BUCKETS) ? arguments->views[ARG_Q].ndim - 3 : -1;
+  const View* q = &arguments->views[ARG_Q];
+  TokenAxis tokens = {-1, 0};
+  if (late && (flags & KEY_BUCKETS) && q->given && q->ndim >= 3)
+    tokens = (TokenAxis){q->ndim - 3, q->shape[q->ndim - 3]};
 
   const size_t most = (size_t)settings_bytes + 1 + NUM_ARGS * VIEW_BYTES + (lengths != NULL ? bytes_of(lengths) : 0);
   char local[4096];
@@ -74,7 +95,7 @@ PyObject* key_of(PyObject* settings_key, const Arguments* arguments) {
   char* at = put(start, settings, (size_t)settings_bytes);
   *at++ = (char)arguments->framework;
   for (int i = 0; i < NUM_ARGS; ++i)
-    if (arguments->views[i].given) at = put_view(at, i, &arguments->views[i], has_token_rows(i) ? token_axis : -1);
+    if (arguments->views[i].given) at = put_view(at, i, &arguments->views[i], &tokens);
   if (lengths != NULL) at = put(at, lengths->data, bytes_of(lengths));
   PyObject* key = PyBytes_FromStringAndSize(start, at - start);
   if (start != local) free(start);

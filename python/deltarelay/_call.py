@@ -16,6 +16,7 @@ from ._views import is_numpy, is_torch, torch_if_imported
 
 class _Binding(NamedTuple):
     call: Any
+    call_in_operator: Any
     name: str
     why: str
 
@@ -33,26 +34,30 @@ _torch_known = False
 _torch_table = ""  # why the extension cannot read torch's tensors; "" if it can
 
 
+def _by_ctypes(why: str) -> _Binding:
+    return _Binding(_ctypes_call.call, _ctypes_call.call_in_operator, "ctypes", why)
+
+
 def _choose() -> _Binding:
     global _core
     wanted = os.environ.get("DELTARELAY_BINDING", "")
     if wanted not in ("", "extension", "ctypes"):
         raise ImportError(f"DELTARELAY_BINDING: expected 'extension' or 'ctypes', found {wanted!r}")
     if wanted == "ctypes":
-        return _Binding(_ctypes_call.call, "ctypes", "DELTARELAY_BINDING asks for it")
+        return _by_ctypes("DELTARELAY_BINDING asks for it")
     if not getattr(sys, "_is_gil_enabled", lambda: True)():
-        return _Binding(_ctypes_call.call, "ctypes", "this Python runs without the GIL")
+        return _by_ctypes("this Python runs without the GIL")
     try:
         from . import _core as core
     except ImportError as error:
         if wanted == "extension":
             raise
-        return _Binding(_ctypes_call.call, "ctypes", f"the extension cannot be imported: {error}")
+        return _by_ctypes(f"the extension cannot be imported: {error}")
     core.set_library(
         _library.address("dr_execute"), _library.address("dr_last_error"), PLANS, _plans.maker(core.Entry), errors.fail
     )
     _core = core
-    return _Binding(core.call, "extension", "")
+    return _Binding(core.call, core.call_in_operator, "extension", "")
 
 
 _binding = _choose()
@@ -77,7 +82,16 @@ def _meet_torch() -> None:
     table = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
     if table is None:
         _torch_table = f"torch {torch.__version__} has no DLPack exchange table (2.10 has)"
-    elif not _core.set_torch(torch.Tensor, torch.nn.Parameter, torch.is_grad_enabled, table):
+    elif not _core.set_torch(
+        table,
+        torch.Tensor,
+        torch.nn.Parameter,
+        torch.is_grad_enabled,
+        torch._C._len_torch_dispatch_stack,
+        torch._C._is_tracing,
+        torch.autograd.forward_ad,
+        torch.autograd.graph.increment_version,
+    ):
         _torch_table = f"torch {torch.__version__} has an exchange table of another version"
 
 
@@ -97,12 +111,26 @@ def call(settings: Settings, arguments: tuple[Any, ...]) -> tuple[Any, Any, Any]
     if type(result) is tuple:
         _thread.noted = None
         return result
-    return _slow(settings, arguments, result)
+    return _slow(settings, arguments, result, in_operator=False)
 
 
-def _slow(settings: Settings, arguments: tuple[Any, ...], result: Any) -> tuple[Any, Any, Any]:
+def call_in_operator(settings: Settings, arguments: tuple[Any, ...]) -> tuple[Any, Any, Any]:
+    """The same, by an operator of torch: dispatch modes and traces have seen the call."""
+    result = _binding.call_in_operator(settings, *arguments)
+    if type(result) is tuple:
+        _thread.noted = None
+        return result
+    return _slow(settings, arguments, result, in_operator=True)
+
+
+def call_again(settings: Settings, arguments: tuple[Any, ...], in_operator: bool) -> tuple[Any, Any, Any]:
+    """A call whose arguments were made readable."""
+    return (call_in_operator if in_operator else call)(settings, arguments)
+
+
+def _slow(settings: Settings, arguments: tuple[Any, ...], result: Any, in_operator: bool) -> tuple[Any, Any, Any]:
     if isinstance(result, Copies):
-        return _with_copies(settings, arguments, result.names)
+        return _with_copies(settings, arguments, result.names, in_operator)
     met = False
     if not _torch_known and any(map(is_torch, arguments)):
         _meet_torch()
@@ -111,27 +139,49 @@ def _slow(settings: Settings, arguments: tuple[Any, ...], result: Any) -> tuple[
         _meet_numpy()
         met = True
     if met:
-        return call(settings, arguments)
-    if _torch_table and _binding.call is not _ctypes_call.call:
-        result = _ctypes_call.call(settings, *arguments)
+        return call_again(settings, arguments, in_operator)
+    if _torch_table and _binding.name != "ctypes":
+        by_ctypes = _ctypes_call.call_in_operator if in_operator else _ctypes_call.call
+        result = by_ctypes(settings, *arguments)
         if type(result) is tuple:
             _thread.noted = None
             return result
         if isinstance(result, Copies):
-            return _with_copies(settings, arguments, result.names)
+            return _with_copies(settings, arguments, result.names, in_operator)
     from ._foreign import handle
 
-    return handle(settings, arguments)
+    return handle(settings, arguments, in_operator)
 
 
-def _with_copies(settings: Settings, arguments: tuple[Any, ...], names: tuple[str, ...]) -> tuple[Any, Any, Any]:
-    """Makes rows contiguous if the library cannot read their layout, and records their names."""
+def call_by_ctypes(settings: Settings, arguments: tuple[Any, ...]) -> tuple[Any, Any, Any] | None:
+    """For tensors that only Python can read and that were looked at; None if they cannot be read."""
+    copied: tuple[str, ...] = ()
+    while True:
+        result = _ctypes_call.call_plain(settings, *arguments)
+        if not isinstance(result, Copies):
+            break
+        copied += result.names
+        arguments = _copied(arguments, result.names)
+    if result is NotImplemented:
+        return None
+    _thread.noted = (copied, "", "ctypes")
+    return result
+
+
+def _copied(arguments: tuple[Any, ...], names: tuple[str, ...]) -> tuple[Any, ...]:
     changed = list(arguments)
     for name in names:
         index = ARGUMENTS.index(name)
         value = changed[index]
         changed[index] = value.contiguous().clone() if is_torch(value) else value.copy(order="C")
-    results = call(settings, tuple(changed))
+    return tuple(changed)
+
+
+def _with_copies(
+    settings: Settings, arguments: tuple[Any, ...], names: tuple[str, ...], in_operator: bool
+) -> tuple[Any, Any, Any]:
+    """Makes rows contiguous if the library cannot read their layout, and records their names."""
+    results = call_again(settings, _copied(arguments, names), in_operator)
     _thread.noted = (names, "", "")
     return results
 

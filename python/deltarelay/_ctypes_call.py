@@ -7,10 +7,20 @@ import ctypes
 from typing import Any
 
 from . import _abi, _library, errors
-from ._plans import ARGUMENTS, PLANS, Entry, maker
-from ._problem import bucket_end
+from ._plans import ARGUMENTS, PLANS, Entry, key_axes, maker
 from ._settings import Settings
-from ._views import address_of, alignment_of, is_numpy, is_torch, torch_dtype, torch_if_imported
+from ._views import (
+    address_of,
+    alignment_of,
+    in_forward_ad,
+    is_numpy,
+    is_torch,
+    is_watched,
+    raise_versions,
+    torch_dtype,
+    torch_if_imported,
+)
+from .errors import Invalid
 
 _make_plan = maker(Entry)
 _Q = ARGUMENTS.index("q")
@@ -19,6 +29,7 @@ _WRITTEN = (_O, _FINAL, _CHECKPOINT, ARGUMENTS.index("report"))
 _V = ARGUMENTS.index("v")
 _TOKEN_ROWS = [ARGUMENTS.index(name) for name in ("q", "k", "v", "g", "beta", "o")]
 _SEQ_OFFSETS, _HOST_OFFSETS = ARGUMENTS.index("seq_offsets"), ARGUMENTS.index("host_offsets")
+_LIST, _POSITIONS = ARGUMENTS.index("checkpoint_offsets"), ARGUMENTS.index("checkpoint_positions")
 _WORKSPACE_ALIGNMENT = 256
 
 
@@ -45,20 +56,19 @@ def _key(settings: Settings, arguments: tuple[Any, ...]) -> Any:
     key: list[Any] = [settings.key]
     lengths = _host_lengths(settings, arguments)
     late = arguments[_SEQ_OFFSETS] is not None and lengths is None and settings.buckets
-    token_axis = arguments[_Q].ndim - 3
+    q = arguments[_Q]
+    token_axis = q.ndim - 3 if late and q is not None else -1
+    tokens = q.shape[token_axis] if token_axis >= 0 else 0
     for index, value in enumerate(arguments):
         if value is None:
             continue
         device = value.device if is_torch(value) else "cpu"
-        shape, strides = list(value.shape), list(value.stride() if is_torch(value) else value.strides)
-        strides = [0 if length == 1 else stride for length, stride in zip(shape, strides)]
-        if late and index in _TOKEN_ROWS and 0 <= token_axis < len(shape):
-            shape[token_axis] = bucket_end(shape[token_axis])
         address = address_of(value)
-        if address == 0 and 0 not in shape:
+        if address == 0 and 0 not in value.shape:
             raise RuntimeError("no memory")
-        key.append((index, value.dtype, *shape, *strides, device, alignment_of(address)))
-    if lengths is not None:
+        axes = key_axes(value, token_axis if index in _TOKEN_ROWS else -1, tokens)
+        key.append((index, value.dtype, *axes, device, alignment_of(address)))
+    if lengths is not None and lengths.ndim == 1:  # others are refused when a plan is made
         key.append(tuple(lengths.tolist()))
     return tuple(key)
 
@@ -76,6 +86,20 @@ def stream_of(device: Any) -> int | None:
 
 
 def call(settings: Settings, *arguments: Any) -> Any:
+    if is_torch(arguments[_Q]) and is_watched():
+        return NotImplemented
+    return call_in_operator(settings, *arguments)
+
+
+def call_in_operator(settings: Settings, *arguments: Any) -> Any:
+    """A call that watchers of torch have seen."""
+    if is_torch(arguments[_Q]) and in_forward_ad():
+        return NotImplemented
+    return call_plain(settings, *arguments)
+
+
+def call_plain(settings: Settings, *arguments: Any) -> Any:
+    """A call of tensors that have no tangents."""
     given = [value for value in arguments if value is not None]
     if not all(map(is_plain, given)):
         return NotImplemented
@@ -98,8 +122,22 @@ def call(settings: Settings, *arguments: Any) -> Any:
     return _run(entry, list(arguments), as_torch)
 
 
+def _check_list(offsets: Any, positions: Any) -> None:
+    """See binding/core.c."""
+    if offsets is None or (is_torch(offsets) and offsets.device.type != "cpu"):
+        return
+    for index, offset in enumerate(offsets.tolist()):
+        if offset > len(positions):
+            raise Invalid(
+                f"checkpoint_offsets[{index}]: expected at most {len(positions)}, the length of checkpoint_positions, "
+                f"found {offset}"
+            )
+
+
 def _run(entry: Entry, arguments: list[Any], as_torch: bool) -> tuple[Any, ...]:
+    _check_list(arguments[_LIST], arguments[_POSITIONS])
     if as_torch:
+        raise_versions(arguments[argument] for argument in _WRITTEN)
         framework, device = torch_if_imported(), arguments[_Q].device
     else:
         import numpy as framework

@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 from ._plans import ARGUMENTS
 from ._settings import Settings
-from ._views import is_numpy, is_torch, torch_if_imported, view_of
+from ._views import in_forward_ad, is_numpy, is_torch, is_watched, torch_if_imported, view_of
 from .errors import Invalid, Unsupported, WrongType
 
 
@@ -46,6 +46,18 @@ def _transform_of(value: Any) -> str:
     return ""
 
 
+def is_captured() -> bool:
+    """Does torch write down what it is asked instead of computing it? Other dispatch modes only look on."""
+    torch = torch_if_imported()
+    if torch is None:
+        return False
+    modes = torch._C._TorchDispatchModeKey
+    known = (getattr(modes, name, None) for name in ("FAKE", "PROXY", "FUNCTIONAL"))
+    return torch._C._is_tracing() or any(
+        key is not None and torch._C._get_dispatch_mode(key) is not None for key in known
+    )
+
+
 def _needs_op(value: Any) -> bool:
     """Tensors without their own memory (fake, meta, functional, batched) and subclasses use the registered ops."""
     torch = torch_if_imported()
@@ -53,12 +65,24 @@ def _needs_op(value: Any) -> bool:
     return not plain or value.device.type == "meta" or torch._is_functional_tensor(value)
 
 
+def _refuse_tangents(named: dict[str, Any]) -> None:
+    if not in_forward_ad():
+        return
+    for name, value in named.items():
+        if is_torch(value) and torch_if_imported().autograd.forward_ad.unpack_dual(value).tangent is not None:
+            raise Unsupported(
+                f"{name}: expected a tensor without a tangent, found a dual tensor of forward-mode gradients, which "
+                f"are not there yet: call with forward_ad.unpack_dual({name}).primal"
+            )
+
+
 def refuse_gradients(named: dict[str, Any]) -> None:
     """Parameters are read under torch.no_grad(). Tensors that do not require grad need no such context."""
+    _refuse_tangents(named)
     if not torch_if_imported().is_grad_enabled():
         return
     for name, value in named.items():
-        if value is not None and value.requires_grad:
+        if is_torch(value) and value.requires_grad:
             raise Unsupported(
                 f"{name}: expected a tensor that does not require grad, found one that does. There is no backward yet: "
                 f"call with {name}.detach() or under torch.no_grad(), or keep FLA's own functions for training"
@@ -70,6 +94,11 @@ def readable(named: dict[str, Any]) -> dict[str, Any]:
     memory is refused."""
     witness = next(name for name in named if name != "host_offsets")
     as_torch = is_torch(named[witness])
+    if as_torch and is_captured():
+        raise Unsupported(
+            f"{witness}: expected a call that computes, found one under FakeTensorMode, make_fx or torch.jit.trace: "
+            "stages are no operators of torch"
+        )
     changed = dict(named)
     for name, value in named.items():
         if not is_torch(value) and not is_numpy(value):
@@ -97,7 +126,7 @@ def readable(named: dict[str, Any]) -> dict[str, Any]:
     return changed
 
 
-def handle(settings: Settings, arguments: tuple[Any, ...]) -> tuple[Any, Any, Any]:
+def handle(settings: Settings, arguments: tuple[Any, ...], in_operator: bool) -> tuple[Any, Any, Any]:
     """Tensors that neither way to call can read: makes them readable and calls again, or raises the reason."""
     named = {name: value for name, value in zip(ARGUMENTS, arguments) if value is not None}
     as_torch = is_torch(named["q"])
@@ -114,16 +143,18 @@ def handle(settings: Settings, arguments: tuple[Any, ...]) -> tuple[Any, Any, An
         if (value.device.type == "meta") != (named["q"].device.type == "meta") and name != "host_offsets":
             _refuse(name, f"device {named['q'].device} as q", f"{value.device}")
     refuse_gradients(named)
-    if any(map(_needs_op, named.values())):
+    if any(map(_needs_op, named.values())) or (is_watched() and not in_operator):
         from . import torch_ops
 
         return torch_ops.dispatch(settings, arguments)
-    return _again(settings, arguments, named)
+    return _again(settings, arguments, named, in_operator)
 
 
-def _again(settings: Settings, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, Any, Any]:
+def _again(
+    settings: Settings, arguments: tuple[Any, ...], named: dict[str, Any], in_operator: bool
+) -> tuple[Any, Any, Any]:
     """Reads parameters as tensors, resolves pending negations, and makes lists contiguous."""
-    from ._call import call
+    from ._call import call_again, call_by_ctypes
 
     changed = list(arguments)
     for name, value in named.items():
@@ -139,9 +170,14 @@ def _again(settings: Settings, arguments: tuple[Any, ...], named: dict[str, Any]
             changed[index] = value.contiguous()
         if value.device.type != "cpu" and name == "host_offsets":
             raise Invalid(f"{name}: expected a tensor on the CPU, found one on {value.device}")
-    if all(a is b for a, b in zip(changed, arguments)):
-        raise WrongType(f"the tensors of this call cannot be read (q: {_class_name(named['q'])})")
-    results = call(settings, tuple(changed))
+    if in_forward_ad():  # where the extension looks at no tensor
+        results = call_by_ctypes(settings, tuple(changed))
+    elif any(a is not b for a, b in zip(changed, arguments)):
+        results = call_again(settings, tuple(changed), in_operator)
+    else:
+        results = None
+    if results is None:
+        raise WrongType(f"q: expected a tensor that can be read, found {_class_name(named['q'])}")
     given = (arguments[ARGUMENTS.index(output)] for output in ("o", "final", "checkpoint"))
     return tuple(result if mine is None else mine for mine, result in zip(given, results))  # type: ignore[return-value]
 
@@ -150,9 +186,7 @@ def _numpy(settings: Settings, arguments: tuple[Any, ...], named: dict[str, Any]
     """Arrays without a letter in the buffer protocol (bfloat16 of ml_dtypes), subclasses, and lists with strides."""
     import numpy
 
-    from . import _ctypes_call
-    from ._call import _with_copies
-    from ._plans import Copies
+    from ._call import call_by_ctypes
 
     changed = list(arguments)
     for name, value in named.items():
@@ -165,9 +199,7 @@ def _numpy(settings: Settings, arguments: tuple[Any, ...], named: dict[str, Any]
         index = ARGUMENTS.index(name)
         if name in ("host_offsets", "seq_offsets"):
             changed[index] = numpy.ascontiguousarray(value)
-    result = _ctypes_call.call(settings, *changed)
-    if isinstance(result, Copies):
-        return _with_copies(settings, tuple(changed), result.names)
-    if result is NotImplemented:
+    results = call_by_ctypes(settings, tuple(changed))
+    if results is None:
         raise WrongType(f"q: expected an array that can be read, found {_class_name(named['q'])}")
-    return result
+    return results

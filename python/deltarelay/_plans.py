@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from . import _abi, _library, _problem
 from ._settings import Settings
 from ._views import TensorSpec, View, is_torch, numpy_dtype, view_of
-from .errors import Invalid
+from .errors import Invalid, WrongType
 
 ARGUMENTS = (*_abi.POINTERS, "host_offsets")
 
@@ -88,6 +89,18 @@ class Plan:
         """One line with everything that fixes the bits of the results: describe("signature")."""
         return self.describe("signature")
 
+    def __copy__(self) -> Plan:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Plan:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise WrongType(
+            "plan: expected an object that can be pickled, found a Plan, which is memory of this process: "
+            "call deltarelay.plan with the same arguments where it is needed"
+        )
+
     def __repr__(self) -> str:
         s = self.summary
         name = "/".join(part for part in (s["backend"], s["variant"] or s["isa"]) if part)
@@ -126,11 +139,31 @@ class Copies(NamedTuple):
     names: tuple[str, ...]
 
 
+def key_axes(value: Any, token_axis: int, tokens: int) -> list[Any]:
+    """Lengths and strides as a key has them. See `token_key` and `stride_key` in binding/key.c; a `token_axis` below 0
+    is none."""
+    shape, strides = list(value.shape), list(value.stride() if is_torch(value) else value.strides)
+    strides = [None if length == 1 else stride for length, stride in zip(shape, strides)]
+    if 0 <= token_axis < len(shape):
+        length = shape[token_axis]
+        shape[token_axis] = _problem.bucket_end(length) if length == tokens else -1 - length
+    return shape + strides
+
+
 # Key (see binding/key.c and _ctypes_call.py): an entry, or Copies.
 PLANS: dict[bytes, Any] = {}
 # Engines with new lengths in every step fill the cache. A plan that is not cached costs a call 174 us (a loaded Xeon).
 MOST_PLANS = 512
 _lock = threading.Lock()
+
+
+def _new_lock() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+# A process that is forked while another thread holds the lock would wait for that thread, which it does not have.
+os.register_at_fork(after_in_child=_new_lock)
 
 
 def _make_room() -> None:
@@ -219,6 +252,7 @@ __all__ = [
     "Entry",
     "Plan",
     "keep",
+    "key_axes",
     "maker",
     "offsets_on_host",
     "request_of",

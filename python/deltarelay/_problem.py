@@ -106,7 +106,7 @@ def _has_two_indices(view: View) -> bool:
 
 def rows_fit(view: View, features: int) -> bool:
     """Can the library read this layout? `features` of the last axes are contiguous."""
-    if _has_two_indices(view) or any(stride < 0 for stride in view.strides):
+    if _has_two_indices(view) or any(stride < 0 for stride, length in zip(view.strides, view.shape) if length > 1):
         return False
     inner = contiguous(view.shape[len(view.shape) - features :])
     given = view.strides[len(view.strides) - features :]
@@ -115,7 +115,9 @@ def rows_fit(view: View, features: int) -> bool:
 
 
 def layout_of(view: View, sizes: Sizes, has_features: bool) -> _abi.Layout:
-    strides = [max(0, stride) for stride in view.strides]  # the stride of an axis with one index is arbitrary
+    # The stride of an axis with one index is arbitrary, and keys of plans leave it out: the plan does, too.
+    own = zip(view.strides, contiguous(view.shape), view.shape)
+    strides = [dense if length <= 1 else stride for stride, dense, length in own]
     if has_features:
         strides.pop()
     layout = _abi.Layout(token=strides[-2], head=strides[-1], alignment_bytes=view.alignment)
@@ -144,6 +146,8 @@ def _state(
             raise Invalid(
                 f"{name}: expected [*, {sizes.heads_v}, {matrix[0]}, {matrix[1]}] ({axes}), found {list(view.shape)}"
             )
+        if view.shape[0] == 0 and slots > 0:  # the library would take num_slots = 0 for as many as there are rows
+            raise Invalid(f"{name}: expected at least one state, found {list(view.shape)}")
         state.num_slots = view.shape[0]
         state.stride_slot = view.strides[0] if view.shape[0] > 1 else 0
         state.stride_head = view.strides[1] if view.shape[1] > 1 else 0
@@ -370,6 +374,10 @@ def set_states(
         problem.checkpoint_every = 0 if chunks else int(settings.checkpoints)
         rows = _num_checkpoints(settings, sizes, lengths)
     index = index_of("checkpoint", None)
+    if index is not None and index.shape[0] < rows:
+        raise Invalid(
+            f"checkpoint_index: expected at least {rows} entries, one for each checkpoint, found {index.shape[0]}"
+        )
     if "checkpoint" in views:
         problem.checkpoint = _state("checkpoint", views["checkpoint"], sizes, settings, rows, index, "fp32")
     else:

@@ -8,12 +8,20 @@ from typing import Any, NamedTuple
 
 from . import _abi, _foreign, _stage_request
 from ._ctypes_call import empty, execute, is_plain
-from ._plans import PLANS, Copies, Plan, keep, offsets_on_host
-from ._problem import bucket_end
+from ._plans import PLANS, Copies, Plan, keep, key_axes, offsets_on_host
 from ._settings import Settings
 from ._stage_axes import features_of
 from ._stage_request import Wish, most_chunks
-from ._views import address_of, alignment_of, is_torch, numpy_dtype, torch_if_imported, view_of
+from ._views import (
+    address_of,
+    alignment_of,
+    in_forward_ad,
+    is_torch,
+    numpy_dtype,
+    raise_versions,
+    torch_if_imported,
+    view_of,
+)
 from .errors import Invalid, Unsupported
 
 _OTHERS = ("o", "final")
@@ -71,20 +79,21 @@ def _key(wish: Wish, settings: Settings, named: dict[str, Any]) -> tuple[Any, ..
     key: list[Any] = [wish, settings.key]
     lengths = _host_lengths(settings, named)
     late = "seq_offsets" in named and lengths is None
+    tokens = None  # of the first tensor with a row for each
     for name, value in named.items():
         if name in _LISTS and lengths is not None:
             key.append((name, value.dtype, value.ndim))
             continue
-        shape, strides = list(value.shape), list(value.stride() if is_torch(value) else value.strides)
-        strides = [0 if length == 1 else stride for length, stride in zip(shape, strides)]
+        axis = value.ndim - features_of(name, settings.rule) - 1
+        axis = axis if late and name != "states" and 0 <= axis < value.ndim - 1 else -1
+        if axis >= 0 and tokens is None:
+            tokens = value.shape[axis]
+        axes = key_axes(value, axis, tokens or 0)
         if late and name == "states":
-            shape[:1] = [-1]
-        elif late and 0 < features_of(name, settings.rule) < len(shape):
-            axis = len(shape) - features_of(name, settings.rule) - 1
-            shape[axis] = bucket_end(shape[axis])
+            axes[:1] = [-1]  # `_shape` compares them with the chunks
         device = value.device if is_torch(value) else "cpu"
-        key.append((name, value.dtype, *shape, *strides, device, alignment_of(address_of(value))))
-    if lengths is not None:
+        key.append((name, value.dtype, *axes, device, alignment_of(address_of(value))))
+    if lengths is not None and lengths.ndim == 1:  # others are refused when a plan is made
         key.append(tuple(lengths.tolist()))
     return tuple(key)
 
@@ -108,6 +117,8 @@ def _copy(value: Any) -> Any:
 
 def _is_readable(named: dict[str, Any]) -> bool:
     if not all(map(is_plain, named.values())) or len(set(map(is_torch, named.values()))) > 1:
+        return False
+    if torch_if_imported() is not None and (_foreign.is_captured() or in_forward_ad()):
         return False
     written = (named[name] for name in ("o", "final", "report") if name in named)
     return all(is_torch(value) or value.flags.writeable for value in written)
@@ -170,6 +181,7 @@ def _run(
     shape = _shape(entry, wish, named, num_chunks)
     first = named[entry.first[0]]
     as_torch = is_torch(first)
+    raise_versions(named.get(name) for name in ("o", "final", "report"))
     if as_torch:
         framework, device = torch_if_imported(), first.device
     else:

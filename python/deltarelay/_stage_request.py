@@ -262,7 +262,8 @@ def build(wish: Wish, settings: Settings, views: dict[str, View], host_offsets: 
     types = _types(wish, views)
     if reads(wish.operation, set(views), wish.wanted)["g"]:
         check_parameters(settings, views, sizes)
-    copies = _copies(views, settings.rule)
+    read = {name: view for name, view in views.items() if name != "seq_offsets" or late}
+    copies = _copies(read, settings.rule)
     options = options_of(settings, settings.device or device)
     problem = _abi.Problem(rule=_abi.RULES[settings.rule], op=_abi.OPERATIONS[wish.operation])
     if copies:

@@ -79,6 +79,27 @@ def is_numpy(value: object) -> bool:
     return numpy is not None and isinstance(value, numpy.ndarray)
 
 
+def is_watched() -> bool:
+    """Does anyone watch what torch computes, who would not see a call that only reads memory: a dispatch mode
+    (FakeTensorMode, make_fx, a flop counter) or torch.jit.trace? As binding/arguments.c."""
+    torch = torch_if_imported()
+    return torch is not None and bool(torch._C._len_torch_dispatch_stack() or torch._C._is_tracing())
+
+
+def in_forward_ad() -> bool:
+    """May tensors have tangents?"""
+    torch = torch_if_imported()
+    return torch is not None and torch.autograd.forward_ad._current_level >= 0
+
+
+def raise_versions(written: Any) -> None:
+    """Autograd compares versions of the tensors it has saved. Before a call, because one that fails may have
+    written."""
+    for value in written:
+        if is_torch(value):
+            torch_if_imported().autograd.graph.increment_version(value)
+
+
 def alignment_of(address: int) -> int:
     return 16 if address % 16 == 0 else address & -address
 
@@ -95,6 +116,8 @@ def view_of(name: str, value: Any) -> View:
         device = f"cuda:{value.device.index}" if value.device.type == "cuda" else value.device.type
         shape, strides = tuple(value.shape), tuple(value.stride())
     elif is_numpy(value):
+        if not value.dtype.isnative:
+            raise WrongType(f"{name}: expected the byte order of this machine, found {value.dtype.str!r}")
         dtype, device = value.dtype.name, "cpu"
         size = value.dtype.itemsize
         shape = value.shape

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from ._call import call
+from ._call import call_in_operator
 from ._foreign import refuse_gradients
 from ._problem import CHUNK
 from ._settings import Settings, Values, settings
@@ -152,7 +152,7 @@ def _call(
     )
     if not _READABLE.issuperset(map(type, tensors)):  # a subclass that has come this far is memory with another name
         tensors = tuple(None if value is None else value.as_subclass(torch.Tensor) for value in tensors)
-    return call(chosen, tensors)
+    return call_in_operator(chosen, tensors)
 
 
 _NOTHING = (None, None, None, None, None, None, False)

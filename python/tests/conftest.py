@@ -10,7 +10,7 @@ import numpy
 import pytest
 
 import deltarelay
-from deltarelay import _call, _ctypes_call
+from deltarelay import _call
 
 
 def has(module: str) -> bool:
@@ -41,7 +41,7 @@ def pytest_report_header() -> list[str]:
 def binding(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Both ways to call, in one process."""
     if request.param == "ctypes":
-        monkeypatch.setattr(_call, "_binding", _call._Binding(_ctypes_call.call, "ctypes", "a test asks for it"))
+        monkeypatch.setattr(_call, "_binding", _call._by_ctypes("a test asks for it"))
     elif _call._binding.name != "extension":
         pytest.skip(f"no extension here: {_call._binding.why}")
     yield request.param
