@@ -11,12 +11,12 @@ is installed; `deltarelay.last_call()` what ran.
 from __future__ import annotations
 
 import importlib
-import os
 from typing import TYPE_CHECKING, Any
 
 from ._call import LastCall, last_call
 from ._information import info
 from ._plans import Plan
+from ._switches import switch
 from ._version import __version__
 from ._views import TensorSpec
 from .errors import DeviceError, Error, Invalid, Unsupported, WrongType
@@ -63,9 +63,7 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-if (
-    os.environ.get("DELTARELAY_FLA") == "1"
-):  # read once, here; without it, importing this package changes nothing elsewhere
+if switch("DELTARELAY_FLA"):  # read once, here; without it, importing this package changes nothing elsewhere
     from .fla._switch import enable_by_environment
 
     enable_by_environment()

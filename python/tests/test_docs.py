@@ -77,7 +77,9 @@ def test_docstrings_name_every_parameter_in_order(function: object) -> None:
 def test_environment_variables() -> None:
     text = (ROOT / "docs/python.md").read_text(encoding="utf-8")
     for source in (ROOT / "python/deltarelay").rglob("*.py"):
-        for name in re.findall(r"environ[^\n]*?[\"'](DELTARELAY_\w+)", source.read_text(encoding="utf-8")):
+        for name in re.findall(
+            r"(?:environ|switch\(|SWITCH =)[^\n]*?[\"'](DELTARELAY_\w+)", source.read_text(encoding="utf-8")
+        ):
             assert f"| `{name}` |" in text, f"{source.name} reads {name}"
 
 

@@ -229,6 +229,50 @@ def test_switched_off_by_environment(install: Any, monkeypatch: pytest.MonkeyPat
     assert not deltarelay.fla.status().enabled
 
 
+@pytest.mark.parametrize("word", ["false", "No", "off"])
+def test_switched_off_by_other_words(install: Any, monkeypatch: pytest.MonkeyPatch, word: str) -> None:
+    install(fakes.newer())
+    monkeypatch.setenv("DELTARELAY_FLA", word)
+    assert f"DELTARELAY_FLA={word} is set" in str(deltarelay.fla.enable())
+
+
+# An empty folder named fla on the path is a package for Python. It gives way to one that is installed.
+FOLDER = """
+import importlib.machinery, importlib.util, sys
+spec = importlib.machinery.ModuleSpec("fla", None, is_package=True)
+spec.submodule_search_locations = ["/somewhere/fla"]
+folder = importlib.util.module_from_spec(spec)
+folder.__file__ = None
+sys.modules["fla"] = folder
+"""
+
+
+def test_a_folder_named_fla(install: Any) -> None:
+    import types
+
+    folder = types.ModuleType("fla")
+    folder.__file__, folder.__path__ = None, ["/somewhere/fla"]  # type: ignore[assignment]
+    install({"fla": folder})
+    expected = "expected flash-linear-attention or fla-core .*, found a folder .* without __init__.py: /somewhere/fla"
+    with pytest.raises(ModuleNotFoundError, match=expected) as caught:
+        deltarelay.fla.enable()
+    assert caught.value.name == "fla"
+
+
+@pytest.mark.parametrize("word", ["1", "true"])
+def test_importing_with_a_folder_named_fla(word: str) -> None:
+    done = _run(FOLDER + "import deltarelay; print(deltarelay.fla.status())", DELTARELAY_FLA=word)
+    assert done.returncode == 0 and "not registered" in done.stdout, done.stderr
+    assert "FLA is not installed: nothing was registered" in done.stderr
+
+
+def test_importing_with_an_fla_that_has_drifted() -> None:
+    code = "import sys, types; sys.modules['fla'] = types.ModuleType('fla'); import deltarelay; print('imported')"
+    done = _run(code, DELTARELAY_FLA="yes")
+    assert done.stdout.strip() == "imported", done.stderr
+    assert "nothing was registered: FLA" in done.stderr
+
+
 def _run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     everything = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
     return subprocess.run([sys.executable, "-c", code], env=everything, capture_output=True, text=True, timeout=300)

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import _call
+from .._switches import switch
 from ..errors import Invalid, Unsupported, WrongType
 from . import _registry, _stages
 from ._gdn import chunk_gated_delta_rule
@@ -256,8 +257,8 @@ def _add_place(registry: _registry.Registry, place: str, hooks: list[Hook], prob
 def enable() -> Report:
     """Registers DeltaRelay with FLA's dispatch, ahead of FLA's own backends. May be called at any time, and again.
 
-    Functions that were imported from FLA by name before see it too. With DELTARELAY_FLA=0 in the environment it does
-    nothing.
+    Functions that were imported from FLA by name before see it too. With DELTARELAY_FLA=0 (false, no, off) in the
+    environment it does nothing.
 
     Returns:
         A report; printed, it says what was registered and what cannot reach us.
@@ -265,8 +266,8 @@ def enable() -> Report:
         ModuleNotFoundError: FLA is not installed.
         Drift: FLA changed in a way that could make a call be misread.
     """
-    if os.environ.get("DELTARELAY_FLA") == "0":
-        return Report(False, problems=("DELTARELAY_FLA=0 is set",))
+    if switch("DELTARELAY_FLA") is False:
+        return Report(False, problems=(f"DELTARELAY_FLA={os.environ['DELTARELAY_FLA']} is set",))
     if not state.report.registry:
         state.report = _register()
         for problem in state.report.problems:

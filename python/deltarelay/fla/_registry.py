@@ -100,9 +100,17 @@ def _older(module: Any) -> Registry:
 
 
 def find() -> Registry:
-    if _module_or_none("fla") is None:
+    package = _module_or_none("fla")
+    if package is None:
         raise ModuleNotFoundError(
             "fla: expected flash-linear-attention or fla-core to be installed, found neither", name="fla"
+        )
+    if getattr(package, "__file__", "") is None and not hasattr(package, "ops"):
+        folders = ", ".join(package.__path__)
+        raise ModuleNotFoundError(
+            f"fla: expected flash-linear-attention or fla-core to be installed, found a folder of that name without "
+            f"__init__.py: {folders}",
+            name="fla",
         )
     for name, read in (("fla.backends", _newer), ("fla.ops.backends", _older)):
         module = _module_or_none(name)
