@@ -16,7 +16,7 @@ from engines_recorded import vllm_0_33_0 as recorded
 from engines_recorded.recurrence import close, raw_gate, recurrence
 
 import deltarelay
-from deltarelay.engines import _adapter, vllm
+from deltarelay.engines import _adapter, _vllm_prefill, vllm
 
 LENGTHS = (70, 1, 0, 130)
 
@@ -25,10 +25,10 @@ LENGTHS = (70, 1, 0, 130)
 def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A vLLM that was just imported, and an adapter that did nothing yet."""
     recorded.install()
-    monkeypatch.setattr(vllm, "_done", {})
-    monkeypatch.setattr(_adapter, "_said", set())
+    vllm.engine.reset()
     monkeypatch.setenv("DELTARELAY_VLLM", "1")
     yield recorded
+    vllm.engine.reset()
     recorded.remove()
 
 
@@ -83,7 +83,7 @@ def test_nothing_happens_unless_it_is_switched_on(engine: Any, monkeypatch: pyte
 
 def test_everything_is_taken_over_once(engine: Any) -> None:
     report = vllm.register()
-    assert set(report.values()) == {"taken over"} and len(report) == 4
+    assert set(report.values()) == {"taken over"} and len(report) == 9 and vllm.outcome == report
     ours = sys.modules[engine.K3]._flashkda_prefill
     assert vllm.register() == report and sys.modules[engine.K3]._flashkda_prefill is ours
 
@@ -128,7 +128,9 @@ def test_gdn_of_other_vendors_is_left(engine: Any, caplog: pytest.LogCaptureFixt
     vllm.register()
     engine.RESOLVED["backend"] = "aiter_flydsl"
     call_gdn(gdn_op(), case("gdn"))
-    assert engine.OWN_CALLS == ["gdn"] and "left to vLLM, which chose aiter_flydsl" in caplog.text
+    assert engine.OWN_CALLS == ["gdn"]
+    assert vllm.outcome[vllm.GDN_OPERATOR] == "not reached: vLLM chose aiter_flydsl for its GDN prefill"
+    assert vllm.outcome[vllm.GDN_OPERATOR] in caplog.text
 
 
 def call_k3(x: dict[str, Any], **changes: Any) -> Any:
@@ -259,7 +261,8 @@ def test_drift_is_reported_and_leaves_vllm_alone(engine: Any, caplog: pytest.Log
     sys.modules[engine.GDN].ChunkGatedDeltaRule = NewRule
     del sys.modules[engine.K3]._flashkda_prefill
     report = vllm.register()
-    assert report["GDN prefill"].startswith("declined: vLLM is not 0.33.0 here: ChunkGatedDeltaRule.forward_native")
+    gdn = report[vllm.GDN_OPERATOR]
+    assert gdn.startswith("declined: vLLM is not 0.33.0 here: ChunkGatedDeltaRule.forward_native")
     assert "expected a parameter 'raw_g'" in report[f"{engine.GLM}.chunk_kda_with_fused_gate"]
     assert "expected a function _flashkda_prefill" in report[f"{engine.K3}._flashkda_prefill"]
     assert report[f"{engine.K3_OPS}.chunk_kda_with_fused_gate"] == "taken over"
@@ -270,9 +273,11 @@ def test_drift_is_reported_and_leaves_vllm_alone(engine: Any, caplog: pytest.Log
 def test_a_vllm_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     if "vllm" in sys.modules or _installed("vllm"):
         pytest.skip("vLLM is installed")
-    monkeypatch.setattr(vllm, "_done", {})
+    vllm.engine.reset()
     monkeypatch.setenv("DELTARELAY_VLLM", "1")
-    assert all(words.startswith("declined: not in this vLLM") for words in vllm.register().values())
+    report = vllm.register()
+    assert report and all(words.startswith("declined: not in this vLLM") for words in report.values())
+    vllm.engine.reset()
 
 
 def _installed(name: str) -> bool:
@@ -285,7 +290,7 @@ def test_batch_invariance_is_passed_on(engine: Any, monkeypatch: pytest.MonkeyPa
     vllm.register()
     asked: list[bool] = []
     monkeypatch.setattr(
-        vllm, "forward", lambda *args, **given: asked.append(given.get("invariant")) or deltarelay.Outputs(0)
+        _vllm_prefill, "forward", lambda *args, **given: asked.append(given.get("invariant")) or deltarelay.Outputs(0)
     )
     call_k3(case("kda"))
     monkeypatch.setenv("VLLM_BATCH_INVARIANT", "1")
@@ -305,11 +310,21 @@ def test_new_parameters_that_can_be_left_out_are_no_drift() -> None:
         _adapter.check_signature(changed, ("k", "q"), "changed")
 
 
+QWEN_OPS = "vllm.third_party.flash_linear_attention.ops"
 SOURCES = [
-    (vllm.GDN_MODULE, "ChunkGatedDeltaRule.forward_native", ("self", *vllm.GDN_PARAMETERS)),
-    ("vllm.models.kimi_k3.nvidia.ops.third_party.kda.chunk", "chunk_kda_with_fused_gate", vllm.K3_PARAMETERS),
-    ("vllm.models.glm5next.nvidia.ops.third_party.kda.kernels", "chunk_kda_with_fused_gate", vllm.GLM_PARAMETERS),
-    ("vllm.models.kimi_k3.nvidia.kda", "_flashkda_prefill", vllm.FLASHKDA_PARAMETERS),
+    (vllm.GDN_MODULE, "ChunkGatedDeltaRule.forward_native", ("self", *_vllm_prefill.GDN_PARAMETERS)),
+    (vllm.GDN_MODULE, "fi_chunk_gated_delta_rule", _vllm_prefill.CHECKPOINTED_PARAMETERS),
+    (f"{QWEN_OPS}.chunk", "chunk_gated_delta_rule", _vllm_prefill.OLMO_PARAMETERS),
+    (f"{QWEN_OPS}.kda", "chunk_kda", _vllm_prefill.BAILING_PARAMETERS),
+    (f"{recorded.K3_OPS}.chunk", "chunk_kda_with_fused_gate", _vllm_prefill.K3_PARAMETERS),
+    (recorded.K3, "_flashkda_prefill", _vllm_prefill.FLASHKDA_PARAMETERS),
+    (recorded.K3, "_flashinfer_kda_prefill", _vllm_prefill.FLASHINFER_PARAMETERS),
+    (
+        "vllm.models.glm5next.nvidia.ops.third_party.kda.kernels",
+        "chunk_kda_with_fused_gate",
+        _vllm_prefill.GLM_PARAMETERS,
+    ),
+    (recorded.GLM, "Glm5NextLinearAttention._flashkda_prefill", _vllm_prefill.GLM_FLASHKDA_PARAMETERS),
 ]
 
 

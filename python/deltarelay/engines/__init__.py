@@ -3,5 +3,6 @@
     DELTARELAY_VLLM=1      deltarelay.engines.vllm.register
     DELTARELAY_SGLANG=1    deltarelay.engines.sglang.register
 
-See docs/python-engines.md.
+`status()` of each says what was taken over, and counts the calls that were taken and declined, and why. See
+docs/python-engines.md.
 """

@@ -1,4 +1,4 @@
-"""Shared by the adapters: the switch, recorded signatures, and the way back to the engine's own path."""
+"""Shared by the adapters: recorded signatures, options of the environment, checkpoints."""
 
 from __future__ import annotations
 
@@ -8,31 +8,23 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from .. import _call
-from ..errors import Invalid, Unsupported, WrongType
-
-log = logging.getLogger("deltarelay.engines")
-_said: set[str] = set()
-_OFF = ("", "0", "false", "off", "no")
+from .._switches import OFF, switch
+from ..errors import Invalid, Unsupported
+from ._report import Engine
 
 
 class Drift(Exception):
     """The engine differs from the recorded version."""
 
 
-def is_on(variable: str) -> bool:
-    return os.environ.get(variable, "").strip().lower() not in _OFF
+def listed(words: str) -> tuple[str, ...]:
+    """A recorded parameter list, written as one line."""
+    return tuple(words.split())
 
 
-def say_once(message: str, level: int = logging.WARNING) -> None:
-    """Logs a line once, however often a layer is called."""
-    if message not in _said:
-        _said.add(message)
-        log.log(level, "%s", message)
-
-
-def check_signature(function: Callable[..., Any], recorded: tuple[str, ...], where: str) -> None:
-    """Parameters are the recorded ones, in their order; "name=" has a default.
+def check_signature(function: Callable[..., Any], recorded: tuple[str, ...], where: str) -> int:
+    """Parameters are the recorded ones, in their order; "name=" has a default. Returns how many of them a call can pass
+    by position: those in front of the first new one.
 
     New parameters are accepted if a call can omit them or pass None or False; adapters check the values they get.
     """
@@ -53,37 +45,27 @@ def check_signature(function: Callable[..., Any], recorded: tuple[str, ...], whe
             raise Drift(f"{where}: expected no parameter {name!r} that has to be understood, found {parameter}")
         if name in wanted and wanted[name] and required:
             raise Drift(f"{where}: expected a default for {name!r}, found none")
+    new = [index for index, name in enumerate(found) if name not in wanted]
+    return min(new, default=len(found))
 
 
 def is_nothing(value: Any) -> bool:
     return value is None or value is False
 
 
-def check_unknown(where: str, keywords: dict[str, Any]) -> None:
+def check_unknown(engine: Engine, where: str, keywords: dict[str, Any]) -> None:
     """Engines add keywords with every release. None and False request nothing; any other value is refused by name."""
     for name, value in keywords.items():
         if not is_nothing(value):
             raise Unsupported(f"{name}: expected None or False in a call of {where}, found {type(value).__name__}")
-        say_once(
+        engine.say_once(
             f"{where}: keyword {name!r} is not known to this adapter; it was {value} and is left out", logging.INFO
         )
 
 
-def run_or_leave(where: str, ours: Callable[[], Any], theirs: Callable[[], Any]) -> Any:
-    """Our call. If it declines, before it has written anything, the engine's own call and a line in the log."""
-    try:
-        result = ours()
-    except (Invalid, Unsupported, WrongType) as error:
-        say_once(f"{where}: left to the engine: {error}")
-        _call.note_declined(f"{where}: {error}")
-        return theirs()
-    _call.note_declined("")
-    return result
-
-
 def options() -> dict[str, Any]:
-    """Options that the environment sets for every call."""
-    wanted = is_on("DELTARELAY_INVARIANT") or is_on("VLLM_BATCH_INVARIANT")
+    """Options that the environment sets for every call. The second variable is vLLM's own, which is a number."""
+    wanted = switch("DELTARELAY_INVARIANT") or os.environ.get("VLLM_BATCH_INVARIANT", "").strip() not in ("", *OFF)
     return {"invariant": True} if wanted else {}
 
 
@@ -118,18 +100,3 @@ def one_checkpoint(positions: Any, wanted: Any, states: Any) -> dict[str, Any]:
         "checkpoint_offsets": offsets,
         "checkpoint_positions": torch.zeros_like(index).scatter_(0, rows, positions.to(torch.int32))[:count],
     }
-
-
-__all__ = [
-    "Drift",
-    "check_signature",
-    "check_unknown",
-    "dtype_of",
-    "is_nothing",
-    "is_on",
-    "log",
-    "one_checkpoint",
-    "options",
-    "run_or_leave",
-    "say_once",
-]

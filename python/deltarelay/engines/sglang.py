@@ -7,12 +7,16 @@ to SGLang's pool directly. Decode and verify steps are not changed.
 from __future__ import annotations
 
 import importlib
+import logging
 from typing import Any
 
 from .. import forward
+from .._switches import switch
 from ..errors import Invalid, Unsupported
-from ._adapter import Drift, check_signature, check_unknown, is_on, log, one_checkpoint, options, run_or_leave
+from ._adapter import Drift, check_signature, check_unknown, one_checkpoint, options
+from ._report import TAKEN_OVER, Engine, Status
 
+engine = Engine("SGLang", "sglang.deltarelay")
 RECORDED = "0.5.23"
 SWITCH = "DELTARELAY_SGLANG"
 CHUNK = 64  # tokens between the boundaries that track_chunk_idx counts
@@ -96,7 +100,7 @@ def gdn_extend(
 ) -> tuple[Any, None, None]:
     """(o, None, None): states are in the pool, and states for the prefix cache in track_state. Gates are logarithms,
     beta is already a sigmoid, q and k are normalised here."""
-    check_unknown("GDN extend", unknown)
+    check_unknown(engine, "GDN extend", unknown)
     _refuse_plans(state_checkpoint_cu_starts, num_state_checkpoints, state_checkpoint_every_n_tokens)
     result = forward(
         "gdn",
@@ -150,7 +154,7 @@ def kda_extend(
 ) -> Any:
     """o, or (o, h) if intermediate states are asked for: h is None where track_state has what is needed of them. The
     gate is raw with A_log, a logarithm without; beta is a logit where beta_is_raw says so."""
-    check_unknown("KDA extend", unknown)
+    check_unknown(engine, "KDA extend", unknown)
     _refuse_plans(state_checkpoint_cu_starts, num_state_checkpoints, state_checkpoint_every_n_tokens)
     if is_spec_decode:
         raise Unsupported("is_spec_decode: expected False, found a step that must not be committed in place")
@@ -203,8 +207,8 @@ def _kernel_class(base: Any, name: str, ours: Any) -> Any:
         uses_state_checkpoints = False
 
         def extend(self, *args: Any, **kwargs: Any) -> Any:
-            return run_or_leave(
-                f"{name} extend", lambda: ours(*args, **kwargs), lambda: self.extend_of_sglang(*args, **kwargs)
+            return engine.run_or_leave(
+                name, lambda: ours(*args, **kwargs), lambda: self.extend_of_sglang(*args, **kwargs)
             )
 
         def extend_of_sglang(self, *args: Any, **kwargs: Any) -> Any:
@@ -223,7 +227,10 @@ _KINDS = {
     "GDN": ("tree_verify_kernel", GDN_PARAMETERS, gdn_extend),
     "KDA": ("triton_kernel", KDA_PARAMETERS, kda_extend),
 }
-outcome: dict[str, str] = {}  # of the hooks that have run, for people
+# Attributes of the dispatchers that hold the kernel of an extend. KDA's sends batches of single tokens to triton_kernel
+# if it has chosen FlashInfer.
+KERNELS = {"GDN": ("extend_kernel",), "KDA": ("extend_kernel", "triton_kernel")}
+outcome = engine.outcome  # by rule: "taken over", "not reached: why" or "declined: why"
 
 
 def take_over(dispatcher: Any, name: str) -> None:
@@ -240,14 +247,15 @@ def take_over(dispatcher: Any, name: str) -> None:
             if not isinstance(getattr(triton, flag, None), bool):
                 raise Drift(f"{type(triton).__name__}: expected {flag}, which is True or False")
         kernel = _kernel_class(type(triton), name, ours)()
-        log.info("SGLang, %s extend: %s instead of %s", name, type(kernel).__name__, type(previous).__name__)
-        dispatcher.extend_kernel = kernel
-        outcome[name] = "taken over"
+        engine.say_once(f"{name} extend: {type(kernel).__name__} instead of {type(previous).__name__}", logging.INFO)
+        for holder in KERNELS[name]:
+            setattr(dispatcher, holder, kernel)
+        words = TAKEN_OVER
     except Drift as drift:
-        outcome[name] = f"declined: SGLang is not {RECORDED} here: {drift}"
+        words = f"declined: SGLang is not {RECORDED} here: {drift}"
     except Exception as error:
-        outcome[name] = f"declined: {type(error).__name__}: {error}"
-    log.log(30 if outcome[name].startswith("declined") else 20, "SGLang, %s extend: %s", name, outcome[name])
+        words = f"declined: {type(error).__name__}: {error}"
+    engine.note(name, words)
 
 
 def _after_gdn(result: Any, dispatcher: Any, *args: Any, **kwargs: Any) -> None:
@@ -258,27 +266,31 @@ def _after_kda(result: Any, dispatcher: Any, *args: Any, **kwargs: Any) -> None:
     take_over(dispatcher, "KDA")
 
 
-_done: dict[str, str] = {}
+_HOOKS = {"GDN": (GDN_TARGET, _after_gdn), "KDA": (KDA_TARGET, _after_kda)}
 
 
 def register() -> dict[str, str]:
-    """SGLang's entry point (group sglang.srt.plugins). The hooks that were set; `outcome` says later what they did."""
-    if not is_on(SWITCH):
+    """SGLang's entry point (group sglang.srt.plugins). Sets the hooks; the outcome is known when they have run."""
+    if not switch(SWITCH):
         return {}
-    if _done:
-        return dict(_done)
-    for target, hook in ((GDN_TARGET, _after_gdn), (KDA_TARGET, _after_kda)):
+    if outcome:
+        return dict(outcome)
+    for name, (target, hook) in _HOOKS.items():
         try:
             registry = importlib.import_module(REGISTRY)
             check_signature(registry.HookRegistry.register, ("target", "hook", "hook_type="), "HookRegistry.register")
             registry.HookRegistry.register(f"{target}.__init__", hook, registry.HookType.AFTER)
-            _done[target] = "hooked"
+            outcome[name] = "not reached: SGLang has made no dispatcher yet"
         except (Drift, AttributeError) as drift:
-            _done[target] = f"declined: SGLang is not {RECORDED} here: {drift}"
+            engine.note(name, f"declined: SGLang is not {RECORDED} here: {drift}")
         except Exception as error:
-            _done[target] = f"declined: {type(error).__name__}: {error}"
-        log.log(30 if _done[target].startswith("declined") else 20, "SGLang, %s: %s", target, _done[target])
-    return dict(_done)
+            engine.note(name, f"declined: {type(error).__name__}: {error}")
+    return dict(outcome)
 
 
-__all__ = ["RECORDED", "SWITCH", "gdn_extend", "kda_extend", "outcome", "register", "take_over"]
+def status() -> Status:
+    """What was taken over in this process, and the calls that were taken and declined so far, and why."""
+    return engine.status()
+
+
+__all__ = ["KERNELS", "RECORDED", "SWITCH", "gdn_extend", "kda_extend", "outcome", "register", "status", "take_over"]

@@ -1,8 +1,8 @@
 """vLLM: prefill of GDN and KDA layers, on DELTARELAY_VLLM=1. Recorded from vLLM 0.33.0.
 
-GDN uses `ChunkGatedDeltaRule.register_oot`, vLLM's way to replace an operator. KDA layers call functions of their
-modules, which are replaced there. Around both, vLLM gathers states, clears those without history and scatters
-them back. Decode steps are not changed.
+GDN uses `ChunkGatedDeltaRule.register_oot`, vLLM's way to replace an operator. Other layers call functions of their
+modules or methods of their own, which are replaced there: each backend that a layer may choose has a row in PLACES. The
+calls themselves are in `_vllm_prefill`. Decode steps are not changed.
 """
 
 from __future__ import annotations
@@ -10,96 +10,99 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
-from .. import forward
-from ..errors import Invalid
-from ._adapter import (
-    Drift,
-    check_signature,
-    check_unknown,
-    dtype_of,
-    is_on,
-    log,
-    one_checkpoint,
-    options,
-    run_or_leave,
-)
+from .._switches import switch
+from ..errors import Unsupported
+from . import _vllm_prefill as calls
+from ._adapter import Drift, check_signature
+from ._report import TAKEN_OVER, Status
+from ._vllm_prefill import engine
 
 RECORDED = "0.33.0"
 SWITCH = "DELTARELAY_VLLM"
-
-# ---- GDN
-
 GDN_MODULE = "vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn"
 GDN_CLASS = "ChunkGatedDeltaRule"
-GDN_PARAMETERS = (
-    "q",
-    "k",
-    "v",
-    "g",
-    "beta",
-    "initial_state",
-    "output_final_state",
-    "cu_seqlens=",
-    "chunk_indices=",
-    "chunk_offsets=",
-    "use_qk_l2norm_in_kernel=",
-    "core_attn_out=",
-    "aiter_prefill_metadata=",
-)
+GDN_OPERATOR = f"{GDN_MODULE}.{GDN_CLASS}"
 # Backends that vLLM may choose while the operator still serves prefills. Others are for devices of other vendors.
 GDN_BACKENDS = ("triton", "flashinfer", "cutedsl")
 
 
-def gdn_prefill(
-    q: Any,
-    k: Any,
-    v: Any,
-    g: Any,
-    beta: Any,
-    initial_state: Any,
-    output_final_state: bool,
-    cu_seqlens: Any = None,
-    chunk_indices: Any = None,
-    chunk_offsets: Any = None,
-    use_qk_l2norm_in_kernel: bool = True,
-    core_attn_out: Any = None,
-    aiter_prefill_metadata: Any = None,
-    **unknown: Any,
-) -> tuple[Any, Any]:
-    """(o, final states). Gates are logarithms, beta is past its sigmoid, states are [N, HV, V, K]. Chunk lists are not
-    needed."""
-    check_unknown(GDN_CLASS, {"aiter_prefill_metadata": aiter_prefill_metadata, **unknown})
-    o = _head_of(core_attn_out, v)
-    result = forward(
-        "gdn",
-        q,
-        k,
-        v,
-        g,
-        beta,
-        gate="log",
-        beta_form="value",
-        l2norm=use_qk_l2norm_in_kernel,
-        seq_offsets=cu_seqlens,
-        initial=initial_state,
-        final=bool(output_final_state),
-        final_dtype=dtype_of(initial_state),
-        state_layout="value_major",
-        o=o,
-        **options(),
-    )
-    if core_attn_out is not None and o is None:
-        core_attn_out.reshape(-1)[: result.o.numel()].copy_(result.o.reshape(-1))
-    return result.o, result.final
+class Place(NamedTuple):
+    """A function that a layer calls for its prefill. A module that imported it by name is listed, not its source."""
+
+    models: str
+    module: str
+    name: str  # "Class.method" for a method
+    parameters: tuple[str, ...]
+    ours: Callable[..., Any]
+
+    @property
+    def path(self) -> str:
+        return f"{self.module}.{self.name}"
 
 
-def _head_of(buffer: Any, v: Any) -> Any:
-    """The first elements of vLLM's output buffer as o, if their layout can be written directly."""
-    if buffer is None or not buffer.is_contiguous() or buffer.dtype != v.dtype or buffer.numel() < v.numel():
-        return None
-    return buffer.view(-1)[: v.numel()].view(v.shape)
+_K3 = "vllm.models.kimi_k3.nvidia"
+_GLM = "vllm.models.glm5next.common.kda"
+PLACES = (
+    Place(
+        "Qwen3-Next and relatives, steps that keep states for the prefix cache",
+        GDN_MODULE,
+        "fi_chunk_gated_delta_rule",
+        calls.CHECKPOINTED_PARAMETERS,
+        calls.checkpointed_gdn_prefill,
+    ),
+    Place(
+        "OLMo hybrid",
+        "vllm.model_executor.layers.mamba.gdn.olmo_gdn_linear_attn",
+        "chunk_gated_delta_rule",
+        calls.OLMO_PARAMETERS,
+        calls.olmo_prefill,
+    ),
+    Place(
+        "Kimi Linear, and Kimi K3 with the backend triton",
+        f"{_K3}.ops.third_party.kda",
+        "chunk_kda_with_fused_gate",
+        calls.K3_PARAMETERS,
+        calls.k3_prefill,
+    ),
+    Place("Kimi K3", f"{_K3}.kda", "_flashkda_prefill", calls.FLASHKDA_PARAMETERS, calls.flashkda_prefill),
+    Place(
+        "Kimi K3 with the backend flashinfer",
+        f"{_K3}.kda",
+        "_flashinfer_kda_prefill",
+        calls.FLASHINFER_PARAMETERS,
+        calls.flashinfer_kda_prefill,
+    ),
+    Place(
+        "GLM-5-Next",
+        _GLM,
+        "Glm5NextLinearAttention._flashkda_prefill",
+        calls.GLM_FLASHKDA_PARAMETERS,
+        calls.glm_flashkda_prefill,
+    ),
+    Place(
+        "GLM-5-Next with the backend triton",
+        _GLM,
+        "chunk_kda_with_fused_gate",
+        calls.GLM_PARAMETERS,
+        calls.glm_prefill,
+    ),
+    Place(
+        "Bailing v3",
+        "vllm.model_executor.models.bailing_moe_v3",
+        "chunk_kda",
+        calls.BAILING_PARAMETERS,
+        calls.bailing_prefill,
+    ),
+)
+# Prefill calls of vLLM that go elsewhere, by their module: why they are not replaced.
+NOT_REACHED = {
+    "vllm.models.kimi_k3.amd": "ROCm has kernels of its own",
+    "vllm.models.glm5next.amd": "ROCm has kernels of its own",
+    "vllm.model_executor.layers.mamba.ops.cpu": "the CPU has a kernel of its own",
+}
+outcome = engine.outcome  # by place: "taken over", "not reached: why" or "declined: why"
 
 
 def _gdn_class(base: Any) -> Any:
@@ -107,18 +110,20 @@ def _gdn_class(base: Any) -> Any:
         """vLLM's operator, with our forward. `gdn_prefill_backend` stays what vLLM chose: its metadata is made for
         that."""
 
+        _forward_method: Callable[..., Any]
+
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             self._own_method = self._forward_method
             if self.gdn_prefill_backend in GDN_BACKENDS:
                 self._forward_method = self.forward_deltarelay
-                log.info("GDN prefill: deltarelay (vLLM had chosen %s)", self.gdn_prefill_backend)
+                engine.say_once(f"GDN prefill: deltarelay (vLLM had chosen {self.gdn_prefill_backend})", 20)
             else:
-                log.warning("GDN prefill: left to vLLM, which chose %s", self.gdn_prefill_backend)
+                engine.note(GDN_OPERATOR, f"not reached: vLLM chose {self.gdn_prefill_backend} for its GDN prefill")
 
         def forward_deltarelay(self, *args: Any, **kwargs: Any) -> Any:
-            return run_or_leave(
-                "GDN prefill", lambda: gdn_prefill(*args, **kwargs), lambda: self._own_method(*args, **kwargs)
+            return engine.run_or_leave(
+                GDN_OPERATOR, lambda: calls.gdn_prefill(*args, **kwargs), lambda: self._own_method(*args, **kwargs)
             )
 
     return DeltaRelayChunkGatedDeltaRule
@@ -129,260 +134,79 @@ def _register_gdn() -> None:
     if base is None or not hasattr(base, "register_oot"):
         raise Drift(f"{GDN_MODULE}: expected a class {GDN_CLASS} with register_oot")
     check_signature(base.__init__, ("self",), f"{GDN_CLASS}.__init__")
-    check_signature(base.forward_native, ("self", *GDN_PARAMETERS), f"{GDN_CLASS}.forward_native")
+    check_signature(base.forward_native, ("self", *calls.GDN_PARAMETERS), f"{GDN_CLASS}.forward_native")
     base.register_oot(_gdn_class(base))
 
 
-# ---- KDA
-
-K3_PARAMETERS = (
-    "q",
-    "k",
-    "v",
-    "raw_g",
-    "raw_beta",
-    "A_log",
-    "g_bias",
-    "scale=",
-    "initial_state=",
-    "output_final_state=",
-    "lower_bound=",
-    "use_qk_l2norm_in_kernel=",
-    "cu_seqlens=",
-    "out=",
-)
-GLM_PARAMETERS = (
-    "q",
-    "k",
-    "v",
-    "raw_g",
-    "beta",
-    "A_log",
-    "g_bias",
-    "scale=",
-    "initial_state=",
-    "output_final_state=",
-    "use_qk_l2norm_in_kernel=",
-    "cu_seqlens=",
-    "safe_gate=",
-    "lower_bound=",
-)
-FLASHKDA_PARAMETERS = (
-    "q",
-    "k",
-    "v",
-    "g",
-    "beta",
-    "A_log",
-    "dt_bias",
-    "lower_bound",
-    "initial_state",
-    "cu_seqlens",
-    "out",
-    "final_state",
-    "workspace",
-    "checkpoint_state=",
-    "checkpoint_offsets=",
-)
-
-
-def _kda(q: Any, k: Any, v: Any, g: Any, beta: Any, *, lower_bound: float | None, **given: Any) -> Any:
-    """A raw gate: bounded where there is a bound, else softplus."""
-    gate = {"gate": "softplus"} if lower_bound is None else {"gate": "bounded", "lower_bound": float(lower_bound)}
-    return forward("kda", q, k, v, g, beta, **gate, state_layout="value_major", **given, **options())
-
-
-def k3_prefill(
-    q: Any,
-    k: Any,
-    v: Any,
-    raw_g: Any,
-    raw_beta: Any,
-    A_log: Any,
-    g_bias: Any,
-    scale: float | None = None,
-    initial_state: Any = None,
-    output_final_state: bool = False,
-    lower_bound: float | None = None,
-    use_qk_l2norm_in_kernel: bool = False,
-    cu_seqlens: Any = None,
-    out: Any = None,
-    **unknown: Any,
-) -> tuple[Any, Any]:
-    """Kimi Linear and Kimi K3: beta is a logit."""
-    check_unknown("chunk_kda_with_fused_gate", unknown)
-    result = _kda(
-        q,
-        k,
-        v,
-        raw_g,
-        raw_beta,
-        lower_bound=lower_bound,
-        a_log=A_log,
-        dt_bias=g_bias,
-        beta_form="logit",
-        scale=scale,
-        l2norm=use_qk_l2norm_in_kernel,
-        initial=initial_state,
-        final=bool(output_final_state),
-        final_dtype=dtype_of(initial_state),
-        seq_offsets=cu_seqlens,
-        o=out,
-    )
-    return result.o, result.final
-
-
-def glm_prefill(
-    q: Any,
-    k: Any,
-    v: Any,
-    raw_g: Any,
-    beta: Any,
-    A_log: Any,
-    g_bias: Any,
-    scale: float | None = None,
-    initial_state: Any = None,
-    output_final_state: bool = False,
-    use_qk_l2norm_in_kernel: bool = False,
-    cu_seqlens: Any = None,
-    safe_gate: bool = False,
-    lower_bound: float = -5.0,
-    **unknown: Any,
-) -> tuple[Any, Any]:
-    """GLM-5-Next: beta is already a sigmoid; the bound counts only with safe_gate."""
-    check_unknown("chunk_kda_with_fused_gate", unknown)
-    result = _kda(
-        q,
-        k,
-        v,
-        raw_g,
-        beta,
-        lower_bound=lower_bound if safe_gate else None,
-        a_log=A_log,
-        dt_bias=g_bias,
-        beta_form="value",
-        scale=scale,
-        l2norm=use_qk_l2norm_in_kernel,
-        initial=initial_state,
-        final=bool(output_final_state),
-        final_dtype=dtype_of(initial_state),
-        seq_offsets=cu_seqlens,
-    )
-    return result.o, result.final
-
-
-def flashkda_prefill(
-    q: Any,
-    k: Any,
-    v: Any,
-    g: Any,
-    beta: Any,
-    A_log: Any,
-    dt_bias: Any,
-    lower_bound: float,
-    initial_state: Any,
-    cu_seqlens: Any,
-    out: Any,
-    final_state: Any,
-    workspace: Any,
-    checkpoint_state: Any = None,
-    checkpoint_offsets: Any = None,
-    **unknown: Any,
-) -> tuple[Any, Any]:
-    """FlashKDA's place in Kimi K3: outputs and states are written where vLLM wants them; beta is a logit; q and k are
-    normalised; one state inside a sequence, after checkpoint_offsets[n] tokens if that is above 0."""
-    check_unknown("_flashkda_prefill", unknown)
-    if (checkpoint_state is None) != (checkpoint_offsets is None):
-        raise Invalid("checkpoint_state: expected together with checkpoint_offsets, found one of them")
-    kept = {}
-    if checkpoint_state is not None:
-        kept = one_checkpoint(checkpoint_offsets, checkpoint_offsets > 0, checkpoint_state)
-    _kda(
-        q,
-        k,
-        v,
-        g,
-        beta,
-        lower_bound=lower_bound,
-        a_log=A_log,
-        dt_bias=dt_bias,
-        beta_form="logit",
-        l2norm=True,
-        initial=initial_state,
-        final=final_state,
-        seq_offsets=cu_seqlens,
-        o=out,
-        **kept,
-    )
-    return out, final_state
-
-
-# module, function, its parameters, ours. A module that imported the function by name is listed instead of its source.
-KDA_FUNCTIONS: tuple[tuple[str, str, tuple[str, ...], Callable[..., Any]], ...] = (
-    (
-        "vllm.models.kimi_k3.nvidia.ops.third_party.kda",
-        "chunk_kda_with_fused_gate",
-        K3_PARAMETERS,
-        k3_prefill,
-    ),
-    ("vllm.models.kimi_k3.nvidia.kda", "_flashkda_prefill", FLASHKDA_PARAMETERS, flashkda_prefill),
-    ("vllm.models.glm5next.common.kda", "chunk_kda_with_fused_gate", GLM_PARAMETERS, glm_prefill),
-)
-
-
-def _replace(module_name: str, name: str, parameters: tuple[str, ...], ours: Callable[..., Any]) -> None:
-    module = importlib.import_module(module_name)
-    theirs = getattr(module, name, None)
+def _replace(place: Place) -> None:
+    owner: Any = importlib.import_module(place.module)
+    *classes, name = place.name.split(".")
+    for part in classes:
+        owner = getattr(owner, part, None)
+    theirs = getattr(owner, name, None)
     if not callable(theirs):
-        raise Drift(f"{module_name}: expected a function {name}")
-    check_signature(theirs, parameters, f"{module_name}.{name}")
+        raise Drift(f"{place.module}: expected a function {place.name}")
+    positional = check_signature(theirs, place.parameters, place.path)
+    ours, path = place.ours, place.path
+
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        if len(args) > positional:
+            raise Unsupported(f"arguments: expected at most {positional} by position, found {len(args)}")
+        return ours(*args, **kwargs)
 
     @functools.wraps(theirs)
     def prefill(*args: Any, **kwargs: Any) -> Any:
-        return run_or_leave(f"KDA prefill ({name})", lambda: ours(*args, **kwargs), lambda: theirs(*args, **kwargs))
+        return engine.run_or_leave(path, lambda: checked(*args, **kwargs), lambda: theirs(*args, **kwargs))
 
-    setattr(module, name, prefill)
+    setattr(owner, name, prefill)
 
 
 # ---- the entry point
 
-_done: dict[str, str] = {}
+
+def _other_platform() -> str:
+    """Where vLLM does not run on CUDA, its layers call kernels of that platform, and no place of ours is reached."""
+    try:
+        platform = importlib.import_module("vllm.platforms").current_platform
+        return "" if platform.is_cuda() else str(getattr(platform, "device_name", type(platform).__name__))
+    except (ImportError, AttributeError):
+        return ""
 
 
 def register() -> dict[str, str]:
     """vLLM's entry point (group vllm.general_plugins): called in each of its processes. What was taken over, and what
-    was not.
+    was not, by place.
 
     Nothing here raises: where vLLM is not as recorded, a warning says so and its own path stays.
     """
-    if not is_on(SWITCH):
+    if not switch(SWITCH):
         return {}
-    if _done:
-        return dict(_done)
-    steps: dict[str, Callable[[], None]] = {"GDN prefill": _register_gdn}
-    for module, name, parameters, ours in KDA_FUNCTIONS:
-        steps[f"{module}.{name}"] = functools.partial(_replace, module, name, parameters, ours)
-    for what, step in steps.items():
+    if outcome:
+        return dict(outcome)
+    steps: dict[str, Callable[[], None]] = {GDN_OPERATOR: _register_gdn}
+    steps |= {place.path: functools.partial(_replace, place) for place in PLACES}
+    other = _other_platform()
+    for path, step in steps.items():
+        if other:
+            engine.note(path, f"not reached: vLLM runs on {other} here, with kernels of that platform")
+            continue
         try:
             step()
         except Drift as drift:
-            _done[what] = f"declined: vLLM is not {RECORDED} here: {drift}"
+            words = f"declined: vLLM is not {RECORDED} here: {drift}"
         except ImportError as error:
-            _done[what] = f"declined: not in this vLLM: {error}"
+            words = f"declined: not in this vLLM: {error}"
         except Exception as error:
-            _done[what] = f"declined: {type(error).__name__}: {error}"
+            words = f"declined: {type(error).__name__}: {error}"
         else:
-            _done[what] = "taken over"
-        log.log(30 if _done[what].startswith("declined") else 20, "vLLM, %s: %s", what, _done[what])
-    return dict(_done)
+            words = TAKEN_OVER
+        engine.note(path, words)
+    return dict(outcome)
 
 
-__all__ = [
-    "RECORDED",
-    "SWITCH",
-    "flashkda_prefill",
-    "gdn_prefill",
-    "glm_prefill",
-    "k3_prefill",
-    "register",
-]
+def status() -> Status:
+    """What was taken over in this process, and the calls that were taken and declined so far, and why."""
+    return engine.status()
+
+
+__all__ = ["NOT_REACHED", "PLACES", "RECORDED", "SWITCH", "outcome", "register", "status"]
