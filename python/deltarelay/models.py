@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import inspect
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 from . import _call
-from .errors import Error
+from .errors import Error, Invalid, Unsupported
 from .fla import chunk_gated_delta_rule, chunk_kda
 
 # Names that layers know a chunk function by.
@@ -30,6 +32,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "chunk_kimi_delta_attention": chunk_kda,  # Kimi Linear, GLM-5-Next, Bailing
 }
 _MARK = "_deltarelay_patch"
+_ROWS = 5  # q, k, v, g, beta come first in all of them
 
 
 class _Inside(threading.local):
@@ -50,53 +53,111 @@ class Patched:
         return f"DeltaRelay computes {', '.join(self.functions)} of {len(self.layers)} layers: {', '.join(self.layers)}"
 
 
+def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return tuple(name for name, found in inspect.signature(function).parameters.items() if found.kind not in kinds)
+
+
+_OURS = {name: _parameters(function) for name, function in FUNCTIONS.items()}
+
+
+class _Function:
+    """Ours with the arguments of a layer; the original where we decline. A layer may hold it: it can be copied and
+    pickled with the layer if the original can."""
+
+    def __init__(self, original: Callable[..., Any], name: str) -> None:
+        self.original, self.name, self.theirs = original, name, _parameters(original)
+
+    @property
+    def __wrapped__(self) -> Callable[..., Any]:
+        return self.original
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        ours = FUNCTIONS[self.name]
+        try:
+            return ours(*args[:_ROWS], **self._understood(args[_ROWS:], kwargs))
+        except Error as error:
+            _call.note_declined(f"{ours.__name__}: {error}")
+            return self.original(*args, **kwargs)
+
+    def _understood(self, more: tuple[Any, ...], given: dict[str, Any]) -> dict[str, Any]:
+        """Keywords for ours. transformers hands every keyword of the model on and drops what the function does not
+        name; what it names and ours does not is refused if it asks for something."""
+        theirs, ours = self.theirs, _OURS[self.name]
+        if more:  # behind the rows the original may have another order
+            if len(more) > len(theirs) - _ROWS:
+                raise Invalid(f"arguments: expected at most {len(theirs)} by position, found {_ROWS + len(more)}")
+            given = {**dict(zip(theirs[_ROWS:], more)), **given}
+        rows = dict(zip(theirs[:_ROWS], ours))  # query is q there
+        given = {rows.get(keyword, keyword): value for keyword, value in given.items()}
+        for keyword in given.keys() - set(ours):
+            if keyword in theirs and given[keyword] is not None and given[keyword] is not False:
+                raise Unsupported(f"{keyword}: expected None or False, found {type(given[keyword]).__name__}")
+        return {keyword: value for keyword, value in given.items() if keyword in ours}
+
+
+class _Chooser:
+    """Stands for a function in a modeling file, as long as patched layers are there that it chooses ours for."""
+
+    def __init__(self, original: Callable[..., Any], name: str) -> None:
+        functools.update_wrapper(self, original)
+        self.original, self.function = original, _Function(original, name)
+        self.layers: weakref.WeakSet[_Forward] = weakref.WeakSet()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return (self.function if _inside.layers else self.original)(*args, **kwargs)
+
+
+class _Forward:
+    """The forward of a patched layer. It belongs to its layer: a copy of the layer has one of its own, and so has one
+    that was pickled, in a process where nothing was patched."""
+
+    def __init__(self, layer: Any, own: Any, places: tuple[tuple[str, str], ...]) -> None:
+        self.layer, self.own, self.places = layer, own, places
+        self._install()
+
+    @property
+    def __wrapped__(self) -> Callable[..., Any]:
+        """The layer's own forward: one of the instance, or that of its class."""
+        own: Callable[..., Any] | None = self.own
+        return own if own is not None else type(self.layer).forward.__get__(self.layer)
+
+    def _install(self) -> None:
+        for module, name in self.places:
+            file = importlib.import_module(module)
+            if not isinstance(getattr(file, name), _Chooser):
+                setattr(file, name, _Chooser(getattr(file, name), name))
+            getattr(file, name).layers.add(self)
+
+    def remove(self) -> None:
+        for module, name in self.places:
+            file = importlib.import_module(module)
+            chooser = getattr(file, name)
+            if not isinstance(chooser, _Chooser):
+                continue
+            chooser.layers.discard(self)
+            if not chooser.layers:
+                setattr(file, name, chooser.original)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._install()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        _inside.layers += 1
+        try:
+            return self.__wrapped__(*args, **kwargs)
+        finally:
+            _inside.layers -= 1
+
+
 @dataclasses.dataclass
 class _Layer:
     """What one layer had before."""
 
     attributes: dict[str, Any]
-    has_forward: bool  # in its own dict
-    forward: Any
-    chosen: tuple[tuple[Any, str], ...]  # (modeling file, name)
-
-
-def _adapter(original: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:
-    """Ours with the arguments of a layer; the original where we decline."""
-    names = tuple(inspect.signature(ours).parameters)
-
-    @functools.wraps(original)
-    def function(*args: Any, **kwargs: Any) -> Any:
-        try:
-            # transformers hands every keyword of the model on and drops what the function does not name
-            return ours(*args, **{name: value for name, value in kwargs.items() if name in names})
-        except Error as error:
-            _call.note_declined(f"{ours.__name__}: {error}")
-            return original(*args, **kwargs)
-
-    return function
-
-
-class _Chooser:
-    """Stands for a function in a modeling file. Counts the layers it is there for."""
-
-    def __init__(self, original: Callable[..., Any], ours: Callable[..., Any]) -> None:
-        functools.update_wrapper(self, original)
-        self.original, self.adapted, self.layers = original, _adapter(original, ours), 0
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return (self.adapted if _inside.layers else self.original)(*args, **kwargs)
-
-
-def _forward_of(layer: Any) -> Callable[..., Any]:
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        _inside.layers += 1
-        try:
-            return inner(*args, **kwargs)
-        finally:
-            _inside.layers -= 1
-
-    inner = layer.forward
-    return functools.wraps(inner)(forward)
+    forward: Any  # of the instance, or None
+    chosen: tuple[tuple[str, str], ...]  # (modeling file, name)
 
 
 def _names_used(layer: Any) -> set[str]:
@@ -107,18 +168,14 @@ def _names_used(layer: Any) -> set[str]:
 
 def _patch_layer(layer: Any) -> tuple[str, ...]:
     own = [name for name in FUNCTIONS if callable(vars(layer).get(name))]
-    before = _Layer({name: vars(layer)[name] for name in own}, "forward" in vars(layer), vars(layer).get("forward"), ())
+    before = _Layer({name: vars(layer)[name] for name in own}, vars(layer).get("forward"), ())
     for name in own:
-        setattr(layer, name, _adapter(vars(layer)[name], FUNCTIONS[name]))
+        setattr(layer, name, _Function(vars(layer)[name], name))
     file = sys.modules.get(type(layer).__module__)
     shared = [name for name in FUNCTIONS if name in _names_used(layer) and callable(getattr(file, name, None))]
-    for name in shared:
-        if not isinstance(getattr(file, name), _Chooser):
-            setattr(file, name, _Chooser(getattr(file, name), FUNCTIONS[name]))
-        getattr(file, name).layers += 1
     if shared:
-        before.chosen = tuple((file, name) for name in shared)
-        layer.forward = _forward_of(layer)
+        before.chosen = tuple((type(layer).__module__, name) for name in shared)
+        layer.forward = _Forward(layer, before.forward, before.chosen)
     if own or shared:
         setattr(layer, _MARK, before)
     return (*own, *shared)
@@ -128,12 +185,14 @@ def patch(model: Any) -> Patched:
     """Puts the delta-rule layers of a model on DeltaRelay, this instance only. Twice is as good as once.
 
     Prefill and everything longer than one token is ours then; decode stays with the layer. Calls we decline (tensors
-    that require grad, head sizes) go to the layer's own function; `deltarelay.last_call().declined` says why.
+    that require grad, head sizes) go to the layer's own function; `deltarelay.last_call().declined` says why. A copy of
+    a patched model is patched, and so is one that was pickled and loaded where this package is installed.
 
     Raises:
         ValueError: the model has no layer with a chunk function that is known here.
     """
-    layers, functions = [], {}
+    layers: list[str] = []
+    functions: dict[str, None] = {}
     for name, layer in model.named_modules():
         found = _names_of(layer) if hasattr(layer, _MARK) else _patch_layer(layer)
         if found:
@@ -159,12 +218,8 @@ def unpatch(model: Any) -> None:
         for name, value in before.attributes.items():
             setattr(layer, name, value)
         if before.chosen:
+            layer.forward.remove()
             del layer.forward
-            if before.has_forward:
+            if before.forward is not None:
                 layer.forward = before.forward
-        for file, name in before.chosen:
-            chooser = getattr(file, name)
-            chooser.layers -= 1
-            if chooser.layers == 0:
-                setattr(file, name, chooser.original)
         delattr(layer, _MARK)

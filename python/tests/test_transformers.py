@@ -133,6 +133,87 @@ def test_attributes_of_instances() -> None:
     assert layer(rows) == "own"
 
 
+def _calls_of_ours(model: Any) -> bool:
+    from deltarelay import _call
+
+    _call.note_declined("nothing ran")
+    with torch.no_grad():
+        model(_ids())
+    return bool(deltarelay.last_call().declined != "nothing ran")
+
+
+def test_a_copy_of_a_patched_model(qwen: Any) -> None:
+    """It is patched, and has its own weights and its own patch."""
+    import copy
+
+    models.patch(qwen)
+    with torch.no_grad():
+        expected = qwen(_ids()).logits
+        copied = copy.deepcopy(qwen)
+        assert torch.equal(copied(_ids()).logits, expected)
+        for parameter in copied.parameters():
+            parameter.zero_()
+        assert bool((copied(_ids()).logits == 0).all()), "the copy computes with its own weights"
+        assert torch.equal(qwen(_ids()).logits, expected)
+    models.unpatch(qwen)
+    assert not _calls_of_ours(qwen) and _calls_of_ours(copied), "the copy stays patched"
+    models.unpatch(copied)
+    assert not _calls_of_ours(copied) and not _calls_of_ours(qwen)
+
+
+def test_a_patched_model_that_was_pickled(qwen: Any, tmp_path: Any) -> None:
+    import pickle
+
+    models.patch(qwen)
+    with torch.no_grad():
+        expected = qwen(_ids()).logits
+    data = pickle.dumps(qwen)
+    torch.save(qwen, tmp_path / "model.pt")
+    models.unpatch(qwen)
+    for loaded in (pickle.loads(data), torch.load(tmp_path / "model.pt", weights_only=False)):
+        assert _calls_of_ours(loaded)
+        with torch.no_grad():
+            assert torch.equal(loaded(_ids()).logits, expected)
+        models.unpatch(loaded)
+        assert not _calls_of_ours(loaded) and not _calls_of_ours(qwen)
+
+
+def test_a_forward_of_the_instance_stays(qwen: Any) -> None:
+    """Packages that hook a layer put a forward into it; a copy of the layer keeps it."""
+    import copy
+    import types
+
+    layer = qwen.model.layers[0].linear_attn
+    seen = []
+
+    def hooked(self: Any, *args: Any, **kwargs: Any) -> Any:
+        seen.append(self)
+        return type(self).forward(self, *args, **kwargs)
+
+    layer.forward = types.MethodType(hooked, layer)
+    models.patch(qwen)
+    copied = copy.deepcopy(qwen)
+    assert _calls_of_ours(copied) and seen == [copied.model.layers[0].linear_attn]
+    models.unpatch(qwen)
+    assert layer.forward.__func__ is hooked
+
+
+def _own(query: Any, key: Any, value: Any, g: Any, beta: Any, chunk_size: int = 64, mask: Any = None) -> str:
+    return "own"
+
+
+def test_arguments_that_only_the_layer_knows() -> None:
+    """By position behind the rows, by the layer's names for rows, and one that asks for what ours does not have."""
+    function = models._Function(_own, "chunk_gated_delta_rule")
+    rows = [torch.randn(1, 5, 1, 16) for _ in range(3)] + [-torch.rand(1, 5, 1), torch.rand(1, 5, 1)]
+    o, _ = function(*rows)
+    for found in (function(*rows, 32), function(*rows[:2], value=rows[2], g=rows[3], beta=rows[4], mask=None)):
+        assert torch.equal(found[0], o)
+    assert function(*rows, 48) == "own" and "chunk_size: expected" in deltarelay.last_call().declined
+    assert function(*rows, mask=torch.ones(1)) == "own"
+    assert deltarelay.last_call().declined == "chunk_gated_delta_rule: mask: expected None or False, found Tensor"
+
+
 def test_through_fla(qwen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """transformers with FLA installed: its functions are FLA's, and `enable()` reaches them."""
     pytest.importorskip("fla", reason="fla-core is not installed")
@@ -162,6 +243,6 @@ def test_kimi(monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"g": -g.abs(), "beta": torch.rand(1, TOKENS, 2, generator=draw), "output_final_state": True}
     options |= {"use_qk_l2norm_in_kernel": True, "not_of_ours": 1}
     expected_o, expected_state = getattr(kimi, name)(q, k, v, **options)
-    o, state = models._adapter(getattr(kimi, name), models.FUNCTIONS[name])(q, k, v, **options)
+    o, state = models._Function(getattr(kimi, name), name)(q, k, v, **options)
     assert deltarelay.last_call().declined == ""
     assert (o - expected_o).abs().max() < 1e-4 and (state - expected_state).abs().max() < 1e-4
