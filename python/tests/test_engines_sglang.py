@@ -188,6 +188,30 @@ def test_kda(engine: Any, bound: float | None, is_flat: bool) -> None:
     assert engine.OWN_CALLS == []
 
 
+def test_kda_batches_of_single_tokens(engine: Any) -> None:
+    """SGLang sends them to triton_kernel where it has chosen FlashInfer, and to extend_kernel else."""
+    place = dispatcher("kda", "flashinfer")
+    assert [getattr(place, name) for name in sglang.KERNELS["KDA"]] == [place.extend_kernel] * 2
+    x = case("kda", padding=0)
+    place.triton_kernel.extend(**x, **extras(x, "kda"))
+    assert engine.OWN_CALLS == [] and sglang.status().taken == {"KDA": 1}
+
+
+def test_calls_are_counted(engine: Any, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "sglang")
+    place, x = dispatcher("kda"), case("kda")
+    more = extras(x, "kda")
+    for _ in range(2):
+        place.extend(**x, **more)
+    place.extend(**x, **(more | {"is_spec_decode": True}))
+    status = sglang.status()
+    assert status.taken == {"KDA": 2} and list(status.declined.values()) == [1]
+    assert status.outcome["KDA"] == "taken over" and "taken: KDA, 2 calls" in str(status)
+    lines = [record.getMessage() for record in caplog.records if record.name == "sglang.deltarelay"]
+    assert "DeltaRelay in SGLang, KDA: taken over" in lines
+    assert "DeltaRelay in SGLang, KDA: 1 calls taken (all places: 0 declined)" in lines
+
+
 def test_kda_with_an_activated_gate(engine: Any) -> None:
     place, x = dispatcher("kda"), case("kda")
     x["g"], x["beta"] = -x["g"].abs(), x["beta"].sigmoid()
