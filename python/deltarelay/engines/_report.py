@@ -63,7 +63,9 @@ class Engine:
             self.log.log(level, "%s", message)
 
     def note(self, place: str, words: str) -> None:
-        """What became of a place, in the outcome and in the log."""
+        """What became of a place, in the outcome and in the log. Layers tell it one by one, the log once."""
+        if self.outcome.get(place) == words:
+            return
         self.outcome[place] = words
         level = logging.INFO if words == TAKEN_OVER else logging.WARNING
         self.log.log(level, "DeltaRelay in %s, %s: %s", self.name, place, words)
