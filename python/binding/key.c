@@ -26,7 +26,7 @@ static int64_t bucket_end(int64_t tokens) {
 static size_t bytes_of(const View* list) { return (size_t)list->shape[0] * (list->dtype.bits / 8u); }
 
 static char* put(char* at, const void* data, size_t bytes) {
-  memcpy(at, data, bytes);
+  if (bytes > 0) memcpy(at, data, bytes); /* lists may be empty, without memory */
   return at + bytes;
 }
 
