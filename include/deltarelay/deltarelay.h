@@ -28,9 +28,12 @@
  *   - The library prints nothing. It has no global setting and reads no environment variable that affects results.
  *   - Plans for a CPU share one pool of threads. The library creates the pool at first use, unless the caller supplies
  *     its own (dr_options.parallel_for). The threads may run on every CPU of the process, even if the thread that
- *     created them is pinned. They end when the library is unloaded. Unload the library only after its plans are
- *     destroyed and no call is running. A forked child creates a new pool. A process may exit while other threads
- *     execute plans.
+ *     created them is pinned. They are called "deltarelay" and take no signals but those of their own faults. Without
+ *     memory for a thread the calling one does its share. They end when the library is unloaded. Unload the library
+ *     only after its plans are destroyed and no call is running. A forked child creates a new pool. A process may exit
+ *     while other threads execute plans.
+ *   - The library computes in the floating-point environment in which programs start: rounding to nearest, no traps. A
+ *     thread that calls with another one has it back when the call returns, exception flags included.
  */
 #ifndef DELTARELAY_DELTARELAY_H_
 #define DELTARELAY_DELTARELAY_H_

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "problem/status.h"
+#include "run/float_environment.h"
 
 namespace deltarelay {
 
@@ -12,9 +13,10 @@ void clear_last_error() noexcept;
 void set_last_error(std::string_view message) noexcept;
 const char* last_error() noexcept;
 
-// Runs the body of one entry point.
+// Runs the body of one entry point, with the library's own rounding.
 template <typename Body>
 dr_status as_status(Body&& body) noexcept {
+  const FloatEnvironment not_the_callers;
   clear_last_error();
   try {
     body();

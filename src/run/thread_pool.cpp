@@ -6,14 +6,17 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <csignal>
+#include <exception>
 #include <memory>
 #include <mutex>
-#include <system_error>
+#include <new>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "kernels/backend.h"
+#include "run/float_environment.h"
 
 namespace deltarelay {
 namespace {
@@ -41,33 +44,77 @@ void look_for(Ready ready) {
   }
 }
 
+// The workers of a call, and the first exception that one of them threw. It reaches the caller when all are done: a
+// worker must not unwind a thread that does not know it, nor the caller while others use what lies on its stack.
+class Workers {
+ public:
+  Workers(Executor::Body body, void* context) : body_(body), context_(context) {}
+
+  void run(int32_t worker) noexcept {
+    try {
+      body_(context_, worker);
+    } catch (...) {
+      if (!failed_.exchange(true)) failure_ = std::current_exception();
+    }
+  }
+  void finish() const {
+    if (failure_ != nullptr) std::rethrow_exception(failure_);
+  }
+
+ private:
+  Executor::Body body_;
+  void* context_;
+  std::atomic<bool> failed_{false};
+  std::exception_ptr failure_;
+};
+
 // A call's outstanding workers; lives on the caller's stack until all are done.
 struct Job {
-  Executor::Body body;
-  void* context;
-  int32_t next;  // worker number to hand out; guarded by the pool's mutex
+  Workers& call;
   int32_t workers;
-  std::atomic<int32_t> running;  // handed out and not yet done; changed under the mutex
+  int32_t next = 1;                 // worker number to hand out; guarded by the pool's mutex
+  std::atomic<int32_t> running{0};  // handed out and not yet done; changed under the mutex
+  Job* later = nullptr;             // the pool's list: posting a job allocates nothing
+};
+
+// Blocks signals while an object lives: threads inherit what is blocked when they are made. A signal to the process is
+// for a thread of the caller's. Signals of the thread itself stay: blocked ones would end the process without running
+// the handler that reports the fault.
+class BlockSignals {
+ public:
+  BlockSignals() {
+    sigset_t signals;
+    sigfillset(&signals);
+    for (const int own : {SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP}) sigdelset(&signals, own);
+    pthread_sigmask(SIG_BLOCK, &signals, &before_);
+  }
+  ~BlockSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  BlockSignals(const BlockSignals&) = delete;
+  BlockSignals& operator=(const BlockSignals&) = delete;
+
+ private:
+  sigset_t before_;
 };
 
 class Pool {
  public:
-  void run(int32_t workers, Executor::Body body, void* context) {
-    Job job{body, context, 1, workers, {0}};
+  // Allocates only for new threads. Without memory there are fewer of them.
+  void run(int32_t workers, Workers& call) noexcept {
+    Job job{call, workers};
     {
       std::lock_guard<std::mutex> lock(mutex_);
       grow(workers - 1);
-      jobs_.push_back(&job);
+      append(&job);
       posted_.fetch_add(1, std::memory_order_release);
     }
     wake_.notify_all();
-    body(context, 0);
+    call.run(0);
     // Workers nobody took up yet are run here; then wait for those in flight.
     std::unique_lock<std::mutex> lock(mutex_);
     while (job.next < job.workers) {
       const int32_t worker = job.next++;
       lock.unlock();
-      body(context, worker);
+      call.run(worker);
       lock.lock();
     }
     remove(&job);
@@ -104,33 +151,39 @@ class Pool {
 
  private:
   void grow(int32_t threads) {
-    while (!stopped_ && static_cast<int32_t>(threads_.size()) < threads) {
+    if (stopped_ || static_cast<int32_t>(threads_.size()) >= threads) return;
+    const BlockSignals for_new_threads;
+    while (static_cast<int32_t>(threads_.size()) < threads) {
       try {
         threads_.emplace_back([this] { serve(); });
-      } catch (const std::system_error&) {
-        return;  // no more threads to be had: the caller does their share
+      } catch (const std::exception&) {
+        return;  // no more threads, or no memory for them: the caller does their share
       }
     }
   }
 
-  void remove(Job* job) {
-    for (size_t i = 0; i < jobs_.size(); ++i) {
-      if (jobs_[i] != job) continue;
-      jobs_.erase(jobs_.begin() + static_cast<std::ptrdiff_t>(i));
-      return;
-    }
+  void append(Job* job) {
+    Job** end = &jobs_;
+    while (*end != nullptr) end = &(*end)->later;
+    *end = job;
   }
 
-  void serve() {
+  void remove(Job* job) {
+    Job** link = &jobs_;
+    while (*link != job) link = &(*link)->later;
+    *link = job->later;
+  }
+
+  void serve() noexcept {
+#if defined(__linux__)
+    pthread_setname_np(pthread_self(), "deltarelay");
+#endif
     cpu_run_anywhere();
+    const FloatEnvironment not_that_of_whoever_made_the_thread;
     std::unique_lock<std::mutex> lock(mutex_);
     while (!stopped_) {
-      Job* job = nullptr;
-      for (Job* candidate : jobs_)
-        if (candidate->next < candidate->workers) {
-          job = candidate;
-          break;
-        }
+      Job* job = jobs_;
+      while (job != nullptr && job->next >= job->workers) job = job->later;
       if (job == nullptr) {
         const uint64_t seen = posted_.load(std::memory_order_relaxed);
         lock.unlock();
@@ -142,7 +195,7 @@ class Pool {
       const int32_t worker = job->next++;
       job->running.fetch_add(1, std::memory_order_relaxed);
       lock.unlock();
-      job->body(job->context, worker);
+      job->call.run(worker);
       lock.lock();
       if (job->running.fetch_sub(1, std::memory_order_release) == 1) done_.notify_all();
     }
@@ -151,7 +204,7 @@ class Pool {
   std::mutex mutex_;
   std::condition_variable wake_;
   std::condition_variable done_;
-  std::vector<Job*> jobs_;
+  Job* jobs_ = nullptr;              // in the order in which they were posted
   std::atomic<uint64_t> posted_{0};  // jobs ever posted, and the stop
   std::vector<std::thread> threads_;
   bool stopped_ = false;
@@ -175,15 +228,18 @@ void forsake_in_child() {  // of fork, which left g_mutex locked
   g_mutex.unlock();
 }
 
-// nullptr: the library is being unloaded.
+bool g_fork_is_handled = false;
+
+// nullptr: the library is being unloaded, or there is no memory for a pool.
 Pool* enter_pool() {
   std::lock_guard<std::mutex> lock(g_mutex);
   if (g_unloading) return nullptr;
-  if (g_pool == nullptr) {
-    g_pool = std::make_unique<Pool>().release();
-    static const int registered = pthread_atfork([] { g_mutex.lock(); }, [] { g_mutex.unlock(); }, forsake_in_child);
-    (void)registered;
+  if (!g_fork_is_handled) {
+    if (pthread_atfork([] { g_mutex.lock(); }, [] { g_mutex.unlock(); }, forsake_in_child) != 0) return nullptr;
+    g_fork_is_handled = true;
   }
+  if (g_pool == nullptr) g_pool = new (std::nothrow) Pool();
+  if (g_pool == nullptr) return nullptr;
   ++g_pool->callers;
   return g_pool;
 }
@@ -225,25 +281,25 @@ void PoolExecutor::run(int32_t workers, Body body, void* context) {
     body(context, 0);
     return;
   }
+  Workers call(body, context);
   if (const std::unique_ptr<Pool, LeavePool> pool{enter_pool()}) {
-    pool->run(workers, body, context);
-    return;
+    pool->run(workers, call);
+  } else {
+    for (int32_t worker = 0; worker < workers; ++worker) call.run(worker);
   }
-  for (int32_t worker = 0; worker < workers; ++worker) body(context, worker);
+  call.finish();
 }
 
 void CallerExecutor::run(int32_t workers, Body body, void* context) {
-  struct Call {
-    Body body;
-    void* context;
-  } call{body, context};
+  Workers call(body, context);
   parallel_for_(
       pool_, workers,
       [](void* c, int64_t worker) {
-        const auto& forward = *static_cast<const Call*>(c);
-        forward.body(forward.context, static_cast<int32_t>(worker));
+        const FloatEnvironment not_that_of_the_callers_thread;
+        static_cast<Workers*>(c)->run(static_cast<int32_t>(worker));
       },
       &call);
+  call.finish();
 }
 
 }  // namespace deltarelay

@@ -9,7 +9,8 @@
 namespace deltarelay {
 
 // Worker 0 is the calling thread. Concurrent calls share the pool's threads; one that finds none free does all its work
-// itself, so calls never wait for each other.
+// itself, so calls never wait for each other. Without memory for a pool or a thread it does the same: it never fails.
+// All workers run to their end, and then the first exception of any is thrown to the caller.
 class PoolExecutor final : public Executor {
  public:
   void run(int32_t workers, Body body, void* context) override;

@@ -3,12 +3,19 @@
 #include "run/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <atomic>
+#include <cfenv>
+#include <chrono>
+#include <csignal>
+#include <functional>
+#include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -115,6 +122,131 @@ TEST(ThreadPool, AForkedChildHasAPool) {
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFEXITED(status));
   EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+// Runs `body` on worker 0, the caller, and on more threads than earlier tests have created, each on one of its own.
+// Each use needs more of them.
+void on_new_threads(const std::function<void(int32_t worker)>& body) {
+  static int32_t more = 40;
+  more += 4;
+  struct Call {
+    const std::function<void(int32_t)>& body;
+    int32_t workers;
+    std::atomic<int32_t> started{0};
+  } call{body, more, {}};
+  PoolExecutor executor;
+  executor.run(
+      more,
+      [](void* context, int32_t worker) {
+        auto& c = *static_cast<Call*>(context);
+        c.started.fetch_add(1);
+        while (c.started.load() < c.workers) std::this_thread::yield();
+        c.body(worker);
+      },
+      &call);
+}
+
+TEST(ThreadPool, ThreadsHaveANameAndLeaveSignalsToTheCaller) {
+  std::atomic<int32_t> seen{0}, named{0}, open{0}, faults_blocked{0};
+  on_new_threads([&](int32_t worker) {
+    if (worker == 0) return;
+    ++seen;
+    char name[16] = "";
+    pthread_getname_np(pthread_self(), name, sizeof name);
+    named += std::string(name) == "deltarelay" ? 1 : 0;
+    sigset_t blocked;
+    pthread_sigmask(SIG_BLOCK, nullptr, &blocked);
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGALRM, SIGCHLD, SIGUSR1, SIGPROF, SIGRTMIN})
+      open += sigismember(&blocked, signal) == 1 ? 0 : 1;
+    for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT})
+      faults_blocked += sigismember(&blocked, signal);
+  });
+  EXPECT_GT(seen, 0);
+  EXPECT_EQ(named, seen);
+  EXPECT_EQ(open, 0) << "signals that a thread of the pool may be interrupted by";
+  EXPECT_EQ(faults_blocked, 0) << "a handler of faults must see those of the pool's threads";
+  sigset_t own;
+  pthread_sigmask(SIG_BLOCK, nullptr, &own);
+  EXPECT_EQ(sigismember(&own, SIGINT), 0) << "the caller's signals are as they were";
+}
+
+// Threads outlive the call that made them, so what that caller's thread was set to must not stay.
+TEST(ThreadPool, ThreadsRoundToNearestWhoeverMadeThem) {
+  std::atomic<int32_t> seen{0}, nearest{0};
+  std::thread([&] {
+    std::fesetround(FE_TOWARDZERO);
+    on_new_threads([&](int32_t worker) {
+      if (worker == 0) return;
+      ++seen;
+      nearest += std::fegetround() == FE_TONEAREST ? 1 : 0;
+    });
+  }).join();
+  EXPECT_GT(seen, 0);
+  EXPECT_EQ(nearest, seen);
+}
+
+// The caller's call lies on its stack, which unwinds: no worker may be running then. Nor may its thread end the process.
+TEST(ThreadPool, AnExceptionReachesTheCallerWhenAllWorkersAreDone) {
+  struct Call {
+    int32_t throwing;
+    std::atomic<int32_t> begun{0}, ended{0};
+  };
+  for (int32_t throwing = 0; throwing <= kWorkers; ++throwing) {  // the last: every worker throws
+    for (int32_t i = 0; i < 50; ++i) {
+      Call call{throwing, {}, {}};
+      PoolExecutor executor;
+      try {
+        executor.run(
+            kWorkers,
+            [](void* context, int32_t worker) {
+              auto& c = *static_cast<Call*>(context);
+              c.begun.fetch_add(1);
+              if (worker == 1) std::this_thread::sleep_for(std::chrono::microseconds(200));
+              c.ended.fetch_add(1);
+              if (worker == c.throwing || c.throwing == kWorkers) throw std::runtime_error("of a worker");
+            },
+            &call);
+        ADD_FAILURE() << "no exception";
+      } catch (const std::runtime_error& error) {
+        EXPECT_STREQ(error.what(), "of a worker");
+      }
+      ASSERT_EQ(call.ended, kWorkers) << "worker " << throwing << " throws, call " << i;
+    }
+  }
+  EXPECT_TRUE(runs_every_worker_once()) << "the pool is as good as before";
+}
+
+// The caller's loop may be C, which an exception must not pass through, and its threads may round as they like.
+TEST(CallerExecutor, KeepsExceptionsOutOfTheCallersLoop) {
+  struct Loop {
+    int32_t left = 0;
+    int mode = 0;
+  } loop;
+  CallerExecutor executor(
+      [](void* p, int64_t count, dr_parallel_body body, void* context) {
+        auto& own = *static_cast<Loop*>(p);
+        std::fesetround(FE_TOWARDZERO);
+        try {
+          for (int64_t i = 0; i < count; ++i) body(context, i);
+        } catch (...) {
+          ++own.left;
+        }
+        own.mode = std::fegetround();
+        std::fesetround(FE_TONEAREST);
+      },
+      &loop);
+  int32_t nearest = 0;
+  EXPECT_THROW(executor.run(
+                   kWorkers,
+                   [](void* context, int32_t worker) {
+                     *static_cast<int32_t*>(context) += std::fegetround() == FE_TONEAREST ? 1 : 0;
+                     if (worker == 2) throw std::runtime_error("of a worker");
+                   },
+                   &nearest),
+               std::runtime_error);
+  EXPECT_EQ(loop.left, 0);
+  EXPECT_EQ(nearest, kWorkers);
+  EXPECT_EQ(loop.mode, FE_TOWARDZERO) << "the mode of the caller's thread is its own again";
 }
 
 TEST(CallerExecutor, HandsWorkersToTheCallersLoop) {

@@ -20,22 +20,32 @@ namespace {
 
 #if defined(__linux__)
 
-// The affinity of a thread, one bit per CPU in the words of cpu_set_t. Empty if the system does not tell.
-std::vector<cpu_set_t> affinity_of(pid_t thread) {
-  constexpr size_t kMostSets = 64;                          // 65,536 CPUs
-  for (size_t count = 1; count <= kMostSets; count *= 2) {  // the system refuses a set that is smaller than its own
-    std::vector<cpu_set_t> sets(count);
-    if (sched_getaffinity(thread, count * sizeof(cpu_set_t), sets.data()) == 0) return sets;
+// The affinity of a thread, one bit per CPU in the words of cpu_set_t. On the stack: threads of the pool read it, and
+// may not end the process when memory runs out.
+struct Affinity {
+  static constexpr size_t kMostSets = 64;  // 65,536 CPUs
+  size_t sets = 0;                         // 0: the system does not tell
+  cpu_set_t set[kMostSets] = {};
+
+  size_t bytes() const { return sets * sizeof(cpu_set_t); }
+};
+
+Affinity affinity_of(pid_t thread) {
+  Affinity affinity;
+  for (size_t sets = 1; sets <= Affinity::kMostSets; sets *= 2) {  // the system refuses a set smaller than its own
+    if (sched_getaffinity(thread, sets * sizeof(cpu_set_t), affinity.set) != 0) continue;
+    affinity.sets = sets;
+    break;
   }
-  return {};
+  return affinity;
 }
 
 // The id of the main thread is the id of the process.
-std::vector<cpu_set_t> affinity_of_process() { return affinity_of(getpid()); }
+Affinity affinity_of_process() { return affinity_of(getpid()); }
 
 int32_t affinity_cpus() {
-  const std::vector<cpu_set_t> sets = affinity_of_process();
-  return sets.empty() ? 0 : CPU_COUNT_S(sets.size() * sizeof(cpu_set_t), sets.data());
+  const Affinity process = affinity_of_process();
+  return process.sets == 0 ? 0 : CPU_COUNT_S(process.bytes(), process.set);
 }
 
 #else
@@ -141,12 +151,10 @@ int32_t usable_cpus() {
 
 void cpu_run_anywhere() {
 #if defined(__linux__)
-  const auto process = cpu::affinity_of_process();
-  const auto own = cpu::affinity_of(0);
-  const size_t bytes = process.size() * sizeof(cpu_set_t);
+  const cpu::Affinity process = cpu::affinity_of_process(), own = cpu::affinity_of(0);
   // If the affinity cannot be read or set, the thread keeps the affinity of the thread that created it.
-  if (process.empty() || (own.size() == process.size() && CPU_EQUAL_S(bytes, own.data(), process.data()))) return;
-  sched_setaffinity(0, bytes, process.data());
+  if (process.sets == 0 || (own.sets == process.sets && CPU_EQUAL_S(process.bytes(), own.set, process.set))) return;
+  sched_setaffinity(0, process.bytes(), process.set);
 #endif
 }
 
