@@ -39,6 +39,8 @@ void run(const Plan& plan, const dr_tensors* given, void* workspace, size_t work
     intermediates = take_input("intermediates", *tensors.intermediates);
     tensors.intermediates = &intermediates;
   }
+  // Pointers that the problem ignores may lead anywhere, so no kernel gets them.
+  if (!plan.problem.reads_gate_parameters()) tensors.a_log = tensors.dt_bias = nullptr;
   validate_tensors(plan.problem, tensors, on_host);
   check_workspace(plan, workspace, workspace_bytes);
   check_aliasing(plan.problem, tensors, counts_of(plan.problem, tensors), workspace, plan.ledger.total_bytes(),

@@ -169,15 +169,18 @@ void check_pools(const Problem& p, const dr_tensors& t, const PoolRows& initial,
                       [](int64_t, int64_t) { return false; });
   }
   if (p.initial.used() && initial_known && (host_memory || p.lengths_known)) {
-    // A sequence may also write a checkpoint to the slot of its initial state.
+    // A sequence may also write a checkpoint to the slot of its initial state. Sequences are asked about in order, once
+    // for each window of slots: rows are counted on from the sequence before.
+    int64_t counted = 0, first = 0;  // the first row of sequence `counted`
     const auto own = [&](int64_t n, int64_t slot) {
-      int64_t first = 0, end = 0;
+      if (n < counted) counted = first = 0;
       if (p.checkpoints == Checkpoints::kList) {
-        first = t.checkpoint_offsets[n], end = t.checkpoint_offsets[n + 1];
+        counted = n, first = t.checkpoint_offsets[n];
       } else {
-        for (int64_t m = 0; m < n; ++m) first += p.checkpoint_rows(slots.length(m));
-        end = first + p.checkpoint_rows(slots.length(n));
+        for (; counted < n; ++counted) first += p.checkpoint_rows(slots.length(counted));
       }
+      const int64_t end = p.checkpoints == Checkpoints::kList ? int64_t{t.checkpoint_offsets[n + 1]}
+                                                              : first + p.checkpoint_rows(slots.length(n));
       for (int64_t row = first; row < end; ++row)
         if (checkpoint_at(row) == slot) return true;
       return false;
@@ -186,19 +189,21 @@ void check_pools(const Problem& p, const dr_tensors& t, const PoolRows& initial,
   }
 }
 
-// If initial and final states start at the same address, both pools must have the same types, strides and layout.
-void check_same_pool(const Problem& p, const dr_tensors& t) {
+// If initial and final states start at the same address, both pools must have the same types, strides and layout. A
+// pool of one slot has no distance between slots.
+void check_same_pool(const Problem& p, const dr_tensors& t, const PoolMemory& initial, const PoolMemory& final) {
   if (!p.initial.used() || !p.final.used() || t.initial != t.final) return;
-  const auto differ = [](const char* what, int64_t initial, int64_t final) {
+  const auto differ = [](const char* what, int64_t of_initial, int64_t of_final) {
     fail_invalid(std::string("tensors.final"),
-                 std::string("memory of its own, because problem.final.") + what + " is " + std::to_string(final) +
-                     " and problem.initial." + what + " is " + std::to_string(initial),
+                 std::string("memory of its own, because problem.final.") + what + " is " + std::to_string(of_final) +
+                     " and problem.initial." + what + " is " + std::to_string(of_initial),
                  "the address of tensors.initial");
   };
   if (p.initial.dtype != p.final.dtype) {
     differ("dtype", static_cast<int64_t>(p.initial.dtype), static_cast<int64_t>(p.final.dtype));
   }
-  if (p.initial.stride_slot != p.final.stride_slot) differ("stride_slot", p.initial.stride_slot, p.final.stride_slot);
+  if (initial.slots > 1 && final.slots > 1 && p.initial.stride_slot != p.final.stride_slot)
+    differ("stride_slot", p.initial.stride_slot, p.final.stride_slot);
   if (p.initial.stride_head != p.final.stride_head) differ("stride_head", p.initial.stride_head, p.final.stride_head);
   if (p.initial.layout != p.final.layout && p.dk > 1 && p.dv > 1) {
     differ("layout", static_cast<int64_t>(p.initial.layout), static_cast<int64_t>(p.final.layout));
@@ -303,7 +308,7 @@ void check_aliasing(const Problem& p, const dr_tensors& t, const CallCounts& cou
         fail_invalid(a.name(), "memory of its own", "memory shared with " + b.name());
     }
   }
-  check_same_pool(p, t);
+  check_same_pool(p, t, initial, final);
   check_pools(p, t, {"initial", p.initial, t.initial_index, num_seqs, initial},
               {"final", p.final, t.final_index, num_seqs, final},
               {"checkpoint", p.checkpoint, t.checkpoint_index, checkpoints, checkpoint}, host_memory);

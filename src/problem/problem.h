@@ -97,6 +97,7 @@ struct Problem {
   bool batched() const { return seq_len > 0; }
   int32_t group() const { return heads_v / heads_qk; }  // value heads that share a query/key head
   bool raw_gate() const { return gate_form == GateForm::kRawSoftplus || gate_form == GateForm::kRawBounded; }
+  bool reads_gate_parameters() const { return raw_gate() && reads().g; }  // a_log and dt_bias
   // Length of sequence n; only when lengths_known.
   int64_t length(int64_t n) const { return batched() ? seq_len : offsets[n + 1] - offsets[n]; }
 

@@ -60,10 +60,10 @@ Need need_of(const Problem& p, Tensor tensor, const StatePool* pool, const char*
     case Tensor::kO:
       return need_of_rows(p.writes_o(), p, reason);
     case Tensor::kALog:
-      if (!p.raw_gate() || !p.reads().g) return Need::kIgnored;
+      if (!p.reads_gate_parameters()) return Need::kIgnored;
       return p.gate_form == GateForm::kRawSoftplus ? Need::kAlways : Need::kMay;
     case Tensor::kDtBias:
-      return p.raw_gate() && p.reads().g ? Need::kMay : Need::kIgnored;
+      return p.reads_gate_parameters() ? Need::kMay : Need::kIgnored;
     case Tensor::kInitialIndex:
     case Tensor::kFinalIndex:
     case Tensor::kCheckpointIndex:

@@ -54,5 +54,43 @@ TEST(GateParameters, AreNotLookedAtWithoutUse) {
   }
 }
 
+// A stage that is given the sums of its gates has no use for what makes them of raw values.
+TEST(GateParameters, AreNotLookedAtByAStageThatReadsNoGates) {
+  const ForbiddenPage page;
+  ASSERT_TRUE(page.made());
+  for (const char* backend : {"reference", "cpu"}) {
+    for (const int32_t form : {DR_GATE_RAW_SOFTPLUS, DR_GATE_RAW_BOUNDED}) {
+      SCOPED_TRACE(std::string(backend) + ", gate form " + std::to_string(form));
+      SmallCall call;
+      dr_chunks chunks;
+      dr_chunks_init(&chunks);
+      chunks.chunk = 16;
+      chunks.given = DR_GATE_SUMS;
+      chunks.wanted = DR_W;
+      call.problem.op = DR_CHUNK_LOCAL;
+      call.problem.final.use = DR_STATE_NONE;
+      call.problem.gate_form = form;
+      call.problem.lower_bound = form == DR_GATE_RAW_BOUNDED ? -5.0f : 0.0f;
+      call.problem.chunks = &chunks;
+      dr_options options;
+      dr_options_init(&options);
+      options.backend = backend;
+      const PlanOwner owner(call.problem, &options);
+      std::vector<float> w(call.k.size());
+      dr_intermediates intermediates;
+      dr_intermediates_init(&intermediates);
+      intermediates.gate_sums = call.g.data();
+      intermediates.w = w.data();
+      call.tensors.q = call.tensors.v = call.tensors.g = call.tensors.o = call.tensors.final = nullptr;
+      call.tensors.intermediates = &intermediates;
+      call.tensors.a_log = call.tensors.dt_bias = page.data();
+      size_t bytes = 0;
+      ASSERT_EQ(dr_plan_workspace_bytes(owner.plan, &bytes), DR_SUCCESS);
+      EXPECT_EQ(dr_execute(owner.plan, &call.tensors, call.workspace(bytes), bytes, nullptr), DR_SUCCESS)
+          << dr_last_error();
+    }
+  }
+}
+
 }  // namespace
 }  // namespace contract

@@ -350,6 +350,63 @@ TEST(Aliasing, CheckpointsAndInitialStates) {
   EXPECT_NO_THROW(call.run());
 }
 
+// Whoever writes a checkpoint over each of the initial states calls with many of them.
+TEST(Aliasing, ManyCheckpointsInPlaceTakeNoLonger) {
+  constexpr int32_t kMany = 65536;
+  std::vector<int32_t> offsets(kMany + 1), slots(kMany);
+  for (int32_t n = 0; n < kMany; ++n) offsets[static_cast<size_t>(n) + 1] = n + 1, slots[static_cast<size_t>(n)] = n;
+  SharedCheckpointCall call;
+  call.request.num_seqs = call.request.num_tokens = kMany;
+  call.request.seq_offsets = offsets.data();
+  call.request.heads_qk = call.request.heads_v = call.request.dk = call.request.dv = 1;
+  call.request.checkpoints = DR_CHECKPOINTS_CHUNKS;
+  call.request.checkpoint_every = 0;
+  call.use_initial(DR_STATE_SLOTS);
+  call.request.initial.num_slots = call.request.checkpoint.num_slots = kMany;
+  call.tensors.initial_index = call.tensors.checkpoint_index = slots.data();
+  std::vector<float> rows(6 * kMany), pool(kMany);
+  const void** const inputs[] = {&call.tensors.q, &call.tensors.k, &call.tensors.v, &call.tensors.g,
+                                 &call.tensors.beta};
+  size_t used = 0;
+  for (const void** input : inputs) *input = rows.data() + kMany * used++;
+  call.tensors.o = rows.data() + kMany * used;
+  call.tensors.initial = call.tensors.checkpoint = pool.data();
+  const Problem problem = validate(call.request);
+  const auto begin = std::chrono::steady_clock::now();
+  check_aliasing(problem, call.tensors, counts_of(problem, call.tensors), nullptr, 0, true);
+  const std::chrono::duration<double, std::milli> taken = std::chrono::steady_clock::now() - begin;
+  RecordProperty("us", static_cast<int>(1000 * taken.count()));
+  EXPECT_LT(taken.count(), 300.0);         // far above the usual time, far below one that grows with the square
+  std::swap(slots.front(), slots.back());  // of both: rows and sequences are still the same
+  EXPECT_NO_THROW(call.run());
+  std::vector<int32_t> others = slots;
+  std::swap(others[kMany / 2], others[kMany / 2 + 1]);
+  call.tensors.checkpoint_index = others.data();
+  call.refuse("tensors.initial_index[32768]", "a slot that no other sequence writes in the same memory", "32768");
+}
+
+// A pool with one slot has no distance between slots, whatever its stride is: the other pool's is good for both.
+TEST(Aliasing, OnePoolOfWhichOneSideUsesASingleSlot) {
+  SharedCall call;
+  call.request.num_seqs = 1;
+  call.request.num_tokens = 5;
+  call.use_initial(DR_STATE_ROWS);
+  call.use_final(DR_STATE_SLOTS);
+  call.request.final.num_slots = 4;
+  call.request.initial.stride_slot = call.request.final.stride_slot = 256;  // 128 would do
+  call.final_index[0] = 0;
+  for (const bool host_memory : {true, false}) EXPECT_NO_THROW(call.run(host_memory));
+  call.final_index[0] = 3;
+  EXPECT_NO_THROW(call.run());
+  call.use_initial(DR_STATE_ROWS, 2);  // 512 bytes each: slot 1 of the pool that has slots of 1,024
+  call.final_index[0] = 1;
+  EXPECT_NO_THROW(call.run()) << "its own, in place";
+  call.use_initial(DR_STATE_SLOTS);
+  call.request.initial.num_slots = 2;
+  call.request.initial.stride_slot = 384;
+  call.refuse("tensors.final", "memory of its own, because problem.final.stride_slot is 256", "tensors.initial");
+}
+
 // Pools that overlap in every way, compared with sets of bytes.
 TEST(Aliasing, PoolsAgreeWithSetsOfBytes) {
   std::mt19937 random(4);

@@ -185,7 +185,7 @@ TEST(ThreadPool, ThreadsRoundToNearestWhoeverMadeThem) {
   EXPECT_EQ(nearest, seen);
 }
 
-// The caller's call lies on its stack, which unwinds: no worker may be running then. Nor may its thread end the process.
+// What workers use lies on the caller's stack, which unwinds: none may be running then. Nor may one end the process.
 TEST(ThreadPool, AnExceptionReachesTheCallerWhenAllWorkersAreDone) {
   struct Call {
     int32_t throwing;
