@@ -6,14 +6,18 @@
 #include <cstdint>
 #include <limits>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "length_mixes.h"
 #include "plan/describe/schedule.h"
+#include "plan/describe/segments.h"
 #include "plan/plan.h"
+#include "plan/table.h"
 #include "plan_cases.h"
 
 namespace deltarelay {
@@ -311,6 +315,60 @@ TEST(Describe, LengthsAtExecutionAreSaidSo) {
   const json j = parsed(*plan);
   EXPECT_EQ(j["schedule_omitted"], "lengths come at execution");
   EXPECT_THAT(describe_signature(*plan), HasSubstr("cuts=at-execution:auto"));
+}
+
+// The cuts of late lengths follow from units, costs and bounds, and so do the bits of a result.
+TEST(Describe, SignatureOfLateLengthsNamesWhatTheyAreCutBy) {
+  const std::vector<std::vector<int64_t>> calls{{20000}, {9000, 3000}, {40000, 100, 100}, {3000}, {65536}};
+  const auto cuts_of = [&](const Plan& plan) {
+    std::string cuts;
+    for (const std::vector<int64_t>& lengths : calls) {
+      std::vector<int64_t> offsets{0};
+      for (const int64_t length : lengths) offsets.push_back(offsets.back() + length);
+      const auto num_seqs = static_cast<int64_t>(lengths.size());
+      std::vector<std::byte> memory(table_bytes(plan.problem.num_seqs, plan.capacity) + 64);
+      void* aligned = memory.data();
+      size_t space = memory.size();
+      std::align(64, 1, aligned, space);
+      const TableView table = fill_table(plan, {offsets.data(), 0, num_seqs}, static_cast<std::byte*>(aligned), space);
+      SegmentTable rows;
+      rows.rows1.assign(table.rows1, table.rows1 + table.num_rows1);
+      rows.rows3.assign(table.rows3, table.rows3 + table.num_rows3);
+      const SegmentLists segments(rows, num_seqs);
+      for (size_t n = 0; n < segments.size(); ++n) cuts += cut_text(segments[n]) + " ";
+    }
+    return cuts;
+  };
+  std::map<std::string, std::string> cuts_by_signature;
+  int32_t plans = 0;
+  for (const int32_t units : {4, 16}) {
+    for (const int32_t threads : {1, 4, 16}) {
+      for (const int64_t tokens : {int64_t{65536}, int64_t{100000}}) {
+        for (const int64_t num_seqs : {3, 64}) {
+          for (const int32_t factor : {1, 20}) {
+            Options options = test::options_on(test::cpu_with(units));
+            options.threads = threads;
+            options.costs.at(test::kCpuCosts, Rule::kKda).split_ns *= factor;
+            options.costs.at(test::kCpuCosts, Rule::kKda).carry_ns *= factor;
+            const auto plan = make_plan(test::problem_with_bounds(Rule::kKda, tokens, num_seqs, 2, 128, 16), options);
+            ++plans;
+            const std::string signature = describe_signature(*plan), cuts = cuts_of(*plan);
+            EXPECT_EQ(cuts_by_signature.emplace(signature, cuts).first->second, cuts) << signature;
+          }
+        }
+      }
+    }
+  }
+  std::set<std::string> kinds;
+  for (const auto& [signature, cuts] : cuts_by_signature) kinds.insert(cuts);
+  EXPECT_GT(kinds.size(), 3u) << "the plans cut alike, so nothing was compared";
+  EXPECT_LT(static_cast<int32_t>(cuts_by_signature.size()), plans) << "plans that cut alike share a signature";
+  Options options = test::options_on(test::cpu_with(16));
+  options.segments = DR_SEGMENTS_COUNT;
+  options.segment_value = 4;
+  EXPECT_THAT(describe_signature(*make_plan(test::problem_with_bounds(Rule::kKda, 65536, 3, 2), options)),
+              ::testing::EndsWith("cuts=at-execution:4"))
+      << "cuts by a count follow from the lengths alone";
 }
 
 TEST(Describe, EveryKindOfPlanParses) {

@@ -166,6 +166,45 @@ void append_step(const Plan& plan, const Step& step, std::string& text) {
   text += "\n";
 }
 
+// Digest (FNV-1a) of the numbers by which the search cuts sequences whose lengths come at execution: equal digests,
+// equal cuts. What only predicts times is left out.
+class CutDigest {
+ public:
+  CutDigest(const plan::Costs& costs, const plan::Limits& limits) {
+    // By name, so that a new number does not compile before it is here.
+    const auto& [units, copies, emit, summarize, first_extra, short_first, carry, carry_unit, barrier, item,
+                 piece_extra, emit_bytes, summarize_bytes, transition_bytes, state_bytes, bytes_per_ns, heads, prepare,
+                 prepare_bytes, relay] = costs;
+    (void)heads, (void)prepare, (void)prepare_bytes;  // a step of its own, the same for every cut
+    add(units, copies, emit, summarize, first_extra, short_first, carry, carry_unit, barrier, item, piece_extra,
+        emit_bytes, summarize_bytes, transition_bytes, state_bytes, bytes_per_ns);
+    const auto& [side, parts] = relay;
+    add(side, parts);
+    const auto& [margin_permille, margin_ns, risk_permille, max_segments, max_rows, max_waves, min_segment, tiles_up_to,
+                 give_up] = limits;
+    (void)tiles_up_to;  // there is one tiling
+    add(margin_permille, margin_ns, risk_permille, max_segments, max_rows, max_waves, min_segment, give_up);
+  }
+  std::string text() const {
+    char text[17];
+    std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(hash_));
+    return text;
+  }
+
+ private:
+  template <class... Numbers>
+  void add(Numbers... numbers) {
+    for (const int64_t number : {static_cast<int64_t>(numbers)...}) {
+      for (int32_t shift = 0; shift < 64; shift += 8) {
+        hash_ ^= static_cast<uint64_t>(number) >> shift & 0xff;
+        hash_ *= 0x100000001b3;
+      }
+    }
+  }
+
+  uint64_t hash_ = 0xcbf29ce484222325;
+};
+
 }  // namespace
 
 SegmentLists::SegmentLists(const SegmentTable& table, int64_t num_seqs) : begin_(static_cast<size_t>(num_seqs) + 1) {
@@ -312,7 +351,8 @@ std::string describe_text(const Plan& plan) {
   return text;
 }
 
-// Threads and tiling do not change bits and are left out; neither does where a whole sequence runs.
+// Threads and tiling do not change bits and are left out; neither does where a whole sequence runs. Cuts that are
+// searched for at execution are no part of the plan, so what they follow from is named, and threads and tiling with it.
 std::string describe_signature(const Plan& plan) {
   std::string text = name_of(plan.problem.rule);
   if (plan.problem.op != Op::kForward) text += std::string(" ") + name_of(plan.problem.op);
@@ -324,8 +364,11 @@ std::string describe_signature(const Plan& plan) {
   if (plan.options.invariant) {
     return text + " grain=" + (plan.grain < 0 ? std::string("infinite") : std::to_string(plan.grain));
   }
-  if (!plan.problem.lengths_known && plan.rule != CutRule::kWhole)
-    return text + " cuts=at-execution:" + rule_text(plan);
+  if (!plan.problem.lengths_known && plan.rule != CutRule::kWhole) {
+    text += " cuts=at-execution:" + rule_text(plan);
+    if (plan.rule != CutRule::kSearch) return text;
+    return text + " units=" + std::to_string(plan.costs.units) + " model=" + CutDigest(plan.costs, plan.limits).text();
+  }
   std::string cuts;
   if (plan.problem.lengths_known) {
     const SegmentLists segments(plan.table, plan.problem.num_seqs);
