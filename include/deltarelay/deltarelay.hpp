@@ -6,6 +6,19 @@
 //     const deltarelay::Plan plan(problem);
 //     deltarelay::Workspace workspace(plan.workspace_bytes());
 //     plan.execute(tensors, workspace);
+//
+// Compiled without exceptions (-fno-exceptions), the same classes keep or return statuses, and nothing throws:
+//
+//     const deltarelay::Plan plan(problem);                          plan.status(): why there is none
+//     deltarelay::Workspace workspace(plan.workspace_bytes());       0 without a plan
+//     if (plan.execute(tensors, workspace) != DR_SUCCESS)            refused without a plan or memory
+//       puts(dr_last_error());
+//     dr_device gpu;
+//     const dr_status found = deltarelay::find_device("h200", &gpu);
+//
+// dr_last_error() has the words of the last call alone, so ask a plan for its status before the next call. `Exception`
+// is not there. `describe` gives "" and `summary` zeros if they fail. A std::string that gets no memory ends the
+// program.
 #ifndef DELTARELAY_DELTARELAY_HPP_
 #define DELTARELAY_DELTARELAY_HPP_
 
@@ -14,14 +27,18 @@
 #include <memory>
 #include <new>
 #include <span>
-#include <stdexcept>
 #include <string>
 #include <utility>
+#if defined(__cpp_exceptions)
+#include <stdexcept>
+#endif
 
 #include "deltarelay/deltarelay.h"
 
 namespace deltarelay {
-// Users compile this wrapper; the library does not. The inline namespace keeps the symbols of both apart.
+// Users compile this wrapper; the library does not. The inline namespace keeps the symbols of both apart, and those of
+// files with and without exceptions in one program.
+#if defined(__cpp_exceptions)
 inline namespace wrapper {
 
 // Thrown when a call fails. what() names the argument, what was expected and what was found.
@@ -38,6 +55,12 @@ class Exception : public std::runtime_error {
 inline void check(dr_status status) {
   if (status != DR_SUCCESS) throw Exception(status, dr_last_error());
 }
+#else
+inline namespace wrapper_of_statuses {
+
+// Gives the status back.
+[[nodiscard]] inline dr_status check(dr_status status) noexcept { return status; }
+#endif
 
 // A dr_problem. Each function sets fields that belong together; all fields are public.
 struct Problem : dr_problem {
@@ -112,9 +135,11 @@ struct Problem : dr_problem {
 
  private:
   Problem& set_packed(const void* offsets, size_t count, int32_t offsets_dtype, int64_t tokens) {
+#if defined(__cpp_exceptions)
     if (count < 2) {
       throw Exception(DR_INVALID, "offsets: expected at least 2 entries, found " + std::to_string(count));
     }
+#endif  // else the plan refuses num_seqs
     num_seqs = static_cast<int64_t>(count) - 1;
     num_tokens = tokens;
     seq_len = 0;
@@ -166,13 +191,30 @@ class Workspace {
   static constexpr size_t kAlignment = 256;
 
   Workspace() = default;
+#if defined(__cpp_exceptions)
   explicit Workspace(size_t bytes) : bytes_(bytes) {
     if (bytes != 0) memory_.reset(::operator new (bytes, std::align_val_t{kAlignment}));
   }
-  Workspace(Workspace&& other) noexcept : memory_(std::move(other.memory_)), bytes_(std::exchange(other.bytes_, 0)) {}
+#else
+  // Without memory the workspace has no bytes, and its status is DR_OUT_OF_MEMORY.
+  explicit Workspace(size_t bytes) noexcept {
+    if (bytes == 0) return;
+    memory_.reset(::operator new (bytes, std::align_val_t{kAlignment}, std::nothrow));
+    if (memory_ != nullptr) {
+      bytes_ = bytes;
+    } else {
+      status_ = DR_OUT_OF_MEMORY;
+    }
+  }
+  dr_status status() const noexcept { return status_; }
+#endif
+  Workspace(Workspace&& other) noexcept { *this = std::move(other); }
   Workspace& operator=(Workspace&& other) noexcept {
     memory_ = std::move(other.memory_);
     bytes_ = std::exchange(other.bytes_, 0);
+#if !defined(__cpp_exceptions)
+    status_ = other.status_;
+#endif
     return *this;
   }
 
@@ -185,6 +227,9 @@ class Workspace {
   };
   std::unique_ptr<void, Release> memory_;
   size_t bytes_ = 0;
+#if !defined(__cpp_exceptions)
+  dr_status status_ = DR_SUCCESS;
+#endif
 };
 
 // Owns a dr_plan. Immutable: several threads may execute one plan at once, each with its own workspace.
@@ -193,6 +238,7 @@ class Plan {
   explicit Plan(const dr_problem& problem) : Plan(&problem, nullptr) {}
   Plan(const dr_problem& problem, const dr_options& options) : Plan(&problem, &options) {}
 
+#if defined(__cpp_exceptions)
   size_t workspace_bytes() const {
     size_t bytes = 0;
     check(dr_plan_workspace_bytes(get(), &bytes));
@@ -221,6 +267,40 @@ class Plan {
   void execute(const dr_tensors& tensors, const Workspace& workspace, void* stream = nullptr) const {
     execute(tensors, workspace.data(), workspace.size(), stream);
   }
+#else
+  // Of making the plan: all others of its functions fail if this is not DR_SUCCESS.
+  dr_status status() const noexcept { return status_; }
+
+  size_t workspace_bytes() const noexcept {
+    size_t bytes = 0;
+    return check(dr_plan_workspace_bytes(get(), &bytes)) == DR_SUCCESS ? bytes : 0;
+  }
+
+  dr_plan_summary summary() const noexcept {
+    dr_plan_summary summary;
+    dr_plan_summary_init(&summary);
+    if (check(dr_plan_summarize(get(), &summary)) != DR_SUCCESS) dr_plan_summary_init(&summary);
+    return summary;
+  }
+
+  std::string describe(int32_t format = DR_DESCRIBE_TEXT) const {
+    size_t needed = 0;
+    if (check(dr_plan_describe(get(), format, nullptr, 0, &needed)) != DR_SUCCESS) return {};
+    std::string text(needed, '\0');
+    if (check(dr_plan_describe(get(), format, text.data(), text.size(), nullptr)) != DR_SUCCESS) return {};
+    text.resize(needed - 1);
+    return text;
+  }
+
+  [[nodiscard]] dr_status execute(const dr_tensors& tensors, void* workspace, size_t workspace_bytes,
+                                  void* stream = nullptr) const noexcept {
+    return check(dr_execute(get(), &tensors, workspace, workspace_bytes, stream));
+  }
+  [[nodiscard]] dr_status execute(const dr_tensors& tensors, const Workspace& workspace,
+                                  void* stream = nullptr) const noexcept {
+    return execute(tensors, workspace.data(), workspace.size(), stream);
+  }
+#endif
 
   const dr_plan* get() const noexcept { return handle_.get(); }
 
@@ -231,13 +311,21 @@ class Plan {
 
   Plan(const dr_problem* problem, const dr_options* options) {
     dr_plan* plan = nullptr;
+#if defined(__cpp_exceptions)
     check(dr_plan_create(problem, options, &plan));
+#else
+    status_ = check(dr_plan_create(problem, options, &plan));
+#endif
     handle_.reset(plan);
   }
 
   std::unique_ptr<dr_plan, Destroy> handle_;
+#if !defined(__cpp_exceptions)
+  dr_status status_ = DR_SUCCESS;
+#endif
 };
 
+#if defined(__cpp_exceptions)
 // Returns the facts of a known device ("cpu", "h200", ...), for dr_options.device. Throws for an unknown name.
 inline dr_device find_device(const std::string& name) {
   dr_device device;
@@ -245,8 +333,15 @@ inline dr_device find_device(const std::string& name) {
   check(dr_device_find(name.c_str(), &device));
   return device;
 }
+#else
+// Fills in the facts of a known device ("cpu", "h200", ...), for dr_options.device.
+[[nodiscard]] inline dr_status find_device(const char* name, dr_device* device) noexcept {
+  dr_device_init(device);
+  return check(dr_device_find(name, device));
+}
+#endif
 
-}  // namespace wrapper
+}  // namespace wrapper, or wrapper_of_statuses
 }  // namespace deltarelay
 
 #endif  // DELTARELAY_DELTARELAY_HPP_
