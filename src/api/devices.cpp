@@ -6,6 +6,7 @@
 #include "api/last_error.h"
 #include "plan/backends.h"
 #include "plan/devices/device_costs.h"
+#include "problem/status.h"
 #include "problem/struct_size.h"
 
 namespace deltarelay {
@@ -30,6 +31,8 @@ void give_costs(const dr_device* given, const char* backend, const char* variant
   require_pointer("backend", backend);
   require_pointer("costs", costs);
   const dr_device device = take_input("device", *given);
+  check_text("device.name", device.name);
+  check_text("device.model", device.model);
   const std::string name = variant != nullptr ? variant : "";
   const int32_t row = cost_row(backend, name);
   if (row < 0 || cost_row_at(row).backend->device_kind != device.kind) {

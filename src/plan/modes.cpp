@@ -167,7 +167,7 @@ plan::Costs costs_of(const Problem& problem, const Options& options, const Backe
   c.bytes_per_ns = device.bytes_per_ns;
   c.heads = problem.heads_v;
   if (variant.record_bytes > 0) {  // the variant prepares in a step of its own: tokens are read, records written
-    c.prepare = clamp_cost(scaled(stated.prepare_ns * variant.costs.prepare * items_a_unit * prepare_share(problem),
+    c.prepare = clamp_cost(scaled(items_a_unit * stated.prepare_ns * variant.costs.prepare * prepare_share(problem),
                                   dk * chunk, w * stated_chunk * kShares),
                            0);
     c.prepare_bytes = clamp_cost(variant.record_bytes + chunk * bytes.prepare, 0);

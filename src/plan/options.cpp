@@ -55,14 +55,6 @@ void check_costs(const std::string& name, const dr_costs& c) {
   at_least("prepare_ns", c.prepare_ns, 0);
 }
 
-// A text in a field of fixed size has its end there.
-template <size_t kBytes>
-void check_text(const std::string& argument, const char (&text)[kBytes]) {
-  if (std::memchr(text, '\0', kBytes) == nullptr) {
-    fail_invalid(argument, "a text that ends within " + std::to_string(kBytes) + " bytes", "no end");
-  }
-}
-
 std::string cost_names() {
   std::string names;
   for (int32_t row = 0; row < num_cost_rows(); ++row) {

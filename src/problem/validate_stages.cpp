@@ -1,11 +1,14 @@
 // The rules of dr_chunks, and of the other fields of a problem that asks for a stage.
 #include "problem/validate_stages.h"
 
+#include <limits>
 #include <string>
 
 #include "deltarelay/tensor_list.hpp"
+#include "problem/footprint.h"
 #include "problem/status.h"
 #include "problem/struct_size.h"
+#include "problem/tensor_facts.h"
 
 namespace deltarelay {
 namespace {
@@ -118,6 +121,26 @@ Chunks read_chunks(const dr_problem& request, Op op, DType dtype) {
   return chunks;
 }
 
+namespace {
+
+// Rows of an intermediate may be matrices, so it may be too large where no tensor of tokens is.
+void check_sizes(const Problem& p) {
+  const TensorSizes sizes = sizes_of(p, p.num_tokens, p.num_seqs, 0);
+  for (int32_t i = static_cast<int32_t>(Tensor::kAqk); i < kNumTensors; ++i) {
+    const TensorEntry& entry = kTensors[static_cast<size_t>(i)];
+    if (((p.chunks.given | p.chunks.wanted) & bit_of(entry.tensor)) == 0) continue;
+    Wide bytes = static_cast<Wide>(size_of(dtype_of(p, entry.type, nullptr)));
+    for (const TensorAxis axis : entry.axes) bytes *= size_of_axis(sizes, axis);
+    if (bytes <= std::numeric_limits<int64_t>::max()) continue;
+    const int64_t rows = size_of_axis(sizes, entry.axes[0]);
+    fail_invalid("problem.num_tokens",
+                 std::string("intermediates.") + entry.name + " of at most 2^63 - 1 bytes" + in_operation(p.op),
+                 std::to_string(rows) + " rows of " + std::to_string(static_cast<int64_t>(bytes / rows)) + " bytes");
+  }
+}
+
+}  // namespace
+
 void check_stage(const Problem& p) {
   const auto refuse = [&p](const char* argument, const char* expected, const char* found) {
     fail_invalid(argument, expected + in_operation(p.op), found);
@@ -128,6 +151,7 @@ void check_stage(const Problem& p) {
   if (!has_pools && p.final.used()) refuse("problem.final.use", "DR_STATE_NONE", "states");
   if (has_pools && p.chunks.wanted == 0 && !p.final.used())
     refuse("chunks.wanted", "something to write, or final states,", "0, and final.use is DR_STATE_NONE");
+  check_sizes(p);
 }
 
 }  // namespace deltarelay

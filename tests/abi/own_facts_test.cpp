@@ -42,6 +42,40 @@ TEST(OwnFacts, OfACpuRunHere) {
   }
 }
 
+// Whoever asks for costs may ask with any facts: they are those of the nearest GPU that is known.
+TEST(OwnFacts, OfNoGpuThereIs) {
+  const auto costs_of = [](const dr_device& device, dr_costs* costs) {
+    dr_costs_init(costs);
+    return dr_device_costs(&device, "cuda-sm80", nullptr, DR_KDA, DR_FORWARD, costs);
+  };
+  dr_device device;
+  dr_device_init(&device);
+  device.kind = DR_DEVICE_CUDA;
+  device.name[0] = 'x';
+  device.units = 100;
+  constexpr int32_t kLeast = std::numeric_limits<int32_t>::min(), kMost = std::numeric_limits<int32_t>::max();
+  dr_costs high, highest, low, lowest;
+  device.compute_capability = 500;
+  ASSERT_EQ(costs_of(device, &high), DR_SUCCESS) << dr_last_error();
+  device.compute_capability = kMost;
+  ASSERT_EQ(costs_of(device, &highest), DR_SUCCESS) << dr_last_error();
+  EXPECT_EQ(highest.emit_ns, high.emit_ns);
+  device.compute_capability = 1;
+  ASSERT_EQ(costs_of(device, &low), DR_SUCCESS) << dr_last_error();
+  device.compute_capability = kLeast;
+  ASSERT_EQ(costs_of(device, &lowest), DR_SUCCESS) << dr_last_error();
+  EXPECT_EQ(lowest.emit_ns, low.emit_ns);
+  for (const int32_t units : {kLeast, -1, 0, kMost}) {
+    device.units = units;
+    EXPECT_EQ(costs_of(device, &low), DR_SUCCESS) << units << " units: " << dr_last_error();
+  }
+  std::memset(device.name, 'x', sizeof device.name);
+  expect_failure(costs_of(device, &low), DR_INVALID, "device.name", {"ends within 32 bytes", "no end"});
+  device.name[1] = '\0';
+  std::memset(device.model, 'x', sizeof device.model);
+  expect_failure(costs_of(device, &low), DR_INVALID, "device.model", {"ends within 64 bytes", "no end"});
+}
+
 TEST(OwnFacts, WithMoreUnitsThanThreadsCanBe) {
   dr_device device;
   dr_device_init(&device);

@@ -298,5 +298,18 @@ TEST(CudaSm80, FirstSegmentsOfGdnAreShort) {
   }
 }
 
+TEST(CudaSm80, TheLargestCostsStayTheLargest) {
+  Problem problem = test::problem_of(Rule::kKda, {300, 40}, 2);
+  problem.dtype = DType::kFp32;  // of which a chunk takes some times as long
+  Options options = on("a100");
+  const Variants variants = backend_named(kName)->variants(problem, request_of(options));
+  const auto prepare = [&](int32_t stated) {
+    options.costs.at(test::kSm80Costs, Rule::kKda).prepare_ns = stated;
+    return costs_of(problem, options, *backend_named(kName), variants[0], most_tiles(problem, variants[0])).prepare;
+  };
+  EXPECT_GT(prepare(1 << 28), prepare(1 << 27));
+  EXPECT_GE(prepare(INT32_MAX), prepare(1 << 28));
+}
+
 }  // namespace
 }  // namespace deltarelay

@@ -15,6 +15,7 @@
 #include "length_mixes.h"
 #include "plan/describe/schedule.h"
 #include "plan/table.h"
+#include "problem/footprint.h"
 #include "table_rules.h"
 
 namespace deltarelay {
@@ -429,6 +430,25 @@ TEST(Search, RoundsInParallelFindTheSameDecision) {
     ASSERT_EQ(best.first, host.first);
     ASSERT_EQ(best.predicted, host.predicted);
   }
+}
+
+// Sums may reach 2^61 ns and costs all that an int32_t holds: products and surcharges must not run over.
+TEST(Search, TheLargestTimesKeepTheirMarginAndTheirRisk) {
+  plan::Limits limits;
+  plan::Decision whole;
+  for (const plan::ns time : {plan::ns{1'000'001}, plan::ns{999'999'999'999}, (plan::ns{1} << 61) - 1}) {
+    whole.predicted = time;
+    const auto margin = static_cast<plan::ns>(static_cast<Wide>(time) * limits.margin_permille / 1000);
+    EXPECT_EQ(plan::bar_of(whole, limits), time - std::max<plan::ns>(limits.margin_ns, margin)) << time;
+  }
+  limits.risk_permille = 150;
+  plan::Costs c = gpu(true, 132, 1);
+  Mix mix({int64_t{4096} * kChunk});
+  const plan::Decision cut = plan::decide(mix.input.lengths, &c, 1, limits);
+  ASSERT_GT(cut.segment, 0);
+  EXPECT_TRUE(plan::holds_up(mix.input.lengths, c, limits, cut));
+  c.carry = INT32_MAX;
+  EXPECT_FALSE(plan::holds_up(mix.input.lengths, c, limits, cut));
 }
 
 }  // namespace

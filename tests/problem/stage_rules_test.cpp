@@ -123,6 +123,27 @@ TEST(StageRules, StatesOfACarryAreFp32ByDefault) {
   expect_refusal(pass, "chunks.states_layout", "DR_STATE_VALUE_MAJOR (1) or DR_STATE_KEY_MAJOR (2)", "0");
 }
 
+// States and summaries have rows of up to 768 x 256 numbers, so those of a carry may have more bytes than an int64_t
+// counts, with fewer tokens times heads than are allowed.
+TEST(StageRules, IntermediatesHaveASizeThatCanBeCounted) {
+  StageRequest request(DR_CARRY, DR_SUMMARIES, DR_STATES);
+  request.rule = DR_GDN;
+  request.num_seqs = 1;
+  request.num_tokens = 0;
+  request.seq_offsets = nullptr;
+  request.heads_qk = 1;
+  request.heads_v = 65536;
+  request.dk = 256;
+  request.dv = 512;
+  request.seq_len = int64_t{1} << 27;
+  EXPECT_NO_THROW(validate(request));
+  request.seq_len = int64_t{1} << 28;
+  expect_refusal(request, "problem.num_tokens", "intermediates.states of at most 2^63 - 1 bytes in carry",
+                 "268435456 rows of 34359738368 bytes");
+  request.dv = 1;
+  EXPECT_NO_THROW(validate(request));
+}
+
 TEST(StageRules, ChunkRows) {
   StageRequest request(DR_STATE_PASS, DR_W | DR_U, DR_STATES);  // lengths 5, 7, 0
   request.asked.chunk = 16;

@@ -97,10 +97,10 @@ const Gpu* row_of_model(const std::string& model) {
 // The row with the same compute capability, else the highest below it, else the lowest; of several the one nearest in
 // units.
 const Gpu& nearest_row(int32_t compute_capability, int32_t units) {
-  auto rank = [&](const Gpu& gpu) {
-    const int32_t above = gpu.compute_capability - compute_capability;
-    const int32_t capability = above > 0 ? 1000 + above : -above;
-    return capability * 10000 + std::abs(gpu.units - units);
+  auto rank = [&](const Gpu& gpu) {  // for any facts of a caller's
+    const int64_t above = int64_t{gpu.compute_capability} - compute_capability;
+    const int64_t capability = above > 0 ? 1000 + above : -above;
+    return capability * 10000 + std::abs(int64_t{gpu.units} - units);
   };
   const Gpu* best = &kGpus[0];
   for (const Gpu& gpu : kGpus) {

@@ -209,15 +209,22 @@ DR_HD inline Decision decide_whole(const Lengths& n, const Costs* costs, int32_t
   return whole;
 }
 
+// time * permille / 1000, for any time that sums may reach.
+DR_HD constexpr ns permille_of(ns time, int32_t permille) {
+  return time / 1000 * permille + time % 1000 * permille / 1000;
+}
+
 // What a cut must stay below.
 DR_HD inline ns bar_of(const Decision& whole, const Limits& limits) {
-  return whole.predicted - max_of(limits.margin_ns, whole.predicted * limits.margin_permille / 1000);
+  return whole.predicted - max_of(limits.margin_ns, permille_of(whole.predicted, limits.margin_permille));
 }
 
 // Does the cut still pay in the world where it pays least: emit cheaper, memory slower, all else dearer by the risk?
 DR_HD inline bool holds_up(const Lengths& n, const Costs& c, const Limits& limits, const Decision& d) {
   if (limits.risk_permille == 0) return true;
-  auto shifted = [](int32_t x, int32_t permille) { return x + static_cast<int32_t>(int64_t{x} * permille / 1000); };
+  auto shifted = [](int32_t x, int32_t permille) {
+    return static_cast<int32_t>(min_of(x + int64_t{x} * permille / 1000, INT32_MAX));
+  };
   const int32_t risk = limits.risk_permille;
   Costs odd = c;
   odd.emit = shifted(c.emit, -risk);
