@@ -11,6 +11,7 @@ is installed; `deltarelay.last_call()` what ran.
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from ._call import LastCall, last_call
@@ -62,6 +63,16 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
+
+def _register_operators() -> None:
+    """`torch.ops.deltarelay` is there if torch was imported before this package. Where torch comes later, `import
+    deltarelay.torch_ops` registers the operators: this package never imports torch of itself."""
+    torch = sys.modules.get("torch")
+    if hasattr(getattr(torch, "library", None), "register_fake"):
+        from . import torch_ops  # noqa: F401
+
+
+_register_operators()
 
 if switch("DELTARELAY_FLA"):  # read once, here; without it, importing this package changes nothing elsewhere
     from .fla._switch import enable_by_environment

@@ -203,7 +203,7 @@ def test_mistakes_are_told_while_compiling() -> None:
 
 
 FIRST = """
-import torch, deltarelay, sys
+import deltarelay, torch, sys
 assert "deltarelay.torch_ops" not in sys.modules
 def call(*tensors):
     return deltarelay.forward("gdn", *tensors, l2norm=True, final=True)
