@@ -101,7 +101,7 @@ def call_in_operator(settings: Settings, *arguments: Any) -> Any:
 def call_plain(settings: Settings, *arguments: Any) -> Any:
     """A call of tensors that have no tangents."""
     given = [value for value in arguments if value is not None]
-    if not all(map(is_plain, given)):
+    if arguments[_Q] is None or not all(map(is_plain, given)):
         return NotImplemented
     as_torch = is_torch(arguments[_Q])
     if any(is_torch(value) != as_torch for value in arguments[:_HOST_OFFSETS] if value is not None):

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from ._plans import ARGUMENTS
+from ._plans import ARGUMENTS, read_offsets, request_of
 from ._settings import Settings
-from ._views import in_forward_ad, is_numpy, is_torch, is_watched, torch_if_imported, view_of
-from .errors import Invalid, Unsupported, WrongType
+from ._views import expected_kind, in_forward_ad, is_numpy, is_torch, is_watched, torch_if_imported
+from .errors import Invalid, Unsupported, WrongType, class_name
 
 
 def _refuse(name: str, expected: str, found: str) -> NoReturn:
     raise WrongType(f"{name}: expected {expected}, found {found}")
-
-
-def _class_name(value: object) -> str:
-    return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
 def _check_torch(name: str, value: Any) -> None:
@@ -26,6 +22,8 @@ def _check_torch(name: str, value: Any) -> None:
         _refuse(name, "a local tensor (x.to_local() gives the part of this rank)", "a DTensor")
     if value.layout is not torch.strided:
         _refuse(name, "a dense tensor", f"layout {value.layout}")
+    if value.is_nested:
+        _refuse(name, "a dense tensor (sequences of several lengths are packed, with seq_offsets)", "a nested one")
     if value.is_quantized:
         _refuse(name, "fp32, bf16 or fp16", "a quantized tensor")
     if value.is_complex():
@@ -102,9 +100,9 @@ def readable(named: dict[str, Any]) -> dict[str, Any]:
     changed = dict(named)
     for name, value in named.items():
         if not is_torch(value) and not is_numpy(value):
-            _refuse(name, "a torch.Tensor or a numpy.ndarray", _class_name(value))
+            _refuse(name, expected_kind(name), class_name(value))
         if is_torch(value) != as_torch and name != "host_offsets":
-            _refuse(name, f"a tensor of the same library as {witness}", _class_name(value))
+            _refuse(name, f"a tensor of the same library as {witness}", class_name(value))
         written = name in ("o", "final", "report")
         if is_numpy(value):
             if hasattr(value, "mask"):
@@ -115,7 +113,7 @@ def readable(named: dict[str, Any]) -> dict[str, Any]:
         _check_torch(name, value)
         if _needs_op(value):
             _refuse(
-                name, "a plain tensor in memory", _class_name(value) if value.device.type != "meta" else "a meta one"
+                name, "a plain tensor in memory", class_name(value) if value.device.type != "meta" else "a meta one"
             )
         if value.is_neg():
             if written:
@@ -129,12 +127,19 @@ def readable(named: dict[str, Any]) -> dict[str, Any]:
 def handle(settings: Settings, arguments: tuple[Any, ...], in_operator: bool) -> tuple[Any, Any, Any]:
     """Tensors that neither way to call can read: makes them readable and calls again, or raises the reason."""
     named = {name: value for name, value in zip(ARGUMENTS, arguments) if value is not None}
+    if "q" not in named:
+        raise Invalid("q: expected a tensor, found None")
     as_torch = is_torch(named["q"])
+    if as_torch and is_numpy(named.get("host_offsets")):
+        from ._call import call_again
+
+        offsets = torch_if_imported().tensor(read_offsets("host_offsets", named["host_offsets"]))
+        return call_again(settings, (*arguments[: ARGUMENTS.index("host_offsets")], offsets), in_operator)
     for name, value in named.items():
         if not is_torch(value) and not is_numpy(value):
-            _refuse(name, "a torch.Tensor or a numpy.ndarray", _class_name(value))
+            _refuse(name, expected_kind(name), class_name(value))
         if is_torch(value) != as_torch and name != "host_offsets":
-            _refuse(name, "a tensor of the same library as q", _class_name(value))
+            _refuse(name, "a tensor of the same library as q", class_name(value))
         if is_torch(value):
             _check_torch(name, value)
     if not as_torch:
@@ -166,7 +171,8 @@ def _again(
                 _refuse(name, "memory that can be written", "a view with its negation put off")
             changed[index] = value.resolve_neg()
         if name in ("host_offsets", "seq_offsets"):
-            view_of(name, value)
+            if value.ndim != 1:
+                read_offsets(name, value)
             changed[index] = value.contiguous()
         if value.device.type != "cpu" and name == "host_offsets":
             raise Invalid(f"{name}: expected a tensor on the CPU, found one on {value.device}")
@@ -177,7 +183,8 @@ def _again(
     else:
         results = None
     if results is None:
-        raise WrongType(f"q: expected a tensor that can be read, found {_class_name(named['q'])}")
+        request_of(settings, arguments)  # names what breaks a rule
+        raise WrongType(f"q: expected a tensor that can be read, found {class_name(named['q'])}")
     given = (arguments[ARGUMENTS.index(output)] for output in ("o", "final", "checkpoint"))
     return tuple(result if mine is None else mine for mine, result in zip(given, results))  # type: ignore[return-value]
 
@@ -198,8 +205,11 @@ def _numpy(settings: Settings, arguments: tuple[Any, ...], named: dict[str, Any]
             _refuse(name, "a plain array", "a masked array")
         index = ARGUMENTS.index(name)
         if name in ("host_offsets", "seq_offsets"):
+            if value.ndim != 1:
+                read_offsets(name, value)
             changed[index] = numpy.ascontiguousarray(value)
     results = call_by_ctypes(settings, tuple(changed))
     if results is None:
-        raise WrongType(f"q: expected an array that can be read, found {_class_name(named['q'])}")
+        request_of(settings, arguments)  # names what breaks a rule
+        raise WrongType(f"q: expected an array that can be read, found {class_name(named['q'])}")
     return results

@@ -6,11 +6,13 @@ import ctypes
 import functools
 import importlib.util
 import os
+import re
 from pathlib import Path
 
 from . import _abi, errors
 
 _FILE = "libdeltarelay.so.0.2"
+_WANTED = f"the shared library of DeltaRelay 0.{_abi.CONTRACT // 100} ({_FILE})"
 
 
 def _candidates() -> list[tuple[str, Path]]:
@@ -32,19 +34,30 @@ def _loaded() -> tuple[ctypes.CDLL, str, Path]:
     for origin, path in candidates:
         if not path.exists():
             continue
-        library = ctypes.CDLL(str(path))
-        for name, (result, arguments) in _abi.FUNCTIONS.items():
-            function = getattr(library, name)
-            function.restype, function.argtypes = result, arguments
-        version = library.dr_version()
-        if version // 100 != _abi.CONTRACT // 100:
-            raise ImportError(
-                f"deltarelay: expected a library of version 0.{_abi.CONTRACT // 100}, found {version // 10000}."
-                f"{version // 100 % 100}.{version % 100} at {path}"
-            )
-        return library, origin, path
+        return _load(origin, path), origin, path
     tried = ", ".join(f"{path} ({origin})" for origin, path in candidates)
-    raise ImportError(f"deltarelay: the library was not found; looked for {tried}")
+    raise ImportError(f"deltarelay: expected {_WANTED}, found none; looked for {tried}")
+
+
+def _load(origin: str, path: Path) -> ctypes.CDLL:
+    """The library of a file, with typed functions. The version is asked for first: another one lacks functions."""
+    where = origin if origin.isupper() else f"the library ({origin})"
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise ImportError(f"{where}: expected {_WANTED}, found {path}, which cannot be loaded: {error}") from error
+    if not hasattr(library, "dr_version"):
+        raise ImportError(f"{where}: expected {_WANTED}, found {path}, another library (it has no dr_version)")
+    version = library.dr_version()
+    if version // 100 != _abi.CONTRACT // 100:
+        found = f"{version // 10000}.{version // 100 % 100}.{version % 100}"
+        raise ImportError(f"{where}: expected {_WANTED}, found version {found} at {path}")
+    for name, (result, arguments) in _abi.FUNCTIONS.items():
+        if not hasattr(library, name):
+            raise ImportError(f"{where}: expected {_WANTED}, found {path}, which has no {name}")
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
 
 
 def library() -> ctypes.CDLL:
@@ -67,7 +80,9 @@ def check(status: int) -> None:
 
 def find_device(name: str) -> _abi.Device:
     device = _abi.Device()
-    check(library().dr_device_find(name.encode(), ctypes.byref(device)))
+    status = library().dr_device_find(name.encode(), ctypes.byref(device))
+    if status != 0:
+        errors.fail(status, re.sub("^name:", "device:", last_error()))
     return device
 
 

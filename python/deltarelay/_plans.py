@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
 from . import _abi, _library, _problem
-from ._settings import Settings
+from ._settings import Settings, word
+from ._types import Form
 from ._views import TensorSpec, View, is_torch, numpy_dtype, view_of
 from .errors import Invalid, WrongType
 
@@ -50,15 +51,14 @@ class Plan:
         """The dr_plan*, for callers of the C API. It lives as long as this object."""
         return self._handle.value or 0
 
-    def describe(self, form: str = "text") -> str:
+    def describe(self, form: Form = "text") -> str:
         """Words ("text"), everything the planner decided ("json"), one line that fixes the bits ("signature"), or a
         picture of the modelled schedule ("svg")."""
         if form == "svg":
             from .plot import plan_svg
 
             return plan_svg(self)
-        if form not in _abi.DESCRIBE:
-            raise Invalid(f"form: expected one of {', '.join(map(repr, (*_abi.DESCRIBE, 'svg')))}, found {form!r}")
+        word("form", form, (*_abi.DESCRIBE, "svg"))
         needed = ctypes.c_size_t()
         describe = self._library.dr_plan_describe
         _library.check(describe(self._handle, _abi.DESCRIBE[form], None, 0, ctypes.byref(needed)))
@@ -205,6 +205,7 @@ def request_of(settings: Settings, arguments: tuple[Any, ...]) -> tuple[_problem
 def offsets_on_host(settings: Settings, host: Any, named: dict[str, Any], views: dict[str, View]) -> list[int] | None:
     """Lengths as offsets, if a plan may know them. `host` is the argument host_offsets."""
     if host is not None:
+        views.pop("seq_offsets", None)  # is not read then
         return read_offsets("host_offsets", host)
     if "seq_offsets" not in views or settings.late_lengths:
         return None

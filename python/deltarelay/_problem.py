@@ -11,12 +11,13 @@ import itertools
 from typing import NamedTuple
 
 from . import _abi, _library
-from ._settings import Settings
+from ._settings import FLOATS, Settings
 from ._views import BYTES, DTYPES, View, contiguous
 from .errors import Invalid, WrongType
 
-FLOATS = ("fp32", "bf16", "fp16")
 CHUNK = 64  # tokens between checkpoints="chunks"
+# Bounds of the library.
+MOST_SEQUENCES, MOST_HEADS, MOST_DK, MOST_DV = 65536, 65536, 256, 512
 
 
 class Output(NamedTuple):
@@ -79,7 +80,33 @@ def expect_list(name: str, view: View, length: int | None, words: str, choices: 
         raise Invalid(f"{name}: expected {wanted} ({words}), found {list(view.shape)}")
 
 
+def check_bounds(sizes: Sizes, witnesses: tuple[str, str, str, str]) -> Sizes:
+    """`witnesses` are arguments that show the sequences of a batch, the heads, DK and DV."""
+    batch, heads, key, value = witnesses
+    for name, words, found, most in (
+        (batch, "sequences", sizes.num_seqs, MOST_SEQUENCES),
+        (heads, "heads", sizes.heads_v, MOST_HEADS),
+        (key, "key channels (DK)", sizes.dk, MOST_DK),
+        (value, "value channels (DV)", sizes.dv, MOST_DV),
+    ):
+        if not 1 <= found <= most:
+            raise Invalid(f"{name}: expected 1 to {most} {words}, found {found}")
+    return sizes
+
+
+def check_late_lengths(settings: Settings, views: dict[str, View], host_offsets: list[int] | None) -> bool:
+    """Do lengths come with each call?"""
+    late = host_offsets is None and "seq_offsets" in views
+    if settings.late_lengths and not late:
+        found = "no seq_offsets" if host_offsets is None else "host_offsets"
+        raise Invalid(f"late_lengths: expected seq_offsets and no host_offsets beside it, found {found}")
+    return late
+
+
 def _sizes(views: dict[str, View], num_offsets: int | None) -> Sizes:
+    for name in ("q", "k", "v", "g", "beta"):
+        if name not in views:
+            raise Invalid(f"{name}: expected a tensor, found None")
     q, k, v = views["q"], views["k"], views["v"]
     if len(q.shape) not in (3, 4):
         raise Invalid(f"q: expected [B, T, HQK, DK] or [T, HQK, DK], found {list(q.shape)}")
@@ -89,15 +116,19 @@ def _sizes(views: dict[str, View], num_offsets: int | None) -> Sizes:
     expect("k", k, q.shape, "as q")
     if v.shape[:-2] != leading:
         raise Invalid(f"v: expected {list(leading)} ahead of its heads, as q has, found {list(v.shape[:-2])}")
-    if heads_qk == 0 or heads_v % heads_qk != 0 or heads_v == 0:
+    if heads_qk == 0:
+        raise Invalid(f"q: expected 1 to {MOST_HEADS} heads, found 0")
+    if heads_v % heads_qk != 0 or heads_v == 0:
         raise Invalid(f"v: expected a number of heads that is a multiple of q's {heads_qk}, found {heads_v}")
     batch = leading[0] if len(leading) == 2 else 1
     tokens = leading[-1]
     if num_offsets is not None:
         if batch != 1:
             raise Invalid(f"q: expected a batch of 1 with seq_offsets, found {batch}")
-        return Sizes(False, leading, num_offsets - 1, tokens, 0, heads_qk, heads_v, dk, dv)
-    return Sizes(tokens > 0, leading, batch, batch * tokens, tokens, heads_qk, heads_v, dk, dv)
+        sizes = Sizes(False, leading, num_offsets - 1, tokens, 0, heads_qk, heads_v, dk, dv)
+        return check_bounds(sizes, ("seq_offsets", "v", "q", "v"))
+    sizes = Sizes(tokens > 0, leading, batch, batch * tokens, tokens, heads_qk, heads_v, dk, dv)
+    return check_bounds(sizes, ("q", "v", "q", "v"))
 
 
 def _has_two_indices(view: View) -> bool:
@@ -201,7 +232,7 @@ def check_parameters(settings: Settings, views: dict[str, View], sizes: Sizes) -
         if view is None:
             continue
         if not raw:
-            raise Invalid(f"{name}: expected None with gate={settings.gate!r}")
+            raise Invalid(f"{name}: expected None with gate={settings.gate!r}, found a tensor")
         expect_type(name, view, FLOATS)
         count = 1
         for length in view.shape:
@@ -248,12 +279,26 @@ def _copies(views: dict[str, View], rule: str) -> tuple[str, ...]:
     return tuple(copies)
 
 
+def _check_offsets(name: str, offsets: list[int], tokens: int) -> None:
+    """The library has the same rules; here the argument that was read is known."""
+    if offsets[0] != 0:
+        raise Invalid(f"{name}[0]: expected 0, found {offsets[0]}")
+    if offsets[-1] <= tokens and offsets == sorted(offsets):
+        return
+    for n, (before, offset) in enumerate(itertools.pairwise(offsets), 1):
+        if offset < before:
+            raise Invalid(f"{name}[{n}]: expected at least {before}, the offset before it, found {offset}")
+        if offset > tokens:
+            raise Invalid(f"{name}[{n}]: expected at most {tokens}, the tokens of this call, found {offset}")
+
+
 def set_lengths(
     problem: _abi.Problem, settings: Settings, sizes: Sizes, views: dict[str, View], host_offsets: list[int] | None
 ) -> tuple[list[int] | None, ctypes.Array | None]:
     """Lengths of the sequences, if they are known and differ, and the memory of problem.seq_offsets."""
     problem.num_seqs = sizes.num_seqs
     if host_offsets is not None:
+        _check_offsets("seq_offsets" if "seq_offsets" in views else "host_offsets", host_offsets, sizes.tokens)
         array = (ctypes.c_int64 * len(host_offsets))(*host_offsets)
         problem.seq_offsets, problem.seq_offsets_dtype = ctypes.addressof(array), _abi.DTYPES["int64"]
         problem.num_tokens = sizes.tokens
@@ -273,9 +318,7 @@ def set_lengths(
 
 def build(settings: Settings, views: dict[str, View], host_offsets: list[int] | None) -> Request:
     """`views` of the given arguments; `host_offsets` are the lengths as offsets if they are known on the host."""
-    late = host_offsets is None and "seq_offsets" in views
-    if settings.late_lengths and not late:
-        raise Invalid("late_lengths: expected seq_offsets and no host_offsets beside it")
+    late = check_late_lengths(settings, views, host_offsets)
     num_offsets = len(host_offsets) if host_offsets is not None else None
     if late:
         expect_list("seq_offsets", views["seq_offsets"], None, "N + 1 offsets", ("int32", "int64"))
@@ -331,7 +374,7 @@ def set_states(
         if index is not None:
             expect_list(f"{pool}_index", index, rows, "a slot each", ("int32", "int64"))
             if pool not in views:
-                raise Invalid(f"{pool}_index: expected None without a pool {pool}")
+                raise Invalid(f"{pool}_index: expected None without a pool {pool}, found a tensor")
         return index
 
     def check_rows(pool: str, rows: int) -> None:
@@ -347,7 +390,7 @@ def set_states(
         check_rows("initial", n)
     if "has_initial" in views:
         if "initial" not in views:
-            raise Invalid("has_initial: expected None without initial")
+            raise Invalid("has_initial: expected None without initial, found a tensor")
         expect_list("has_initial", views["has_initial"], n, "one a sequence", ("bool", "uint8"))
         problem.initial_mask = 1
     index = index_of("final", n)
@@ -360,7 +403,7 @@ def set_states(
     if settings.checkpoints is None:
         for name in ("checkpoint", "checkpoint_index", "checkpoint_offsets", "checkpoint_positions"):
             if name in views:
-                raise Invalid(f"{name}: expected None without checkpoints")
+                raise Invalid(f"{name}: expected None without checkpoints, found a tensor")
         return outputs
     if settings.checkpoints == "list":
         for name, length in (("checkpoint_offsets", n + 1), ("checkpoint_positions", None)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ._problem import Sizes
+from ._problem import Sizes, check_bounds
 from ._views import View
 from .errors import Invalid
 
@@ -96,10 +96,14 @@ def sizes_of(axes: Axes, num_offsets: int | None) -> Sizes:
         raise Invalid(
             f"{witness}: expected a number of heads that is a multiple of the {heads_qk} of q and k, found {heads_v}"
         )
-    dk, dv = (axes.known.get(axis, (1, ""))[0] for axis in ("DK", "DV"))  # 1: nothing of that width is read
+    (dk, key), (dv, value) = (
+        axes.known.get(axis, (1, "")) for axis in ("DK", "DV")
+    )  # 1: nothing of that width is read
     batch, tokens = leading[0] if len(leading) == 2 else 1, leading[-1]
     if num_offsets is None:
-        return Sizes(tokens > 0, leading, batch, batch * tokens, tokens, heads_qk, heads_v, dk, dv)
+        sizes = Sizes(tokens > 0, leading, batch, batch * tokens, tokens, heads_qk, heads_v, dk, dv)
+        return check_bounds(sizes, (axes.first[0], witness, key, value))
     if batch != 1:
         raise Invalid(f"{axes.first[0]}: expected a batch of 1 with seq_offsets, found {batch}")
-    return Sizes(False, leading, num_offsets - 1, tokens, 0, heads_qk, heads_v, dk, dv)
+    sizes = Sizes(False, leading, num_offsets - 1, tokens, 0, heads_qk, heads_v, dk, dv)
+    return check_bounds(sizes, ("seq_offsets", witness, key, value))

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from . import _abi
 from ._problem import (
-    FLOATS,
     Sizes,
+    check_late_lengths,
     check_parameters,
     expect_list,
     expect_type,
@@ -18,12 +18,13 @@ from ._problem import (
     set_lengths,
     set_states,
 )
-from ._settings import Settings
+from ._settings import FLOATS, Settings
 from ._stage_axes import FEATURES, Axes, sizes_of
 from ._views import BYTES, View
 from .errors import Invalid
 
 CHUNKS = (16, 32, 64)
+CHUNK_RANGE, CHUNK_WORDS = (min(CHUNKS), max(CHUNKS)), "16, 32 or 64"
 ALIGNMENT = 16  # of intermediates, in bytes
 _READ = ("q", "k", "v", "g", "beta")
 
@@ -116,13 +117,10 @@ def _check_wish(wish: Wish) -> None:
     if wish.operation == "chunk_local" and not wish.wanted:
         raise Invalid(f"wanted: expected at least one of {', '.join(allowed)}, found none")
     if wish.operation != "carry" and wish.chunk not in CHUNKS:
-        raise Invalid(f"chunk: expected 16, 32 or 64, found {wish.chunk!r}")
-    for name in ("dtype", "states_dtype"):
-        if getattr(wish, name) not in (None, *FLOATS):
-            raise Invalid(f"{name}: expected 'fp32', 'bf16', 'fp16' or None, found {getattr(wish, name)!r}")
+        raise Invalid(f"chunk: expected {CHUNK_WORDS}, found {wish.chunk!r}")
 
 
-def _check_presence(wish: Wish, views: dict[str, View]) -> None:
+def _check_presence(wish: Wish, views: dict[str, View], has_final: bool) -> None:
     given = {name for name in _abi.INTERMEDIATES if name in views}
     for name in _MUST_GIVE.get(wish.operation, ()):
         if name not in given:
@@ -132,6 +130,9 @@ def _check_presence(wish: Wish, views: dict[str, View]) -> None:
         raise Invalid(f"{'u' if solved == ['w'] else 'w'}: expected a tensor beside {solved[0]}, found None")
     if wish.operation == "summary" and given and not solved:
         raise Invalid(f"{min(given)}: expected None without w and u, found a tensor")
+    if wish.operation in ("state_pass", "carry") and not wish.wanted and not has_final:
+        allowed = ", ".join(_MAY_WANT[wish.operation])
+        raise Invalid(f"wanted: expected at least one of {allowed}, or final states, found neither")
     both = sorted(given & set(wish.wanted))
     if both:
         raise Invalid(f"wanted: expected nothing that is given, found {both[0]!r}")
@@ -232,12 +233,10 @@ def _outputs(wish: Wish, settings: Settings, views: dict[str, View], axes: Axes,
 def build(wish: Wish, settings: Settings, views: dict[str, View], host_offsets: list[int] | None) -> Request:
     """`views` of the given arguments; `host_offsets` are the lengths as offsets if they are known on the host."""
     _check_wish(wish)
-    _check_presence(wish, views)
+    _check_presence(wish, views, settings.final or "final" in views)
     if not reads(wish.operation, set(views), wish.wanted)["g"]:  # then a raw gate's parameters are not read either
         views = {name: view for name, view in views.items() if name not in ("a_log", "dt_bias")}
-    late = host_offsets is None and "seq_offsets" in views
-    if settings.late_lengths and not late:
-        raise Invalid("late_lengths: expected seq_offsets and no host_offsets beside it")
+    late = check_late_lengths(settings, views, host_offsets)
     num_offsets = len(host_offsets) if host_offsets is not None else None
     if late:
         expect_list("seq_offsets", views["seq_offsets"], None, "N + 1 offsets", ("int32", "int64"))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 import sys
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from .errors import WrongType
+from ._types import TensorType
+from .errors import Invalid, Unsupported, WrongType, class_name, shown
 
 # Our name: (DLPack's type code, bits, NumPy's name)
 DTYPES = {
@@ -31,6 +34,24 @@ class View(NamedTuple):
     alignment: int = 16
 
 
+_LARGEST = 2**63 - 1  # int64
+_MOST_ALIGNMENT = 2**30  # int32
+
+
+def _integers(name: str, values: Any, least: int) -> tuple[int, ...]:
+    found = []
+    try:
+        for value in values:
+            found.append(operator.index(value))
+    except TypeError:
+        raise WrongType(f"{name}: expected integers, found {shown(values)}") from None
+    for value in found:
+        if not least <= value <= _LARGEST:
+            bound = f"of at least {least}" if value < least else "of at most 2^63 - 1"
+            raise Invalid(f"{name}: expected integers {bound}, found {shown(value)}")
+    return tuple(found)
+
+
 class TensorSpec:
     """Describes a tensor that does not exist: for plans from shapes alone, also for devices that are not here.
 
@@ -39,19 +60,36 @@ class TensorSpec:
         dtype: "fp32", "bf16", "fp16", "int32", "int64", "uint8" or "bool".
         device: "cpu", "cuda:0", or a model that the library knows, such as "h200".
         strides: in elements; contiguous if None.
-        alignment: of its memory, in bytes.
+        alignment: of its memory, in bytes; a power of two.
+
+    Raises:
+        Invalid, WrongType: as `deltarelay.forward`.
     """
 
     def __init__(
         self,
-        shape: tuple[int, ...],
-        dtype: str = "fp32",
+        shape: Sequence[int],
+        dtype: TensorType = "fp32",
         device: str = "cpu",
         *,
-        strides: tuple[int, ...] | None = None,
+        strides: Sequence[int] | None = None,
         alignment: int = 16,
     ) -> None:
-        self.view = View(tuple(shape), tuple(strides) if strides else contiguous(shape), dtype, device, alignment)
+        lengths = _integers("shape", shape, 0)
+        steps = contiguous(lengths) if strides is None else _integers("strides", strides, -_LARGEST)
+        if len(steps) != len(lengths):
+            raise Invalid(f"strides: expected one for each of the {len(lengths)} axes of shape, found {len(steps)}")
+        if not isinstance(dtype, str) or dtype not in DTYPES:
+            error = Invalid if isinstance(dtype, str) else WrongType
+            raise error(f"dtype: expected one of {', '.join(map(repr, DTYPES))}, found {shown(dtype)}")
+        if sum(max(0, length - 1) * abs(step) for length, step in zip(lengths, steps)) * BYTES[dtype] > _LARGEST:
+            raise Invalid(f"shape: expected a tensor of at most 2^63 - 1 bytes, found {list(lengths)} of {dtype}")
+        if not isinstance(device, str) or not device:
+            raise WrongType(f"device: expected a name such as 'cpu', 'cuda:0' or 'h200', found {shown(device)}")
+        (bytes_,) = _integers("alignment", (alignment,), 1)
+        if bytes_ & (bytes_ - 1) or bytes_ > _MOST_ALIGNMENT:
+            raise Invalid(f"alignment: expected a power of two, at most 2^30 bytes, found {bytes_}")
+        self.view = View(lengths, steps, dtype, device, bytes_)
 
     def __repr__(self) -> str:
         return f"TensorSpec({self.view.shape}, {self.view.dtype!r}, {self.view.device!r})"
@@ -108,6 +146,10 @@ def address_of(value: Any) -> int:
     return value.data_ptr() if is_torch(value) else value.ctypes.data
 
 
+def expected_kind(name: str) -> str:
+    return ("True, False, " if name == "final" else "") + "a torch.Tensor or a numpy.ndarray"
+
+
 def view_of(name: str, value: Any) -> View:
     if isinstance(value, TensorSpec):
         return value.view
@@ -125,7 +167,7 @@ def view_of(name: str, value: Any) -> View:
             raise WrongType(f"{name}: expected strides of whole elements, found {value.strides} bytes")
         strides = tuple(stride // size for stride in value.strides)
     else:
-        raise WrongType(f"{name}: expected a torch.Tensor or a numpy.ndarray, found {type(value).__name__}")
+        raise WrongType(f"{name}: expected {expected_kind(name)}, found {class_name(value)}")
     return View(shape, strides, _OF_NAME.get(dtype, dtype), device, alignment_of(address_of(value)))
 
 
@@ -135,7 +177,12 @@ def torch_dtype(dtype: str) -> Any:
 
 def numpy_dtype(dtype: str) -> Any:
     if dtype == "bf16":
-        import ml_dtypes
-
+        try:
+            import ml_dtypes
+        except ImportError:
+            raise Unsupported(
+                "bf16 results as NumPy arrays: expected the package ml_dtypes (pip install ml_dtypes), found none; "
+                "o_dtype='fp32' and final_dtype='fp32' need none"
+            ) from None
         return ml_dtypes.bfloat16
     return DTYPES[dtype][2]

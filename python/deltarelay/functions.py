@@ -4,21 +4,52 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, overload
 
 from . import _library, _plans
 from ._call import call
-from ._settings import Settings, Values, known_settings, settings
+from ._settings import Settings, Values, known_settings, settings, word
+from ._types import (
+    AnyTensor,
+    BetaForm,
+    Carry,
+    FloatType,
+    Gate,
+    Math,
+    Options,
+    PlanOptions,
+    Rule,
+    StateLayout,
+    Tensor,
+)
+from ._views import TensorSpec
+from ._wording import in_python_words
 from .errors import Invalid
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
-class Outputs(NamedTuple):
-    """Results of a forward: o, shaped as v; final, the states after the last token of each sequence; checkpoint,
-    states inside sequences. Results that were not requested are None."""
+_O = TypeVar("_O")
+_Final = TypeVar("_Final")
+_Checkpoint = TypeVar("_Checkpoint")
 
-    o: Any
-    final: Any = None
-    checkpoint: Any = None
+
+if TYPE_CHECKING:
+    # Python 3.10 has no named tuples with parameters.
+    class Outputs(NamedTuple, Generic[_O, _Final, _Checkpoint]):
+        o: _O
+        final: _Final
+        checkpoint: _Checkpoint
+
+else:
+
+    class Outputs(NamedTuple):
+        """Results of a forward: o, shaped as v; final, the states after the last token of each sequence; checkpoint,
+        states inside sequences. Results that were not requested are None."""
+
+        o: Any
+        final: Any = None
+        checkpoint: Any = None
 
 
 def _compiling() -> bool:
@@ -26,22 +57,95 @@ def _compiling() -> bool:
     return torch is not None and torch.compiler.is_compiling()
 
 
+@overload
 def forward(
-    rule: str,
-    q: Any,
-    k: Any,
-    v: Any,
-    g: Any,
-    beta: Any,
+    rule: Rule,
+    q: AnyTensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    *,
+    final: Literal[False] | None = None,
+    checkpoints: None = None,
+    **options: Unpack[Options],
+) -> Outputs[AnyTensor, None, None]: ...
+
+
+@overload
+def forward(
+    rule: Rule,
+    q: AnyTensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    *,
+    final: Literal[True] | Tensor,
+    checkpoints: None = None,
+    **options: Unpack[Options],
+) -> Outputs[AnyTensor, AnyTensor, None]: ...
+
+
+@overload
+def forward(
+    rule: Rule,
+    q: AnyTensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    *,
+    final: Literal[False] | None = None,
+    checkpoints: int | Literal["chunks", "list"],
+    **options: Unpack[Options],
+) -> Outputs[AnyTensor, None, AnyTensor]: ...
+
+
+@overload
+def forward(
+    rule: Rule,
+    q: AnyTensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    *,
+    final: Literal[True] | Tensor,
+    checkpoints: int | Literal["chunks", "list"],
+    **options: Unpack[Options],
+) -> Outputs[AnyTensor, AnyTensor, AnyTensor]: ...
+
+
+@overload
+def forward(
+    rule: Rule,
+    q: AnyTensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    *,
+    final: bool | Tensor | None = None,
+    checkpoints: int | Literal["chunks", "list"] | None = None,
+    **options: Unpack[Options],
+) -> Outputs[AnyTensor, AnyTensor | None, AnyTensor | None]: ...
+def forward(
+    rule: Rule,
+    q: AnyTensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
     *,
     scale: float | None = None,
     l2norm: bool = False,
-    gate: str = "log",
+    gate: Gate = "log",
     a_log: Any = None,
     dt_bias: Any = None,
     lower_bound: float | None = None,
     gate_floor: float | None = None,
-    beta_form: str = "value",
+    beta_form: BetaForm = "value",
     seq_offsets: Any = None,
     host_offsets: Any = None,
     initial: Any = None,
@@ -49,16 +153,16 @@ def forward(
     has_initial: Any = None,
     final: Any = None,
     final_index: Any = None,
-    final_dtype: str = "fp32",
-    state_layout: str = "value_major",
+    final_dtype: FloatType = "fp32",
+    state_layout: StateLayout = "value_major",
     null_index: int | None = None,
-    checkpoints: int | str | None = None,
+    checkpoints: int | Literal["chunks", "list"] | None = None,
     checkpoint: Any = None,
     checkpoint_index: Any = None,
     checkpoint_offsets: Any = None,
     checkpoint_positions: Any = None,
     o: Any = None,
-    o_dtype: str | None = None,
+    o_dtype: FloatType | None = None,
     report: Any = None,
     segments: int | str = "auto",
     backend: str | None = None,
@@ -67,11 +171,11 @@ def forward(
     policy: str | None = None,
     threads: int = 0,
     invariant: bool = False,
-    carry: str = "exact",
+    carry: Carry = "exact",
     carry_log_decay: float | None = None,
-    math: str = "default",
+    math: Math = "default",
     late_lengths: bool = False,
-) -> Outputs:
+) -> Outputs[Any, Any, Any]:
     """Outputs and final states of a delta-rule recurrence.
 
     Per sequence and value head, with a state S of DK x DV and every token in order:
@@ -210,7 +314,11 @@ def run(values: tuple[Any, ...], tensors: tuple[Any, ...]) -> tuple[Any, Any, An
         from . import torch_ops
 
         return torch_ops.dispatch(Values(*values), tensors)
-    return call(known_settings(values) or settings(*values), tensors)
+    try:
+        chosen = known_settings(values)
+    except TypeError:  # an unhashable value, which `settings` names
+        chosen = None
+    return call(chosen or settings(*values), tensors)
 
 
 def _planned(rule: str, tensors: dict[str, Any], options: dict[str, Any]) -> Any:
@@ -225,7 +333,8 @@ def _planned(rule: str, tensors: dict[str, Any], options: dict[str, Any]) -> Any
     if unknown:
         raise TypeError(f"plan() got an unexpected keyword argument {unknown[0]!r}")
     arguments.update(tensors)
-    request, _ = _plans.request_of(Settings(rule, **fields), tuple(arguments.get(name) for name in _plans.ARGUMENTS))
+    chosen = settings(*Values(rule, **fields))
+    request, _ = _plans.request_of(chosen, tuple(arguments.get(name) for name in _plans.ARGUMENTS))
     if request.copies:
         name = request.copies[0]
         raise Invalid(f"{name}: expected a tensor that is read as it lies, found one that has to be copied")
@@ -235,7 +344,18 @@ def _planned(rule: str, tensors: dict[str, Any], options: dict[str, Any]) -> Any
 _FIELDS = {"beta_form", *Settings.__dataclass_fields__} - {"rule", "beta", "final", "key"}
 
 
-def plan(rule: str, q: Any, k: Any, v: Any, g: Any, beta: Any, **options: Any) -> _plans.Plan:
+_UNSUPPORTED = 2  # of dr_status
+
+
+def plan(
+    rule: Rule,
+    q: Tensor | TensorSpec,
+    k: Tensor | TensorSpec,
+    v: Tensor | TensorSpec,
+    g: Tensor | TensorSpec,
+    beta: Tensor | TensorSpec,
+    **options: Unpack[PlanOptions],
+) -> _plans.Plan:
     """The plan of `forward` with the same arguments. Nothing is run.
 
     Tensors may be `TensorSpec(shape, dtype, device)`, also for a device that is not here ("h200"): such a plan can be
@@ -252,7 +372,15 @@ def plan(rule: str, q: Any, k: Any, v: Any, g: Any, beta: Any, **options: Any) -
     return _plans.Plan(_planned(rule, {"q": q, "k": k, "v": v, "g": g, "beta": beta}, options))
 
 
-def explain(rule: str, q: Any, k: Any, v: Any, g: Any, beta: Any, **options: Any) -> dict[str, str]:
+def explain(
+    rule: Rule,
+    q: Tensor | TensorSpec,
+    k: Tensor | TensorSpec,
+    v: Tensor | TensorSpec,
+    g: Tensor | TensorSpec,
+    beta: Tensor | TensorSpec,
+    **options: Unpack[PlanOptions],
+) -> dict[str, str]:
     """Which backends accept a call, and why the others decline.
 
     Args:
@@ -265,12 +393,16 @@ def explain(rule: str, q: Any, k: Any, v: Any, g: Any, beta: Any, **options: Any
     """
     request = _planned(rule, {"q": q, "k": k, "v": v, "g": g, "beta": beta}, options)
     library = _library.library()
+    names = [library.dr_backend_name(index).decode() for index in range(library.dr_backend_count())]
+    if request.options.backend:
+        word("backend", request.options.backend.decode(), names)
     request.options.backend = None
     answers = {}
-    for index in range(library.dr_backend_count()):
-        name = library.dr_backend_name(index).decode()
+    for index, name in enumerate(names):
         status = library.dr_backend_check(index, ctypes.byref(request.problem), ctypes.byref(request.options))
-        answers[name] = "accepts" if status == 0 else _library.last_error()
+        if status not in (0, _UNSUPPORTED):
+            _library.check(status)
+        answers[name] = "accepts" if status == 0 else in_python_words(_library.last_error())
     return answers
 
 

@@ -15,11 +15,13 @@ from what is given is not read and must be None; the parameters of a raw gate ar
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from . import _abi, _stage_call
-from ._settings import Settings, Values, settings
-from ._stage_request import Wish
+from ._settings import FLOATS, Settings, Values, flag, settings, whole, word, wrong
+from ._stage_request import CHUNK_RANGE, CHUNK_WORDS, Wish
+from ._types import BetaForm, CarryResult, ChunkResult, FloatType, Gate, Math, PassResult, Rule, StateLayout
 from ._views import torch_if_imported
 
 _torch = torch_if_imported()  # if it was imported first, torch.compile breaks its graph here and does not look inside
@@ -75,23 +77,60 @@ def _settings(given: dict[str, Any]) -> Settings:
     return settings(*Values(given["rule"], final=given.get("final") is True, **fields))
 
 
-def _in_order(names: Any) -> tuple[str, ...]:
-    names = {names} if isinstance(names, str) else set(names)
+# Wishes that were used, by the values they were made of: see `_settings._known`.
+_MOST = 256
+_wishes: dict[tuple[Any, ...], Wish] = {}
+
+
+def _in_order(given: Any) -> tuple[str, ...]:
+    listed = isinstance(given, (tuple, list, set, frozenset, dict))
+    if not listed and not isinstance(given, str):
+        raise wrong("wanted", "names of results", given)
+    names = set() if listed else {given}
+    for name in given if listed else ():
+        if not isinstance(name, str):
+            raise wrong("wanted", "names of results", name)
+        names.add(name)
     return (*sorted(names - _KNOWN), *(name for name in _abi.INTERMEDIATES if name in names))
+
+
+def _wish(operation: str, wanted: Any, chunk: Any, dtype: Any, states_dtype: Any, sums_base_2: Any) -> Wish:
+    key = (operation, wanted, chunk, dtype, states_dtype, sums_base_2)
+    try:
+        found = _wishes.get(key)
+    except TypeError:  # a list of names, or an unhashable value, which the checks name
+        found = None
+    if found is None:
+        tokens = chunk if operation == "carry" else whole("chunk", chunk, *CHUNK_RANGE, CHUNK_WORDS)
+        types = (word(*pair, (None, *FLOATS)) for pair in (("dtype", dtype), ("states_dtype", states_dtype)))
+        found = Wish(operation, _in_order(wanted), tokens, *types, flag("sums_base_2", sums_base_2))
+        if len(_wishes) >= _MOST:
+            _wishes.clear()
+        _wishes[(operation, wanted if isinstance(wanted, str) else tuple(wanted), *found[2:])] = found
+    return found
 
 
 def _run(operation: str, given: dict[str, Any]) -> Intermediates:
     """`given` are the arguments of the function by name."""
-    names, base_2 = _in_order(given.get("wanted", ())), bool(given.get("sums_base_2"))
-    wish = Wish(operation, names, given.get("chunk", 0), given.get("dtype"), given.get("states_dtype"), base_2)
+    wish = _wish(
+        operation,
+        given.get("wanted", ()),
+        given.get("chunk", 0),
+        given.get("dtype"),
+        given.get("states_dtype"),
+        given.get("sums_base_2", False),
+    )
+    num_chunks = given.get("num_chunks")
+    if num_chunks is not None:
+        num_chunks = whole("num_chunks", num_chunks, 0, 2**63 - 1, "the number of chunks of all sequences or None")
     tensors = {name: value for name, value in given.items() if name not in _ABOUT}
     if isinstance(tensors.get("final"), bool):
         del tensors["final"]
-    return Intermediates(*_call(wish, _settings(given), tensors, given.get("num_chunks")))
+    return Intermediates(*_call(wish, _settings(given), tensors, num_chunks))
 
 
 def chunk_local(
-    rule: str,
+    rule: Rule,
     *,
     q: Any = None,
     k: Any = None,
@@ -100,18 +139,18 @@ def chunk_local(
     beta: Any = None,
     inverse: Any = None,
     gate_sums: Any = None,
-    wanted: Any = ("aqk", "w", "u", "k_to_end", "q_from_start", "gate_sums"),
+    wanted: ChunkResult | Collection[ChunkResult] = ("aqk", "w", "u", "k_to_end", "q_from_start", "gate_sums"),
     chunk: int = 64,
-    dtype: str | None = None,
+    dtype: FloatType | None = None,
     sums_base_2: bool = False,
     scale: float | None = None,
     l2norm: bool = False,
-    gate: str = "log",
+    gate: Gate = "log",
     a_log: Any = None,
     dt_bias: Any = None,
     lower_bound: float | None = None,
     gate_floor: float | None = None,
-    beta_form: str = "value",
+    beta_form: BetaForm = "value",
     seq_offsets: Any = None,
     host_offsets: Any = None,
     report: Any = None,
@@ -121,7 +160,7 @@ def chunk_local(
     isa: str | None = None,
     threads: int = 0,
     invariant: bool = False,
-    math: str = "default",
+    math: Math = "default",
     late_lengths: bool = False,
 ) -> Intermediates:
     """Everything of a chunk that needs no state.
@@ -154,7 +193,7 @@ def chunk_local(
 
 
 def state_pass(
-    rule: str,
+    rule: Rule,
     *,
     w: Any,
     u: Any,
@@ -167,16 +206,16 @@ def state_pass(
     has_initial: Any = None,
     final: Any = None,
     final_index: Any = None,
-    final_dtype: str = "fp32",
-    state_layout: str = "value_major",
+    final_dtype: FloatType = "fp32",
+    state_layout: StateLayout = "value_major",
     null_index: int | None = None,
-    wanted: Any = ("states", "v_new"),
+    wanted: PassResult | Collection[PassResult] = ("states", "v_new"),
     num_chunks: int | None = None,
     chunk: int = 64,
-    states_dtype: str | None = None,
+    states_dtype: FloatType | None = None,
     sums_base_2: bool = False,
     l2norm: bool = False,
-    gate: str = "log",
+    gate: Gate = "log",
     a_log: Any = None,
     dt_bias: Any = None,
     lower_bound: float | None = None,
@@ -190,7 +229,7 @@ def state_pass(
     isa: str | None = None,
     threads: int = 0,
     invariant: bool = False,
-    math: str = "default",
+    math: Math = "default",
     late_lengths: bool = False,
 ) -> Intermediates:
     """The state at the start of every chunk, what each chunk writes, and the final states.
@@ -223,7 +262,7 @@ def state_pass(
 
 
 def outputs(
-    rule: str,
+    rule: Rule,
     *,
     v_new: Any,
     states: Any,
@@ -234,13 +273,13 @@ def outputs(
     q_from_start: Any = None,
     gate_sums: Any = None,
     o: Any = None,
-    o_dtype: str | None = None,
-    state_layout: str = "value_major",
+    o_dtype: FloatType | None = None,
+    state_layout: StateLayout = "value_major",
     chunk: int = 64,
     sums_base_2: bool = False,
     scale: float | None = None,
     l2norm: bool = False,
-    gate: str = "log",
+    gate: Gate = "log",
     a_log: Any = None,
     dt_bias: Any = None,
     lower_bound: float | None = None,
@@ -254,7 +293,7 @@ def outputs(
     isa: str | None = None,
     threads: int = 0,
     invariant: bool = False,
-    math: str = "default",
+    math: Math = "default",
     late_lengths: bool = False,
 ) -> Intermediates:
     """o = scale * q_from_start S + aqk v_new.
@@ -287,7 +326,7 @@ def outputs(
 
 
 def summary(
-    rule: str,
+    rule: Rule,
     *,
     k: Any = None,
     v: Any = None,
@@ -300,12 +339,12 @@ def summary(
     chunk: int = 64,
     sums_base_2: bool = False,
     l2norm: bool = False,
-    gate: str = "log",
+    gate: Gate = "log",
     a_log: Any = None,
     dt_bias: Any = None,
     lower_bound: float | None = None,
     gate_floor: float | None = None,
-    beta_form: str = "value",
+    beta_form: BetaForm = "value",
     seq_offsets: Any = None,
     host_offsets: Any = None,
     report: Any = None,
@@ -315,7 +354,7 @@ def summary(
     isa: str | None = None,
     threads: int = 0,
     invariant: bool = False,
-    math: str = "default",
+    math: Math = "default",
     late_lengths: bool = False,
 ) -> Intermediates:
     """What each sequence does to any state: S_out = M S_in + B.
@@ -344,7 +383,7 @@ def summary(
 
 
 def carry(
-    rule: str,
+    rule: Rule,
     *,
     summaries: Any,
     initial: Any = None,
@@ -352,11 +391,11 @@ def carry(
     has_initial: Any = None,
     final: Any = None,
     final_index: Any = None,
-    final_dtype: str = "fp32",
-    state_layout: str = "value_major",
+    final_dtype: FloatType = "fp32",
+    state_layout: StateLayout = "value_major",
     null_index: int | None = None,
-    wanted: Any = ("states",),
-    states_dtype: str | None = None,
+    wanted: CarryResult | Collection[CarryResult] = ("states",),
+    states_dtype: FloatType | None = None,
     seq_offsets: Any = None,
     host_offsets: Any = None,
     report: Any = None,
@@ -366,7 +405,7 @@ def carry(
     isa: str | None = None,
     threads: int = 0,
     invariant: bool = False,
-    math: str = "default",
+    math: Math = "default",
     late_lengths: bool = False,
 ) -> Intermediates:
     """The ordered fold of summaries: the state that enters each segment, and those after the last ones.

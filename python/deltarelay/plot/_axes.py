@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from ..errors import WrongType, shown
 from ._bench import name_of
 from ._schedule import COLOURS, IDLE, STAGES, Picture, Timeline, counted, duration, merged, shade_of, work_of
 
 _THINNEST = 1 / 900  # of the axis, below which neighbours are drawn as one
 
 
-def _matplotlib() -> Any:
+def _matplotlib(ax: Any) -> Any:
     try:
         import matplotlib.pyplot as pyplot
     except ImportError as error:
@@ -19,6 +20,8 @@ def _matplotlib() -> Any:
             "deltarelay.plot: plan() and bench() need matplotlib, which cannot be imported "
             f"({error}); `pip install matplotlib` brings it. plan_svg() and Plan.describe('svg') need nothing"
         ) from error
+    if ax is not None and not hasattr(ax, "add_patch"):
+        raise WrongType(f"ax: expected an Axes of matplotlib or None, found {shown(ax)}")
     return pyplot
 
 
@@ -79,7 +82,7 @@ def _timeline(ax: Any, picture: Picture, timeline: Timeline, top: float, end: fl
 
 
 def draw_plan(picture: Picture, ax: Any) -> Any:
-    pyplot = _matplotlib()
+    pyplot = _matplotlib(ax)
     timelines = picture.timelines
     if ax is None:
         rows = max(1.6, min(2.8, 0.5 * picture.units))
@@ -163,7 +166,7 @@ def _colours(names: list[str]) -> dict[str, str]:
 
 
 def draw_bench(results: Mapping[str, Any], rows: list[Mapping[str, Any]], ax: Any, unit: str) -> Any:
-    pyplot = _matplotlib()
+    pyplot = _matplotlib(ax)
     from matplotlib.ticker import LogLocator, NullFormatter
 
     bars, ticks, end = _bars(rows, unit)

@@ -7,16 +7,22 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from ..errors import Invalid
+from .._settings import word
+from ..errors import Invalid, WrongType, shown
 
 
 def _load(results: str | os.PathLike[str] | Mapping[str, Any]) -> Mapping[str, Any]:
     if isinstance(results, Mapping):
         values: Mapping[str, Any] = results
+    elif isinstance(results, (str, os.PathLike)):
+        try:
+            values = json.loads(Path(results).read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise Invalid(f"results: expected a JSON file, found {os.fspath(results)}: {error}") from None
     else:
-        values = json.loads(Path(results).read_text(encoding="utf-8"))
+        raise WrongType(f"results: expected the path of a JSON file or its contents, found {shown(results)}")
     if not isinstance(values, Mapping) or not isinstance(values.get("rows"), list):
         raise Invalid("results: expected what `deltarelay bench --json` writes, found no list 'rows'")
     return values
@@ -25,7 +31,9 @@ def _load(results: str | os.PathLike[str] | Mapping[str, Any]) -> Mapping[str, A
 def _chosen(rows: list[Mapping[str, Any]], cases: str | Iterable[str] | None) -> list[Mapping[str, Any]]:
     if cases is None:
         return rows
-    patterns = [cases] if isinstance(cases, str) else list(cases)
+    patterns = [cases] if isinstance(cases, str) else list(cases) if isinstance(cases, Iterable) else [cases]
+    if not all(isinstance(pattern, str) for pattern in patterns):
+        raise WrongType(f"cases: expected a name, names or None, found {shown(cases)}")
     found = [row for row in rows if any(fnmatch.fnmatchcase(name_of(row), pattern) for pattern in patterns)]
     if not found:
         some = ", ".join(map(name_of, rows[:6]))
@@ -42,7 +50,7 @@ def bench(
     ax: Any = None,
     *,
     cases: str | Iterable[str] | None = None,
-    unit: str = "ms",
+    unit: Literal["ms", "token_heads_per_s"] = "ms",
 ) -> Any:
     """Draws measured times with matplotlib: a bar for each case, the unsplit call and other packages beside it.
 
@@ -58,8 +66,7 @@ def bench(
     Returns:
         The Axes.
     """
-    if unit not in ("ms", "token_heads_per_s"):
-        raise Invalid(f"unit: expected 'ms' or 'token_heads_per_s', found {unit!r}")
+    word("unit", unit, ("ms", "token_heads_per_s"))
     values = _load(results)
     rows = _chosen(values["rows"], cases)
     from ._axes import draw_bench

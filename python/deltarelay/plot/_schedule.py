@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..errors import WrongType, shown
+
 if TYPE_CHECKING:
     from .._plans import Plan
 
@@ -167,6 +169,8 @@ def _timelines(values: Mapping[str, Any], units: int, unit: str) -> tuple[tuple[
 
 
 def read_plan(plan: Plan | Mapping[str, Any]) -> Picture:
+    if not isinstance(plan, Mapping) and not callable(getattr(plan, "to_dict", None)):
+        raise WrongType(f"plan: expected a Plan or what its to_dict() gives, found {shown(plan)}")
     values: Mapping[str, Any] = plan if isinstance(plan, Mapping) else plan.to_dict()
     device = values.get("device") or {}
     schedule = values.get("schedule") or {}
