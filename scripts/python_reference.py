@@ -7,6 +7,7 @@ scripts/python_reference.py --update     writes it into the document
 """
 
 import ast
+import functools
 import inspect
 import pathlib
 import re
@@ -40,11 +41,16 @@ def file_of(folder: pathlib.Path, module: str) -> pathlib.Path | None:
     return next((path for path in (base.with_suffix(".py"), base / "__init__.py") if path.exists()), None)
 
 
+def is_overload(node: ast.AST) -> bool:
+    return any(ast.unparse(decorator) == "overload" for decorator in getattr(node, "decorator_list", ()))
+
+
 def find(path: pathlib.Path, name: str) -> ast.AST | None:
     """The definition of a name in a module, found through the modules it is imported from; None if there is none."""
     tree = parse(path)
-    for node in tree.body:
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == name:
+    # What type checkers see alone is left out: overloads, and the first branch of a condition.
+    for node in [*tree.body, *(each for node in tree.body if isinstance(node, ast.If) for each in node.orelse)]:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == name and not is_overload(node):
             return node
         if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == [name]:
             return find(path, node.value.id) if isinstance(node.value, ast.Name) else None
@@ -113,9 +119,28 @@ def signature(name: str, arguments: ast.arguments, result: ast.AST | None, metho
     return line if len(line) <= 100 else f"{name}(\n    " + ",\n    ".join(parts) + f",\n){gives}"
 
 
+@functools.cache
+def aliases() -> dict[str, str]:
+    """Names of types in _types.py with what they stand for: the words of an argument, or nothing for a tensor."""
+    found = {"Tensor": "Any", "AnyTensor": "Any"}
+    for node in parse(PACKAGE / "_types.py").body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Subscript):
+            found[ast.unparse(node.targets[0])] = ast.unparse(node.value)
+    return found
+
+
 def written(node: ast.AST) -> str:
-    """As written in the source: with double quotes, and without the private module of a type."""
-    return re.sub(r"\b_\w+\.", "", re.sub(r"'([^'\"]*)'", r'"\1"', ast.unparse(node)))
+    """As written in the source: with double quotes, without the private module of a type, and with words in place of
+    the name of their type."""
+    text = re.sub(r"\b_\w+\.", "", ast.unparse(node))
+    if not isinstance(node, ast.Constant):
+        for name, meaning in aliases().items():
+            text = re.sub(rf"\b{name}\b(?=$| \||\])", lambda _, meaning=meaning: meaning, text)
+        text = re.sub(r"Literal\[([^\]]*)\]", lambda words: words[1].replace(", ", " | "), text)
+        text = text.replace("Outputs[Any, Any, Any]", "Outputs")
+    text = re.sub(r"'([^'\"]*)'", r'"\1"', text)
+    says_nothing = text.split(" | ")[0] == "Any" or "Collection[" in text  # the words of a list are in the table below
+    return "Any" if says_nothing else text
 
 
 def parameter(argument: ast.arg, default: ast.AST | None) -> str:

@@ -2,10 +2,10 @@
 # The Python suite of scripts/test.sh: style, tests of the package, and an installation as users do it. Needs the build
 # of suite ci.
 #
-# The tests run in build/python/venv on the objects of build/ci. The environment gets NumPy, pytest and ruff (PyPI), and
-# torch, FLA and transformers: those of the machine's Python if it has them, else from PyPI. DELTARELAY_PYTHON names
-# another Python than python3. On x86_64 torch takes 5.5 GB; it is installed if 12 GB are free, and never with
-# DELTARELAY_TORCH=0. Without a network the tests run with what the machine has, and say so.
+# The tests run in build/python/venv on the objects of build/ci. The environment gets NumPy, pytest, ruff and mypy
+# (PyPI), and torch, FLA and transformers: those of the machine's Python if it has them, else from PyPI.
+# DELTARELAY_PYTHON names another Python than python3. On x86_64 torch takes 5.5 GB; it is installed if 12 GB are free,
+# and never with DELTARELAY_TORCH=0. Without a network the tests run with what the machine has, and say so.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${DELTARELAY_PYTHON:-python3}
@@ -48,6 +48,7 @@ unset PYTHONDONTWRITEBYTECODE
 has numpy || fetch NumPy numpy
 has pytest || fetch pytest pytest
 has ruff || fetch ruff ruff
+has mypy || fetch mypy mypy
 has scikit_build_core || fetch scikit-build-core scikit-build-core
 has matplotlib || fetch matplotlib matplotlib
 if [ "${DELTARELAY_TORCH:-1}" != 0 ]; then
