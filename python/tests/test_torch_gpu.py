@@ -268,6 +268,24 @@ def test_one_tensor_elsewhere_is_refused() -> None:
         deltarelay.forward("gdn", tensors[0], tensors[1].cpu(), *tensors[2:])
 
 
+@pytest.mark.parametrize("name", ["k", "v", "g", "beta", "o"])
+def test_another_token_count_is_refused(name: str) -> None:
+    """Lengths are on the device, so one plan serves all token counts of a bucket."""
+    given = dict(zip(("q", "k", "v", "g", "beta"), rows()), o=torch.empty_like(rows()[2]))
+    lengths = offsets([400, 600])
+    deltarelay.forward("gdn", **given, l2norm=True, seq_offsets=lengths)
+    given[name] = given[name][:, :970]  # with the strides of the others
+    with pytest.raises(deltarelay.Invalid, match=rf"^{name}: expected \[1, 1000.*found \[1, 970"):
+        deltarelay.forward("gdn", **given, l2norm=True, seq_offsets=lengths)
+
+
+def test_what_is_written_has_a_new_version() -> None:
+    tensors = rows()
+    o = torch.empty_like(tensors[2])
+    deltarelay.forward("gdn", *tensors, o=o)
+    assert o._version > 0
+
+
 def test_memory_does_not_grow() -> None:
     tensors, lengths = rows(), offsets([700, 300])
     for _ in range(5):
