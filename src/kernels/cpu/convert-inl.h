@@ -32,10 +32,67 @@ HWY_INLINE Vec load_bf16(const uint16_t* from) {
 HWY_INLINE Vec load_lanes(const float* from) { return hn::LoadU(F32(), from); }
 HWY_INLINE Vec load_lanes(const uint16_t* from) { return load_bf16(from); }
 
-HWY_INLINE Vec load_fp16(const uint16_t* from) {
+// Highway emulates fp16 where a target has no instructions for it: truncated, without infinities and NaN. There these
+// conversions are used instead. They give the numbers of the instructions, whatever the setting for subnormal numbers.
+#if HWY_TARGET <= HWY_AVX2 || HWY_TARGET == HWY_NEON
+inline constexpr bool kHasFp16 = true;
+#else
+inline constexpr bool kHasFp16 = false;
+#endif
+
+HWY_INLINE Vec widen_fp16(hn::Vec<U32> half) {
   const F32 d;
-  const F16 dh;
-  return hn::PromoteTo(d, hn::LoadU(dh, reinterpret_cast<const hwy::float16_t*>(from)));
+  const U32 du;
+  const hn::RebindToSigned<F32> di;
+  const auto sign = hn::ShiftLeft<16>(hn::And(half, hn::Set(du, 0x8000)));
+  const auto magnitude = hn::And(half, hn::Set(du, 0x7FFF));
+  const auto signed_magnitude = hn::BitCast(di, magnitude);
+  const auto rebias = hn::Set(du, 112u << 23);
+  const auto finite = hn::Add(hn::ShiftLeft<13>(magnitude), rebias);
+  // Infinity and NaN: the largest exponent stays the largest.
+  const auto not_finite = hn::RebindMask(du, hn::Gt(signed_magnitude, hn::Set(di, 0x7BFF)));
+  const auto large = hn::IfThenElse(not_finite, hn::Add(finite, rebias), finite);
+  // Below 2^-14 numbers are multiples of 2^-24, which is the last bit of 0.5.
+  const Vec half_more = hn::BitCast(d, hn::Or(magnitude, hn::Set(du, 0x3F000000)));
+  const auto small = hn::BitCast(du, hn::Sub(half_more, hn::Set(d, 0.5f)));
+  const auto is_small = hn::RebindMask(du, hn::Lt(signed_magnitude, hn::Set(di, 0x0400)));
+  return hn::BitCast(d, hn::Or(sign, hn::IfThenElse(is_small, small, large)));
+}
+
+// As float_to_fp16 (problem/number.h), which explains the constants.
+HWY_INLINE hn::Vec<U32> narrow_fp16(Vec v) {
+  const F32 d;
+  const U32 du;
+  const hn::RebindToSigned<F32> di;
+  const auto bits = hn::BitCast(du, v);
+  const auto sign = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 0x8000));
+  const auto magnitude = hn::And(bits, hn::Set(du, 0x7FFFFFFF));
+  const auto signed_magnitude = hn::BitCast(di, magnitude);
+  const auto even = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(du, 1));
+  // Adds 0xFFF to round, and subtracts 112 << 23 from the exponent.
+  const auto rounded = hn::ShiftRight<13>(hn::Add(hn::Add(magnitude, even), hn::Set(du, 0xC8000FFF)));
+  const auto shifted = hn::BitCast(du, hn::Add(hn::BitCast(d, magnitude), hn::Set(d, 0.5f)));
+  const auto small = hn::Sub(shifted, hn::Set(du, 0x3F000000));
+  const auto payload = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(du, 0x3FF));
+  const auto is_small = hn::RebindMask(du, hn::Lt(signed_magnitude, hn::Set(di, 0x38800000)));
+  const auto is_large = hn::RebindMask(du, hn::Gt(signed_magnitude, hn::Set(di, 0x477FEFFF)));
+  const auto is_nan = hn::RebindMask(du, hn::Gt(signed_magnitude, hn::Set(di, 0x7F800000)));
+  auto half = hn::IfThenElse(is_small, small, rounded);
+  half = hn::IfThenElse(is_large, hn::Set(du, 0x7C00), half);
+  half = hn::IfThenElse(is_nan, hn::Or(payload, hn::Set(du, 0x7E00)), half);
+  return hn::Or(sign, half);
+}
+
+HWY_INLINE Vec load_fp16(const uint16_t* from) {
+  if constexpr (kHasFp16) {
+    const F32 d;
+    const F16 dh;
+    return hn::PromoteTo(d, hn::LoadU(dh, reinterpret_cast<const hwy::float16_t*>(from)));
+  } else {
+    const U32 du;
+    const U16 dh;
+    return widen_fp16(hn::PromoteTo(du, hn::LoadU(dh, from)));
+  }
 }
 
 // Highway's conversion truncates; this one rounds.
@@ -50,7 +107,8 @@ HWY_INLINE void store_bf16(Vec v, uint16_t* to) {
   const auto even = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
   const auto rounded = hn::Add(bits, hn::Add(even, hn::Set(du, 0x7FFF)));
   const auto quiet = hn::Or(bits, hn::Set(du, 0x400000));
-  const auto kept = hn::IfThenElse(hn::RebindMask(du, hn::Ne(v, v)), quiet, rounded);
+  // Not Ne(v, v): on AVX2 and AVX-512 Highway's comparison is false for a NaN.
+  const auto kept = hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(v)), quiet, rounded);
   hn::StoreU(hn::DemoteTo(dh, hn::BitCast(di, hn::ShiftRight<16>(kept))), dh, to);
 #endif
 }
@@ -77,8 +135,14 @@ HWY_INLINE void store_bf16_output(Vec lo, Vec hi, uint16_t* to) {
 }
 
 HWY_INLINE void store_fp16(Vec v, uint16_t* to) {
-  const F16 dh;
-  hn::StoreU(hn::DemoteTo(dh, v), dh, reinterpret_cast<hwy::float16_t*>(to));
+  if constexpr (kHasFp16) {
+    const F16 dh;
+    hn::StoreU(hn::DemoteTo(dh, v), dh, reinterpret_cast<hwy::float16_t*>(to));
+  } else {
+    const U16 dh;
+    const hn::RebindToSigned<F32> di;
+    hn::StoreU(hn::DemoteTo(dh, hn::BitCast(di, narrow_fp16(v))), dh, to);
+  }
 }
 
 // The last numbers of a row go through the portable conversions.
