@@ -59,11 +59,12 @@ struct SuffixRule {
 };
 
 struct Variant {
-  const char* name = "";      // as options.variant has it; "" where there is no choice by name
-  const char* isa = "";       // of a CPU: the instruction set
-  int32_t number = 0;         // the backend's own, for its kernels
-  int32_t chunk = 0;          // tokens
-  int32_t panel_columns = 1;  // value columns that are never spread over work items
+  const char* name = "";        // as options.variant has it; "" where there is no choice by name
+  const char* isa = "";         // of a CPU: the instruction set
+  const char* isa_reason = "";  // why it is not the best of this machine, where none was named; "": it is
+  int32_t number = 0;           // the backend's own, for its kernels
+  int32_t chunk = 0;            // tokens
+  int32_t panel_columns = 1;    // value columns that are never spread over work items
   // Strips that the value columns of a head are divided into. Each is walked as a head of its own, with its own state
   // and transition; tilings count work items of a head, so they are multiples of this.
   int32_t strips = 1;

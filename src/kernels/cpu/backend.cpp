@@ -4,6 +4,7 @@
 #include <cstring>
 #include <string>
 
+#include "kernels/cpu/amx_permission.h"
 #include "kernels/cpu/config.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/slots.h"
@@ -18,6 +19,10 @@ const Kernels& kernels_of(const Problem& problem, int32_t isa) {
   return available_isas()[static_cast<size_t>(isa)].kernels_for(problem);
 }
 
+IsaChoice choose(const Problem& problem, const Request& request) {
+  return choose_isa(available_isas(), problem, request, [] { return ask_for_amx(); });
+}
+
 std::string decline(const Problem& problem, const Request& request) {
   if (request.cut && is_stage(problem.op) && problem.op != Op::kStatePass)
     return std::string("segments: of the stages only state-pass can be cut, found a forced cut of ") +
@@ -25,10 +30,17 @@ std::string decline(const Problem& problem, const Request& request) {
   if (request.device_kind != DR_DEVICE_CPU) return "device: takes a CPU, found a CUDA device";
   if (request.num_columns > 0)
     return "columns: computes all value columns, found a list of " + std::to_string(request.num_columns);
-  if (cpu_isa_find(request.isa) < 0)
+  const bool named = request.isa != nullptr && *request.isa != '\0';
+  if (named && cpu_isa_find(request.isa) < 0)
     return std::string("isa: takes an instruction set of this machine, found ") + request.isa;
   if (request.variant != nullptr) return std::string("variant: has none, found ") + request.variant;
   if (request.math != DR_MATH_DEFAULT) return "math: takes default, found tf32";
+  if (named) {  // the last question, because it may have a lasting effect on the process
+    const IsaChoice choice = choose(problem, request);
+    if (*choice.refused != '\0')
+      return std::string("isa: takes an instruction set that this process may use, found ") + request.isa + " (" +
+             choice.refused + ")";
+  }
   return {};
 }
 
@@ -36,13 +48,14 @@ int64_t panel_floats(const Problem& problem, const Kernels& kernels) {
   return static_cast<int64_t>(padded_channels(problem.dk)) * kernels.panel_columns;
 }
 
-// One: the instruction set that is asked for, or the best.
+// One: the instruction set that is asked for, or the best that this process may use.
 Variants variants(const Problem& problem, const Request& request) {
-  const int32_t isa = std::max(0, cpu_isa_find(request.isa));
-  const Kernels& kernels = kernels_of(problem, isa);
+  const IsaChoice choice = choose(problem, request);
+  const Kernels& kernels = kernels_of(problem, choice.index);
   Variant v;
-  v.isa = cpu_isa_name(isa);
-  v.number = isa;
+  v.isa = cpu_isa_name(choice.index);
+  v.isa_reason = choice.refused;
+  v.number = choice.index;
   v.chunk = is_stage(problem.op) ? std::max(1, problem.chunks.chunk) : kChunk;  // in a carry a summary
   v.panel_columns = kernels.panel_columns;
   if (is_stage(problem.op) && problem.op != Op::kStatePass) {

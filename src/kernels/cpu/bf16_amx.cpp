@@ -2,7 +2,8 @@
 // machine before the first call.
 #include "kernels/cpu/isa.h"
 
-#if defined(__AMX_BF16__) && defined(__AVX512BF16__)
+// Clang 14 has names of its own for these instructions.
+#if (defined(__AMX_BF16__) || defined(__AMXBF16__)) && defined(__AVX512BF16__)
 
 #include "hwy/highway.h"
 #include "kernels/cpu/bf16_amx-inl.h"

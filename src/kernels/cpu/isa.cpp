@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "hwy/targets.h"
+#include "kernels/cpu/amx_permission.h"
 #include "kernels/cpu/cpu_model.h"
 #include "kernels/cpu/usable_cpus.h"
 
@@ -14,7 +15,6 @@
 #endif
 #if defined(__x86_64__) && defined(__linux__)
 #include <cpuid.h>
-#include <sys/syscall.h>
 #endif
 #if defined(__linux__)
 #include <unistd.h>
@@ -36,24 +36,19 @@ const char* bf16_isa_name(int64_t highway_target) {
   return nullptr;
 }
 
-// Linux grants the large AMX registers only on request. Returns nullptr if the request fails.
-const Kernels* granted_amx_kernels(int64_t highway_target) {
+// Kernels for AMX, if this machine has it and the system grants it to those who ask; else nullptr.
+const Kernels* offered_amx_kernels(int64_t highway_target) {
 #if defined(__x86_64__) && defined(__linux__)
   if (highway_target != HWY_AVX3 || !__builtin_cpu_supports("avx512bf16")) return nullptr;
   uint32_t a = 0, b = 0, c = 0, d = 0;
   constexpr uint32_t kAmxBf16 = 1u << 22, kAmxTile = 1u << 24;
   if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & kAmxBf16) == 0 || (d & kAmxTile) == 0) return nullptr;
-  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
-  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0 ? amx_kernels() : nullptr;
+  return amx_is_offered() ? amx_kernels() : nullptr;
 #else
   (void)highway_target;
   return nullptr;
 #endif
 }
-
-}  // namespace
-
-namespace {
 
 // No destructor: threads may still execute while the process exits.
 struct IsaList {
@@ -75,8 +70,8 @@ std::span<const Isa> available_isas() {
     for (const SimdTarget& target : simd_targets()) {
       // The portable target runs everywhere, whatever the detection reports.
       if ((supported & target.highway_target) == 0 && &target != &simd_targets().back()) continue;
-      if (const Kernels* amx = granted_amx_kernels(target.highway_target))
-        isas.push_back({"avx512-amx", target.kernels, amx});
+      if (const Kernels* amx = offered_amx_kernels(target.highway_target))
+        isas.push_back({"avx512-amx", target.kernels, amx, true});
       const char* bf16_name = bf16_isa_name(target.highway_target);
       const Kernels* bf16 = bf16_name != nullptr ? bf16_kernels() : nullptr;
       const Isa plain{target.name, target.kernels, nullptr};
@@ -94,6 +89,19 @@ std::span<const Isa> available_isas() {
     return isas;
   }();
   return {kIsas.isas, kIsas.count};
+}
+
+IsaChoice choose_isa(std::span<const Isa> isas, const Problem& problem, const Request& request, const char* (*ask)()) {
+  const bool named = request.isa != nullptr && *request.isa != '\0';
+  IsaChoice choice;
+  for (size_t i = 0; named && i < isas.size(); ++i)
+    if (std::strcmp(isas[i].name, request.isa) == 0) choice.index = static_cast<int32_t>(i);
+  const auto asks = [&] { return isas[static_cast<size_t>(choice.index)].asks_for(problem); };
+  if (!asks()) return choice;
+  choice.refused = ask();
+  if (*choice.refused == '\0' || named) return choice;
+  while (asks()) ++choice.index;  // the last instruction set needs no permission
+  return choice;
 }
 
 namespace {

@@ -28,14 +28,29 @@ struct Isa {
   const char* name;
   const Kernels* fp32;
   const Kernels* bf16;
+  bool on_request = false;  // the system must grant `bf16` to the process (amx_permission.h)
 
   const Kernels& kernels_for(const Problem& problem) const {
     return bf16 != nullptr && problem.dtype == DType::kBf16 && problem.dk >= kLeastBf16Width ? *bf16 : *fp32;
+  }
+  // Must the system be asked before this problem runs? Stages are in fp32 arithmetic.
+  bool asks_for(const Problem& problem) const {
+    return on_request && !is_stage(problem.op) && &kernels_for(problem) == bf16;
   }
 };
 
 // Instruction sets of this machine, best first; never empty.
 std::span<const Isa> available_isas();
+
+struct IsaChoice {
+  int32_t index = 0;
+  const char* refused = "";  // why the named set cannot run, or why the best one was not chosen; "": neither
+};
+
+// The set that a plan takes: the named one, else the best. If the problem needs permission, asks for it with
+// `ask`, which returns "" or the reason of a refusal. Then the next set is chosen if none was named. The last of `isas`
+// must need no permission.
+IsaChoice choose_isa(std::span<const Isa> isas, const Problem& problem, const Request& request, const char* (*ask)());
 
 // Kernels for bf16 data with native products; nullptr if the build has none. Call them only after isa.cpp has checked
 // the machine: their whole file is compiled with these instructions.

@@ -306,6 +306,8 @@ std::string describe_text(const Plan& plan) {
   if (plan.options.device.kind == DR_DEVICE_CPU) text += counted(plan.tiling.threads, "thread") + ", ";
   text += counted(plan.tiling.value_tiles, "value tile") + " a head";
   text += walks_twins(plan) ? ", two heads of a key as twins\n" : "\n";
+  if (*plan.variant.isa_reason != '\0')
+    text += std::string("  not the best instruction set of this machine: ") + plan.variant.isa_reason + "\n";
   append_cta(plan, text);
   text += "segments " + rule_text(plan) + "\n";
   if (plan.problem.lengths_known) {
