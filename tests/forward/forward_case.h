@@ -31,6 +31,8 @@ std::vector<cases::Case> cases_in(std::string_view text);
 // Every combination of one word from each list, as cases. Sanitizers take 15 times as long and look for errors that
 // hardly depend on values, so under them the set is as small as possible but contains every word.
 std::vector<cases::Case> combine(const std::vector<std::vector<std::string>>& lists);
+// Every case on every instruction set of this machine.
+std::vector<cases::Case> on_every_isa(const std::vector<cases::Case>& lines);
 // A name that GoogleTest accepts.
 std::string name_of(const testing::TestParamInfo<cases::Case>& info);
 

@@ -107,6 +107,14 @@ INSTANTIATE_TEST_SUITE_P(Plans, SamePlan, testing::ValuesIn(cases_in(R"(
 )")),
                          name_of);
 
+// ThreadSanitizer sees every instruction set here, SSE4 among them, which AddressSanitizer does not.
+INSTANTIATE_TEST_SUITE_P(EveryIsa, SamePlan, testing::ValuesIn(on_every_isa(cases_in(R"(
+  fp32: kda fp32 hv=2 dk=32 dv=40 seqs=100,33 init final checkpoints=every:32 segments=2
+  bf16: gdn bf16 o=fp16 hv=2 dk=32 dv=40 seqs=100,33 init=key:bf16 final=rows:bf16 segments=2
+  fp16: kda fp16 o=bf16 hv=2 dk=32 dv=40 seqs=100,33 init final=rows:key:fp16 segments=off
+)"))),
+                         name_of);
+
 // Spreading columns over threads must happen here, and must not change the bits.
 TEST(Tiling, ValueColumnsAreSpreadAndBitsStay) {
   if (nothing_to_test()) GTEST_SKIP() << "only the reference is built in";

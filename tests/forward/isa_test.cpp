@@ -1,31 +1,8 @@
 // Every instruction set of this machine, on a list that reaches every path of a kernel.
-#include <algorithm>
-
 #include "forward_case.h"
 
 namespace deltarelay::forward {
 namespace {
-
-// Sanitizers look for errors that a third whole chunk does not add. One-lane kernels take them minutes otherwise.
-cases::Case of_few_chunks(cases::Case c) {
-  constexpr int64_t kChunk = 64;
-  for (int64_t& length : c.lengths) length = std::min(length, 2 * kChunk + length % kChunk);
-  return c;
-}
-
-std::vector<cases::Case> on_every_isa(const std::vector<cases::Case>& lines) {
-  std::vector<cases::Case> all;
-  for (int32_t i = 0; i < dr_isa_count(); ++i) {
-    for (const cases::Case& c : lines) {
-      cases::Case line = cases::with_words(c, std::string("backend=cpu isa=") + dr_isa_name(i));
-      if (DR_SANITIZED != 0 && c.segments == DR_SEGMENTS_AUTO) line = of_few_chunks(line);
-      std::string isa = dr_isa_name(i);
-      line.name = c.name + "-on-" + isa;
-      all.push_back(line);
-    }
-  }
-  return all;
-}
 
 INSTANTIATE_TEST_SUITE_P(EveryIsa, ForwardCase, testing::ValuesIn(on_every_isa(cases_in(R"(
   kda:           kda fp32 hv=2 dk=128 seqs=300,65,0,1 init final
@@ -46,6 +23,10 @@ INSTANTIATE_TEST_SUITE_P(EveryIsa, ForwardCase, testing::ValuesIn(on_every_isa(c
   hostile-bf16:  gdn bf16 hv=1 dk=128 seqs=600 gate=log:zero keys=correlated
   cut:           kda fp32 hv=2 dk=64 seqs=500,70 segments=3 init final=in-place
   cut-bf16:      gdn bf16 hv=2 dk=64 seqs=500,70 segments=3 init final checkpoints=every:48
+  out-fp16:      kda fp32 o=fp16 hv=2 dk=40 dv=72 seqs=150,17 init=rows:bf16 final=rows:fp16
+  out-bf16:      gdn fp16 o=bf16 g=bf16 b=fp32 hv=2 dk=40 dv=72 seqs=150,17 init=rows:fp16 final=rows:key:bf16
+  out-fp32:      kda bf16 o=fp32 g=fp16 b=fp16 hv=2 dk=40 dv=72 seqs=150,17 init=rows:key:fp16 final=rows:fp32
+  bf16-to-fp16:  gdn bf16 o=fp16 g=fp32 b=bf16 hv=2 dk=64 seqs=150,17 init final=rows:fp16 checkpoints=every:64
   slots:         kda bf16 hv=2 dk=32 seqs=70,65,1,0,30 init=slots:null=1:negative final=slots:key:fp16
   packed-views:  kda bf16 hqk=1 hv=2 dk=64 batch=2x70 strides=packed
   head-first:    gdn fp32 hqk=2 hv=4 dk=48 seqs=70,33 tail=3 strides=head-first

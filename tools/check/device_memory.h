@@ -91,7 +91,7 @@ class Graph {
   int64_t num_nodes() const { return num_nodes_; }
 
  private:
-  void* executable_ = nullptr;  // a cudaGraphExec_t
+  [[maybe_unused]] void* executable_ = nullptr;  // a cudaGraphExec_t; without CUDA there is none
   int64_t num_nodes_ = 0;
 };
 
