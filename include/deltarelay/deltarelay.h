@@ -578,7 +578,9 @@ DR_API const char* dr_backend_name(int32_t index);
  * DR_INVALID. `options` may be NULL. */
 DR_API dr_status dr_backend_check(int32_t index, const dr_problem* problem, const dr_options* options);
 
-/* Returns the number of instruction sets of the cpu backend that this machine has, best first. */
+/* Returns the number of instruction sets of the cpu backend that this machine has, best first. Linux grants AMX to a
+ * process on request, for good. Listing does not ask. dr_plan_create asks, for a plan that multiplies with AMX. If
+ * Linux refuses, the plan takes the next set, and its signature names it. */
 DR_API int32_t dr_isa_count(void);
 
 /* Returns the name of an instruction set, or NULL if the index is out of range. The text lives as long as the library.
