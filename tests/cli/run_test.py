@@ -8,6 +8,7 @@ import json
 import math
 import os
 import random
+import re
 import struct
 import subprocess
 import sys
@@ -249,6 +250,153 @@ class Run(unittest.TestCase):
         again = self.path("again.npz")
         self.succeed("kda", tensors.safetensors(self.path("in.safetensors")), "--out", again)
         self.assertEqual(self.results(out), self.results(again))
+
+    def spoiled(self, tensors, *words, out=None):
+        """What is printed of a run that is not called passed, although nothing is wrong."""
+        path = tensors.npz(self.path("in.npz"))
+        done = run("kda", path, "--no-time", "--out", out or self.path("out.npz"), *words)
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        self.assertTrue(done.stdout.startswith("NOT FINITE  kda "), done.stdout)
+        self.assertNotIn("passed", done.stdout)
+        return done.stdout
+
+    def test_nan_in_the_inputs_is_said(self):
+        for name, width in (("q", 16), ("k", 16), ("v", 8), ("g", 16), ("beta", 1)):
+            tensors = Tensors()
+            kind, shape, values = tensors.arrays[name]
+            tensors.add(name, kind, shape, [math.nan] * len(values))
+            shown = self.spoiled(tensors)
+            self.assertIn(f"inputs hold {37 * 2 * width:,} NaN in {name}\n", shown)
+            self.assertIn("results hold 592 NaN or infinities in o", shown)
+            self.assertIn("not measured: 2 of 2 heads of sequences", shown)
+            self.assertRegex(shown, r"\n  o      not measured\n")
+
+    def test_what_nan_does_not_reach_is_measured(self):
+        # A chunk of 64 tokens is the least that NaN leaves open: its head, from the chunk on.
+        clean = self.results_of(Tensors(tokens=200))
+        tensors = Tensors(tokens=200)
+        kind, shape, values = tensors.arrays["v"]
+        values[(130 * 2 + 1) * 8 + 3] = math.nan  # head 1, chunk 2
+        values[(140 * 2 + 1) * 8 + 3] = math.inf
+        shown = self.spoiled(tensors.add("v", kind, shape, values))
+        self.assertIn("inputs hold 1 NaN and 1 infinities in v\n", shown)
+        self.assertIn("not measured: 1 of 2 heads of sequences", shown)
+        self.assertRegex(shown, r"o      error \S+, of all")
+        self.assertRegex(shown, r"final  error \S+, of all")
+        found = self.results(self.path("out.npz"))
+        for t in range(200):
+            for i in range(8):
+                for head in range(2 if t < 128 else 1):
+                    at = (t * 2 + head) * 8 + i
+                    self.assertEqual(found["o"][1][at], clean["o"][1][at])
+        self.assertEqual(found["final"][1][:128], clean["final"][1][:128])
+
+    def test_nan_of_states_and_parameters(self):
+        state = [0.0] * 128 + [math.nan] + [0.0] * 127
+        self.assertIn("1 NaN in initial", self.spoiled(Tensors().add("initial", "f4", [1, 2, 8, 16], state)))
+        tensors = Tensors().add("a_log", "f4", [2], [0.1, math.nan])
+        shown = self.spoiled(tensors, "gate=softplus", "no-dt-bias")
+        self.assertIn("inputs hold 1 NaN in a_log\n", shown)
+        self.assertIn("not measured: 1 of 2 heads", shown)
+
+    def test_nan_that_is_not_read(self):
+        tensors = Tensors(tokens=40).add("cu_seqlens", "i8", [2], [0, 37])
+        kind, shape, values = tensors.arrays["v"]
+        values[37 * 16 :] = [math.nan] * (3 * 16)
+        path = tensors.add("v", kind, shape, values).npz(self.path("in.npz"))
+        self.assertTrue(self.succeed("kda", path).startswith("passed  "))
+
+    def test_an_exact_forget_is_an_input_like_others(self):
+        tensors = Tensors()
+        kind, shape, values = tensors.arrays["g"]
+        values[100] = -math.inf
+        self.assertTrue(self.succeed("kda", tensors.add("g", kind, shape, values).npz(self.path("in.npz"))))
+
+    def test_results_that_overflow_are_said(self):
+        tensors = Tensors()
+        kind, shape, values = tensors.arrays["v"]
+        tensors.add("v", kind, shape, [1e30 if value > 0 else -1e30 for value in values])
+        shown = self.spoiled(tensors, "scale=1e30")
+        self.assertNotIn("inputs hold", shown)
+        self.assertRegex(shown, r"results hold \d+ NaN or infinities in o")
+
+    def test_gates_outside_the_contract_are_said(self):
+        tensors = Tensors()
+        kind, shape, values = tensors.arrays["g"]
+        values[7] = 0.25
+        path = tensors.add("g", kind, shape, values).npz(self.path("in.npz"))
+        self.assertIn("g holds 1 log-decays above 0", self.succeed("kda", path))
+
+    def test_without_a_check_nan_is_said_too(self):
+        tensors = Tensors()
+        kind, shape, values = tensors.arrays["q"]
+        shown = self.succeed(
+            "kda", tensors.add("q", kind, shape, [math.nan] * len(values)).npz(self.path("in.npz")), "--no-check"
+        )
+        self.assertTrue(shown.startswith("ran  "))
+        self.assertIn("NaN in q", shown)
+
+    def test_names_of_outputs(self):
+        path = Tensors().npz(self.path("in.npz"))
+        for name in ("x.csv", "x", "x.npz.txt", "x.npy", ".npz", "x.NPZ"):
+            out = self.path(name)
+            self.refuse(("--out: expected a name that ends in .npz or .safetensors", name), "kda", path, "--out", out)
+            self.assertFalse(os.path.exists(out))
+
+    def document(self):
+        folder = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+        with open(os.path.join(folder, "docs", "run.md"), encoding="utf-8") as file:
+            return file.read()
+
+    def test_commands_of_the_document(self):
+        """Every command of docs/run.md, in order, on files with the arrays that its text saves."""
+        arrays = Tensors().add("a_log", "f4", [2], [0.1, 0.2]).add("dt_bias", "f4", [2, 16], [0.01] * 32).arrays
+        commands = []
+        for line in self.document().splitlines():
+            saved = re.match(r'    np\.savez\("(\S+\.npz)", (.*)\)$', line)
+            stored = re.match(r'    safetensors\.torch\.save_file\(\{(.*)\}, "(\S+\.safetensors)"\)$', line)
+            if saved or stored:
+                named = re.findall(r"(\w+)=\1\b", saved[2]) if saved else re.findall(r'"(\w+)": \w+', stored[1])
+                tensors = Tensors()
+                tensors.arrays = {name: arrays[name] for name in named}
+                tensors.npz(self.path(saved[1])) if saved else tensors.safetensors(self.path(stored[2]))
+            if line.startswith("    deltarelay "):
+                commands.append(line.split())
+                self.assertEqual(commands[-1][:2], ["deltarelay", "run"])
+                done = subprocess.run(
+                    [COMMAND, *commands[-1][1:], "--seconds", "0.01"],
+                    cwd=self.folder.name,
+                    capture_output=True,
+                    text=True,
+                    timeout=100,
+                )
+                self.assertEqual(done.returncode, 0, f"{line}\n{done.stdout}{done.stderr}")
+                self.assertTrue(done.stdout.startswith("passed  "), done.stdout)
+        self.assertGreaterEqual(len(commands), 3)
+
+    def test_the_printed_lines_of_the_document_have_its_form(self):
+        shown = self.document().split("## What is printed\n\n")[1].split("\n\n")[0]
+        path = Tensors().npz(self.path("in.npz"))
+        done = run("kda", path, "--out", self.path("results.npz"), "--seconds", "0.05")
+        for ours, theirs in zip(done.stdout.splitlines(), shown.splitlines(), strict=True):
+            self.assertEqual(ours.split()[0], theirs.split()[0])
+        self.assertIn(done.stdout.splitlines()[0], shown)
+
+    def test_examples_of_the_help(self):
+        Tensors().npz(self.path("mine.npz"))
+        for words in (["--help"], ["run", "--help"]):
+            text = subprocess.run([COMMAND, *words], capture_output=True, text=True, timeout=100).stdout
+            examples = re.findall(r"^  deltarelay (run kda mine\.npz.*)$", text, re.M)
+            self.assertTrue(examples)
+            for example in examples:
+                done = subprocess.run(
+                    [COMMAND, *example.split(), "--seconds", "0.01"],
+                    cwd=self.folder.name,
+                    capture_output=True,
+                    text=True,
+                    timeout=100,
+                )
+                self.assertEqual(done.returncode, 0, example + done.stdout + done.stderr)
 
     def test_refusals_name_the_array(self):
         path = self.path("in.npz")

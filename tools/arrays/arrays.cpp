@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 
 namespace deltarelay::arrays {
@@ -28,6 +29,27 @@ std::string printable(const std::string& text) {
     }
   }
   return all;
+}
+
+std::string kind_of(const std::string& path) {
+  std::error_code ignored;
+  switch (std::filesystem::status(path, ignored).type()) {
+    case std::filesystem::file_type::not_found:
+      return "nothing";
+    case std::filesystem::file_type::regular:
+      return "a file";
+    case std::filesystem::file_type::directory:
+      return "a directory";
+    case std::filesystem::file_type::fifo:
+      return "a pipe";
+    case std::filesystem::file_type::socket:
+      return "a socket";
+    case std::filesystem::file_type::block:
+    case std::filesystem::file_type::character:
+      return "a device";
+    default:
+      return "no regular file";
+  }
 }
 
 void fail(const std::string& what, const std::string& expected, const std::string& found) {
@@ -73,8 +95,14 @@ File::File(std::vector<std::byte> content) : content_(std::move(content)) {
 }
 
 File File::read(const std::string& path) {
+  const auto refuse = [&path](const std::string& why) {
+    throw FileError("file: expected a file that can be read, found '" + printable(path) + "': " + why);
+  };
+  std::error_code ignored;
+  if (std::filesystem::exists(path, ignored) && !std::filesystem::is_regular_file(path, ignored))
+    refuse("it is " + kind_of(path));
   const std::unique_ptr<std::FILE, Closer> file(std::fopen(path.c_str(), "rb"));
-  if (file == nullptr) throw FileError(path + ": expected a file that can be read, found: " + std::strerror(errno));
+  if (file == nullptr) refuse(std::strerror(errno));
   std::vector<std::byte> content;
   for (;;) {
     const size_t begin = content.size();
@@ -83,12 +111,11 @@ File File::read(const std::string& path) {
     content.resize(begin + got);
     if (got == 0) break;
   }
-  if (std::ferror(file.get()) != 0)
-    throw FileError(path + ": expected a file that can be read, found: " + std::strerror(errno));
+  if (std::ferror(file.get()) != 0) refuse(std::strerror(errno));
   try {
     return File(std::move(content));
   } catch (const FileError& error) {
-    throw FileError(path + ": " + error.what());
+    throw FileError(printable(path) + ": " + error.what());
   }
 }
 
@@ -100,7 +127,9 @@ Writer::~Writer() {
   if (file_ != nullptr) std::fclose(file_);
 }
 
-void Writer::give_up() const { throw std::runtime_error(path_ + ": cannot be written: " + std::strerror(errno)); }
+void Writer::give_up() const {
+  throw std::runtime_error("file: '" + printable(path_) + "' was not written to its end: " + std::strerror(errno));
+}
 
 void Writer::add(std::span<const std::byte> data) {
   if (!data.empty() && std::fwrite(data.data(), 1, data.size(), file_) != data.size()) give_up();

@@ -21,6 +21,8 @@ class FileError : public std::runtime_error {
 };
 // Replaces bytes that are not printable ASCII by \x1b and the like: names of a damaged file may go to a terminal.
 std::string printable(const std::string& text);
+// What stands at a path that is no regular file: "a directory", "a pipe", "a device", ...
+std::string kind_of(const std::string& path);
 [[noreturn]] void fail(const std::string& what, const std::string& expected, const std::string& found);
 
 constexpr int32_t kOther = -1;   // a type that the library does not accept
@@ -43,7 +45,7 @@ class File {
 
   // Takes a file's content, which the object keeps. Throws FileError.
   explicit File(std::vector<std::byte> content);
-  // Reads a file. Throws FileError, also if the file does not exist.
+  // Reads a regular file: a pipe may never end. Throws FileError, also if the file does not exist.
   static File read(const std::string& path);
 
  private:

@@ -8,10 +8,17 @@
 #include "case/words.h"
 
 namespace deltarelay::cases {
+namespace {
+
+constexpr const char* kReadable = "a regular file of cases that can be read";
+
+}  // namespace
 
 std::vector<Case> read_file(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  if (!file) throw CaseError("file: expected a readable file of cases, found " + in_quotes(path.string()));
+  std::error_code ignored;
+  std::ifstream file;
+  if (std::filesystem::is_regular_file(path, ignored)) file.open(path);  // a pipe may never end
+  if (!file.is_open()) fail("file", kReadable, path.string());
   std::vector<Case> all;
   std::string line;
   for (int64_t number = 1; std::getline(file, line); ++number) {
@@ -23,6 +30,7 @@ std::vector<Case> read_file(const std::filesystem::path& path) {
       throw CaseError(path.string() + ":" + std::to_string(number) + ": " + error.what());
     }
   }
+  if (file.bad()) fail("file", kReadable, path.string());
   return all;
 }
 
@@ -43,10 +51,11 @@ std::vector<Case> read_arguments(const std::vector<std::string>& arguments) {
       continue;
     }
     const bool quoted = argument.find(' ') != std::string::npos;
-    // Without this message, a mistyped path would be reported as an unknown rule.
-    if (!quoted && line.empty() && argument.find_first_of("/.") != std::string::npos && argument.back() != ':')
-      fail("file", "a file of cases that can be read", argument);
-    const bool starts = quoted || argument.empty() || argument.back() == ':' || find_word(kRules, argument) != nullptr;
+    const bool is_rule = find_word(kRules, argument) != nullptr;
+    // Without this message, a mistyped path or a folder would be reported as an unknown rule.
+    const bool path = argument.find_first_of("/.") != std::string::npos || std::filesystem::exists(argument, ignored);
+    if (!quoted && line.empty() && path && !is_rule && argument.back() != ':') fail("file", kReadable, argument);
+    const bool starts = quoted || argument.empty() || argument.back() == ':' || is_rule;
     if (starts && !after_name) finish();
     line += (line.empty() ? "" : " ") + argument;
     after_name = !argument.empty() && argument.back() == ':';

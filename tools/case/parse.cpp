@@ -346,8 +346,8 @@ const std::vector<Key>& keys() {
       {"scale", "X", "factor on q; default: dk^-1/2", [](auto v, Case& c) { c.scale = parse_number("scale", v); }},
       {"strides", choices(kStrides), "how the tensors lie in memory",
        [](auto v, Case& c) { c.strides = parse_word("strides", v, kStrides); }},
-      {"align", "N|TENSOR:N,...", "promised alignment of pointers in bytes: of all, and of single tensors",
-       parse_alignments},
+      {"align", "N|TENSOR:N,...",
+       "promised alignment of pointers in bytes, a power of two: of all, and of single tensors", parse_alignments},
       {"init", "ATTRIBUTES",
        "initial states: rows or slots, value or key, a type, int32 or int64, pool=N, null=I, negative, pad=N, with "
        "colons between; init alone: rows",

@@ -46,9 +46,14 @@ void with_verdict(Outcome& outcome, const Body& body) {
 // From this size on the GPU generates its own tokens, because copies would take seconds.
 constexpr int64_t kWorthMaking = int64_t{1} << 30;  // bytes
 
-// Checked before the tensors are allocated, because they may take gigabytes.
+// Checked before the tensors are allocated: they may take gigabytes, and a case that contradicts itself may ask for
+// addresses that no tensor can have.
 const cases::Case& runnable(const cases::Case& c) {
   if (c.on_gpu()) gpu::require();
+  const cases::Request request(c);
+  const int32_t reference = dr_backend_count() - 1;
+  if (dr_backend_check(reference, &request.problem, &request.options) == DR_INVALID)
+    throw RunError(DR_INVALID, std::string(dr_status_string(DR_INVALID)) + ": " + dr_last_error());
   return c;
 }
 
@@ -123,6 +128,10 @@ Outcome Trial::judge(const cases::Case& way) {
     run(way, outcome);
     if (!outcome.message.empty()) return;
     outcome.hash = tensors_.output_hash();
+    if (options_.fill) {
+      if (spoiled_ == nullptr) spoiled_ = std::make_unique<const Spoiled>(find_spoiled(tensors_));
+      outcome.spoiled = *spoiled_;
+    }
     if (!options_.compare) {
       outcome.verdict = Verdict::kPassed;
       return;
@@ -133,7 +142,7 @@ Outcome Trial::judge(const cases::Case& way) {
       outcome.reference_seconds = seconds_since(start);
     }
     outcome.sampled = static_cast<int32_t>(reference_->columns.size());
-    outcome.errors = compare(tensors_, *reference_);
+    outcome.errors = compare(tensors_, *reference_, outcome.spoiled);
     for (const TensorError& error : outcome.errors) {
       if (error.passes()) continue;
       outcome.message = line_of(error);

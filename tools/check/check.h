@@ -28,6 +28,7 @@ struct Outcome {
   int32_t repeated = 0;   // heads that were measured, and whose bits the others repeated; 0: all were measured
   std::string plan;       // signature of the plan, one line
   std::string plan_text;  // description of the plan
+  Spoiled spoiled;        // of given inputs: where they are not finite, which leaves results open
   double run_seconds = 0.0;
   double reference_seconds = 0.0;
 
@@ -58,6 +59,7 @@ class Trial {
   std::unique_ptr<gpu::DeviceTensors> few_;  // of tensors_, whose heads device_tensors_ repeats
   std::unique_ptr<gpu::DeviceTensors> device_tensors_;
   std::unique_ptr<const Reference> reference_;  // computed at first use
+  std::unique_ptr<const Spoiled> spoiled_;      // of given inputs: the same
 };
 
 // Returns several lines: the case, the plan, each tensor with error and tolerance, the message.

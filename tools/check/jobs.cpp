@@ -5,6 +5,8 @@
 #include <mutex>
 #include <optional>
 #include <stdexcept>
+#include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -17,7 +19,14 @@ class JobRun {
 
   void run(int32_t jobs) {
     std::vector<std::thread> threads;
-    for (int32_t job = 1; job < jobs; ++job) threads.emplace_back([this] { work(); });
+    try {
+      for (int32_t job = 1; job < jobs; ++job) threads.emplace_back([this] { work(); });
+    } catch (const std::system_error&) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      error_ = std::make_exception_ptr(std::runtime_error("jobs: expected a thread for each of " +
+                                                          std::to_string(jobs) + ", found that the system gives " +
+                                                          std::to_string(threads.size() + 1)));
+    }
     work();
     for (std::thread& thread : threads) thread.join();
     if (error_ != nullptr) std::rethrow_exception(error_);

@@ -51,6 +51,7 @@ TensorError Measure::finish(std::string tensor, double tolerance, double storage
     total.reference += block.reference;
     total.count += block.count;
   }
+  result.measured = total.count + not_finite_;
   const double whole = rms(total.reference, total.count);
   result.whole = ratio(rms(total.error, total.count), whole);
   double most_over = -std::numeric_limits<double>::infinity();

@@ -21,6 +21,7 @@ struct TensorError {
   double whole = 0.0;
   int64_t not_finite = 0;  // NaN or Inf where the reference is finite, or elements left unwritten
   double tolerance = 0.0;  // of the worst block
+  int64_t measured = 0;    // numbers that were held against the reference
 
   bool passes() const { return not_finite == 0 && worst <= tolerance; }  // false for a NaN error
 };

@@ -100,11 +100,12 @@ Measure measure_heads(const cases::Case& c, int64_t elements, const Body& body) 
 
 // expected(row, head, t, column) and expected(row, head, i, column) return the values to compare with.
 template <class Expected>
-TensorError compare_output(const TensorSet& tensors, const Columns& columns, const Expected& expected) {
+TensorError compare_output(const TensorSet& tensors, const Columns& columns, const Spoiled& spoiled,
+                           const Expected& expected) {
   const cases::Case& c = tensors.of();
   const Measure measure = measure_heads(c, c.token_heads() * c.dv, [&](int64_t head, Measure& part) {
     for (int64_t n = 0; n < c.num_seqs(); ++n) {
-      for (int64_t t = 0; t < c.lengths[static_cast<size_t>(n)]; ++t) {
+      for (int64_t t = 0; t < c.lengths[static_cast<size_t>(n)] && !spoiled.open(n, head, t); ++t) {
         const int64_t at = tensors.o().at(n, t, head, 0);
         for (int64_t i = 0; i < c.dv; ++i) {
           const double out = tensors.o().get(at + i);
@@ -124,13 +125,15 @@ TensorError compare_output(const TensorSet& tensors, const Columns& columns, con
 // `sequence_of` says to which block the states of a row belong. nullptr: row n is sequence n.
 template <class Expected>
 TensorError compare_states(const char* name, const cases::Case& c, const StateTensor& states,
-                           const std::vector<int64_t>* sequence_of, const Columns& columns, const Expected& expected) {
+                           const std::vector<int64_t>* sequence_of, const Columns& columns, const Spoiled& spoiled,
+                           const Expected& expected) {
   const auto rows = static_cast<int64_t>(states.slots.size());
   const Measure measure = measure_heads(c, rows * c.heads_v * c.dk * c.dv, [&](int64_t head, Measure& part) {
     for (int64_t row = 0; row < rows; ++row) {
       const int64_t slot = states.slots[static_cast<size_t>(row)];
       if (slot < 0) continue;
       const int64_t sequence = sequence_of != nullptr ? (*sequence_of)[static_cast<size_t>(row)] : row;
+      if (spoiled.state_open(sequence, head)) continue;
       for (int64_t column = 0; column < c.dv; ++column) {
         for (int64_t i = 0; i < c.dk; ++i) {
           const double out = states.get(states.at(slot, head, i, column));
@@ -317,22 +320,23 @@ Reference run_reference(const TensorSet& tensors, const CheckOptions& options) {
   return reference;
 }
 
-std::vector<TensorError> compare(const TensorSet& tensors, const Reference& reference) {
+std::vector<TensorError> compare(const TensorSet& tensors, const Reference& reference, const Spoiled& spoiled) {
   const cases::Case& c = tensors.of();
   const std::vector<int64_t> offsets = c.offsets();
   const Columns columns(c, reference.columns);
   std::vector<TensorError> errors;
   if (c.writes_o()) {
-    errors.push_back(compare_output(tensors, columns, [&](int64_t n, int64_t head, int64_t t, int64_t i) {
+    errors.push_back(compare_output(tensors, columns, spoiled, [&](int64_t n, int64_t head, int64_t t, int64_t i) {
       return reference.o[static_cast<size_t>(((offsets[static_cast<size_t>(n)] + t) * c.heads_v + head) * c.dv + i)];
     }));
   }
   if (tensors.final_state().used()) {
-    errors.push_back(compare_states("final", c, tensors.final_state(), nullptr, columns,
+    errors.push_back(compare_states("final", c, tensors.final_state(), nullptr, columns, spoiled,
                                     [&](auto... at) { return state_element(reference.final_state, c, at...); }));
   }
   if (tensors.checkpoint().used()) {
     errors.push_back(compare_states("checkpoint", c, tensors.checkpoint(), &tensors.checkpoint_sequence(), columns,
+                                    spoiled,
                                     [&](auto... at) { return state_element(reference.checkpoint, c, at...); }));
   }
   for (size_t k = 0; k < tensors.intermediates().size(); ++k) {
@@ -350,7 +354,7 @@ std::vector<TensorError> compare(const TensorSet& tensors, const TensorSet& othe
   const Columns columns(c, {});
   std::vector<TensorError> errors;
   if (c.writes_o()) {
-    errors.push_back(compare_output(tensors, columns, [&](int64_t n, int64_t head, int64_t t, int64_t i) {
+    errors.push_back(compare_output(tensors, columns, {}, [&](int64_t n, int64_t head, int64_t t, int64_t i) {
       return other.o().get(other.o().at(n, t, head, i));
     }));
   }
@@ -360,7 +364,7 @@ std::vector<TensorError> compare(const TensorSet& tensors, const TensorSet& othe
     const auto expected = [&](int64_t row, int64_t head, int64_t i, int64_t column) {
       return b.get(b.at(b.slots[static_cast<size_t>(row)], head, i, column));
     };
-    errors.push_back(compare_states(name, c, a, sequence_of, columns, expected));
+    errors.push_back(compare_states(name, c, a, sequence_of, columns, {}, expected));
   };
   against("final", tensors.final_state(), other.final_state(), nullptr);
   against("checkpoint", tensors.checkpoint(), other.checkpoint(), &tensors.checkpoint_sequence());

@@ -9,6 +9,7 @@
 #include "check/measure.h"
 #include "check/memory.h"
 #include "check/run_error.h"
+#include "check/spoiled.h"
 #include "check/tensors.h"
 
 namespace deltarelay::check {
@@ -84,8 +85,9 @@ cases::Case fewer_heads(const cases::Case& c);
 std::vector<int32_t> sampled_columns(const cases::Case& c);
 
 Reference run_reference(const TensorSet& tensors, const CheckOptions& options = {});  // throws RunError
-// Compares what the case writes: o, final states, checkpoints, wanted intermediates.
-std::vector<TensorError> compare(const TensorSet& tensors, const Reference& reference);
+// Compares what the case writes: o, final states, checkpoints, wanted intermediates. Leaves out what `spoiled` says is
+// open.
+std::vector<TensorError> compare(const TensorSet& tensors, const Reference& reference, const Spoiled& spoiled = {});
 // Compares the outputs of one run with those of another of the same shape, with the same blocks and measure.
 std::vector<TensorError> compare(const TensorSet& tensors, const TensorSet& other);
 

@@ -87,7 +87,7 @@ TensorSet::TensorSet(const cases::Case& c, int64_t alignment, const Fill& fill, 
     : case_(c), request_(c), alignment_(alignment), offsets_(c.offsets()) {
   // The case's alignment applies to all tensors. Widths fix the alignment of views of a packed row.
   if (c.alignment != 0) {
-    alignment_ = c.alignment;
+    alignment_ = std::bit_floor(static_cast<uint32_t>(c.alignment));
   } else if (c.strides == cases::Strides::kPacked) {
     alignment_ = request_.problem.layout_q.alignment_bytes;
   }

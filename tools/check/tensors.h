@@ -2,6 +2,7 @@
 #pragma once
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -119,9 +120,11 @@ class TensorSet {
   const std::vector<int64_t>& checkpoint_sequence() const { return checkpoint_sequence_; }
 
  private:
-  // Alignment of a pointer with this promise, or of every pointer (0). At least the size of an element.
+  // Alignment of a pointer with this promise, or of every pointer (0). At least the size of an element. The library
+  // refuses a promise that is no power of two; the tensors of such a case lie at the power of two below.
   int64_t alignment_of(int32_t dtype, int32_t promised = 0) const {
-    return std::max(promised != 0 ? promised : alignment_, bytes_of(dtype));
+    return std::max<int64_t>(promised != 0 ? std::bit_floor(static_cast<uint32_t>(promised)) : alignment_,
+                             bytes_of(dtype));
   }
 
   struct Index {  // a slot array in the type of the case

@@ -4,6 +4,7 @@
 #include <new>
 #include <optional>
 
+#include "arrays/arrays.h"
 #include "check/check.h"
 #include "deltarelay/commands.h"
 #include "deltarelay/commit.h"
@@ -130,12 +131,18 @@ BenchRow measure(const cases::Case& c, const BenchSettings& settings,
 int run_bench(const BenchSettings& settings) {
   const std::vector<cases::Case> all = settings.arguments.read();
   const bool to_file = !settings.json.empty() && settings.json != "-";
-  if (to_file) require_writable(settings.json);  // before minutes of timing
+  // Before minutes of timing.
+  require_one_format(settings.json == "-", settings.markdown);
+  if (to_file) require_writable("--json", settings.json);
+  if (arrays::printable(settings.commit) != settings.commit)
+    throw UsageError("--commit: expected printable characters, found " + cases::in_quotes(settings.commit));
+  for (const cases::Case& c : all)
+    if (!settings.beside.empty()) cases::with_words(c, settings.beside);
   const bool gpu = !all.empty() && std::all_of(all.begin(), all.end(), [](const cases::Case& c) { return c.on_gpu(); });
   const Columns kind = gpu ? Columns::kGpu : Columns::kCpu;
   std::vector<BenchRow> rows;
   const auto save = [&] {
-    if (to_file) write_file(settings.json, results_json(rows, settings.commit));
+    if (to_file) write_file("--json", settings.json, results_json(rows, settings.commit));
   };
   int64_t failed = 0;
   constexpr int64_t kSteps = 100;  // of the progress bar, per case
@@ -159,16 +166,14 @@ int run_bench(const BenchSettings& settings) {
       }));
       progress.clear();
       if (printer) printer->print(rows.back());
-    } catch (const cases::CaseError&) {
-      throw;
-    } catch (const std::runtime_error& error) {  // from the check, the library or the run
+    } catch (const std::runtime_error& error) {  // from the case, the check, the library or the run
       fail(error.what());
     } catch (const std::bad_alloc&) {
       fail("memory: the tensors of this case do not fit");
     }
     save();  // a run that is cut off keeps its rows
   }
-  if (settings.markdown && settings.json != "-") {
+  if (settings.markdown) {
     std::vector<std::string> titles;
     for (const Column& column : result_columns(kind)) titles.emplace_back(column.title);
     Table table(titles, kLeftColumns);

@@ -135,17 +135,19 @@ struct RuleCalls {
 };
 
 cases::DeviceFacts measure(double seconds) {
+  Progress progress(100);
+  progress.show(0, "timing multiply-adds");
   cases::DeviceFacts facts;
   facts.device = device_at(0);
   double rate = 0;  // largest of many short bursts
   for (int32_t burst = 0; burst < kBursts; ++burst) rate = std::max(rate, measure_fma_gflops(1, kBurstSeconds));
   facts.device.flops_per_ns = std::max(1, static_cast<int32_t>(std::lround(rate)));
-  Progress progress(100);
   const std::string names[] = {"kda", "gdn"};
   facts.costs = costs_of(facts.device);
   int64_t done = 0;
   const auto rounds = static_cast<int32_t>(std::clamp<double>(seconds / kRoundSeconds, 1, kMostRounds));
   for (size_t rule = 0; rule < facts.costs.size(); ++rule) {
+    progress.show(50 * static_cast<int64_t>(rule), "drawing inputs of " + names[rule]);
     RuleCalls calls(names[rule], facts.device.units);
     const std::vector<TimedCall*> all = calls.all();
     const auto turns = static_cast<int64_t>(rounds * all.size());
@@ -173,14 +175,14 @@ cases::DeviceFacts measure(double seconds) {
 }
 
 int run_calibration(const CalibrateSettings& settings) {
-  if (!settings.output.empty()) require_writable(settings.output);
+  if (!settings.output.empty()) require_writable("--output", settings.output);
   const cases::DeviceFacts facts = measure(settings.seconds);
   const std::string text = device_json(facts.device, facts.costs).dump(2) + "\n";
   if (settings.output.empty()) {
     std::fputs(text.c_str(), stdout);
     return kExitSuccess;
   }
-  write_file(settings.output, text);
+  write_file("--output", settings.output, text);
   Table table({"rule", "emit", "summarize", "local", "carry", "split", "item"}, 1);
   for (const dr_costs& c : facts.costs)
     table.add({c.rule == DR_KDA ? "kda" : "gdn", duration(c.emit_ns), duration(c.summarize_ns), duration(c.local_ns),
@@ -208,10 +210,9 @@ void add_calibrate(Command app, int& exit_code) {
   command.add_option("-o,--output", settings->output, "Write the facts to a file, and a table to standard output")
       .value("FILE")
       .not_empty();
-  command.add_option("--seconds", settings->seconds, "Time to take, about, at most 600")
+  command.add_option("--seconds", settings->seconds, "Time to take, about: more than 0, at most 600")
       .value("SECONDS")
-      .positive()
-      .within(0.0, 600.0)
+      .positive(600.0)
       .show_default();
   command.callback([settings, &exit_code] { exit_code = run_calibration(*settings); });
 }

@@ -15,16 +15,17 @@ class Option;
 
 namespace deltarelay::command {
 
-// An option that is being added.
+constexpr double kMostSeconds = 1e9;  // of an option that takes seconds: no limit in practice, and no overflow
+
+// An option that is being added. Values that the checks refuse end with a message that names the option.
 class Option {
  public:
   explicit Option(CLI::Option* option) : option_(option) {}
   Option& value(const char* name);  // name in help: "FILE"
   Option& required();
   Option& not_empty();
-  Option& positive();  // and finite
-  Option& within(double low, double high);
-  Option& within(int32_t low, int32_t high);
+  Option& positive(double most = kMostSeconds);  // a number above 0
+  Option& whole(int64_t low, int64_t high);      // a whole number, in decimal digits
   Option& one_of(const std::vector<std::string>& words);
   Option& comma_separated();
   Option& show_default();

@@ -11,8 +11,8 @@ namespace deltarelay::command {
 
 enum ExitCode {
   kExitSuccess = 0,
-  kExitFailure = 1,  // a check failed, the library refused a case, or output could not be written
-  kExitUsage = 2     // an option or a case line is wrong, or a file cannot be opened
+  kExitFailure = 1,  // a check failed, the library refused a case, or output could not be written to its end
+  kExitUsage = 2     // an option, a case line or an input file is wrong, or a file cannot be opened
 };
 
 // Wrong input of the user: kExitUsage. Every other exception except cases::CaseError is kExitFailure.
@@ -47,10 +47,14 @@ struct CaseArguments {
   std::vector<cases::Case> read() const;  // throws cases::CaseError
 };
 
-// Throws UsageError unless a file at `path` can be written. Does not change an existing file.
-void require_writable(const std::string& path);
+// Throws UsageError if both were asked for: standard output has one format.
+void require_one_format(bool json, bool markdown);
+// Throws UsageError, naming the option, unless a file at `path` can be written: a regular one, or a device such as
+// /dev/null. A pipe would wait for its reader, and `bench` writes its file again after every row. Does not change an
+// existing file.
+void require_writable(const char* option, const std::string& path);
 // Writes a whole file. Throws UsageError if it cannot be opened, std::runtime_error if it cannot be written completely.
-void write_file(const std::string& path, const std::string& text);
+void write_file(const char* option, const std::string& path, const std::string& text);
 // Throws std::runtime_error unless everything printed to standard output has been written.
 void finish_standard_output();
 

@@ -1,6 +1,10 @@
 #include "deltarelay/device_facts.h"
 
+#include <array>
+#include <cerrno>
 #include <concepts>
+#include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <initializer_list>
 #include <limits>
@@ -8,6 +12,8 @@
 #include <span>
 #include <utility>
 
+#include "arrays/arrays.h"
+#include "deltarelay/commands.h"
 #include "deltarelay/deltarelay.hpp"
 
 namespace deltarelay::command {
@@ -74,13 +80,35 @@ class Fields {
     return *found;
   }
   [[noreturn]] void fail(const std::string& name, const std::string& expected, const json& found) const {
-    throw cases::CaseError("--device-file: " + place_ + name + ": expected " + expected + ", found " + found.dump() +
-                           " in '" + path_ + "'");
+    std::string shown = found.dump();
+    if (shown.size() > kMostShown) shown = shown.substr(0, kMostShown) + "...";
+    throw cases::CaseError("--device-file: " + place_ + name + ": expected " + expected + ", found " + shown + " in '" +
+                           arrays::printable(path_) + "'");
   }
 
+  static constexpr size_t kMostShown = 60;  // bytes of a value that errors show
   std::string path_, place_;
   const json& object_;
 };
+
+std::string text_of(const std::string& path) {
+  const auto refuse = [&path](const std::string& why) {
+    throw UsageError("--device-file: expected a file that can be read, found '" + arrays::printable(path) +
+                     "': " + why);
+  };
+  std::error_code ignored;
+  if (std::filesystem::exists(path, ignored) && !std::filesystem::is_regular_file(path, ignored))
+    refuse("it is " + arrays::kind_of(path));
+  errno = 0;
+  std::ifstream file(path, std::ios::binary);
+  if (!file) refuse(std::strerror(errno));
+  std::string text;
+  std::array<char, 1 << 16> piece;
+  while (file.read(piece.data(), piece.size()) || file.gcount() > 0)
+    text.append(piece.data(), static_cast<size_t>(file.gcount()));
+  if (file.bad()) refuse(std::strerror(errno));
+  return text;
+}
 
 }  // namespace
 
@@ -148,10 +176,9 @@ json device_json(const dr_device& device, const std::vector<dr_costs>& all) {
 }
 
 cases::DeviceFacts read_device_file(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) throw cases::CaseError("--device-file: expected a file that can be read, found '" + path + "'");
-  const json read = json::parse(file, nullptr, false);
-  if (read.is_discarded()) throw cases::CaseError("--device-file: expected JSON, found other text in '" + path + "'");
+  const json read = json::parse(text_of(path), nullptr, false);
+  if (read.is_discarded())
+    throw UsageError("--device-file: expected JSON, found other text in '" + arrays::printable(path) + "'");
   const Fields fields(path, "", read);
   cases::DeviceFacts facts{};
   dr_device_init(&facts.device);

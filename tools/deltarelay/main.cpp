@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <exception>
+#include <new>
 #include <stdexcept>
 
 #include "arrays/arrays.h"
@@ -17,7 +18,7 @@ class Pattern {
  public:
   explicit Pattern(const std::string& text) {
     if (regcomp(&compiled_, text.c_str(), REG_EXTENDED | REG_NOSUB) != 0)
-      throw cases::CaseError("--only: expected a regular expression, found '" + text + "'");
+      throw cases::CaseError("--only: expected a regular expression, found " + cases::in_quotes(text));
   }
   ~Pattern() { regfree(&compiled_); }
   Pattern(const Pattern&) = delete;
@@ -40,15 +41,19 @@ void CaseArguments::add_to(Command app, bool required) {
   app.add_option("--only", only, "Only cases whose name (or line, without one) matches a regular expression")
       .value("REGEX");
   app.add_option("--device-file", device_file, "Plan with the device facts and costs of a file, see `calibrate`")
-      .value("FILE");
+      .value("FILE")
+      .not_empty();
 }
 
 std::vector<cases::Case> CaseArguments::read() const {
   std::vector<cases::Case> all = cases::read_arguments(words);
+  if (all.empty() && !words.empty())
+    throw cases::CaseError("case: expected a case, found files without any: " + cases::in_quotes(words.front()));
   if (!only.empty()) {
     const Pattern wanted(only);
     std::erase_if(all, [&](const cases::Case& c) { return !wanted.matches(c.name.empty() ? print(c) : c.name); });
-    if (all.empty()) throw cases::CaseError("--only: expected a case that matches, found none for '" + only + "'");
+    if (all.empty())
+      throw cases::CaseError("--only: expected a case that matches, found none for " + cases::in_quotes(only));
   }
   if (!with.empty())
     for (cases::Case& c : all) c = cases::with_words(c, with);
@@ -68,7 +73,7 @@ constexpr const char* kFooter = R"(Examples:
   deltarelay verify tests/cases/smoke.txt
   deltarelay verify "gdn fp32 hqk=2 hv=8 seqs=2048,1,0,65 init final" --with "backend=cpu segments=3"
   deltarelay bench tests/cases/cpu-bench.txt --json results.json
-  deltarelay run kda mine.npz --out results.npz l2norm gate=bounded:-5
+  deltarelay run kda mine.npz --out results.npz l2norm beta=logit
   deltarelay calibrate --output cpu.json
 
 A case is one line: rule, data type, then words in any order, such as
@@ -77,7 +82,8 @@ A case is one line: rule, data type, then words in any order, such as
 
 Paths such as tests/cases/smoke.txt are relative to the sources, or to <prefix>/share/doc/deltarelay of an installation.
 
-Exit codes: 0 success; 1 a check failed, the library refused a case, or the output could not be written; 2 bad usage.)";
+Exit codes: 0 success; 1 a check failed, the library refused a case, or output was not written to its end; 2 bad usage,
+such as a wrong option, case line or input file, or a path that cannot be opened.)";
 
 int run(int argc, char** argv) {
   CommandLine line(
@@ -121,11 +127,25 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace deltarelay::command
 
+namespace {
+
+int end_without_memory() {
+  std::fputs("deltarelay: memory: expected as much as the tensors and texts of this command take, found less\n",
+             stderr);
+  return deltarelay::command::kExitFailure;
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
   try {
     const int exit_code = deltarelay::command::run(argc, argv);
     deltarelay::command::finish_standard_output();
     return exit_code;
+  } catch (const std::bad_alloc&) {
+    return end_without_memory();
+  } catch (const std::length_error&) {  // of a container
+    return end_without_memory();
   } catch (const std::exception& error) {
     std::fprintf(stderr, "deltarelay: %s\n", error.what());
     return deltarelay::command::kExitFailure;

@@ -24,7 +24,7 @@ void show(const cases::Case& c, const PlanSettings& settings, json& collected) {
   const Plan plan(request.problem, request.options);
   if (settings.as_json || !settings.svg.empty()) {
     json out = json::parse(plan.describe(DR_DESCRIBE_JSON));
-    if (!settings.svg.empty()) write_file(settings.svg, draw_timeline(out, cases::print(c)));
+    if (!settings.svg.empty()) write_file("--svg", settings.svg, draw_timeline(out, cases::print(c)));
     out["case"] = cases::print(c);
     collected.push_back(std::move(out));
   }

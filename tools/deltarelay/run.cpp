@@ -1,13 +1,11 @@
 // Runs a forward on the user's tensors: reads, runs, compares with the reference, times, writes.
 #include <algorithm>
-#include <chrono>
-#include <condition_variable>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
-#include <mutex>
-#include <thread>
 
 #include "check/check.h"
+#include "check/element.h"
 #include "deltarelay/commands.h"
 #include "deltarelay/own_data.h"
 #include "deltarelay/terminal.h"
@@ -28,45 +26,8 @@ struct RunSettings {
   double seconds = 0.5;
 };
 
-// Redraws the progress bar during work that reports nothing: reading a file, the reference.
-class Watched {
- public:
-  Watched() : thread_([this] { watch(); }) {}
-  ~Watched() { finish(); }
-  Watched(const Watched&) = delete;
-  Watched& operator=(const Watched&) = delete;
-  void now(int64_t step, const char* what) {
-    const std::lock_guard lock(mutex_);
-    step_ = step;
-    what_ = what;
-    progress_.show(step_, what_);
-  }
-  void finish() {
-    if (!thread_.joinable()) return;
-    {
-      const std::lock_guard lock(mutex_);
-      done_ = true;
-    }
-    wake_.notify_one();
-    thread_.join();
-    progress_.clear();
-  }
-  static constexpr int64_t kRun = 15, kTime = 60, kWrite = 95, kAll = 100;
-
- private:
-  void watch() {
-    std::unique_lock lock(mutex_);
-    while (!wake_.wait_for(lock, std::chrono::milliseconds(250), [this] { return done_; }))
-      progress_.show(step_, what_);
-  }
-  Progress progress_{kAll};
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  bool done_ = false;
-  int64_t step_ = 0;
-  std::string what_ = "reading";
-  std::thread thread_;
-};
+// Steps of the progress bar.
+constexpr int64_t kRun = 15, kTime = 60, kWrite = 95, kAll = 100;
 
 // The values are unknown, so an error counts as wrong only above the tolerance of hostile data.
 cases::Case judged_as_hostile(cases::Case c) {
@@ -84,6 +45,10 @@ std::string line_of(const cases::Case& c) {
 }
 
 void print_error(const check::TensorError& error, double typical) {
+  if (error.measured == 0) {
+    std::printf("  %-6s not measured\n", error.tensor.c_str());
+    return;
+  }
   const bool above = error.passes() && error.worst > typical;
   std::printf("  %-6s error %s, of all %s (%s %s)%s\n", error.tensor.c_str(), significant(error.worst, 2).c_str(),
               significant(error.whole, 2).c_str(), above ? "hostile data may have" : "typical data may have",
@@ -100,11 +65,50 @@ void print_check(const cases::Case& c, const check::Outcome& outcome) {
     std::printf("  (measured on %d value columns, every token; --full measures all)\n", outcome.sampled);
 }
 
-arrays::Format format_of(const std::string& path, arrays::Format otherwise) {
+arrays::Format format_of(const std::string& path) {
   const std::string extension = std::filesystem::path(path).extension().string();
   if (extension == ".npz") return arrays::Format::kNpz;
   if (extension == ".safetensors") return arrays::Format::kSafetensors;
-  return otherwise;
+  throw UsageError("--out: expected a name that ends in .npz or .safetensors, the files that can be written, found '" +
+                   arrays::printable(path) + "'");
+}
+
+// "38,400 NaN in q, 3 infinities in v".
+std::string inputs_text(const std::vector<check::Spoiled::Input>& inputs) {
+  std::string text;
+  for (const check::Spoiled::Input& input : inputs) {
+    std::string found;
+    if (input.nans > 0) found = thousands(input.nans) + " NaN";
+    if (input.infinities > 0) found += (found.empty() ? "" : " and ") + thousands(input.infinities) + " infinities";
+    text += (text.empty() ? "" : ", ") + found + " in " + input.tensor;
+  }
+  return text;
+}
+
+// "38,400 NaN or infinities in o"; empty if all are finite.
+std::string results_text(const std::vector<arrays::Array>& results) {
+  std::string text;
+  for (const arrays::Array& array : results) {
+    int64_t count = 0;
+    for (int64_t i = 0; i < arrays::count_of(array.shape); ++i)
+      count += std::isfinite(check::load(array.data.data(), array.dtype, i)) ? 0 : 1;
+    if (count > 0) text += (text.empty() ? "" : ", ") + thousands(count) + " NaN or infinities in " + array.name;
+  }
+  return text;
+}
+
+void print_not_finite(const cases::Case& c, const check::Spoiled& spoiled, const std::string& results) {
+  if (!spoiled.inputs.empty()) std::printf("  inputs hold %s\n", inputs_text(spoiled.inputs).c_str());
+  if (spoiled.gates_outside > 0)
+    std::printf("  g holds %s %s, of which the contract does not say what results are\n",
+                thousands(spoiled.gates_outside).c_str(),
+                c.gate_form == DR_GATE_LOG ? "log-decays above 0" : "decays outside [0, 1]");
+  if (!results.empty()) std::printf("  results hold %s\n", results.c_str());
+  const auto open = std::count_if(spoiled.open_from.begin(), spoiled.open_from.end(),
+                                  [](int64_t from) { return from != check::Spoiled::kNever; });
+  if (open > 0)
+    std::printf("  not measured: %s of %s heads of sequences, from the 64 tokens with such an input on\n",
+                thousands(open).c_str(), thousands(static_cast<int64_t>(spoiled.open_from.size())).c_str());
 }
 
 std::string listed(const std::vector<arrays::Array>& all, arrays::Format format) {
@@ -118,13 +122,18 @@ std::string listed(const std::vector<arrays::Array>& all, arrays::Format format)
 }
 
 int run_own_data(const RunSettings& settings) {
-  if (!settings.out.empty()) require_writable(settings.out);
-  Watched watched;
+  arrays::Format format{};
+  if (!settings.out.empty()) {
+    format = format_of(settings.out);
+    require_writable("--out", settings.out);
+  }
+  Progress progress(kAll);
+  progress.show(0, "reading");
   const arrays::File file = arrays::File::read(settings.file);
   const OwnData own(file, settings.rule, settings.words, settings.bf16);
   const cases::Case& c = own.of();
 
-  watched.now(Watched::kRun, settings.no_check ? "running" : "running and checking");
+  progress.show(kRun, settings.no_check ? "running" : "running and checking");
   check::CheckOptions options;
   options.compare = !settings.no_check;
   options.full_columns = settings.full_columns;
@@ -140,25 +149,29 @@ int run_own_data(const RunSettings& settings) {
 
   Timing timing;
   if (ran && !settings.no_time) {
-    watched.now(Watched::kTime, "timing");
+    progress.show(kTime, "timing");
     const TimedInputs inputs(trial);
     timing = time_case(way, inputs, {settings.seconds, false}, [&](double share) {
-      const auto done = static_cast<int64_t>(share * static_cast<double>(Watched::kWrite - Watched::kTime));
-      watched.now(std::min(Watched::kTime + done, Watched::kWrite), "timing");
+      const auto done = static_cast<int64_t>(share * static_cast<double>(kWrite - kTime));
+      progress.show(std::min(kTime + done, kWrite), "timing");
     });
   }
-  const arrays::Format format = format_of(settings.out, file.format());
   if (ran && !settings.out.empty()) {
-    watched.now(Watched::kWrite, "writing");
+    progress.show(kWrite, "writing");
     arrays::write(settings.out, format, results);
   }
-  watched.finish();
+  progress.clear();
 
-  std::printf("%s  %s\n",
-              outcome.passed() ? green(settings.no_check ? "ran" : "passed").c_str() : red("FAILED").c_str(),
-              line_of(c).c_str());
+  const std::string not_finite = results_text(results);
+  const bool finite = not_finite.empty() && outcome.spoiled.inputs.empty();
+  const std::string verdict = !outcome.passed()   ? red("FAILED")
+                              : settings.no_check ? green("ran")
+                              : finite            ? green("passed")
+                                                  : red("NOT FINITE");
+  std::printf("%s  %s\n", verdict.c_str(), line_of(c).c_str());
   for (const std::string& name : own.unused()) std::printf("  not looked at: %s\n", name.c_str());
   if (!outcome.plan.empty()) std::printf("  plan   %s\n", outcome.plan.c_str());
+  print_not_finite(c, outcome.spoiled, not_finite);
   print_check(c, outcome);
   if (!outcome.passed()) std::printf("  why: %s\n", outcome.message.c_str());
   if (timing.call.runs > 0) {
@@ -170,7 +183,7 @@ int run_own_data(const RunSettings& settings) {
   }
   if (ran && !settings.out.empty())
     std::printf("  wrote  %s: %s\n", settings.out.c_str(), listed(results, format).c_str());
-  return outcome.passed() ? kExitSuccess : kExitFailure;
+  return outcome.passed() && (finite || settings.no_check) ? kExitSuccess : kExitFailure;
 }
 
 }  // namespace
@@ -182,9 +195,10 @@ void add_run(Command app, int& exit_code) {
       "with,\n"
       "seq_offsets (or cu_seqlens) for packed sequences. Shapes are [T, H, D] or [B, T, H, D]; docs/run.md has them "
       "all.\n"
+      "The exit code is 1 if a result is wrong, and if inputs or results hold NaN or infinities.\n"
       "Examples:\n"
       "  deltarelay run kda mine.npz\n"
-      "  deltarelay run kda mine.npz --out results.npz l2norm beta=logit gate=bounded:-5 segments=4\n"
+      "  deltarelay run kda mine.npz --out results.npz l2norm beta=logit segments=4\n"
       "  deltarelay run gdn layer.safetensors --out results.safetensors init=key device=cuda");
   auto settings = std::make_shared<RunSettings>();
   command.add_option("rule", settings->rule, "kda or gdn").required().one_of({"kda", "gdn"});

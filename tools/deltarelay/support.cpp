@@ -203,6 +203,7 @@ void add_support(Command app, int& exit_code) {
   command.add_flag("--markdown", settings->markdown, "Print a Markdown table");
   command.add_flag("--why", settings->why, "Print the reason of every refusal");
   command.callback([settings, &exit_code] {
+    require_one_format(settings->json, settings->markdown);
     if (settings->json) {
       print_support_json();
     } else {

@@ -158,6 +158,7 @@ void add_tensors(Command app, int& exit_code) {
   command.add_flag("--json", settings->json, "Print JSON, one entry a tensor");
   command.add_flag("--markdown", settings->markdown, "Print a Markdown table");
   command.callback([settings, &exit_code] {
+    require_one_format(settings->json, settings->markdown);
     if (settings->json) {
       print_tensors_json();
     } else {

@@ -1,5 +1,6 @@
 #include "deltarelay/terminal.h"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -7,16 +8,24 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <system_error>
 
 namespace deltarelay::command {
 namespace {
 
 constexpr int kBarCells = 30;
 constexpr std::chrono::seconds kQuiet{1};  // work shorter than this shows no bar
+constexpr std::chrono::milliseconds kRedrawn{250};
 
 std::string coloured(const char* code, const std::string& text) {
   static const bool colours = stdout_is_terminal() && std::getenv("NO_COLOR") == nullptr;
   return colours ? "\033[" + std::string(code) + "m" + text + "\033[0m" : text;
+}
+
+int stderr_columns() {
+  constexpr int kUsual = 80;
+  winsize size{};
+  return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : kUsual;
 }
 
 // Width on a screen: counts bytes that begin a UTF-8 character.
@@ -41,22 +50,66 @@ std::string red(const std::string& text) { return coloured("31;1", text); }
 std::string bold(const std::string& text) { return coloured("1", text); }
 std::string dim(const std::string& text) { return coloured("2", text); }
 
+Progress::~Progress() {
+  if (thread_.joinable()) {
+    {
+      const std::lock_guard lock(mutex_);
+      ended_ = true;
+    }
+    wake_.notify_one();
+    thread_.join();
+  }
+  erase();
+}
+
 void Progress::show(int64_t done, const std::string& what) {
-  static const bool wanted = stderr_is_terminal();
+  static const bool terminal = stderr_is_terminal();
+  if (!terminal) return;
+  const std::lock_guard lock(mutex_);
+  done_ = done;
+  what_ = what;
+  wanted_ = true;
+  draw();
+  if (thread_.joinable()) return;
+  try {
+    thread_ = std::thread([this] { redraw(); });
+  } catch (const std::system_error&) {  // then the bar stands still between calls
+  }
+}
+
+void Progress::clear() {
+  const std::lock_guard lock(mutex_);
+  wanted_ = false;
+  erase();
+}
+
+void Progress::redraw() {
+  std::unique_lock lock(mutex_);
+  while (!wake_.wait_for(lock, kRedrawn, [this] { return ended_; }))
+    if (wanted_) draw();
+}
+
+void Progress::draw() {
   const auto elapsed = std::chrono::steady_clock::now() - start_;
-  if (!wanted || elapsed < kQuiet) return;
-  const double share = total_ > 0 ? std::clamp(static_cast<double>(done) / static_cast<double>(total_), 0.0, 1.0) : 0.0;
+  if (elapsed < kQuiet) return;
+  const double share =
+      total_ > 0 ? std::clamp(static_cast<double>(done_) / static_cast<double>(total_), 0.0, 1.0) : 0.0;
   const int full = static_cast<int>(share * kBarCells);
   std::string bar;
   for (int i = 0; i < kBarCells; ++i) bar += i < full ? "█" : "░";
-  const double seconds = std::chrono::duration<double>(elapsed).count();
-  std::fprintf(stderr, "\r\033[K%s %3.0f%%  %lld/%lld  %.0f s  %.60s", bar.c_str(), 100 * share,
-               static_cast<long long>(done), static_cast<long long>(total_), seconds, what.c_str());
+  std::array<char, 96> numbers{};
+  std::snprintf(numbers.data(), numbers.size(), " %3.0f%%  %lld/%lld  %.0f s  ", 100 * share,
+                static_cast<long long>(done_), static_cast<long long>(total_),
+                std::chrono::duration<double>(elapsed).count());
+  const std::string text = numbers.data() + what_;
+  // A line that wraps could not be erased.
+  const size_t room = static_cast<size_t>(std::max(0, stderr_columns() - kBarCells - 1));
+  std::fprintf(stderr, "\r\033[K%s%s", bar.c_str(), text.substr(0, room).c_str());
   std::fflush(stderr);
   drawn_ = true;
 }
 
-void Progress::clear() {
+void Progress::erase() {
   if (drawn_) std::fputs("\r\033[K", stderr);
   drawn_ = false;
 }

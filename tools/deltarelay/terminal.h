@@ -1,8 +1,11 @@
 // Terminal output of the command: colours and a progress bar on a terminal, plain lines in a pipe.
 #pragma once
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
+#include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace deltarelay::command {
@@ -16,12 +19,13 @@ std::string red(const std::string& text);
 std::string bold(const std::string& text);
 std::string dim(const std::string& text);
 
-// A progress bar on standard error, drawn only on a terminal and only after a second of work. Call clear() before
-// printing to standard output, or both end up on one line.
+// A progress bar on standard error, drawn only on a terminal and only after a second of work. A thread draws it again
+// between calls of show(), so that the seconds go on during work that reports nothing. Call clear() before printing to
+// standard output, or both end up on one line; the next show() goes on.
 class Progress {
  public:
   explicit Progress(int64_t total) : total_(total), start_(std::chrono::steady_clock::now()) {}
-  ~Progress() { clear(); }
+  ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
@@ -29,9 +33,20 @@ class Progress {
   void clear();
 
  private:
-  int64_t total_;
-  std::chrono::steady_clock::time_point start_;
+  void redraw();
+  void draw();   // with the mutex held
+  void erase();  // the same
+
+  const int64_t total_;
+  const std::chrono::steady_clock::time_point start_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  int64_t done_ = 0;
+  std::string what_;
+  bool wanted_ = false;  // between show() and clear()
   bool drawn_ = false;
+  bool ended_ = false;
+  std::thread thread_;  // started by the first show() on a terminal
 };
 
 // A table with aligned columns: the first `left` columns are aligned left, the others right.

@@ -155,6 +155,7 @@ void add_tiling(Command app, int& exit_code) {
   command.add_flag("--json", settings->json, "Print JSON, one entry a device");
   command.add_flag("--markdown", settings->markdown, "Print Markdown tables");
   command.callback([settings, &exit_code] {
+    require_one_format(settings->json, settings->markdown);
     const std::vector<dr_device> devices = devices_named(settings->devices);
     if (settings->json) {
       print_tilings_json(devices);

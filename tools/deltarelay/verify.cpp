@@ -1,5 +1,6 @@
 #include <chrono>
 #include <cstdio>
+#include <limits>
 
 #include "check/check.h"
 #include "check/jobs.h"
@@ -23,6 +24,9 @@ struct VerifySettings {
 
   bool draws() const { return random.cases > 0 || random.seconds > 0; }
 };
+
+// The seeds behind it, one for each further case, must be seeds of a case line too.
+constexpr int64_t kMostSeed = int64_t{1} << 62;
 
 struct Tally {
   int64_t passed = 0;
@@ -114,16 +118,22 @@ void verify_random(const VerifySettings& settings, Tally& tally) {
   const bool counted = options.cases > 0;
   Progress progress(counted ? options.cases : static_cast<int64_t>(options.seconds));
   int64_t ran = 0;
+  std::string begun;  // the line of the case that began last
+  const auto show = [&] {
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+    progress.show(counted ? ran : static_cast<int64_t>(elapsed.count()), begun);
+  };
   const check::RandomTally random = check::check_random(
       options,
       [&](const cases::Case& c) {
-        const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
-        progress.show(counted ? ran : static_cast<int64_t>(elapsed.count()), cases::print(c));
+        begun = cases::print(c);
+        show();
       },
       [&](const cases::Case& c, const check::Outcome& outcome) {
         if (outcome.verdict != check::Verdict::kDeclined) ++ran;
         progress.clear();
         count(c, outcome, settings, tally);
+        show();
       });
   progress.clear();
   if (!settings.hash)
@@ -139,17 +149,29 @@ void verify_random(const VerifySettings& settings, Tally& tally) {
 void verify_listed(const std::vector<cases::Case>& all, const VerifySettings& settings, Tally& tally) {
   Progress progress(static_cast<int64_t>(all.size()));
   size_t begun = 0;
+  int64_t done = 0;
+  const auto show = [&] { progress.show(done, cases::print(all[begun - 1])); };
   const auto next = [&](cases::Case& c) {
     if (begun == all.size()) return false;
     c = all[begun++];
-    progress.show(static_cast<int64_t>(begun) - 1, cases::print(c));
+    show();
     return true;
   };
   const auto in_turn = [&](const cases::Case& c, const check::Outcome& outcome) {
+    ++done;
     if (!settings.quiet || !outcome.passed()) progress.clear();
     count(c, outcome, settings, tally);
+    show();
   };
   check::check_cases(settings.random.jobs, settings.check, {next, {}, in_turn});
+}
+
+void require_backends(const std::vector<std::string>& names) {
+  std::string known;
+  for (int32_t i = 0; i < dr_backend_count(); ++i) known += (i > 0 ? ", " : "") + std::string(dr_backend_name(i));
+  for (const std::string& name : names)
+    if (!name.empty() && (", " + known + ",").find(", " + name + ",") == std::string::npos)
+      throw UsageError("--on: expected of " + known + ", found " + cases::in_quotes(name));
 }
 
 int run_verify(const VerifySettings& settings) {
@@ -158,6 +180,7 @@ int run_verify(const VerifySettings& settings) {
     throw cases::CaseError("case: expected a case, a file of cases or --random, found 'nothing'");
   if (settings.draws() && !settings.arguments.device_file.empty())
     throw cases::CaseError("--device-file: expected cases of the command line, found random ones");
+  if (settings.draws()) require_backends(settings.random.backends);
   if (settings.every_isa) all = for_every_isa(all);
   Tally tally;
   verify_listed(all, settings, tally);
@@ -205,7 +228,7 @@ void add_verify(Command app, int& exit_code) {
       .add_option("--random-cases", settings->random.cases,
                   "Draw random cases until so many have run, those that were declined not counted")
       .value("N")
-      .positive();
+      .whole(1, std::numeric_limits<int64_t>::max());
   command
       .add_option("--stop-after", settings->random.most_seconds,
                   "Begin no random case after so many seconds, whatever has run by then")
@@ -214,13 +237,14 @@ void add_verify(Command app, int& exit_code) {
   command.add_option("--on", settings->random.backends, "Backends that random cases are drawn for, in turn")
       .value("NAME,...")
       .comma_separated();
-  command.add_option("--jobs", settings->random.jobs, "Cases at a time; they are printed in the order they came")
+  command
+      .add_option("--jobs", settings->random.jobs, "Cases at a time, 1 to 256; they are printed in the order they came")
       .value("N")
-      .within(1, 256);
-  command.add_option("--seed", settings->random.seed, "Seed of the first random case").value("N");
+      .whole(1, 256);
+  command.add_option("--seed", settings->random.seed, "Seed of the first random case").value("N").whole(0, kMostSeed);
   command.add_option("--cost", settings->random.cost, "Most tokens x HV x DK x DV of a random case")
       .value("N")
-      .positive();
+      .whole(1, std::numeric_limits<int64_t>::max());
   command.callback([settings, &exit_code] {
     settings->check.compare = !settings->hash || settings->compare;
     exit_code = run_verify(*settings);
