@@ -6,6 +6,8 @@ import importlib.util
 import os
 import sys
 
+from ._folders import folders
+
 
 def command_path() -> str:
     """The program: DELTARELAY_COMMAND, else that of deltarelay-cuda (the only one with GPU backends), else our own."""
@@ -18,12 +20,7 @@ def command_path() -> str:
         import deltarelay_cuda
 
         return deltarelay_cuda.command_path()
-    # Compiled files are in one folder; in an editable installation that is not the folder of the modules.
-    folders = [os.path.dirname(os.path.abspath(__file__))]
-    core = importlib.util.find_spec("deltarelay._core")
-    if core is not None and core.origin:
-        folders.append(os.path.dirname(os.path.abspath(core.origin)))
-    paths = [os.path.join(folder, "bin", "deltarelay") for folder in dict.fromkeys(folders)]
+    paths = [os.path.join(folder, "bin", "deltarelay") for folder in folders()]
     for path in paths:
         if os.access(path, os.X_OK):
             return path

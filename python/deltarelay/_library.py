@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 
 from . import _abi, errors
+from ._folders import folders
 
 _FILE = "libdeltarelay.so.0.2"
 _WANTED = f"the shared library of DeltaRelay 0.{_abi.CONTRACT // 100} ({_FILE})"
@@ -24,7 +25,7 @@ def _candidates() -> list[tuple[str, Path]]:
         import deltarelay_cuda
 
         found.append(("deltarelay_cuda", Path(deltarelay_cuda.library_path())))
-    found.append(("bundled", Path(__file__).parent / _FILE))
+    found += [("bundled", Path(folder) / _FILE) for folder in folders()]
     return found
 
 
