@@ -105,7 +105,7 @@ std::string behind(const std::string& text, const std::string& mark) {
 
 // CLI11's texts take two lines, and not all begin with the argument. Checks of ours come here in our words.
 std::string in_our_words(const CLI::ParseError& error, const std::string& subcommand) {
-  const std::string text = error.what();
+  std::string text = error.what();
   const auto is = [&error](CLI::ExitCodes code) { return error.get_exit_code() == static_cast<int>(code); };
   const std::string see = subcommand.empty() ? "deltarelay help" : "deltarelay help " + subcommand;
   if (is(CLI::ExitCodes::ExtrasError))
