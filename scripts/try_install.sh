@@ -46,6 +46,6 @@ venv/bin/python -m deltarelay verify "kda bf16 hv=2 dk=64 seqs=300,65 init final
 
 "$python" -m venv "$folder/editable-venv"
 editable-venv/bin/pip install --quiet --no-index --no-deps editable/*.whl
-editable-venv/bin/python -c 'import deltarelay; print("imported", deltarelay.__file__, "with", deltarelay.info()["library"])'
+editable-venv/bin/python -c 'import deltarelay as d; print("imported", d.__file__, "with", d.info()["library"])'
 editable-venv/bin/deltarelay verify "kda bf16 hv=2 dk=64 seqs=300,65 init final segments=2" -q
 rm -rf venv editable-venv editable deltarelay-*/
