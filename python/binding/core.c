@@ -137,13 +137,21 @@ static bool check_list(const Arguments* arguments) {
 /* Autograd compares versions of the tensors it has saved. Before the call, because one that fails may have written. */
 static bool raise_versions(PyObject* const* objects, const Arguments* arguments) {
   if (arguments->framework != FRAMEWORK_TORCH) return true;
-  for (int i = 0; i < NUM_ARGS; ++i) {
-    if (!is_written(i) || !arguments->views[i].given) continue;
-    PyObject* result = PyObject_CallFunctionObjArgs(g_torch.increment_version, objects[i], NULL);
-    if (result == NULL) return false;
-    Py_DECREF(result);
+  PyObject* written[NUM_ARGS];
+  int count = 0;
+  for (int i = 0; i < NUM_ARGS; ++i)
+    if (is_written(i) && arguments->views[i].given) written[count++] = objects[i];
+  if (count == 0) return true;
+  PyObject* tuple = PyTuple_New(count);
+  if (tuple == NULL) return false;
+  for (int i = 0; i < count; ++i) {
+    Py_INCREF(written[i]);
+    PyTuple_SetItem(tuple, i, written[i]);
   }
-  return true;
+  PyObject* result = PyObject_CallFunctionObjArgs(g_torch.increment_version, tuple, NULL);
+  Py_DECREF(tuple);
+  Py_XDECREF(result);
+  return result != NULL;
 }
 
 static PyObject* run(const Entry* entry, PyObject* const* objects, const Arguments* arguments) {

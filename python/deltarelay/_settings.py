@@ -275,13 +275,12 @@ known_settings = _known.get  # (values) -> Settings or None, for callers that ha
 def settings(rule: str, *values: Any) -> Settings:
     """The settings with these values, in the order of the fields. Numbers count by their value, as keys of a dictionary
     do: True is 1 and 1.0, and -0.0 is 0.0."""
-    given = Values(rule, *values)
     try:
-        found = _known.get(given)
+        found = _known.get((rule, *values))
     except TypeError:  # an unhashable value, which the checks name
         found = None
     if found is None:
-        checked = _checked(given)
+        checked = _checked(Values(rule, *values))
         found = _known.get(checked)
         if found is None:
             found = Settings(*checked)

@@ -281,6 +281,7 @@ def forward(
         carry_log_decay,
         math,
         late_lengths,
+        None,  # checkpoint_dtype: every field, because the whole tuple is looked up
     )
     tensors = (
         q,

@@ -15,7 +15,7 @@ import pytest
 from conftest import Case, close, to
 
 import deltarelay
-from deltarelay import TensorSpec, _plans
+from deltarelay import TensorSpec, _plans, functions
 
 
 def specs(rule: str, tokens: int, hqk: int, hv: int, device: str = "h200", dtype: str = "bf16") -> list[TensorSpec]:
@@ -61,6 +61,16 @@ def test_one_plan_for_calls_that_are_alike(framework: str) -> None:
     assert deltarelay.last_call().plan is first
     deltarelay.forward("kda", *rows, scale=2.0)
     assert deltarelay.last_call().plan is not first
+
+
+@pytest.mark.usefixtures("binding")
+def test_settings_are_found_as_they_come(framework: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call looks them up by what it was given: to check the values again would cost two microseconds."""
+    case = Case("kda", [48])
+    rows = [to(framework, x) for x in case.rows]
+    deltarelay.forward("kda", *rows, final=True)
+    monkeypatch.setattr(functions, "settings", None)
+    deltarelay.forward("kda", *rows, final=True)
 
 
 @pytest.mark.usefixtures("binding")
