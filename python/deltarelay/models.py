@@ -189,7 +189,7 @@ def patch(model: Any) -> Patched:
     a patched model is patched, and so is one that was pickled and loaded where this package is installed.
 
     Raises:
-        ValueError: the model has no layer with a chunk function that is known here.
+        Invalid: the model has no layer with a chunk function that is known here.
     """
     layers: list[str] = []
     functions: dict[str, None] = {}
@@ -200,7 +200,7 @@ def patch(model: Any) -> Patched:
             functions |= dict.fromkeys(found)
     if not layers:
         known = ", ".join(FUNCTIONS)
-        raise ValueError(f"model: expected layers with one of {known}, found none in {type(model).__name__}")
+        raise Invalid(f"model: expected layers with one of {known}, found none in {type(model).__name__}")
     return Patched(tuple(layers), tuple(functions))
 
 
