@@ -226,7 +226,8 @@ def forward(
             many rows as the lengths give, or could give if only the device knows them.
         checkpoint_index: the slot of each row in the pool. A negative one writes nothing.
         checkpoint_offsets: [N + 1] of int32, with checkpoints="list": rows of sequence n are
-            checkpoint_offsets[n] to checkpoint_offsets[n + 1].
+            checkpoint_offsets[n] to checkpoint_offsets[n + 1]. None may be above the length of checkpoint_positions; on
+            CUDA, where it is not read back, nobody checks that.
         checkpoint_positions: one int32 per row, with checkpoints="list": tokens of the sequence before the state;
             increasing, multiples of 16, within the sequence.
         o: where outputs go, [.., T, HV, DV]; allocated if None.
