@@ -264,19 +264,17 @@ def spoil(draw: random.Random, call: Call) -> Call:
 
 
 def outcome(call: Call, framework: str) -> Any:
-    """Results, or the refusal as text. What the call writes is the same before every call."""
-    copies = dict(call.arrays)
-    for name in WRITTEN:
-        value = copies.get(name)
-        if value is None or not value.flags.writeable or sum(value is other for other in copies.values()) > 1:
-            continue
-        fresh = exact(value)
-        copies[name] = fresh if fresh.strides == value.strides else value
-        copies[name][...] = FILL if value.dtype.kind == "f" else 0
+    """Results, or the refusal as text. What the call writes, which may be its initial states too, is then put back: the
+    next call starts from the same."""
+    written = [call.arrays[name] for name in WRITTEN if name in call.arrays]
+    before = [(value, value.copy()) for value in written if value.flags.writeable]
     try:
-        return call._replace(arrays=copies).run(framework)
+        return call.run(framework)
     except (deltarelay.Error, TypeError, MemoryError) as error:
         return f"{type(error).__name__}: {error}"
+    finally:
+        for value, content in before:
+            value[...] = content
 
 
 def same(first: Any, second: Any) -> bool:
