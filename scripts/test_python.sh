@@ -51,6 +51,7 @@ has ruff || fetch ruff ruff
 has mypy || fetch mypy mypy
 has scikit_build_core || fetch scikit-build-core scikit-build-core
 has matplotlib || fetch matplotlib matplotlib
+has ml_dtypes || fetch ml_dtypes ml_dtypes  # bf16 of NumPy
 if [ "${DELTARELAY_TORCH:-1}" != 0 ]; then
   if ! has torch; then
     free=$(df --output=avail -BG . | tail -1 | tr -dc 0-9)

@@ -267,3 +267,17 @@ def test_errors_of_types(framework: str) -> None:
         deltarelay.forward("kda", q, k, v, g, [1.0])
     with pytest.raises(TypeError, match="unexpected keyword argument 'l2_norm'"):
         deltarelay.forward("kda", q, k, v, g, beta, l2_norm=True)
+
+
+def test_bf16_arrays() -> None:
+    """NumPy has no bf16 of its own."""
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    case = Case("kda", [40])
+    rows = [x.astype(ml_dtypes.bfloat16) for x in case.rows]
+    found = deltarelay.forward("kda", *rows, final=True, final_dtype="bf16", **KEY)
+    assert found.o.dtype == found.final.dtype == ml_dtypes.bfloat16
+    for name, x in zip(("q", "k", "v", "g", "beta"), rows):
+        setattr(case, name, x.astype("f4"))
+    o, final = case.expected(initial=False)
+    close(found.o.astype("f4"), o, 0.05)
+    close(found.final.astype("f4"), final, 0.05)
