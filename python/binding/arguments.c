@@ -6,9 +6,12 @@ Torch g_torch;
 NumPy g_numpy;
 
 /* Every call looks up attributes, so their names are created once. */
+static bool intern(PyObject** name, const char* text) {
+  return *name != NULL || (*name = PyUnicode_InternFromString(text)) != NULL;
+}
+
 static PyObject* attribute(PyObject* object, PyObject** name, const char* text) {
-  if (*name == NULL && (*name = PyUnicode_InternFromString(text)) == NULL) return NULL;
-  return PyObject_GetAttr(object, *name);
+  return intern(name, text) ? PyObject_GetAttr(object, *name) : NULL;
 }
 
 /* A framework refuses to show a tensor's memory: Python then says why. What it did not mean as an answer (an interrupt,
@@ -39,11 +42,7 @@ static int requires_grad(PyObject* tensor) {
 /* Is negation pending? True for imaginary parts of conjugates. */
 static int is_negated(PyObject* tensor) {
   static PyObject* name;
-  PyObject* method = attribute(tensor, &name, "is_neg");
-  if (method == NULL) return -1;
-  const int negated = truth_of(PyObject_CallNoArgs(method));
-  Py_DECREF(method);
-  return negated;
+  return intern(&name, "is_neg") ? truth_of(PyObject_CallMethodObjArgs(tensor, name, NULL)) : -1;
 }
 
 /* Does anyone watch what torch computes, who would not see a call that only reads memory: a dispatch mode
