@@ -56,21 +56,20 @@ def test_another_token_count_of_a_stage_is_refused(framework: str, name: str) ->
 
 @pytest.mark.usefixtures("binding")
 def test_one_token_and_rows_that_are_one(framework: str) -> None:
-    """An axis of one index has any stride, one whose rows are all the same has stride 0."""
+    """An axis of one index has any stride, one whose rows are all the same has stride 0: two plans of one bucket."""
     case = Case("gdn", [1])
-    rows = [to(framework, x) for x in case.rows]
-    offsets = to(framework, numpy.array([0, 1], "i4"))
-    deltarelay.forward("gdn", *rows, seq_offsets=offsets, late_lengths=True)
-    tokens = 60  # of the same bucket
-    wide = [numpy.repeat(x, tokens, 0) for x in case.rows]
-    offsets = to(framework, numpy.array([0, tokens], "i4"))
-    expected = deltarelay.forward("gdn", *(to(framework, x) for x in wide), seq_offsets=offsets, late_lengths=True)
+    tokens = 60
+    wide = [to(framework, numpy.repeat(x, tokens, 0)) for x in case.rows]
+    one = [to(framework, x) for x in case.rows]
+    offsets = [to(framework, numpy.array([0, n], "i4")) for n in (1, tokens)]
+    if framework == "torch":
+        same = [x.expand(tokens, *x.shape[1:]) for x in one]
+    else:
+        same = [numpy.broadcast_to(x, (tokens, *x.shape[1:])) for x in one]
+    expected = deltarelay.forward("gdn", *wide, seq_offsets=offsets[1], late_lengths=True)
     _plans.PLANS.clear()
-    deltarelay.forward("gdn", *rows, seq_offsets=to(framework, numpy.array([0, 1], "i4")), late_lengths=True)
-    one = numpy.lib.stride_tricks.as_strided(case.k, wide[1].shape, (0, *case.k.strides[1:]))
-    k = rows[1].expand(tokens, -1, -1) if framework == "torch" else one
-    others = [to(framework, x) for x in wide]
-    found = deltarelay.forward("gdn", others[0], k, *others[2:], seq_offsets=offsets, late_lengths=True)
+    deltarelay.forward("gdn", *one, seq_offsets=offsets[0], late_lengths=True)
+    found = deltarelay.forward("gdn", *same, seq_offsets=offsets[1], late_lengths=True)
     close(found.o, numpy.asarray(expected.o), 1e-9)
 
 
